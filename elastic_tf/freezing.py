@@ -1,0 +1,96 @@
+"""Layers that are left out of training, while the forward pass of one step is traced.
+
+A layer with buffers (batch normalisation) of whose own trainable tensors none is trained runs as
+Keras runs it with `layer.trainable = False`. For a batch normalisation that is inference mode:
+its moving statistics stand still, so the batch must be normalised with them. Normalising with the
+batch's statistics while the moving ones stand still would train the layers after it on activations
+that inference never produces, the further off the more the layers before it change or the data
+differ from those of pre-training. It also makes a mask comparable to a plain Keras model whose
+layers are frozen by `trainable = False`: the two train alike, bit for bit.
+
+A layer with buffers but no trainable tensor of its own cannot be left out: it behaves as in Keras.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+_lock = threading.Lock()
+# Replicas of a mirrored strategy trace the same layers interleaved: the last one out thaws.
+_holders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def frozen(layers: Sequence[tf.keras.layers.Layer]) -> Iterator[None]:
+    """Run `layers` as not trainable, their own variables protected against assignment.
+
+    The protection serves layers that assign to their buffers without asking `self.trainable`:
+    the assignment is left out of the graph. Only variable methods are caught, raw ops are not.
+    """
+    with _lock:
+        for layer in layers:
+            _holders[layer] = _holders.get(layer, 0) + 1
+            if _holders[layer] == 1:
+                _freeze(layer)
+    try:
+        yield
+    finally:
+        with _lock:
+            for layer in layers:
+                _holders[layer] -= 1
+                if _holders[layer] == 0:
+                    del _holders[layer]
+                    _thaw(layer)
+
+
+def left_out(
+    model: tf.keras.Model, variables: Sequence[tf.Variable]
+) -> list[tf.keras.layers.Layer]:
+    """Layers with buffers and trainable tensors of their own, none of them in `variables`.
+
+    Layers that the user froze are not listed: Keras takes care of them.
+    """
+    trained = {id(variable) for variable in variables}
+    return [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if layer.trainable
+        and layer._non_trainable_weights
+        and layer._trainable_weights
+        and not any(id(variable) in trained for variable in layer._trainable_weights)
+    ]
+
+
+def _own(layer: tf.keras.layers.Layer) -> list[tf.Variable]:
+    return [*layer._trainable_weights, *layer._non_trainable_weights]
+
+
+def _freeze(layer: tf.keras.layers.Layer) -> None:
+    # Not `layer.trainable`: its setter would freeze the layers inside as well.
+    layer._trainable = False
+    for variable in _own(layer):
+        for name in _assignments(variable):
+            setattr(variable, name, _skip(variable))
+
+
+def _thaw(layer: tf.keras.layers.Layer) -> None:
+    layer._trainable = True
+    for variable in _own(layer):
+        for name in _assignments(variable):
+            variable.__dict__.pop(name, None)
+
+
+def _assignments(variable: tf.Variable) -> list[str]:
+    starts = ("assign", "scatter_", "batch_scatter_")
+    return [name for name in dir(type(variable)) if name.startswith(starts)]
+
+
+def _skip(variable: tf.Variable) -> Any:
+    """An assignment that leaves `variable` as it is."""
+    return lambda *args, **kwargs: variable
