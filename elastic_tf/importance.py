@@ -78,8 +78,8 @@ def loss_decrease(
             stacklevel=2,
         )
         gradient = "before"
-    evaluator = _evaluator(model)
     with _host_generators_kept(model):
+        evaluator = _evaluator(model)
         if gradient == "other":
             halves = [samples.every_second(start) for start in (0, 1)]
             one, two = (evaluator.mean_gradients(h.batches(micro_batch_size)) for h in halves)
@@ -104,9 +104,9 @@ def gradient_magnitude(
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8.4 ("Grad.").
     """
-    evaluator = _evaluator(model)
+    samples = _Samples(x, y, sample_weight)
     with _host_generators_kept(model):
-        samples = _Samples(x, y, sample_weight)
+        evaluator = _evaluator(model)
         gradients = evaluator.mean_gradients(samples.batches(micro_batch_size))
         magnitudes = [float(tf.reduce_sum(tf.abs(g))) for g in gradients]
     return _finite(evaluator.in_forward_order(magnitudes), model)
