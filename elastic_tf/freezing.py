@@ -59,8 +59,8 @@ def left_out(
     trained = {id(variable) for variable in variables}
     return [
         layer
-        for layer in model._flatten_layers(include_self=False)
-        if layer.trainable
+        for layer in model._flatten_layers()
+        if (layer.trainable or layer in _holders)
         and layer._non_trainable_weights
         and layer._trainable_weights
         and not any(id(variable) in trained for variable in layer._trainable_weights)

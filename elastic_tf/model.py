@@ -15,7 +15,7 @@ from keras.src.engine.functional import Functional
 
 from elastic_tf import freezing, optimizers
 from elastic_tf.graph import forward_order, input_spec
-from elastic_tf.train_functions import TrainFunctions
+from elastic_tf.train_functions import TrainFunctions, never_differentiated
 
 # What `from_model` cannot carry over from another class of model.
 _TRAINING_METHODS = (
@@ -25,6 +25,13 @@ _TRAINING_METHODS = (
     "make_train_function",
     "compute_loss",
     "compute_metrics",
+)
+
+_REFUSED_STRATEGIES = (
+    tf.distribute.experimental.CentralStorageStrategy,
+    tf.distribute.experimental.ParameterServerStrategy,
+    tf.distribute.ParameterServerStrategy,
+    tf.distribute.TPUStrategy,
 )
 
 
@@ -43,7 +50,9 @@ class _State:
 
     def __init__(self) -> None:
         self.mask: np.ndarray | None = None  # None: all tensors
-        self.tensors: list[tf.Variable] | None = None
+        self.tensors: list[tf.Variable] | None = None  # forward order
+        self.variables: list[tf.Variable] = []  # the same in Keras's order
+        self.averaged: set[int] = set()  # id of each variable trained in this `fit`
         self.functions = TrainFunctions()
 
 
@@ -80,6 +89,7 @@ class ElasticMixin:
         state = self._elastic
         if state.tensors is None:
             state.tensors = forward_order(self)
+            state.variables = list(self.trainable_variables)
         return list(state.tensors)
 
     @property
@@ -102,8 +112,9 @@ class ElasticMixin:
         """
         mask = _checked(mask, len(self.tensors))
         self._elastic.mask = None if mask.all() else mask
+        in_use = self.train_function is not None
         self.train_function = self.train_tf_function = None
-        if self._is_compiled:
+        if in_use:
             self.make_train_function()
 
     def forward(self, data: Any, training: bool = True) -> Step:
@@ -147,9 +158,10 @@ class ElasticMixin:
                 None: all tensors.
         """
         variables = self._trained(mask)
-        step, gradients = self.gradients(data, variables)
-        optimizers.apply_selected(self.optimizer, gradients, variables)
-        return self.finish(step)
+        with never_differentiated():
+            step, gradients = self.gradients(data, variables)
+            optimizers.apply_selected(self.optimizer, gradients, variables)
+            return self.finish(step)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One training step under the model's mask."""
@@ -165,10 +177,22 @@ class ElasticMixin:
         if kept is None:
             self._build_optimizer()
             super().make_train_function(force=True)
+            if self.train_tf_function is not None:
+                # A trace per mask is meant here; TensorFlow 2.15 would warn of retracing.
+                self.train_tf_function._omit_frequent_tracing_warning = True
             state.functions.put(key, (self.train_function, self.train_tf_function))
         else:
             self.train_function, self.train_tf_function = kept
+        if not self._train_counter.numpy():
+            state.averaged.clear()
+        state.averaged.update(id(variable) for variable in self._trained(state.mask))
         return self.train_function
+
+    def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
+        """`tf.keras.Model.fit`; moving averages replace the weights of trained tensors only."""
+        self._elastic.averaged.clear()
+        with optimizers.finalizing_only(self.optimizer, self._elastic.averaged):
+            return super().fit(*args, **kwargs)
 
     @property
     def _elastic(self) -> _State:
@@ -181,7 +205,7 @@ class ElasticMixin:
         if mask is None:
             return list(self.trainable_variables)
         chosen = {id(tensor) for tensor, keep in zip(self.tensors, mask) if keep}
-        return [variable for variable in self.trainable_variables if id(variable) in chosen]
+        return [variable for variable in self._elastic.variables if id(variable) in chosen]
 
     def _build_optimizer(self) -> None:
         """Make all slots before the first trace, unless the model is built in its first step."""
@@ -190,9 +214,15 @@ class ElasticMixin:
                 optimizers.build(self.optimizer, self.trainable_variables)
 
     def _get_optimizer(self, optimizer: Any) -> Any:
-        """Called by `compile`."""
+        """Called by `compile`: refuse what cannot leave tensors out."""
         optimizer = super()._get_optimizer(optimizer)
         optimizers.check(optimizer)
+        if isinstance(self.distribute_strategy, _REFUSED_STRATEGIES):
+            raise ValueError(
+                "The strategy must keep all tensors on every replica: MirroredStrategy, "
+                "MultiWorkerMirroredStrategy or OneDeviceStrategy. Received: "
+                f"{type(self.distribute_strategy).__name__}."
+            )
         return optimizer
 
     def _reset_compile_cache(self) -> None:
@@ -205,6 +235,7 @@ class ElasticMixin:
             state.mask = None
 
 
+@tf.keras.saving.register_keras_serializable(package="elastic_tf")
 class ElasticModel(ElasticMixin, tf.keras.Model):
     """A model made from inputs and outputs, `et.ElasticModel(inputs, outputs)`, or another model."""
 

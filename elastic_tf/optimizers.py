@@ -9,8 +9,10 @@ model's optimizer, so that the state is interchangeable and a tensor can come an
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -137,11 +139,32 @@ def apply_selected(
     """
     if not variables:
         return
-    alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
-    optimizer.apply_gradients(
-        list(zip(gradients, variables)),
-        experimental_aggregate_gradients=not (alone and _sums_over_replicas(_inner(optimizer))),
+    options = {"experimental_aggregate_gradients": False} if _can_skip_sum(optimizer) else {}
+    optimizer.apply_gradients(list(zip(gradients, variables)), **options)
+
+
+@contextlib.contextmanager
+def finalizing_only(optimizer: Any, trained: Collection[int]) -> Iterator[None]:
+    """Let `finalize_variable_values` act on some variables only, while in this context.
+
+    Keras calls it at the end of `fit` with all trainable variables, to put their moving averages
+    in their place. The average of a tensor that was left out did not follow it.
+
+    Args:
+        optimizer: of a kind that `check` admits.
+        trained: `id` of each variable to finalize; read at the end of `fit`.
+    """
+    if not getattr(optimizer, "use_ema", False):
+        yield
+        return
+    finalize = optimizer.finalize_variable_values
+    optimizer.finalize_variable_values = lambda variables: finalize(
+        [variable for variable in variables if id(variable) in trained]
     )
+    try:
+        yield
+    finally:
+        del optimizer.finalize_variable_values
 
 
 def state(optimizer: Any) -> list[tf.Variable]:
@@ -168,8 +191,17 @@ def _inner(optimizer: Any) -> Any:
     return optimizer
 
 
-def _sums_over_replicas(inner: Any) -> bool:
-    """Whether aggregation is Keras's own sum over replicas, nothing that a user put there."""
+def _can_skip_sum(optimizer: Any) -> bool:
+    """Whether the sum over replicas is Keras's own, and the identity."""
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        return False
+    options = inspect.signature(optimizer.apply_gradients).parameters.values()
+    if not any(
+        option.name == "experimental_aggregate_gradients" or option.kind is option.VAR_KEYWORD
+        for option in options
+    ):
+        return False
+    inner = _inner(optimizer)
     kind = type(inner)
     if isinstance(inner, LEGACY):
         return (

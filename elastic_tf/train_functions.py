@@ -1,8 +1,10 @@
-"""Traced train functions by mask: a few are kept, the others leave no trace in memory."""
+"""Train functions by mask: a few are kept, the others leave nothing in memory."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.python.framework.ops import gradient_registry
@@ -12,7 +14,7 @@ class TrainFunctions:
     """The last used train functions, each under the mask that it was made for.
 
     Args:
-        size: how many are kept; the least recently used one is dropped for good.
+        size: how many are kept; the least recently used one is dropped.
     """
 
     def __init__(self, size: int = 4) -> None:
@@ -30,38 +32,30 @@ class TrainFunctions:
         self._entries[key] = functions
         self._entries.move_to_end(key)
         while len(self._entries) > self.size:
-            _, (_, dropped) = self._entries.popitem(last=False)
-            release(dropped)
+            self._entries.popitem(last=False)
 
     def clear(self) -> None:
         """Drop all."""
-        while self._entries:
-            _, (_, dropped) = self._entries.popitem()
-            release(dropped)
+        self._entries.clear()
 
     def __len__(self) -> int:
         return len(self._entries)
 
 
-def release(function: Any) -> None:
-    """Free what TensorFlow would keep of a `tf.function` that is never called again.
+@contextlib.contextmanager
+def never_differentiated() -> Iterator[None]:
+    """Forget the custom gradients of what is traced in this context; nobody will ask for them.
 
-    `tf.custom_gradient` (in `tf.nn.silu`, in the sum of gradients over replicas) enters a closure
-    over the traced graph into the global gradient registry of TensorFlow 2.15, under a name used
-    once, and nothing ever removes it.
-
-    Args:
-        function: the `tf.function`; anything else (a step run eagerly) holds no graph.
+    In a graph, `tf.custom_gradient` (in `tf.nn.silu`, in the sum of gradients over replicas) enters
+    a closure over the graph into TensorFlow's global gradient registry, under a name used once.
+    TensorFlow 2.15 never removes it, so that the graph outlives the function it belongs to. The
+    entry serves to differentiate the finished function, which makes no sense for a training step.
     """
-    for concrete in getattr(function, "_list_all_concrete_functions", list)():
-        graph_def = concrete.graph.as_graph_def()
-        bodies = [graph_def.node, *(inner.node_def for inner in graph_def.library.function)]
-        names = {
-            node.attr["_gradient_op_type"].s.decode()
-            for body in bodies
-            for node in body
-            if "_gradient_op_type" in node.attr
-        }
-        for name in names:
+    registry = gradient_registry._registry
+    before = set(registry)
+    try:
+        yield
+    finally:
+        for name in set(registry) - before:
             if name.startswith("CustomGradient-"):
-                gradient_registry._registry.pop(name, None)
+                registry.pop(name, None)
