@@ -1,0 +1,69 @@
+"""Run a training step for the sake of measuring it, and leave nothing of it behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# Ops that only look at a variable; anything else counts as writing to it.
+READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
+
+
+@contextmanager
+def kept(model: tf.keras.Model, graphs: Iterable[Any]) -> Iterator[None]:
+    """Put back, bit for bit, all that running the traced functions of `graphs` changes.
+
+    That is every variable that one of the graphs writes to (weights, slots, step counts, moving
+    statistics, random generators, metrics), and what tracing itself moves: the seeds that layers
+    draw and the state of Python's and NumPy's generators.
+
+    Args:
+        model: the model the functions belong to.
+        graphs: FuncGraphs of the functions that will run inside.
+    """
+    with host_generators_kept(model):
+        values = {}
+        for graph in graphs:
+            for handle, dtype in _written(graph):
+                if id(handle) not in values:
+                    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+                    values[id(handle)] = (handle, value)  # shares the buffer: no bytes copied yet
+        try:
+            yield
+        finally:
+            for handle, value in values.values():
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+@contextmanager
+def host_generators_kept(model: tf.keras.Model) -> Iterator[None]:
+    """Put back the seeds that layers draw while traced, and Python's and NumPy's generators."""
+    generators = [
+        layer._random_generator
+        for layer in model.submodules
+        if hasattr(getattr(layer, "_random_generator", None), "_seed")
+    ]
+    seeds = [generator._seed for generator in generators]
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        for generator, seed in zip(generators, seeds):
+            generator._seed = seed
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+def _written(graph: Any) -> Iterator[tuple[tf.Tensor, tf.DType]]:
+    """Handle and dtype of the variables that a traced function writes to."""
+    for handle, inside in graph.captures:
+        about = getattr(handle, "_handle_data", None)
+        if handle.dtype != tf.resource or about is None or not about.is_set:
+            continue  # a value, a table or an iterator, not a variable
+        if about.shape_and_type and any(op.type not in READS for op in inside.consumers()):
+            yield handle, tf.as_dtype(about.shape_and_type[0].dtype)
