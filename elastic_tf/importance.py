@@ -303,9 +303,7 @@ def _finite(worth: np.ndarray, model: ElasticModel) -> np.ndarray:
     return worth
 
 
-def _keep(
-    function: Any, arguments: tuple, kept: dict[int, tuple[tf.Tensor, tf.Tensor]]
-) -> None:
+def _keep(function: Any, arguments: tuple, kept: dict[int, tuple[tf.Tensor, tf.Tensor]]) -> None:
     """Notes the values of all variables that `function` writes to; no bytes are copied here."""
     graph = function.get_concrete_function(*arguments).graph
     for handle, inside in graph.captures:
@@ -326,7 +324,7 @@ def _put_back(kept: dict[int, tuple[tf.Tensor, tf.Tensor]]) -> None:
 
 @contextlib.contextmanager
 def _host_generators_kept(model: ElasticModel) -> Iterator[None]:
-    """Puts back the seeds that layers draw while they are traced, and Python's and NumPy's state."""
+    """Puts back what tracing draws: the seeds of layers, the states of Python and NumPy."""
     keras = [
         layer._random_generator
         for layer in model.submodules

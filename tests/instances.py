@@ -1,0 +1,167 @@
+"""Random timing tables for the tests of the selector: chains and branched networks.
+
+A network is a list of layers; the backward op that carries the gradient past a layer is needed by
+every tensor upstream of it, which is where the dependency sets of a real profile come from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+
+class DependencySet(NamedTuple):
+    tensors: tuple[int, ...]
+    time: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Times as a `TimingProfile` has them, and nothing else."""
+
+    t_dw: np.ndarray
+    t_dy: np.ndarray
+    t_forward: float
+    t_full: float
+    sets: tuple[DependencySet, ...]
+
+    def step_time(self, mask: np.ndarray) -> float:
+        chosen = set(np.flatnonzero(mask).tolist())
+        return self.t_forward + sum(s.time for s in self.sets if not chosen.isdisjoint(s.tensors))
+
+
+class Layer(NamedTuple):
+    """`inputs` are indices of earlier layers; `fused`: one op makes all its gradients (BN)."""
+
+    inputs: tuple[int, ...]
+    tensors: int
+    fused: bool = False
+
+
+def chain_table(t_dw: np.ndarray, t_dy: np.ndarray, t_forward: float) -> Table:
+    sets = [DependencySet((k,), float(t)) for k, t in enumerate(t_dw)]
+    sets += [DependencySet(tuple(range(k + 1)), float(t)) for k, t in enumerate(t_dy)]
+    return _table(len(t_dw), sets, t_forward)
+
+
+def network_table(layers: list[Layer], rng: np.random.Generator, draw: str = "lognormal") -> Table:
+    """Sets by reverse reachability; times drawn by `draw`."""
+    upstream: list[frozenset[int]] = []  # tensors that the output of a layer depends on
+    costs: dict[frozenset[int], float] = {}
+    count = 0
+
+    def add(tensors: frozenset[int]) -> None:
+        if tensors:
+            costs[tensors] = costs.get(tensors, 0.0) + float(times(rng, draw, 1)[0])
+
+    for layer in layers:
+        own = frozenset(range(count, count + layer.tensors))
+        count += layer.tensors
+        before = frozenset().union(*(upstream[i] for i in layer.inputs))
+        for tensor in sorted(own):
+            add(frozenset({tensor}))
+        add(before | own if layer.fused else before)
+        upstream.append(before | own)
+    sets = [DependencySet(tuple(sorted(s)), t) for s, t in costs.items()]
+    total = sum(s.time for s in sets)
+    return _table(count, sets, rng.uniform(0.2, 0.7) * max(total, 1.0))
+
+
+def times(rng: np.random.Generator, draw: str, count: int) -> np.ndarray:
+    """Positive times: "lognormal", "pareto" (heavy tail), "ties" (few values), "zeros" (half)."""
+    if draw == "pareto":
+        return 10.0 * (1.0 + rng.pareto(1.1, count))
+    if draw == "ties":
+        return rng.integers(1, 4, count) * 50.0
+    if draw == "zeros":
+        return rng.integers(0, 2, count) * rng.lognormal(5.0, 1.0, count)
+    return rng.lognormal(5.0, 1.2, count)
+
+
+def worths(rng: np.random.Generator, draw: str, table: Table) -> np.ndarray:
+    """Importance: "uniform", "signed", "pareto", "ties", "cost" (as the time alone, noisy)."""
+    count = len(table.t_dw)
+    if draw == "signed":
+        return rng.normal(0.3, 1.0, count)
+    if draw == "pareto":
+        return rng.pareto(1.1, count)
+    if draw == "ties":
+        return rng.integers(-1, 3, count).astype(float)
+    if draw == "cost":
+        return (table.t_dw + 1.0) * rng.uniform(0.9, 1.1, count)
+    return rng.random(count)
+
+
+def convolution(layers: list[Layer], source: int, bias: bool = False) -> int:
+    """Convolution, batch normalisation, activation; the index of the last."""
+    layers.append(Layer((source,) if source >= 0 else (), 2 if bias else 1))
+    layers.append(Layer((len(layers) - 1,), 2, fused=True))
+    layers.append(Layer((len(layers) - 1,), 0))
+    return len(layers) - 1
+
+
+def residual(count: int, rng: np.random.Generator) -> list[Layer]:
+    """About `count` tensors: bottleneck blocks, some with a projection before or after the path."""
+    layers: list[Layer] = []
+    end = convolution(layers, -1)
+    while sum(layer.tensors for layer in layers) < count - 2:
+        projects, first = rng.random() < 0.4, rng.random() < 0.5
+        shortcut = convolution(layers, end) if projects and first else end
+        path = end
+        for _ in range(int(rng.integers(2, 4))):
+            path = convolution(layers, path)
+        if projects and not first:
+            shortcut = convolution(layers, end)
+        layers.append(Layer((path, shortcut), 0))
+        end = len(layers) - 1
+    layers.append(Layer((end,), 2))
+    return layers
+
+
+def inception(count: int, rng: np.random.Generator) -> list[Layer]:
+    """About `count` tensors: blocks of two to four parallel paths that are concatenated."""
+    layers: list[Layer] = []
+    end = convolution(layers, -1)
+    while sum(layer.tensors for layer in layers) < count - 2:
+        ends = []
+        for _ in range(int(rng.integers(2, 5))):
+            path = end
+            for _ in range(int(rng.integers(1, 3))):
+                path = convolution(layers, path)
+            ends.append(path)
+        layers.append(Layer(tuple(ends), 0))
+        end = len(layers) - 1
+    layers.append(Layer((end,), 2))
+    return layers
+
+
+def towers(count: int, rng: np.random.Generator) -> list[Layer]:
+    """About `count` tensors: two towers side by side, joined before the head."""
+    layers: list[Layer] = []
+    ends = [-1, -1]
+    while sum(layer.tensors for layer in layers) < count - 2:
+        side = int(rng.integers(0, 2))
+        ends[side] = convolution(layers, ends[side])
+    layers.append(Layer(tuple(end for end in ends if end >= 0), 0))
+    layers.append(Layer((len(layers) - 1,), 2))
+    return layers
+
+
+def random_graph(count: int, rng: np.random.Generator) -> list[Layer]:
+    """`count` tensors, every layer fed by one to three of the last few."""
+    layers = [Layer((), 1)]
+    for k in range(1, count):
+        inputs = rng.integers(max(0, k - 5), k, int(rng.integers(1, 4)))
+        layers.append(Layer(tuple(int(i) for i in set(inputs)), 1, fused=bool(rng.random() < 0.3)))
+    return layers
+
+
+def _table(count: int, sets: list[DependencySet], t_forward: float) -> Table:
+    """The chain is the projection of the sets: a shared set goes to its largest index."""
+    t_dw, t_dy = np.zeros(count), np.zeros(count)
+    for s in sets:
+        (t_dw if len(s.tensors) == 1 else t_dy)[s.tensors[-1]] += s.time
+    t_full = t_forward + sum(s.time for s in sets)
+    return Table(t_dw, t_dy, float(t_forward), float(t_full), tuple(sets))
