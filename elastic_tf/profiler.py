@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,9 @@ def profile_model(
     full = StepFunction(model, np.ones(count, bool))
     forward = StepFunction(model, np.zeros(count, bool))
     with kept(model, (run.graph(data) for run in (full, forward))):
-        trace = trace_step(full, data, repeats=repeats)
         trace_forward = trace_step(forward, data, repeats=repeats)
+        _check_loss(forward(data))
+        trace = trace_step(full, data, repeats=repeats)
         steps = _time_in_turn((full, forward), data, repeats, time_limit)
     t_full, t_forward = np.median(steps, axis=0)
 
@@ -83,7 +85,7 @@ def profile_model(
     sets, in_forward = dependency_sets(trace)
     set_times = fold(trace.times, sets)
     for bits, surplus in forward_surplus(trace, trace_forward, sets, in_forward).items():
-        set_times[bits] = set_times.get(bits, 0.0) + surplus
+        set_times[bits] = max(set_times.get(bits, 0.0) + surplus, 0.0)
     scale = max(t_full - t_forward, 0.0) / sum(set_times.values())
 
     backward_time = sum(time for name, time in trace.times.items() if name in sets)
@@ -107,6 +109,14 @@ def profile_model(
         share_attributed=backward_time / (backward_time + trace.time_unmatched),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _check_loss(loss: float) -> None:
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"The loss must be finite on the batch. Received: loss={loss}. Look at the batch, or "
+            "lower the learning rate that the model was trained with."
+        )
 
 
 def _time_in_turn(

@@ -1,0 +1,52 @@
+"""What a time was measured on: processor, threads, TensorFlow and its switches."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.util import _pywrap_util_port
+
+
+def describe_device() -> dict[str, Any]:
+    """The device and the settings that step times depend on, as JSON values.
+
+    Returns:
+        `name`: the first GPU's name if TensorFlow sees one, else the processor's; `kind`: "gpu" or
+        "cpu"; `cores`; `inter_op_threads` and `intra_op_threads` (0: TensorFlow chooses);
+        `onednn`: whether oneDNN's kernels are on; `xla`: whether the compiler clusters ops by
+        itself; `tensorflow`: its version; `system`.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    name = _processor()
+    if gpus:
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", gpus[0].name)
+    return {
+        "name": name,
+        "kind": "gpu" if gpus else "cpu",
+        "cores": os.cpu_count() or 1,
+        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "onednn": bool(_pywrap_util_port.IsMklEnabled()),
+        "xla": bool(tf.config.optimizer.get_jit()),
+        "tensorflow": tf.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _processor() -> str:
+    """Name of the processor, or of the board where the processor has none (Raspberry Pi)."""
+    for path, key in (("/proc/device-tree/model", ""), ("/proc/cpuinfo", "model name")):
+        try:
+            text = Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        if not key:
+            return text.strip("\0 \n")
+        for line in text.splitlines():
+            if line.startswith(key):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import OPTIMIZERS, crossentropy, images, network, values
+
+from elastic_tf.model import ElasticModel
+from elastic_tf.optimizers import state
+from elastic_tf.profiler import profile_model
+
+L = tf.keras.layers
+
+
+def elastic(optimizer="sgd") -> ElasticModel:
+    model = ElasticModel.from_model(network())
+    model.compile(OPTIMIZERS[optimizer](), crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    x, y = images()
+    return x[:8], y[:8]
+
+
+def test_profile_model_describes_what_it_measured():
+    model = elastic()
+    profile = profile_model(model, *batch(), repeats=3)
+    profile.check(model, batch_size=8, input_shape=[(6, 6, 2)])
+    assert profile.count == len(model.tensors) == 10
+    assert (profile.batch_size, profile.optimizer, profile.method) == (8, "SGD", "profiler")
+    assert profile.repeats == 3
+
+
+def test_profile_model_splits_the_full_step():
+    profile = profile_model(elastic(), *batch(), repeats=3)
+    assert 0 < profile.t_forward < profile.t_full
+    assert profile.t_full == pytest.approx(profile.step_time(np.ones(10, bool)))
+    assert profile.t_dw.sum() + profile.t_dy.sum() == pytest.approx(profile.t_backward)
+
+
+def test_profile_model_gives_each_tensor_a_time_of_its_own():
+    assert (profile_model(elastic(), *batch(), repeats=3).t_dw > 0).all()
+
+
+def test_profile_model_attributes_nearly_all_time_outside_the_forward_pass():
+    assert profile_model(elastic(), *batch(), repeats=3).share_attributed > 0.98
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_profile_model_leaves_nothing_behind(kind):
+    model = elastic(kind)
+    model.fit(*images(), batch_size=8, verbose=0)
+    metrics = [v for metric in model.metrics for v in metric.variables]
+    kept = [*model.variables, *state(model.optimizer), *metrics]
+    before = values(kept)
+    profile_model(model, *batch(), repeats=3)
+    assert values(kept) == before
+
+
+def test_profile_model_leaves_the_next_steps_dropout_alone():
+    def history(measure: bool) -> list[float]:
+        tf.keras.utils.set_random_seed(3)
+        inputs = L.Input((4,))
+        model = ElasticModel(inputs, L.Dense(2)(L.Dropout(0.5)(L.Dense(8)(inputs))))
+        model.compile("sgd", "mse")
+        x, y = np.ones((8, 4), np.float32), np.ones((8, 2), np.float32)
+        if measure:
+            profile_model(model, x, y, repeats=2)
+        tf.keras.utils.set_random_seed(4)
+        return model.fit(x, y, batch_size=4, epochs=2, verbose=0).history["loss"]
+
+    assert history(True) == history(False)
+
+
+def test_profile_model_serves_several_inputs_outputs_and_losses():
+    one, two = L.Input((3,), name="one"), L.Input((5,), name="two")
+    joined = L.Concatenate()([L.Dense(4)(one), L.Dense(4)(two)])
+    outputs = {"left": L.Dense(2, name="left")(joined), "right": L.Dense(1, name="right")(joined)}
+    model = ElasticModel({"one": one, "two": two}, outputs)
+    model.compile("adam", {"left": "mse", "right": "mae"})
+    x = {"one": np.ones((4, 3), np.float32), "two": np.ones((4, 5), np.float32)}
+    y = {"left": np.ones((4, 2), np.float32), "right": np.ones((4, 1), np.float32)}
+    profile = profile_model(model, x, y, repeats=2)
+    assert profile.count == 8
+    assert profile.input_shape == ((3,), (5,))
+
+
+def test_profile_model_stops_at_the_time_limit():
+    assert profile_model(elastic(), *batch(), repeats=500, time_limit=0.0).repeats == 3
+
+
+def test_profile_model_raises_when_the_model_is_not_compiled():
+    with pytest.raises(ValueError, match="without an optimizer"):
+        profile_model(ElasticModel.from_model(network()), *batch())
+
+
+def test_profile_model_raises_when_repeats_is_zero():
+    with pytest.raises(ValueError, match="`repeats` .* Received: 0"):
+        profile_model(elastic(), *batch(), repeats=0)
+
+
+def test_profile_model_raises_when_the_loss_is_not_finite():
+    x, y = batch()
+    with pytest.raises(ValueError, match="Received: loss=nan"):
+        profile_model(elastic(), x * np.nan, y, repeats=2)
