@@ -126,10 +126,13 @@ def forward_surplus(
 
 
 def _levels(trace: StepTrace) -> dict[str, int]:
-    """The last tensor that each op depends on; ops that depend on none are left out."""
+    """The last tensor that each op depends on; ops that depend on none, or read one, left out."""
     roots = {name: 1 << k for name, k in trace.handles.items() if k >= 0}
-    reached = reached_from(trace.nodes, roots)
-    return {name: bits.bit_length() - 1 for name, bits in reached.items()}
+    return {
+        name: bits.bit_length() - 1
+        for name, bits in reached_from(trace.nodes, roots).items()
+        if trace.nodes[name].op not in READS | {"_Arg"}
+    }
 
 
 def _writes(nodes: Graph, handles: Mapping[str, int]) -> dict[str, int]:
