@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +16,16 @@ from elastic_tf.device import describe_device
 from elastic_tf.folding import dependency_sets, fold, forward_surplus, members
 from elastic_tf.state import kept
 from elastic_tf.timing import DependencySet, TimingProfile, optimizer_name, tensor_specs
-from elastic_tf.trace import StepFunction, trace_step
+from elastic_tf.trace import StepFunction, StepTrace, trace_step
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
 
 _MICROSECONDS = 1e6  # in a second
 _WARM_UP = 2  # steps whose time is thrown away: they allocate and fill caches
+_BUSY = 1.5  # times the median: a step that took longer shared the machine
+_PATIENCE = 4  # times the repeats asked for: rounds measured before busy ones are accepted
+_AT_MOST = 0.95  # of the full step: what is believed of a forward pass
 
 
 def profile_model(
@@ -78,7 +82,7 @@ def profile_model(
         _check_loss(forward(data))
         trace = trace_step(full, data, repeats=repeats)
         steps = _time_in_turn((full, forward), data, repeats, time_limit)
-    t_full, t_forward = np.median(steps, axis=0)
+    t_full, t_forward = _split(steps, trace, trace_forward)
 
     trace = trace.scaled_to(t_full)
     trace_forward = trace_forward.scaled_to(t_forward)
@@ -86,7 +90,7 @@ def profile_model(
     set_times = fold(trace.times, sets)
     for bits, surplus in forward_surplus(trace, trace_forward, sets, in_forward).items():
         set_times[bits] = max(set_times.get(bits, 0.0) + surplus, 0.0)
-    scale = max(t_full - t_forward, 0.0) / sum(set_times.values())
+    scale = (t_full - t_forward) / sum(set_times.values())
 
     backward_time = sum(time for name, time in trace.times.items() if name in sets)
     low, high = np.quantile(steps[:, 0], (0.25, 0.75))
@@ -124,19 +128,43 @@ def _time_in_turn(
 ) -> np.ndarray:
     """Microseconds of each step function, one after the other; shape (rounds, functions).
 
-    In turn, because the speed of a shared machine drifts: a ratio of neighbours holds.
+    In turn, because the speed of a shared machine drifts: a ratio of neighbours holds. Rounds in
+    which the machine was busy with something else are measured again.
     """
     for run in runs:
         for _ in range(_WARM_UP):
             run(data)
     started = time.perf_counter()
     rounds: list[list[float]] = []
-    while len(rounds) < repeats:
+    quiet = np.zeros((0, len(runs)))
+    while len(quiet) < repeats and len(rounds) < _PATIENCE * repeats:
         rounds.append([_MICROSECONDS * _seconds(run, data) for run in runs])
+        times = np.array(rounds)
+        quiet = times[(times <= _BUSY * np.median(times, axis=0)).all(axis=1)]
         spent = time.perf_counter() - started
         if time_limit is not None and spent > time_limit and len(rounds) >= 3:
             break
-    return np.array(rounds)
+    return quiet
+
+
+def _split(
+    steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace
+) -> tuple[float, float]:
+    """t_full and t_forward by the clock.
+
+    Where the noise of the clock is larger than the backward pass, the op times give the ratio.
+    """
+    t_full = float(np.median(steps[:, 0]))
+    ratio = float(np.median(steps[:, 1] / steps[:, 0]))
+    if ratio >= 1.0:
+        ratio = min(sum(trace_forward.times.values()) / sum(trace.times.values()), _AT_MOST)
+        warnings.warn(
+            f"The machine is too busy to tell the forward pass from the full step ({t_full:.0f} "
+            "microseconds) by the clock; the profile rests on op times alone. Measure again with "
+            "more repeats when nothing else runs.",
+            stacklevel=3,
+        )
+    return t_full, ratio * t_full
 
 
 def _seconds(run: StepFunction, data: Any) -> float:

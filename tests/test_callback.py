@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import CLASSES, IMAGE, crossentropy, images, network, values
+
+from elastic_tf.callback import ElasticCallback
+from elastic_tf.model import ElasticModel
+from elastic_tf.timing import TimingProfile, tensor_specs
+
+
+def elastic() -> ElasticModel:
+    model = ElasticModel.from_model(network())
+    model.compile(tf.keras.optimizers.SGD(0.01, momentum=0.9), crossentropy())
+    return model
+
+
+def table(count: int = 10) -> TimingProfile:
+    """Every tensor costs 1 to update and 1 to pass by; the forward pass costs 10."""
+    return TimingProfile.from_chain(t_dw=np.ones(count), t_dy=np.ones(count), t_forward=10.0)
+
+
+def dataset(batches: int = 4) -> tf.data.Dataset:
+    x, y = images()
+    return tf.data.Dataset.from_tensor_slices((x, y)).take(4 * batches).batch(4)
+
+
+def favour(*indices: int):
+    """An importance function by which these tensors matter and no other."""
+    return lambda model, x, y: np.isin(np.arange(len(model.tensors)), indices).astype(float)
+
+
+def callback(**options) -> ElasticCallback:
+    return ElasticCallback(table(), **{"rho": 0.6, "interval": 2, "probe": dataset(), **options})
+
+
+def fit(model: ElasticModel, *callbacks, epochs: int = 5):
+    return model.fit(dataset(), epochs=epochs, verbose=0, callbacks=list(callbacks))
+
+
+def test_callback_selects_at_the_start_and_after_every_interval():
+    elastic_callback = callback()
+    fit(elastic(), elastic_callback)
+    assert [record.epoch for record in elastic_callback.selections] == [0, 2, 4]
+
+
+def test_callback_selects_first_at_the_initial_epoch():
+    elastic_callback = callback()
+    elastic().fit(dataset(), initial_epoch=3, epochs=5, verbose=0, callbacks=[elastic_callback])
+    assert [record.epoch for record in elastic_callback.selections] == [3]
+
+
+def test_selections_stay_within_the_budget():
+    elastic_callback = callback()
+    fit(elastic(), elastic_callback)
+    for record in elastic_callback.selections:
+        assert record.mask.any()
+        assert table().step_time(record.mask) <= 0.6 * table().t_full
+        assert record.predicted_ratio == table().step_time(record.mask) / table().t_full
+
+
+def test_selected_tensors_move_and_the_others_keep_every_bit():
+    model = elastic()
+    before = values(model.tensors)
+    fit(model, callback(importance=favour(7, 8)), epochs=1)
+    moved = [k for k, (a, b) in enumerate(zip(before, values(model.tensors))) if a != b]
+    assert moved == [7, 8]
+
+
+def test_tensor_that_left_comes_back():
+    turns = iter([favour(8), favour(9), favour(8)])
+    elastic_callback = callback(
+        interval=1, importance=lambda model, x, y: next(turns)(model, x, y)
+    )
+    fit(elastic(), elastic_callback, epochs=3)
+    selected = [np.flatnonzero(record.mask).tolist() for record in elastic_callback.selections]
+    assert selected == [[8], [9], [8]]
+
+
+def test_schedule_gives_each_selection_its_rho():
+    elastic_callback = callback(rho=lambda epoch: 0.4 + 0.1 * epoch)
+    fit(elastic(), elastic_callback)
+    assert [record.rho for record in elastic_callback.selections] == pytest.approx([0.4, 0.6, 0.8])
+
+
+def test_each_selection_sees_a_fresh_probe():
+    seen = []
+
+    def watch(model, x, y):
+        seen.append(np.asarray(x).tobytes())
+        return np.ones(len(model.tensors))
+
+    fit(elastic(), callback(importance=watch, probe_size=4, interval=1), epochs=3)
+    assert len(set(seen)) == 3
+
+
+def test_arrays_serve_as_a_probe():
+    shapes = []
+
+    def watch(model, x, y):
+        shapes.append((x.shape, y.shape))
+        return np.ones(len(model.tensors))
+
+    fit(elastic(), callback(probe=images(), importance=watch, probe_size=6), epochs=1)
+    assert shapes == [((6, *IMAGE), (6,))]
+
+
+def test_required_tensors_are_always_trained():
+    required = np.arange(10) == 9
+    elastic_callback = callback(importance=favour(8), required=required)
+    fit(elastic(), elastic_callback, epochs=1)
+    assert elastic_callback.selections[0].mask[9]
+
+
+def test_model_has_its_mask_back_after_training():
+    model = elastic()
+    fit(model, callback(), epochs=1)
+    assert model.mask.all()
+
+
+def test_callback_can_be_used_again():
+    elastic_callback = callback()
+    fit(elastic(), elastic_callback, epochs=3)
+    fit(elastic(), elastic_callback, epochs=1)
+    assert [record.epoch for record in elastic_callback.selections] == [0]
+
+
+def test_history_holds_the_predicted_ratio():
+    elastic_callback = callback()
+    history = fit(elastic(), elastic_callback, epochs=1).history
+    assert history["predicted_ratio"] == [elastic_callback.selections[0].predicted_ratio]
+
+
+def test_training_goes_on_with_the_last_selection_when_a_probe_fails():
+    turns = iter([favour(8), None])
+
+    def fail_later(model, x, y):
+        function = next(turns)
+        if function is None:
+            raise ValueError("The loss on the probe must be finite. Received: loss=nan.")
+        return function(model, x, y)
+
+    elastic_callback = callback(importance=fail_later)
+    with pytest.warns(UserWarning, match="Epoch 2 goes on with the selection of epoch 0: .*nan"):
+        fit(elastic(), elastic_callback, epochs=3)
+    assert len(elastic_callback.selections) == 1
+
+
+def test_first_probe_that_fails_stops_the_training():
+    x, y = images()
+    nan_probe = tf.data.Dataset.from_tensor_slices((x * np.nan, y)).batch(4)
+    elastic_callback = ElasticCallback(table(), 0.6, 2, nan_probe)
+    with pytest.raises(ValueError, match="loss=nan"):
+        fit(elastic(), elastic_callback, epochs=1)
+
+
+def test_empty_probe_is_named():
+    with pytest.raises(ValueError, match="an empty dataset"):
+        fit(elastic(), callback(probe=dataset().take(0)), epochs=1)
+
+
+def test_plain_model_is_refused():
+    model = network()
+    model.compile("sgd", crossentropy())
+    with pytest.raises(TypeError, match="Received: Functional"):
+        model.fit(dataset(), verbose=0, callbacks=[callback()])
+
+
+def test_profile_of_another_model_is_refused():
+    specs = tensor_specs(elastic())[:-1]
+    other = TimingProfile(10.0, table(9).sets, 9, tensors=specs)
+    with pytest.raises(ValueError, match="9 tensors, the model has 10"):
+        fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
+
+
+def test_budget_too_small_names_the_smallest_rho():
+    # forward pass 10 of 30, cheapest tensor 2 more: 12 / 30
+    with pytest.raises(ValueError, match="smallest feasible rho is 0.4"):
+        fit(elastic(), callback(rho=0.35))
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.7, -0.5, float("nan")])
+def test_rho_outside_its_range_is_refused(rho):
+    with pytest.raises(ValueError, match=f"Received: rho={rho}"):
+        callback(rho=rho)
+
+
+@pytest.mark.parametrize("interval", [0, -1, 1.5, True])
+def test_interval_below_one_is_refused(interval):
+    with pytest.raises(ValueError, match=f"`interval` .* Received: {interval}"):
+        callback(interval=interval)
+
+
+def test_probe_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="Received: NoneType"):
+        ElasticCallback(table(), 0.6)
+
+
+def test_profile_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="Received: 'profile.json'"):
+        ElasticCallback("profile.json", 0.6, 2, dataset())
+
+
+def test_selecting_with_the_true_importance_lowers_the_loss():
+    model = elastic()
+    losses = fit(model, callback(rho=0.7, interval=3), epochs=9).history["loss"]
+    assert losses[-1] < losses[0]
+    assert CLASSES == model.output_shape[-1]
