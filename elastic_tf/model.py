@@ -126,21 +126,30 @@ class ElasticMixin:
         return Step(x, y, sample_weight, y_pred, loss)
 
     def gradients(
-        self, data: Any, variables: Sequence[tf.Variable]
+        self, data: Any, variables: Sequence[tf.Variable] | None
     ) -> tuple[Step, list[tf.Tensor | tf.IndexedSlices | None]]:
         """One forward pass in training mode, and the gradients for `variables` alone.
 
         Layers with buffers of which no tensor is among `variables` run as not trainable; see
         `elastic_tf.freezing`.
 
+        Args:
+            data: batch as in `train_step`.
+            variables: what to differentiate for. None: all trainable variables, those too that a
+                model not yet built makes in this pass.
+
         Returns:
             The step, and one gradient per variable: None where the loss does not depend on it.
         """
-        variables = list(variables)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
-            with freezing.frozen(freezing.left_out(self, variables)):
+        with tf.GradientTape(watch_accessed_variables=variables is None) as tape:
+            if variables is None:
                 step = self.forward(data)
+            else:
+                tape.watch(list(variables))
+                with freezing.frozen(freezing.left_out(self, variables)):
+                    step = self.forward(data)
+        if variables is None:
+            variables = self.trainable_variables
         if not variables:
             return step, []
         return step, optimizers.gradients(self.optimizer, tape, step.loss, variables)
@@ -157,10 +166,9 @@ class ElasticMixin:
             mask: bool, shape (N,), forward order. All False: forward pass, loss and metrics only.
                 None: all tensors.
         """
-        variables = self._trained(mask)
         with never_differentiated():
-            step, gradients = self.gradients(data, variables)
-            optimizers.apply_selected(self.optimizer, gradients, variables)
+            step, gradients = self.gradients(data, None if mask is None else self._trained(mask))
+            optimizers.apply_selected(self.optimizer, gradients, self._trained(mask))
             return self.finish(step)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
@@ -218,7 +226,7 @@ class ElasticMixin:
         optimizer = super()._get_optimizer(optimizer)
         optimizers.check(optimizer)
         if isinstance(self.distribute_strategy, _REFUSED_STRATEGIES):
-            raise ValueError(
+            raise TypeError(
                 "The strategy must keep all tensors on every replica: MirroredStrategy, "
                 "MultiWorkerMirroredStrategy or OneDeviceStrategy. Received: "
                 f"{type(self.distribute_strategy).__name__}."
@@ -227,6 +235,9 @@ class ElasticMixin:
 
     def _reset_compile_cache(self) -> None:
         """Called by `compile`: layers may have been frozen or thawed, all traces are stale."""
+        if getattr(self, "train_function", None) is not None:
+            # Keras 2.15 counts what attributes refer to, and forgets to count this one down.
+            self.train_function = self.train_tf_function = None
         super()._reset_compile_cache()
         state = self._elastic
         state.functions.clear()
@@ -237,7 +248,7 @@ class ElasticMixin:
 
 @tf.keras.saving.register_keras_serializable(package="elastic_tf")
 class ElasticModel(ElasticMixin, tf.keras.Model):
-    """A model made from inputs and outputs, `et.ElasticModel(inputs, outputs)`, or another model."""
+    """A model made of inputs and outputs, `et.ElasticModel(inputs, outputs)`, or of a model."""
 
     @classmethod
     def from_model(cls, model: tf.keras.Model) -> ElasticMixin:

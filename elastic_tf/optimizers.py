@@ -85,10 +85,12 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
     """
     check(optimizer)
     inner = _inner(optimizer)
-    with tf.init_scope(), tf.name_scope(inner._name if isinstance(inner, LEGACY) else inner.name):
-        if isinstance(inner, LEGACY):
+    if isinstance(inner, LEGACY):
+        with tf.name_scope(inner._name), tf.init_scope():
             inner._create_all_weights(list(variables))
-            return
+        return
+    # Keras builds the optimizer inside a loss scale optimizer outside its name scope.
+    with tf.name_scope(inner.name if inner is optimizer else ""), tf.init_scope():
         inner.build(list(variables))
     for variable in variables:
         if inner._var_key(variable) not in inner._index_dict:
