@@ -45,7 +45,7 @@ def host_generators_kept(model: tf.keras.Model) -> Iterator[None]:
     """Put back the seeds that layers draw while traced, and Python's and NumPy's generators."""
     generators = [
         layer._random_generator
-        for layer in model.submodules
+        for layer in model._flatten_layers()
         if hasattr(getattr(layer, "_random_generator", None), "_seed")
     ]
     seeds = [generator._seed for generator in generators]
