@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+# Networks asked for with no more tensors than this have no batch normalisation.
+FEW = 12
+
 
 class DependencySet(NamedTuple):
     tensors: tuple[int, ...]
@@ -27,6 +30,18 @@ class Table:
     t_full: float
     sets: tuple[DependencySet, ...]
 
+    @classmethod
+    def from_sets(
+        cls, sets: list[tuple[tuple[int, ...], float]], count: int, t_forward: float
+    ) -> Table:
+        """The chain is the projection of the sets: a shared set goes to its largest index."""
+        t_dw, t_dy = np.zeros(count), np.zeros(count)
+        for tensors, time in sets:
+            (t_dw if len(tensors) == 1 else t_dy)[tensors[-1]] += time
+        groups = tuple(DependencySet(tuple(tensors), float(time)) for tensors, time in sets)
+        t_full = t_forward + sum(group.time for group in groups)
+        return cls(t_dw, t_dy, float(t_forward), float(t_full), groups)
+
     def step_time(self, mask: np.ndarray) -> float:
         chosen = set(np.flatnonzero(mask).tolist())
         return self.t_forward + sum(s.time for s in self.sets if not chosen.isdisjoint(s.tensors))
@@ -41,9 +56,9 @@ class Layer(NamedTuple):
 
 
 def chain_table(t_dw: np.ndarray, t_dy: np.ndarray, t_forward: float) -> Table:
-    sets = [DependencySet((k,), float(t)) for k, t in enumerate(t_dw)]
-    sets += [DependencySet(tuple(range(k + 1)), float(t)) for k, t in enumerate(t_dy)]
-    return _table(len(t_dw), sets, t_forward)
+    sets = [((k,), float(t)) for k, t in enumerate(t_dw)]
+    sets += [(tuple(range(k + 1)), float(t)) for k, t in enumerate(t_dy)]
+    return Table.from_sets(sets, len(t_dw), t_forward)
 
 
 def network_table(layers: list[Layer], rng: np.random.Generator, draw: str = "lognormal") -> Table:
@@ -64,9 +79,9 @@ def network_table(layers: list[Layer], rng: np.random.Generator, draw: str = "lo
             add(frozenset({tensor}))
         add(before | own if layer.fused else before)
         upstream.append(before | own)
-    sets = [DependencySet(tuple(sorted(s)), t) for s, t in costs.items()]
-    total = sum(s.time for s in sets)
-    return _table(count, sets, rng.uniform(0.2, 0.7) * max(total, 1.0))
+    sets = [(tuple(sorted(tensors)), time) for tensors, time in costs.items()]
+    total = max(sum(time for _, time in sets), 1.0)
+    return Table.from_sets(sets, count, rng.uniform(0.2, 0.7) * total)
 
 
 def times(rng: np.random.Generator, draw: str, count: int) -> np.ndarray:
@@ -94,10 +109,11 @@ def worths(rng: np.random.Generator, draw: str, table: Table) -> np.ndarray:
     return rng.random(count)
 
 
-def convolution(layers: list[Layer], source: int, bias: bool = False) -> int:
-    """Convolution, batch normalisation, activation; the index of the last."""
-    layers.append(Layer((source,) if source >= 0 else (), 2 if bias else 1))
-    layers.append(Layer((len(layers) - 1,), 2, fused=True))
+def convolution(layers: list[Layer], source: int, *, bare: bool) -> int:
+    """Convolution, batch normalisation unless `bare`, activation; the index of the last."""
+    layers.append(Layer((source,) if source >= 0 else (), 1))
+    if not bare:
+        layers.append(Layer((len(layers) - 1,), 2, fused=True))
     layers.append(Layer((len(layers) - 1,), 0))
     return len(layers) - 1
 
@@ -105,15 +121,16 @@ def convolution(layers: list[Layer], source: int, bias: bool = False) -> int:
 def residual(count: int, rng: np.random.Generator) -> list[Layer]:
     """About `count` tensors: bottleneck blocks, some with a projection before or after the path."""
     layers: list[Layer] = []
-    end = convolution(layers, -1)
+    bare = count <= FEW
+    end = convolution(layers, -1, bare=bare)
     while sum(layer.tensors for layer in layers) < count - 2:
         projects, first = rng.random() < 0.4, rng.random() < 0.5
-        shortcut = convolution(layers, end) if projects and first else end
+        shortcut = convolution(layers, end, bare=bare) if projects and first else end
         path = end
         for _ in range(int(rng.integers(2, 4))):
-            path = convolution(layers, path)
+            path = convolution(layers, path, bare=bare)
         if projects and not first:
-            shortcut = convolution(layers, end)
+            shortcut = convolution(layers, end, bare=bare)
         layers.append(Layer((path, shortcut), 0))
         end = len(layers) - 1
     layers.append(Layer((end,), 2))
@@ -123,13 +140,14 @@ def residual(count: int, rng: np.random.Generator) -> list[Layer]:
 def inception(count: int, rng: np.random.Generator) -> list[Layer]:
     """About `count` tensors: blocks of two to four parallel paths that are concatenated."""
     layers: list[Layer] = []
-    end = convolution(layers, -1)
+    bare = count <= FEW
+    end = convolution(layers, -1, bare=bare)
     while sum(layer.tensors for layer in layers) < count - 2:
         ends = []
         for _ in range(int(rng.integers(2, 5))):
             path = end
             for _ in range(int(rng.integers(1, 3))):
-                path = convolution(layers, path)
+                path = convolution(layers, path, bare=bare)
             ends.append(path)
         layers.append(Layer(tuple(ends), 0))
         end = len(layers) - 1
@@ -140,10 +158,11 @@ def inception(count: int, rng: np.random.Generator) -> list[Layer]:
 def towers(count: int, rng: np.random.Generator) -> list[Layer]:
     """About `count` tensors: two towers side by side, joined before the head."""
     layers: list[Layer] = []
+    bare = count <= FEW
     ends = [-1, -1]
     while sum(layer.tensors for layer in layers) < count - 2:
         side = int(rng.integers(0, 2))
-        ends[side] = convolution(layers, ends[side])
+        ends[side] = convolution(layers, ends[side], bare=bare)
     layers.append(Layer(tuple(end for end in ends if end >= 0), 0))
     layers.append(Layer((len(layers) - 1,), 2))
     return layers
@@ -156,12 +175,3 @@ def random_graph(count: int, rng: np.random.Generator) -> list[Layer]:
         inputs = rng.integers(max(0, k - 5), k, int(rng.integers(1, 4)))
         layers.append(Layer(tuple(int(i) for i in set(inputs)), 1, fused=bool(rng.random() < 0.3)))
     return layers
-
-
-def _table(count: int, sets: list[DependencySet], t_forward: float) -> Table:
-    """The chain is the projection of the sets: a shared set goes to its largest index."""
-    t_dw, t_dy = np.zeros(count), np.zeros(count)
-    for s in sets:
-        (t_dw if len(s.tensors) == 1 else t_dy)[s.tensors[-1]] += s.time
-    t_full = t_forward + sum(s.time for s in sets)
-    return Table(t_dw, t_dy, float(t_forward), float(t_full), tuple(sets))
