@@ -12,7 +12,6 @@ from elastic_tf.state import READS
 from elastic_tf.trace import StepTrace
 
 
-
 def members(bits: int) -> tuple[int, ...]:
     """Indices of the tensors in a bit set, ascending."""
     return tuple(k for k in range(bits.bit_length()) if bits >> k & 1)

@@ -130,9 +130,9 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
             "layers to adapt."
         )
 
-    graph = tf.function(lambda inputs: model(inputs, training=True)).get_concrete_function(
-        spec
-    ).graph
+    graph = (
+        tf.function(lambda inputs: model(inputs, training=True)).get_concrete_function(spec).graph
+    )
     position: dict[int, int] = {}
     captured = {id(outer): inner for outer, inner in graph.captures}
     inner_captures = {id(inner) for inner in captured.values()}

@@ -147,9 +147,7 @@ def _time_in_turn(
     return quiet
 
 
-def _split(
-    steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace
-) -> tuple[float, float]:
+def _split(steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace) -> tuple[float, float]:
     """t_full and t_forward by the clock.
 
     Where the noise of the clock is larger than the backward pass, the op times give the ratio.

@@ -304,9 +304,7 @@ def optimizer_name(model: Any) -> str:
     return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
 
 
-def _compatible(
-    one: Sequence[Sequence[int | None]], other: Sequence[Sequence[int | None]]
-) -> bool:
+def _compatible(one: Sequence[Sequence[int | None]], other: Sequence[Sequence[int | None]]) -> bool:
     """Whether the shapes agree wherever both are known."""
     return len(one) == len(other) and all(
         len(a) == len(b) and all(None in (m, n) or m == n for m, n in zip(a, b))

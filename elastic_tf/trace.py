@@ -6,7 +6,6 @@ lowered loops), so the names of its nodes are those of the profiler's events.
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,13 +20,11 @@ from tensorflow.python.eager import context
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from elastic_tf import optimizers
+from elastic_tf.events import op_events
 from elastic_tf.graph import Node, read_graph_def
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticMixin
-
-_OP_EVENT = re.compile(r"(?P<name>[^:\s]+):(?P<type>\w+)")
-_PICOSECONDS = 1e6  # in a microsecond; the profiler's XPlane counts picoseconds
 
 
 @dataclass(frozen=True)
@@ -135,24 +132,11 @@ def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarr
         events = [
             event
             for path in directory.rglob("*.xplane.pb")
-            for event in _op_events(xplane_pb2.XSpace.FromString(path.read_bytes()))
+            for event in op_events(xplane_pb2.XSpace.FromString(path.read_bytes()))
         ]
-    names = np.array([name for name, _, _ in events], object)
-    spans = np.array([span for _, *span in events], np.float64).reshape(-1, 2)
+    names = np.array([event.name for event in events], object)
+    spans = np.array([event[1:] for event in events], np.float64).reshape(-1, 2)
     return names, spans
-
-
-def _op_events(space: Any) -> Iterator[tuple[str, float, float]]:
-    """Name, start and end in microseconds of the events named `op name:op type`."""
-    for plane in space.planes:
-        names = {key: value.name for key, value in plane.event_metadata.items()}
-        matches = {key: _OP_EVENT.fullmatch(name) for key, name in names.items()}
-        for line in plane.lines:
-            for event in line.events:
-                match = matches[event.metadata_id]
-                if match:
-                    start = line.timestamp_ns * 1e-3 + event.offset_ps / _PICOSECONDS
-                    yield match["name"], start, start + event.duration_ps / _PICOSECONDS
 
 
 def wall_clock_shares(spans: np.ndarray) -> np.ndarray:
@@ -197,9 +181,7 @@ def _join(
 ) -> StepTrace:
     """Put the events onto the nodes and find the roots of the gradients among the results."""
     nodes = read_graph_def(graph_def)
-    returned = {
-        node.attr["index"].i: node.name for node in graph_def.node if node.op == "_Retval"
-    }
+    returned = {node.attr["index"].i: node.name for node in graph_def.node if node.op == "_Retval"}
     arguments = {node.attr["index"].i: node.name for node in graph_def.node if node.op == "_Arg"}
 
     concrete = run.concrete(data)
@@ -208,7 +190,9 @@ def _join(
     position = results_count
     selected_roots = []
     for gradient in gradients:
-        count = len(tf.nest.flatten(gradient, expand_composites=True)) if gradient is not None else 0
+        count = (
+            len(tf.nest.flatten(gradient, expand_composites=True)) if gradient is not None else 0
+        )
         selected_roots.append(tuple(returned[i] for i in range(position, position + count)))
         position += count
     roots = iter(selected_roots)

@@ -70,9 +70,7 @@ def test_selected_tensors_move_and_the_others_keep_every_bit():
 
 def test_tensor_that_left_comes_back():
     turns = iter([favour(8), favour(9), favour(8)])
-    elastic_callback = callback(
-        interval=1, importance=lambda model, x, y: next(turns)(model, x, y)
-    )
+    elastic_callback = callback(interval=1, importance=lambda model, x, y: next(turns)(model, x, y))
     fit(elastic(), elastic_callback, epochs=3)
     selected = [np.flatnonzero(record.mask).tolist() for record in elastic_callback.selections]
     assert selected == [[8], [9], [8]]

@@ -193,7 +193,9 @@ def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_insi
         x = L.BatchNormalization()(x, training=False)
         return tf.keras.Model(inputs, L.GlobalAveragePooling2D()(L.ReLU()(x)))
 
-    full = timed(traced(network()), {"Conv2D": 8.0, "FusedBatchNormV3": 4.0, "_FusedBatchNormEx": 4})
+    full = timed(
+        traced(network()), {"Conv2D": 8.0, "FusedBatchNormV3": 4.0, "_FusedBatchNormEx": 4}
+    )
     frozen = timed(traced(network(), on=False), {"_FusedConv2D": 5.0})
     surplus = forward_surplus(full, frozen, *dependency_sets(full))
     assert {members(bits): time for bits, time in surplus.items()} == {(0, 1, 2): 7.0}

@@ -1,0 +1,112 @@
+"""Op times out of what the TensorFlow profiler writes (an XSpace).
+
+An op event is named `op name:op type`. Ops inside a function that TensorFlow did not inline (the
+loops of LSTM and GRU layers) bear names of that function's own; they are counted for the node that
+called it. Which call a run of ops belongs to is told by the executor's own events: every run has an
+id, and a call starts one right after `ExecutorState::ProcessAsync::Start`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+_OP = re.compile(r"(?P<name>[^:\s]+):(?P<type>\w+)")
+_CALL = re.compile(r"Call|While|If|Case|For")
+_RUN = "ExecutorState::Process"
+_START = "ExecutorState::ProcessAsync::Start"
+_PICOSECONDS = 1e6  # in a microsecond
+
+
+class OpEvent(NamedTuple):
+    """One execution of a node; microseconds on the profiler's clock."""
+
+    name: str
+    start: float
+    end: float
+
+
+class _Event(NamedTuple):
+    name: str
+    start: float
+    end: float
+    stats: dict[str, Any]
+
+
+class _Call(NamedTuple):
+    """A node that ran a function, and the run it stood in itself."""
+
+    node: str
+    run: int
+
+
+def op_events(space: Any) -> Iterator[OpEvent]:
+    """The op events of an XSpace under the names of the nodes of the outermost graph."""
+    ops: list[tuple[_Event, int | None]] = []
+    calls: list[tuple[float, _Call]] = []
+    first_seen: dict[int, float] = {}
+    for plane in space.planes:
+        for line in _lines(plane):
+            open_runs: list[_Event] = []
+            for event in line:
+                while open_runs and open_runs[-1].end < event.end:
+                    open_runs.pop()
+                run = open_runs[-1].stats["id"] if open_runs else None
+                if event.name == _RUN and "id" in event.stats:
+                    open_runs.append(event)
+                    first = first_seen.get(event.stats["id"], event.start)
+                    first_seen[event.stats["id"]] = min(first, event.start)
+                elif event.name == _START and _CALL.search(str(event.stats.get("kernel_type"))):
+                    call = _Call(str(event.stats.get("name")), event.stats.get("step_id", 0))
+                    calls.append((event.start, call))
+                elif _OP.fullmatch(event.name):
+                    ops.append((event, run))
+    callers = _callers(first_seen, sorted(calls))
+    for event, run in ops:
+        match = _OP.fullmatch(event.name)
+        assert match is not None
+        name = match["name"]
+        while run in callers:
+            name, run = callers[run]
+        yield OpEvent(name, event.start, event.end)
+
+
+def _callers(first_seen: dict[int, float], calls: list[tuple[float, _Call]]) -> dict[int, _Call]:
+    """The call that each run of a function came from: the earliest that no earlier run took."""
+    callers: dict[int, _Call] = {}
+    runs = sorted((start, run) for run, start in first_seen.items())
+    for called, call in calls:
+        for index, (start, run) in enumerate(runs):
+            if start >= called and run != call.run:
+                callers[run] = call
+                del runs[index]
+                break
+    return callers
+
+
+def _lines(plane: Any) -> Iterator[list[_Event]]:
+    """The events of each line, outer before inner."""
+    names = {key: value.name for key, value in plane.event_metadata.items()}
+    stat_names = {key: value.name for key, value in plane.stat_metadata.items()}
+    for line in plane.lines:
+        events = []
+        for event in line.events:
+            name = names[event.metadata_id]
+            if name not in (_RUN, _START) and not _OP.fullmatch(name):
+                continue
+            start = line.timestamp_ns * 1e-3 + event.offset_ps / _PICOSECONDS
+            stats = {} if ":" in name and "::" not in name else _stats(event, stat_names)
+            events.append(_Event(name, start, start + event.duration_ps / _PICOSECONDS, stats))
+        yield sorted(events, key=lambda event: (event.start, -event.end))
+
+
+def _stats(event: Any, stat_names: dict[int, str]) -> dict[str, Any]:
+    stats = {}
+    for stat in event.stats:
+        kind = stat.WhichOneof("value")
+        value = getattr(stat, kind) if kind else None
+        if kind == "ref_value":
+            value = stat_names.get(value)
+        stats[stat_names[stat.metadata_id]] = value
+    return stats
