@@ -13,7 +13,7 @@ class Recorder:
         self.plane = self.space.planes.add(name="/host:CPU")
         self.lines: dict[str, object] = {}
 
-    def add(self, line: str, name: str, start: float, end: float, **stats) -> Recorder:
+    def add(self, line: str, name: str, start: float, end: float, /, **stats) -> Recorder:
         if line not in self.lines:
             self.lines[line] = self.plane.lines.add(name=line, timestamp_ns=0)
         event = self.lines[line].events.add(

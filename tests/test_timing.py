@@ -120,7 +120,7 @@ def test_save_and_load_keep_every_field(tmp_path):
 def test_save_leaves_nothing_half_written_when_the_directory_refuses(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="file"):
         profile().save(blocked / "profile.json")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
