@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-# TensorFlow reports at start-up what concerns its builders; whoever wants it sets the variable.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow reports a missing CUDA as errors at start-up. What really fails raises an exception.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from elastic_tf import importance, optimizers, zoo
 from elastic_tf.callback import ElasticCallback
