@@ -1,0 +1,355 @@
+"""The directory of one run: settings, epochs, selections and result, readable at any moment.
+
+`config.json` is written first, a line is added to `history.jsonl` when an epoch ends and to
+`selections.jsonl` when a selection is made, `result.json` comes last. A line that a crash cut off
+is passed over when the run is read, and removed when it is continued.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from elastic_tf.device import describe_device
+from elastic_tf.files import append_line, write_json, write_text
+
+_PACKAGES = ("elastic_tf", "tensorflow", "keras", "numpy", "tensorflow-addons", "keras-cv")
+_DIGITS = 6  # significant digits of an importance in a file
+
+
+class Column(NamedTuple):
+    """One column of a table: key of the row, title, and format of a number."""
+
+    key: str
+    title: str
+    format: str = ""
+
+
+COLUMNS = (
+    Column("method", "method"),
+    Column("accuracy", "accuracy", ".1%"),
+    Column("training_seconds", "training s", ".1f"),
+    Column("seconds_per_step", "s per step", ".4f"),
+    Column("achieved_ratio", "achieved ratio", ".3f"),
+)
+
+
+class Run:
+    """A run directory, opened by `create` or `load`.
+
+    Attributes:
+        path: the directory.
+        config: what `config.json` holds: `settings`, `seed`, `versions`, `device`, `started`.
+        history: one dict for each finished epoch.
+        selections: one dict for each selection; `mask` bool and `importance` float64, shape (N,).
+        result: what `finish` was given; None before.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = _read_json(self.path / "config.json")
+        self.history = _read_lines(self.path / "history.jsonl")
+        lines = _read_lines(self.path / "selections.jsonl")
+        self.selections = [_unpacked(line) for line in lines]
+        result = self.path / "result.json"
+        self.result = _read_json(result) if result.is_file() else None
+
+    def append_epoch(self, epoch: Mapping[str, Any]) -> None:
+        """Add a finished epoch; its number, from 0, is put in unless it is given."""
+        data = to_json({"epoch": len(self.history), **epoch})
+        _append(self.path / "history.jsonl", data)
+        self.history.append(data)
+
+    def append_selection(self, record: Any) -> None:
+        """Add a selection: a record of `ElasticCallback.selections`."""
+        data = _packed(record)
+        _append(self.path / "selections.jsonl", data)
+        self.selections.append(_unpacked(data))
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write the result of the run."""
+        data = to_json(result)
+        write_json(self.path / "result.json", data)
+        self.result = data
+
+
+def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
+    """Start a run, or continue the one in `path` if its settings are the same.
+
+    Epochs that were finished are kept; selections made for later epochs are removed, for they will
+    be made again.
+
+    Args:
+        path: the run's directory.
+        config: settings of the run, `seed` among them: a mapping or a dataclass.
+
+    Raises:
+        ValueError: `path` holds a run with other settings, named at the first difference, or
+            something that is no run.
+
+    Warns:
+        UserWarning: the run was started on another device or with other versions.
+    """
+    path = Path(path)
+    settings = to_json(config)
+    versions, device = _versions(), to_json(describe_device())
+    if not (path / "config.json").exists():
+        foreign = [name for name in ("history.jsonl", "result.json") if (path / name).exists()]
+        if foreign or (path.exists() and not path.is_dir()):
+            raise ValueError(
+                f"A run's directory must be new or hold a config.json. Received: '{path}'"
+                + (f", which holds {foreign[0]} alone" if foreign else ", a file")
+                + ". Choose another directory."
+            )
+        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        write_json(
+            path / "config.json",
+            {
+                "settings": settings,
+                "seed": settings.get("seed"),
+                "versions": versions,
+                "device": device,
+                "started": started,
+            },
+        )
+        return Run(path)
+    run = Run(path)
+    difference = _difference(run.config.get("settings"), settings)
+    if difference is not None:
+        raise ValueError(
+            f"A run is continued with the settings it was started with. Received: '{path}', which "
+            f"differs first in {difference}. Choose another directory, or remove this one."
+        )
+    elsewhere = _difference(run.config.get("device"), device, "device.") or _difference(
+        run.config.get("versions"), versions, "versions."
+    )
+    if elsewhere is not None:
+        warnings.warn(
+            f"The run in '{path}' was started elsewhere, its times may not compare: {elsewhere}.",
+            stacklevel=2,
+        )
+    _repair(run)
+    return run
+
+
+def load(path: str | Path) -> Run:
+    """Read a run, finished or not.
+
+    Raises:
+        FileNotFoundError: `path` holds no run.
+        ValueError: a file of the run is damaged; it is named.
+    """
+    return Run(path)
+
+
+def to_json(value: Any) -> Any:
+    """`value` of dicts, lists, scalars and text alone, as `json.loads` would return it.
+
+    Arrays become lists, NumPy and TensorFlow scalars numbers, dataclasses dicts, paths text; a
+    number that is not finite becomes None.
+
+    Raises:
+        TypeError: something that has no such form.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: to_json(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_json(item) for item in value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return to_json(value.tolist())
+    if callable(getattr(value, "numpy", None)):  # a tensor
+        return to_json(value.numpy())
+    raise TypeError(
+        "A run stores numbers, text, lists and dicts. Received: "
+        f"{value!r} of type {type(value).__name__}. Store a description of it."
+    )
+
+
+def peak_memory_bytes() -> int:
+    """Largest resident memory of this process so far."""
+    import resource  # Unix only
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak) * (1 if sys.platform == "darwin" else 1024)
+
+
+def format_table(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[Column | str] = COLUMNS
+) -> str:
+    """A table in plain text; a value that is missing or None is shown as '-'.
+
+    Args:
+        rows: one mapping for each line.
+        columns: `Column`s, or keys that are their own titles.
+
+    Returns:
+        Lines without a final line break: titles, a rule, the rows.
+    """
+    chosen = [Column(item, item) if isinstance(item, str) else item for item in columns]
+    rows = list(rows)
+    numeric = [
+        all(not isinstance(row.get(column.key), str) for row in rows) and bool(rows)
+        for column in chosen
+    ]
+    cells = [[column.title for column in chosen]]
+    cells += [[_cell(row.get(column.key), column.format) for column in chosen] for row in rows]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(chosen))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric)
+        ).rstrip()
+        for line in cells
+    ]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _cell(value: Any, number_format: str) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else format(value, number_format)
+
+
+def _versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a result depends on."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # a checkout that is not installed
+            continue
+    return versions
+
+
+def _difference(before: Any, now: Any, where: str = "") -> str | None:
+    """Where two JSON values differ first."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*now, *(key for key in before if key not in now)]:
+            if key not in before or key not in now:
+                held, given = before.get(key, "nothing"), now.get(key, "nothing")
+                return f"'{where}{key}': {held!r} in the directory, {given!r} now"
+            deeper = _difference(before[key], now[key], f"{where}{key}.")
+            if deeper is not None:
+                return deeper
+        return None
+    if before == now and isinstance(before, bool) == isinstance(now, bool):
+        return None
+    return f"'{where.rstrip('.')}': {before!r} in the directory, {now!r} now"
+
+
+def _packed(record: Any) -> dict[str, Any]:
+    """A selection's record as JSON: the mask as [first, last] runs, the importance rounded."""
+    mask = np.asarray(record.mask, bool)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+    importance = [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]
+    return {
+        **_scalars(record),
+        "selection": _scalars(record.selection),
+        "count": len(mask),
+        "mask": [[int(first), int(end) - 1] for first, end in edges.reshape(-1, 2)],
+        "importance": to_json(importance),
+    }
+
+
+def _scalars(data: Any) -> dict[str, Any]:
+    """The fields of a dataclass that hold one value."""
+    values = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    single = (bool, int, float, str, np.generic, type(None))
+    return {name: to_json(value) for name, value in values.items() if isinstance(value, single)}
+
+
+def _unpacked(line: dict[str, Any]) -> dict[str, Any]:
+    """A selection as it is read: with arrays."""
+    mask = np.zeros(line["count"], bool)
+    for first, last in line["mask"]:
+        mask[first : last + 1] = True
+    importance = np.array(line["importance"], np.float64)  # None becomes NaN
+    return {**line, "mask": mask, "importance": importance}
+
+
+def _append(path: Path, data: dict[str, Any]) -> None:
+    """Add one line, or leave the file as it was."""
+    size = path.stat().st_size if path.exists() else None
+    try:
+        append_line(path, json.dumps(data, allow_nan=False))
+    except BaseException:
+        if size is not None:
+            os.truncate(path, size)
+        else:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"A run's directory holds config.json. Received: '{path.parent}', which does not."
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"'{path}' is damaged: {error}. Choose another directory.") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"'{path}' must hold a JSON object. Received: {data!r}.")
+    return data
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file; a last one that was cut off is passed over."""
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines.pop()  # empty, or cut off before its line break
+    data: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            data.append(json.loads(line))
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"'{path}' is damaged in line {number}: {error}.") from error
+    return data
+
+
+def _repair(run: Run) -> None:
+    """Leave the finished epochs and their selections, nothing else."""
+    done = len(run.history)
+    _rewrite(run.path / "history.jsonl", done)
+    early = [item.get("epoch", 0) < done for item in run.selections]
+    keep = early.index(False) if False in early else len(early)
+    _rewrite(run.path / "selections.jsonl", keep)
+    del run.selections[keep:]
+
+
+def _rewrite(path: Path, keep: int) -> None:
+    """Cut a file of lines after `keep` of them."""
+    if path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        kept = "".join(line + "\n" for line in text.split("\n")[:keep])
+        if kept != text:
+            write_text(path, kept)
