@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import pretrained
-from elastic_tf.model import ElasticMixin
 
 L = tf.keras.layers
 
@@ -117,10 +116,11 @@ def build(
     return model
 
 
-def head_tensors(model: ElasticMixin) -> np.ndarray:
+def head_tensors(model: tf.keras.Model) -> np.ndarray:
     """True for the tensors of the head: those of the layer that holds the last tensor.
 
-    Serves any elastic model whose last tensor, in forward order, belongs to its output layer.
+    Args:
+        model: an elastic model whose last tensor, in forward order, belongs to its output layer.
 
     Returns:
         bool, shape (N,), forward order.

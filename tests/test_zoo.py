@@ -178,15 +178,21 @@ def test_weights_that_do_not_fit_name_the_first_layer(tmp_path, suffix):
         build(weights=path)
 
 
-def test_weights_with_layers_left_over_are_refused(tmp_path):
-    image = tf.keras.Input((32, 32, 1))
+@pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
+def test_weights_with_layers_left_over_are_refused(tmp_path, suffix):
     model = build()
-    twice = tf.keras.layers.Dense(3)(tf.keras.layers.Dense(4)(model(image)))
-    deeper = tf.keras.Model(image, twice)
-    path = tmp_path / "deeper.weights.h5"
-    deeper.save_weights(path)
-    with pytest.raises(ValueError, match=r"deeper\.weights\.h5"):
+    more = tf.keras.layers.Dense(3)(tf.keras.layers.Dense(4)(model.output))
+    path = tmp_path / f"deeper{suffix}"
+    tf.keras.Model(model.input, more).save_weights(path)
+    with pytest.raises(ValueError, match=r"\(5,\), \(72, 5\).* which the model does not have"):
         build(weights=path)
+
+
+def test_a_whole_saved_model_serves_as_weights(tmp_path):
+    saved = build()
+    with pytest.warns(UserWarning, match="HDF5"):
+        saved.save(tmp_path / "model.h5")
+    assert all(same(build(weights=tmp_path / "model.h5"), saved))
 
 
 def test_missing_or_broken_weight_files_are_named(tmp_path):
@@ -196,6 +202,10 @@ def test_missing_or_broken_weight_files_are_named(tmp_path):
     broken.write_bytes(b"not an HDF5 file")
     with pytest.raises(ValueError, match=r"broken\.weights\.h5.*cannot be read"):
         build(weights=broken)
+    build().save_weights(tmp_path / "right.weights.h5")
+    (tmp_path / "right.weights.h5").rename(tmp_path / "renamed.h5")
+    with pytest.raises(ValueError, match=r"named \*\.weights\.h5.*renamed\.h5"):
+        build(weights=tmp_path / "renamed.h5")
 
 
 def test_imagenet_says_what_to_do_when_the_download_fails(monkeypatch):
