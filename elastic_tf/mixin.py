@@ -7,7 +7,7 @@ in the graph. A new set is a new function; the last few are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +15,11 @@ import tensorflow as tf
 from elastic_tf import freezing, optimizers
 from elastic_tf.graph import forward_order
 from elastic_tf.train_functions import TrainFunctions, never_differentiated
+
+if TYPE_CHECKING:
+    from tensorflow.keras import Model as _Model  # what the mixin is mixed with
+else:
+    _Model = object
 
 _REFUSED_STRATEGIES = (
     tf.distribute.experimental.CentralStorageStrategy,
@@ -45,12 +50,15 @@ class _State:
         self.functions = TrainFunctions()
 
 
-class ElasticMixin:
+class ElasticMixin(_Model):
     """Adds `set_mask` to a subclassed model: `class MyModel(et.ElasticMixin, tf.keras.Model)`.
 
     A custom `train_step` goes into the same class and calls `gradients`,
     `optimizers.apply_selected` and `finish`; a custom loss goes into `compute_loss`.
     """
+
+    train_function: Any  # what `fit` calls
+    train_tf_function: Any  # what TensorBoard writes down
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -101,9 +109,7 @@ class ElasticMixin:
         """
         mask = _checked(mask, len(self.tensors))
         self._elastic.mask = None if mask.all() else mask
-        in_use = self.train_function is not None
-        self.train_function = self.train_tf_function = None
-        if in_use:
+        if self.train_function is not None:
             self.make_train_function()
 
     def forward(self, data: Any, training: bool = True) -> Step:
@@ -180,9 +186,10 @@ class ElasticMixin:
             state.functions.put(key, (self.train_function, self.train_tf_function))
         else:
             self.train_function, self.train_tf_function = kept
-        if not self._train_counter.numpy():
-            state.averaged.clear()
-        state.averaged.update(id(variable) for variable in self._trained(state.mask))
+        if getattr(self.optimizer, "use_ema", False):
+            if not self._train_counter.numpy():
+                state.averaged.clear()
+            state.averaged.update(id(variable) for variable in self._trained(state.mask))
         return self.train_function
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:

@@ -206,6 +206,17 @@ class TestPlainKeras:
             tf.keras.mixed_precision.set_global_policy("float32")
         assert everything(ours) == everything(theirs)
 
+    def test_sparse_gradients_and_dropout_are_those_of_keras(self, deterministic):
+        def source():
+            tokens = L.Input((5,), dtype="int64")
+            x = L.GRU(4, dropout=0.5)(L.Embedding(9, 3)(tokens))
+            return tf.keras.Model(tokens, L.Dense(CLASSES)(L.Dropout(0.5)(x)))
+
+        x = np.random.default_rng(0).integers(0, 9, (SAMPLES, 5))
+        ours, theirs = elastic(source=source), plain(source=source)
+        assert fit(ours, x=x) == fit(theirs, x=x)
+        assert everything(ours) == everything(theirs)
+
     def test_train_on_batch_is_that_of_keras(self, deterministic):
         ours, theirs = elastic(), plain()
         assert ours.train_on_batch(*images()) == theirs.train_on_batch(*images())
@@ -556,6 +567,10 @@ class TestMixin:
 
 
 class TestCompile:
+    def test_fit_raises_as_keras_when_not_compiled(self):
+        with pytest.raises(RuntimeError, match="compile your model"):
+            fit(ElasticModel.from_model(network()))
+
     def test_raises_on_several_optimizers(self):
         with pytest.raises(TypeError, match="of type list"):
             ElasticModel.from_model(network()).compile([K.SGD(), K.Adam()], "mse")
