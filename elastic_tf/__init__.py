@@ -7,7 +7,7 @@ import os
 # TensorFlow reports a missing CUDA as errors at start-up. What really fails raises an exception.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from elastic_tf import importance, optimizers, zoo
+from elastic_tf import datasets, importance, optimizers, zoo
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticMixin, ElasticModel
 from elastic_tf.profiler import profile_model
@@ -22,6 +22,7 @@ __all__ = [
     "ElasticModel",
     "Selection",
     "TimingProfile",
+    "datasets",
     "importance",
     "optimizers",
     "profile_model",

@@ -28,7 +28,7 @@ def sgdw(
     weight_decay: Any = 5e-4,
     *,
     nesterov: bool = False,
-) -> LEGACY:
+) -> tf.keras.optimizers.legacy.Optimizer:
     """SGD with momentum and decoupled weight decay: SGDW of TensorFlow Addons.
 
     w <- w - weight_decay * w - learning_rate * v, v the momentum of the gradient; the decay is not
@@ -53,6 +53,24 @@ def sgdw(
         weight_decay=weight_decay,
         nesterov=nesterov,
     )
+
+
+def by_name(name: str, learning_rate: Any) -> Any:
+    """An optimizer with the paper's settings.
+
+    Args:
+        name: one of `NAMES`: "sgd" with momentum 0.9, "sgdw" with momentum 0.9 and decay 5e-4, or
+            "adam".
+        learning_rate: number or `LearningRateSchedule`.
+
+    Raises:
+        ValueError: another name.
+
+    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8 (SGDW, for ViT Adam).
+    """
+    if name not in _BY_NAME:
+        raise ValueError(f"`name` must be one of {', '.join(NAMES)}. Received: name={name!r}.")
+    return _BY_NAME[name](learning_rate)
 
 
 def check(optimizer: Any) -> None:
@@ -212,3 +230,11 @@ def _can_skip_sum(optimizer: Any) -> bool:
             and inner.gradient_aggregator is all_reduce_sum_gradients
         )
     return kind.aggregate_gradients is CURRENT.aggregate_gradients
+
+
+_BY_NAME = {
+    "sgd": lambda rate: tf.keras.optimizers.SGD(rate, momentum=0.9),
+    "sgdw": lambda rate: sgdw(rate, momentum=0.9, weight_decay=5e-4),
+    "adam": tf.keras.optimizers.Adam,
+}
+NAMES = tuple(_BY_NAME)

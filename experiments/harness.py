@@ -1,0 +1,142 @@
+"""What every experiment shares: the clock, the record of a run, the preparation of a model."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import elastic_tf as et
+from elastic_tf.profiler import measure_ratio
+from elastic_tf.runs import Run, peak_memory_bytes
+
+
+class TrainingClock(tf.keras.callbacks.Callback):
+    """Counts the seconds of training: selection, tracing and waiting for data, not evaluation.
+
+    Stands first among the callbacks, so that the work of the others is counted.
+
+    Attributes:
+        seconds: of each epoch.
+        steps: of each epoch.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self.steps: list[int] = []
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._elapsed, self._steps = 0.0, 0
+        self._since = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._steps = batch + 1
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._elapsed += time.perf_counter() - self._since
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._since = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.seconds.append(self._elapsed + time.perf_counter() - self._since)
+        self.steps.append(self._steps)
+
+
+class Recorder(tf.keras.callbacks.Callback):
+    """Writes each epoch and selection into the run's directory as soon as it is there.
+
+    Stands last among the callbacks.
+    """
+
+    def __init__(
+        self, run: Run, clock: TrainingClock, elastic: et.ElasticCallback | None = None
+    ) -> None:
+        super().__init__()
+        self.run = run
+        self.clock = clock
+        self.elastic = elastic
+        self._written = 0
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        seconds, steps = self.clock.seconds[-1], self.clock.steps[-1]
+        self.run.append_epoch(
+            {
+                "epoch": epoch,
+                **(logs or {}),
+                "seconds": seconds,
+                "seconds_per_step": seconds / max(steps, 1),
+                "peak_memory_bytes": peak_memory_bytes(),
+            }
+        )
+        for record in self.elastic.selections[self._written :] if self.elastic else ():
+            self.run.append_selection(record)
+            self._written += 1
+
+
+def loss() -> tf.keras.losses.Loss:
+    """Cross-entropy of the logits that the zoo's models return."""
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def compiled(model: tf.keras.Model, optimizer: str, learning_rate: Any) -> et.ElasticModel:
+    """An elastic model that shares the weights of `model`, with a new optimizer."""
+    elastic = et.ElasticModel.from_model(model)
+    elastic.compile(et.optimizers.by_name(optimizer, learning_rate), loss(), metrics=["accuracy"])
+    return elastic
+
+
+def rate(schedule: str, learning_rate: float, steps: int) -> Any:
+    """The learning rate over a run of `steps` steps: "cosine" to zero, or "constant"."""
+    if schedule == "constant":
+        return learning_rate
+    return tf.keras.optimizers.schedules.CosineDecay(learning_rate, max(steps, 1))
+
+
+def warm_head(
+    model: tf.keras.Model,
+    train: tf.data.Dataset,
+    *,
+    epochs: int,
+    learning_rate: float,
+    verbose: Any = 0,
+) -> float:
+    """Train the head alone with Adam, for a fresh head makes full training diverge.
+
+    Returns:
+        Seconds that it took.
+    """
+    if not epochs:
+        return 0.0
+    elastic = compiled(model, "adam", learning_rate)
+    elastic.set_mask(et.zoo.head_tensors(elastic))
+    clock = TrainingClock()
+    elastic.fit(train, epochs=epochs, verbose=verbose, callbacks=[clock])
+    return sum(clock.seconds)
+
+
+def achieved_ratio(
+    model: et.ElasticModel, batch: tuple[Any, Any], masks: list[np.ndarray], *, repeats: int = 10
+) -> float:
+    """Mean step time under the masks / full step time, each timed in turn with the full step."""
+    distinct = {mask.tobytes(): mask for mask in masks}
+    ratios = {
+        key: measure_ratio(model, *batch, mask, repeats=repeats) for key, mask in distinct.items()
+    }
+    return float(np.mean([ratios[mask.tobytes()] for mask in masks]))
+
+
+def row(
+    method: str, history: list[dict[str, Any]], clock: TrainingClock, ratio: float
+) -> dict[str, Any]:
+    """One line of the table that a run ends with."""
+    return {
+        "method": method,
+        "accuracy": history[-1]["val_accuracy"],
+        "training_seconds": sum(clock.seconds),
+        "seconds_per_step": sum(clock.seconds) / max(sum(clock.steps), 1),
+        "achieved_ratio": ratio,
+    }
