@@ -1,0 +1,224 @@
+"""Passes over a probe that leave the model as it was: gradients, and the update made from them."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import optimizers
+from elastic_tf.state import host_generators_kept, kept
+from elastic_tf.train_functions import never_differentiated
+
+if TYPE_CHECKING:
+    from elastic_tf.model import ElasticModel
+
+# Traces are kept for so many shapes of batches; they hold memory.
+_MOST_TRACES = 8
+
+Batches = Sequence[tuple[float, Any]]
+
+
+class Samples:
+    """The probe as tensors, cut into batches.
+
+    Args:
+        x: inputs; an array or a structure of arrays, samples first.
+        y: targets.
+        sample_weight: weights of the samples.
+    """
+
+    def __init__(self, x: Any, y: Any, sample_weight: Any = None) -> None:
+        self.data = tf.nest.map_structure(_as_tensor, (x, y, sample_weight))
+        counts = {len(part) for part in tf.nest.flatten(self.data) if part is not None}
+        if len(counts) != 1 or 0 in counts:
+            raise ValueError(
+                "The probe must hold at least one sample, and equally many in `x`, `y` and "
+                f"`sample_weight`. Received: {sorted(counts)} samples."
+            )
+        self.count = counts.pop()
+
+    def halves(self) -> tuple[Samples, Samples]:
+        """Every second sample, and the others."""
+        return Samples(*self._cut(slice(0, None, 2))), Samples(*self._cut(slice(1, None, 2)))
+
+    def batches(self, size: int | None) -> Batches:
+        """(share of the samples, (x, y, sample_weight)) of each batch; one batch if None."""
+        if size is not None and size < 1:
+            raise ValueError(
+                f"`micro_batch_size` must be at least 1 or None. Received: micro_batch_size={size}."
+            )
+        size = self.count if size is None else size
+        cuts = [slice(k, min(k + size, self.count)) for k in range(0, self.count, size)]
+        return [((cut.stop - cut.start) / self.count, self._cut(cut)) for cut in cuts]
+
+    def _cut(self, cut: slice) -> Any:
+        return tf.nest.map_structure(lambda part: None if part is None else part[cut], self.data)
+
+
+class Evaluator:
+    """The traced passes of one compiled model.
+
+    Every call puts back all that it changed: weights, slots, step count, moving statistics, random
+    generators, metrics. Dropout and its like have counters of their own here, which the train
+    function does not see.
+    """
+
+    def __init__(self, model: ElasticModel) -> None:
+        # The evaluator is stored on the model: a strong reference back would be a cycle.
+        self._model = weakref.ref(model)
+        self._compiled = _compiled(model)
+        optimizers.build(model.optimizer, model.trainable_variables)
+        self._forget()
+
+    @classmethod
+    def of(cls, model: ElasticModel) -> Evaluator:
+        """The model's evaluator; a new one if it was compiled or other layers are trainable."""
+        evaluator = model.__dict__.get("_evaluator")
+        if evaluator is None or not _same(evaluator._compiled, _compiled(model)):
+            evaluator = cls(model)
+            # Past Keras' __setattr__, which would track it and save it with the model.
+            object.__setattr__(model, "_evaluator", evaluator)
+        else:
+            evaluator._limit_traces()
+        return evaluator
+
+    def gradients(self, batches: Batches, *, part: str = "alone") -> list[tf.Tensor]:
+        """Gradients of the mean loss over the batches.
+
+        Args:
+            batches: from `Samples.batches`.
+            part: "first" and "second" are called in turn, with the same batches: the second call
+                sees the augmentation and dropout of the first. "alone" stands for itself.
+
+        Raises:
+            ValueError: the loss is not finite.
+        """
+        function = self._passes[part]
+        with host_generators_kept(self.model):  # the next part is to draw the same seeds
+            graphs = {function.get_concrete_function(data).graph for _, data in batches}
+        total: list[tf.Tensor] = []
+        with kept(self.model, graphs):
+            for share, data in batches:
+                loss, gradients = function(data)
+                self._check_loss(float(loss))
+                if share < 1.0:
+                    gradients = [share * gradient for gradient in gradients]
+                total = [a + b for a, b in zip(total, gradients)] if total else gradients
+        return total
+
+    def decrease(
+        self, update: list[tf.Tensor], gradients: list[tf.Tensor] | None, batches: Batches = ()
+    ) -> np.ndarray:
+        """-sum(gradients * dw) for each tensor, dw the optimizer's update from `update`.
+
+        Args:
+            update: gradients that the optimizer is given.
+            gradients: gradients to multiply with; None: those after the update, on `batches`, as
+                the second part of the pass that `update` comes from.
+            batches: from `Samples.batches`.
+        """
+        graph = self._update.get_concrete_function(update).graph
+        with kept(self.model, [graph]):
+            old = [variable.read_value() for variable in self._variables()]
+            self._update(update)
+            if gradients is None:
+                gradients = self.gradients(batches, part="second")
+            return self.in_forward_order(self._multiply(gradients, old).numpy())
+
+    def in_forward_order(self, values: Sequence[float] | np.ndarray) -> np.ndarray:
+        """(N,) the values of the tensors that the loss depends on, zero for the others."""
+        ordered = np.zeros(len(self.model.tensors))
+        ordered[self._connected] = values
+        return ordered
+
+    @property
+    def model(self) -> ElasticModel:
+        """The model that this evaluator is stored on."""
+        model = self._model()
+        if model is None:
+            raise ReferenceError("The model of this evaluator is gone.")
+        return model
+
+    def _forget(self) -> None:
+        """Drops all traces."""
+        self._connected: list[int] = []
+        # Dropout ops of two traces have equal seeds; called in turn, they count alike.
+        parts = ("alone", "first", "second")
+        self._passes = {part: _traced(self._trace_gradients) for part in parts}
+        self._update = _traced(self._trace_update)
+        self._multiply = _traced(self._trace_multiply)
+
+    def _limit_traces(self) -> None:
+        counts = (run.experimental_get_tracing_count() for run in self._passes.values())
+        if max(counts) > _MOST_TRACES:
+            self._forget()
+
+    def _variables(self) -> list[tf.Variable]:
+        tensors = self.model.tensors
+        return [tensors[k] for k in self._connected]
+
+    def _check_loss(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            # A pass was left half done: the two traces no longer count alike.
+            self._forget()
+            raise ValueError(
+                f"The loss on the probe must be finite. Received: loss={loss}. Lower the learning "
+                "rate, or look at the probe's samples."
+            )
+
+    def _trace_gradients(self, data: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        if tf.compat.v1.get_default_graph().seed is None:
+            # Without a seed two traces would draw different dropout.
+            tf.random.set_seed(0)
+        with never_differentiated():
+            step, gradients = self.model.gradients(data, self.model.tensors)
+        self._connected = [k for k, gradient in enumerate(gradients) if gradient is not None]
+        return step.loss, [tf.convert_to_tensor(gradients[k]) for k in self._connected]
+
+    def _trace_update(self, gradients: list[tf.Tensor]) -> None:
+        with never_differentiated():
+            optimizers.apply_selected(self.model.optimizer, gradients, self._variables())
+
+    def _trace_multiply(self, gradients: list[tf.Tensor], old: list[tf.Tensor]) -> tf.Tensor:
+        products = [
+            tf.reduce_sum(gradient * tf.cast(variable.read_value() - before, gradient.dtype))
+            for gradient, variable, before in zip(gradients, self._variables(), old)
+        ]
+        return -tf.stack([tf.cast(product, tf.float64) for product in products])
+
+
+def _traced(function: Any) -> Any:
+    traced = tf.function(function)
+    # A trace for each shape of batch is meant here; TensorFlow 2.15 would warn of retracing.
+    traced._omit_frequent_tracing_warning = True
+    return traced
+
+
+def _as_tensor(part: Any) -> tf.Tensor | None:
+    """A tensor; floating point in the type that `fit` would feed."""
+    if part is None or tf.is_tensor(part):
+        return part
+    array = np.asarray(part)
+    if array.ndim == 0:
+        raise ValueError(f"The probe must be arrays with samples first. Received: {part!r}.")
+    floating = np.issubdtype(array.dtype, np.floating)
+    return tf.convert_to_tensor(array, tf.keras.backend.floatx() if floating else None)
+
+
+def _compiled(model: ElasticModel) -> tuple:
+    """What the traces were made from; kept alive, so that identity is telling."""
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(
+            "The model must be compiled: importance is that of its optimizer's update. Received: "
+            f"{model.name!r} without an optimizer. Call model.compile first."
+        )
+    return (model.optimizer, model.compiled_loss, *model.tensors)
+
+
+def _same(one: tuple, two: tuple) -> bool:
+    return len(one) == len(two) and all(a is b for a, b in zip(one, two))
