@@ -44,7 +44,9 @@ class Settings:
     rho: float = option(0.5, help="allowed step time / full step time (elastic)")
     interval: int = option(3, help="epochs between two selections (elastic)")
     probe_size: int = option(64, help="images on which importance is evaluated (elastic)")
-    profile: Optional[Path] = option(None, help="timing profile; measured first if left out")
+    profile: Optional[Path] = option(  # noqa: UP045 (read at run time, by 3.9 too)
+        None, help="timing profile; measured first if left out"
+    )
     warm_head: int = option(0, help="epochs that train the new head alone first")
     warm_head_rate: float = option(1e-3, help="learning rate of Adam meanwhile")
     flip: bool = option(False, help="flip training images at random")

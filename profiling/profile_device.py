@@ -37,7 +37,9 @@ class Settings:
     )
     bn_training: bool = option(False, help="let batch normalisation use the batch's statistics")
     repeats: int = option(20, help="timed steps behind each median")
-    time_limit: Optional[float] = option(None, help="seconds after which no more steps are timed")
+    time_limit: Optional[float] = option(  # noqa: UP045 (read at run time, by 3.9 too)
+        None, help="seconds after which no more steps are timed"
+    )
     dearest: int = option(15, help="tensors to print")
 
 

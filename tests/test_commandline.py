@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Optional
+
+import pytest
+
+from elastic_tf.commandline import option, parse
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    folder: Path = option(help="where")
+    count: int = option(3, help="how many")
+    share: Optional[float] = option(None, help="how much")  # noqa: UP045
+    kind: str = option("one", help="which", choices=("one", "two"))
+    loud: bool = option(False, help="aloud")
+
+
+def test_parse_gives_each_field_its_type():
+    words = ["--folder", "a/b", "--count", "7", "--share", "0.5", "--kind", "two", "--loud"]
+    assert parse(Settings, "", words) == Settings(Path("a/b"), 7, 0.5, "two", True)
+
+
+def test_parse_takes_the_defaults():
+    assert parse(Settings, "", ["--folder", "x"]) == Settings(Path("x"), 3, None, "one", False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "required: --folder"),
+        (["--folder", "x", "--kind", "three"], "invalid choice: 'three'"),
+        (["--folder", "x", "--count", "1.5"], "invalid int value: '1.5'"),
+    ],
+)
+def test_parse_names_what_it_cannot_take(capsys, words, message):
+    with pytest.raises(SystemExit, match="2"):
+        parse(Settings, "", words)
+    assert message in capsys.readouterr().err
+
+
+def test_help_explains_every_field(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse(Settings, "What it does.", ["--help"])
+    text = capsys.readouterr().out
+    assert "What it does." in text
+    for field in dataclasses.fields(Settings):
+        assert field.metadata["help"] in text
+    assert "how many (default: 3)" in text

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import train
+
+import elastic_tf as et
+from elastic_tf import runs
+
+pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
+SMALL = (
+    "--model mobilenet --alpha 0.25 --weights none --input-size 32 --batch-size 2 --epochs 2 "
+    "--interval 1 --probe-size 4 --optimizer adam --learning-rate 1e-3 --warm-head 1 --quiet "
+    "--rho 0.7 "
+)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """Two classes of noise, one brighter, as PNG files."""
+    folder = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 4), ("test", 2)):
+        for label, name in enumerate(("dark", "bright")):
+            (folder / part / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = rng.integers(0, 120, (32, 32, 3)) + 120 * label
+                png = tf.io.encode_png(tf.constant(pixels, tf.uint8)).numpy()
+                (folder / part / name / f"{index}.png").write_bytes(png)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def elastic_run(images, tmp_path_factory) -> runs.Run:
+    out = tmp_path_factory.mktemp("runs") / "elastic"
+    return train.main([*SMALL.split(), "--data", str(images), "--out", str(out)])
+
+
+@pytest.mark.slow
+def test_train_writes_a_whole_run_directory(elastic_run):
+    names = {path.name for path in elastic_run.path.iterdir()}
+    assert names == {
+        "config.json",
+        "history.jsonl",
+        "selections.jsonl",
+        "result.json",
+        "weights.h5",
+    }
+    loaded = runs.load(elastic_run.path)
+    assert [epoch["epoch"] for epoch in loaded.history] == [0, 1]
+    assert [selection["epoch"] for selection in loaded.selections] == [0, 1]
+    assert loaded.config["settings"]["rho"] == 0.7
+    assert loaded.config["versions"]["tensorflow"] == tf.__version__
+
+
+@pytest.mark.slow
+def test_train_keeps_the_budget_it_was_given(elastic_run):
+    for selection in elastic_run.selections:
+        assert selection["mask"].any()
+        assert selection["predicted_ratio"] <= 0.7
+
+
+@pytest.mark.slow
+def test_train_says_what_came_out(elastic_run):
+    result = json.loads((elastic_run.path / "result.json").read_text())
+    assert result["method"] == "elastic"
+    assert 0 <= result["accuracy"] <= 1
+    assert result["training_seconds"] > 0
+    assert result["seconds_per_step"] > 0
+    assert result["achieved_ratio"] > 0
+
+
+@pytest.mark.slow
+def test_train_stores_weights_that_load_again(elastic_run):
+    model = et.zoo.build("mobilenet", classes=2, input_size=32, alpha=0.25)
+    before = model.get_weights()
+    model.load_weights(elastic_run.path / "weights.h5")
+    moved = [not np.array_equal(a, b) for a, b in zip(before, model.get_weights())]
+    assert any(moved)
+
+
+@pytest.mark.slow
+def test_train_prints_a_finished_run_again(elastic_run, images, capsys):
+    arguments = [*SMALL.split(), "--data", str(images), "--out", str(elastic_run.path)]
+    assert train.main(arguments).result == elastic_run.result
+    assert "Finished before" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_train_refuses_the_directory_of_another_run(elastic_run, images):
+    arguments = [*SMALL.split(), "--data", str(images), "--out", str(elastic_run.path)]
+    with pytest.raises(ValueError, match="'learning_rate'.*0.001.*0.5"):
+        train.main([*arguments, "--learning-rate", "0.5"])
+
+
+@pytest.mark.slow
+def test_train_full_trains_every_tensor(images, tmp_path):
+    run = train.main(
+        [*SMALL.split(), "--method", "full", "--data", str(images), "--out", str(tmp_path / "full")]
+    )
+    assert run.result["method"] == "full"
+    assert run.selections == []
+
+
+@pytest.mark.slow
+def test_train_refuses_a_profile_of_another_batch_size(images, tmp_path):
+    count = 83
+    table = et.TimingProfile.from_chain(t_dw=np.ones(count), t_dy=np.ones(count), t_forward=50.0)
+    other = et.TimingProfile(table.t_forward, table.sets, count, batch_size=8)
+    other.save(tmp_path / "profile.json")
+    arguments = [*SMALL.split(), "--data", str(images), "--out", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match="batch size 8, data of batch size 2"):
+        train.main([*arguments, "--profile", str(tmp_path / "profile.json")])
+
+
+def test_train_names_the_missing_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        train.main(["--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "run")])
+
+
+@pytest.mark.slow
+def test_train_names_the_file_that_is_no_image_and_trains_on_the_rest_if_told(images, tmp_path):
+    folder = tmp_path / "images"
+    shutil.copytree(images, folder)
+    (folder / "train" / "dark" / "broken.jpg").write_bytes(b"no image")
+    arguments = [*SMALL.split(), "--method", "full", "--data", str(folder), "--out"]
+    with pytest.raises(ValueError, match="broken.jpg"):
+        train.main([*arguments, str(tmp_path / "one")])
+    run = train.main([*arguments, str(tmp_path / "two"), "--skip-bad-images"])
+    assert run.result is not None
