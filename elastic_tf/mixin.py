@@ -57,8 +57,10 @@ class ElasticMixin(_Model):
     `optimizers.apply_selected` and `finish`; a custom loss goes into `compute_loss`.
     """
 
-    train_function: Any  # what `fit` calls
-    train_tf_function: Any  # what TensorBoard writes down
+    # Keras does not track what is an attribute of the class as well: tracking would look through
+    # all layers at each switch, and keep the graph of the last function beyond `compile`.
+    train_function: Any = None
+    train_tf_function: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -231,9 +233,6 @@ class ElasticMixin(_Model):
 
     def _reset_compile_cache(self) -> None:
         """Called by `compile`: layers may have been frozen or thawed, all traces are stale."""
-        if getattr(self, "train_function", None) is not None:
-            # Keras 2.15 counts what attributes refer to, and forgets to count this one down.
-            self.train_function = self.train_tf_function = None
         super()._reset_compile_cache()
         state = self._elastic
         state.functions.clear()
