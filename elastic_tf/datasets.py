@@ -1,0 +1,298 @@
+"""Images to train on: class folders, arrays, and handwritten digits that need no download.
+
+Pixels are 0 to 255 everywhere; the models of `zoo` bring their own preprocessing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import images
+from elastic_tf.handwriting import Labelled, Shift, digits
+
+__all__ = ["ImageData", "Labelled", "Shift", "arrays", "digits", "from_arrays", "image_folder"]
+
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+# Decoded images stay in memory up to this share of it.
+_CACHED_SHARE = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData:
+    """Images and labels, batched: float32 (batch, height, width, channels) of 0 to 255, int64.
+
+    Attributes:
+        train: shuffled anew at every pass in an order fixed by the seed; every batch is full.
+        test: in a fixed order; the last batch may be smaller.
+        probe: the training images in another order; draws from it leave the order of `train`
+            alone, so that runs with and without a probe see the same batches.
+        class_names: names by label.
+        train_count: images in the training part.
+        test_count: images in the test part.
+        batch_size: images in a training batch.
+        image_shape: height, width, channels.
+        skipped: files that are no images and were left out.
+    """
+
+    train: tf.data.Dataset
+    test: tf.data.Dataset
+    probe: tf.data.Dataset
+    class_names: tuple[str, ...]
+    train_count: int
+    test_count: int
+    batch_size: int
+    image_shape: tuple[int, int, int]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Training batches in one pass."""
+        return self.train_count // self.batch_size
+
+
+def image_folder(
+    path: str | os.PathLike[str],
+    *,
+    image_size: int,
+    batch_size: int,
+    seed: int = 0,
+    flip: bool = False,
+    cache: bool | None = None,
+    on_bad_image: str = "raise",
+) -> ImageData:
+    """Images from PATH/train/CLASS/ and PATH/test/CLASS/ (JPEG, PNG, BMP, GIF), always RGB.
+
+    Args:
+        path: the folder.
+        image_size: height and width to which images are squeezed, in pixels.
+        batch_size: images in a batch.
+        seed: of the order and the flips.
+        flip: mirror each training image left to right in half of the passes.
+        cache: keep the decoded images in memory; None keeps them if they take at most a quarter
+            of it. Without it every pass decodes the files again.
+        on_bad_image: "raise" on a file that is no image, or "skip" and train on the rest.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: a setting out of range, classes that are missing, empty, or differ between
+            train and test, a file that is no image, or fewer training images than a batch.
+    """
+    _check_positive("image_size", image_size)
+    if on_bad_image not in ("raise", "skip"):
+        raise ValueError(f"`on_bad_image` must be 'raise' or 'skip'. Received: {on_bad_image!r}.")
+    train, test, class_names = images.list_parts(path)
+    if cache is None:
+        size = (len(train.paths) + len(test.paths)) * image_size * image_size * 3
+        cache = size <= _CACHED_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    parts, pixels, skipped = images.load_parts(
+        (train, test), class_names, image_size, keep=cache, skip_bad=on_bad_image == "skip"
+    )
+    sources = [
+        _from_files(part, image_size) if kept is None else _from_arrays(kept, part.labels)
+        for part, kept in zip(parts, pixels)
+    ]
+    return _image_data(
+        sources,
+        [len(part.paths) for part in parts],
+        class_names=class_names,
+        image_shape=(image_size, image_size, 3),
+        batch_size=batch_size,
+        seed=seed,
+        flip=flip,
+        skipped=skipped,
+    )
+
+
+def from_arrays(
+    train: Labelled,
+    test: Labelled,
+    *,
+    batch_size: int,
+    class_names: Sequence[str] | None = None,
+    seed: int = 0,
+    flip: bool = False,
+) -> ImageData:
+    """Batches of arrays as `arrays` and `digits` return them.
+
+    Args:
+        train: images (count, height, width, channels) and labels (count,).
+        test: likewise.
+        batch_size: images in a batch.
+        class_names: names by label; the labels themselves if None.
+        seed: of the order and the flips.
+        flip: mirror each training image left to right in half of the passes.
+
+    Raises:
+        ValueError: fewer training images than a batch.
+    """
+    if class_names is None:
+        highest = int(max(train[1].max(), test[1].max()))
+        class_names = [str(label) for label in range(highest + 1)]
+    return _image_data(
+        [_from_arrays(*train), _from_arrays(*test)],
+        [len(train[0]), len(test[0])],
+        class_names=class_names,
+        image_shape=tuple(train[0].shape[1:]),
+        batch_size=batch_size,
+        seed=seed,
+        flip=flip,
+    )
+
+
+def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
+    """Images and labels of an .npz file with x_train, y_train, x_test, y_test.
+
+    Returns:
+        (x_train, y_train), (x_test, y_test): images (count, height, width, channels) as they are
+        in the file, a channel added where there is none; labels int64 (count,).
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no such arrays in it, or they do not fit together.
+    """
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"`path` must be an .npz file. Received: '{path}', not a file.")
+    try:
+        # Opened here, because NumPy leaves a file open that turns out to be none of its own.
+        with open(path, "rb") as opened:
+            file = np.load(opened, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array without a name")
+            found = {name: file[name] for name in _ARRAYS if name in file}
+            names = list(file)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"`path` must be an .npz file. Received: '{path}': {error}.") from error
+    missing = [name for name in _ARRAYS if name not in found]
+    if missing:
+        raise ValueError(
+            f"The file must hold {', '.join(_ARRAYS)}. Received: '{path}' without "
+            f"{', '.join(missing)}; it holds {', '.join(names) or 'nothing'}."
+        )
+    train = _check_labelled(path, "train", found["x_train"], found["y_train"])
+    test = _check_labelled(path, "test", found["x_test"], found["y_test"])
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise ValueError(
+            f"Training and test images must have one shape. Received: {train[0].shape[1:]} and "
+            f"{test[0].shape[1:]} in '{path}'."
+        )
+    return train, test
+
+
+# An index to an image, uint8 or float, and its label.
+_Source = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
+
+def _from_arrays(x: np.ndarray, y: np.ndarray) -> _Source:
+    """Images that are in memory; all pipelines over them share one copy."""
+    with tf.device("cpu"):
+        pixels, labels = tf.constant(x), tf.constant(y, tf.int64)
+    return lambda index: (pixels[index], labels[index])
+
+
+def _from_files(part: images.Part, image_size: int) -> _Source:
+    """Images that are decoded whenever they are needed."""
+    with tf.device("cpu"):
+        paths, labels = tf.constant(part.paths), tf.constant(part.labels)
+    return lambda index: (
+        images.decode(tf.io.read_file(paths[index]), image_size),
+        labels[index],
+    )
+
+
+def _image_data(
+    sources: Sequence[_Source],
+    counts: Sequence[int],
+    *,
+    class_names: Sequence[str],
+    image_shape: tuple[int, ...],
+    batch_size: int,
+    seed: int,
+    flip: bool,
+    skipped: tuple[str, ...] = (),
+) -> ImageData:
+    """The three pipelines over a training and a test source."""
+    _check_positive("batch_size", batch_size)
+    if counts[0] < batch_size:
+        raise ValueError(
+            f"There must be at least one full batch of training images. Received: {counts[0]} "
+            f"images, batch_size={batch_size}. Use a smaller batch."
+        )
+    height, width, channels = image_shape
+    return ImageData(
+        train=_training(sources[0], counts[0], batch_size, seed, flip),
+        test=_batches(
+            tf.data.Dataset.range(counts[1]), sources[1], batch_size, drop_remainder=False
+        ),
+        probe=_training(sources[0], counts[0], batch_size, seed + 1, flip),
+        class_names=tuple(class_names),
+        train_count=counts[0],
+        test_count=counts[1],
+        batch_size=batch_size,
+        image_shape=(height, width, channels),
+        skipped=skipped,
+    )
+
+
+def _training(
+    source: _Source, count: int, batch_size: int, seed: int, flip: bool
+) -> tf.data.Dataset:
+    """Full batches in a seeded order; indices are shuffled, not images."""
+    # One seeded number for each image: ops with a state would depend on the threads' order.
+    draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+
+    def load(index: tf.Tensor, draw: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        x, y = source(index)
+        if flip:
+            x = tf.cond(draw % 2 == 0, lambda: x, lambda: tf.reverse(x, axis=[1]))
+        return x, y
+
+    order = tf.data.Dataset.range(count).shuffle(count, seed=seed)
+    return _batches(tf.data.Dataset.zip((order, draws)), load, batch_size, drop_remainder=True)
+
+
+def _batches(
+    order: tf.data.Dataset, load: Callable[..., Any], batch_size: int, *, drop_remainder: bool
+) -> tf.data.Dataset:
+    """What `load` makes of every element of `order`, in batches of float32."""
+    return (
+        order.map(load, tf.data.AUTOTUNE)
+        .batch(batch_size, drop_remainder=drop_remainder)
+        .map(lambda x, y: (tf.cast(x, tf.float32), y))
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def _check_labelled(path: Any, part: str, x: np.ndarray, y: np.ndarray) -> Labelled:
+    """Images with a channel dimension and labels, if they fit together."""
+    if x.ndim == 3:
+        x = x[..., np.newaxis]
+    if x.ndim != 4 or not len(x) or x.dtype.kind not in "uif":
+        raise ValueError(
+            f"`x_{part}` must be numbers of shape (count, height, width[, channels]). Received: "
+            f"{x.dtype} {x.shape} in '{path}'."
+        )
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise ValueError(f"`x_{part}` must be finite. Received: NaN or infinity in '{path}'.")
+    if y.dtype.kind not in "ui" or y.size != len(x) or int(y.min()) < 0:
+        raise ValueError(
+            f"`y_{part}` must be {len(x)} integers from 0. Received: {y.dtype} {y.shape} in "
+            f"'{path}'."
+        )
+    return x, y.reshape(-1).astype(np.int64)
+
+
+def _check_positive(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")
