@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
 
 _MICROSECONDS = 1e6  # in a second
-_WARM_UP = 2  # steps whose time is thrown away: they allocate and fill caches
 _BUSY = 1.5  # times the median: a step that took longer shared the machine
+_PROFILED = 10  # steps under the profiler, at most
 _PATIENCE = 4  # times the repeats asked for: rounds measured before busy ones are accepted
 _AT_MOST = 0.95  # of the full step: what is believed of a forward pass
 
@@ -63,27 +63,54 @@ def profile_model(
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 3.2 and 5.
     """
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise ValueError(f"`repeats` must be an integer of at least 1. Received: {repeats!r}.")
-    if getattr(model, "optimizer", None) is None:
-        raise ValueError(
-            f"The model must be compiled. Received: model '{model.name}' without an optimizer. "
-            "Call model.compile(optimizer=..., loss=...): the update is part of the step."
-        )
-    data = tf.nest.map_structure(
-        tf.convert_to_tensor, (x, y) if sample_weight is None else (x, y, sample_weight)
-    )
-    count = len(model.tensors)
-    optimizers.build(model.optimizer, model.trainable_variables)
-    full = StepFunction(model, np.ones(count, bool))
-    forward = StepFunction(model, np.zeros(count, bool))
-    with kept(model, (run.graph(data) for run in (full, forward))):
-        trace_forward = trace_step(forward, data, repeats=repeats)
-        _check_loss(forward(data))
-        trace = trace_step(full, data, repeats=repeats)
-        steps = _time_in_turn((full, forward), data, repeats, time_limit)
-    t_full, t_forward = _split(steps, trace, trace_forward)
+    profiler = Profiler(model, x, y, sample_weight=sample_weight)
+    return profiler.measure(repeats=repeats, time_limit=time_limit)
 
+
+class Profiler:
+    """The full and the frozen step of a model, traced once, to be measured again and again.
+
+    Args as in `profile_model`.
+
+    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5.4 (profiling during training).
+    """
+
+    def __init__(self, model: ElasticModel, x: Any, y: Any, *, sample_weight: Any = None) -> None:
+        if getattr(model, "optimizer", None) is None:
+            raise ValueError(
+                f"The model must be compiled. Received: model '{model.name}' without an optimizer."
+                " Call model.compile(optimizer=..., loss=...): the update is part of the step."
+            )
+        self.model = model
+        self._data = tf.nest.map_structure(
+            tf.convert_to_tensor, (x, y) if sample_weight is None else (x, y, sample_weight)
+        )
+        count = len(model.tensors)
+        optimizers.build(model.optimizer, model.trainable_variables)
+        self._full = StepFunction(model, np.ones(count, bool))
+        self._forward = StepFunction(model, np.zeros(count, bool))
+
+    def measure(self, *, repeats: int = 10, time_limit: float | None = None) -> TimingProfile:
+        """A profile of the device as it is now; the first call also traces."""
+        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+            raise ValueError(f"`repeats` must be an integer of at least 1. Received: {repeats!r}.")
+        runs = (self._full, self._forward)
+        with kept(self.model, (run.graph(self._data) for run in runs)):
+            self._forward.untimed(self._data)
+            _check_loss(self._forward(self._data))
+            self._full.untimed(self._data)
+            profiled = min(repeats, _PROFILED)
+            trace_forward = trace_step(self._forward, self._data, repeats=profiled)
+            trace = trace_step(self._full, self._data, repeats=profiled)
+            steps = _time_in_turn(runs, self._data, repeats, time_limit)
+        return _assemble(self.model, self._data, trace, trace_forward, steps)
+
+
+def _assemble(
+    model: ElasticModel, data: Any, trace: StepTrace, trace_forward: StepTrace, steps: np.ndarray
+) -> TimingProfile:
+    """Put the op times onto the tensors and scale them to the clock."""
+    t_full, t_forward = _split(steps, trace, trace_forward)
     trace = trace.scaled_to(t_full)
     trace_forward = trace_forward.scaled_to(t_forward)
     sets, in_forward = dependency_sets(trace)
@@ -95,12 +122,12 @@ def profile_model(
     backward_time = sum(time for name, time in trace.times.items() if name in sets)
     low, high = np.quantile(steps[:, 0], (0.25, 0.75))
     return TimingProfile(
-        t_forward=float(t_forward),
+        t_forward=t_forward,
         sets=tuple(
             DependencySet(members(bits), time * scale)
             for bits, time in sorted(set_times.items(), key=lambda item: members(item[0]))
         ),
-        count=count,
+        count=len(model.tensors),
         tensors=tensor_specs(model),
         op_count=len(trace.nodes),
         input_shape=tuple(tuple(part.shape[1:]) for part in tf.nest.flatten(data[0])),
@@ -155,8 +182,7 @@ def _time_in_turn(
     which the machine was busy with something else are measured again.
     """
     for run in runs:
-        for _ in range(_WARM_UP):
-            run(data)
+        run(data)
     started = time.perf_counter()
     rounds: list[list[float]] = []
     quiet = np.zeros((0, len(runs)))

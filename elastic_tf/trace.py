@@ -26,6 +26,8 @@ from elastic_tf.graph import Node, read_graph_def
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticMixin
 
+_WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches
+
 
 @dataclass(frozen=True)
 class StepTrace:
@@ -33,7 +35,9 @@ class StepTrace:
 
     Attributes:
         nodes: the executed graph.
-        times: microseconds a step that each node was busy; nodes without an event are left out.
+        times: each node's share of the clock in microseconds a step; nodes without an event are
+            left out.
+        durations: microseconds a step that each node was busy; ops that overlap count twice.
         gradients: for each tensor, the nodes that return its gradient (none where the loss does
             not depend on it).
         results: the nodes that return the loss and the logs.
@@ -43,6 +47,7 @@ class StepTrace:
 
     nodes: dict[str, Node]
     times: dict[str, float]
+    durations: dict[str, float]
     gradients: tuple[tuple[str, ...], ...]
     results: tuple[str, ...]
     handles: dict[str, int]
@@ -55,13 +60,62 @@ class StepTrace:
         return replace(self, times=times, time_unmatched=self.time_unmatched * scale)
 
 
+def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
+    """Profile `repeats` steps on one batch.
+
+    The steps are real: weights, slots and metrics move. The caller puts them back.
+
+    Args:
+        run: step function; traced now unless it was before.
+        data: one batch, as `train_step` takes it.
+        repeats: profiled steps; the times are medians over them.
+
+    Returns:
+        The executed graph with the time of each op.
+    """
+    untimed = run.untimed(data)
+    names, spans = _profile(lambda: run(data), repeats)
+    belongs = np.array([name in untimed.nodes for name in names], bool)
+    known = names[belongs]
+    lengths = spans[:, 1] - spans[:, 0]
+    return replace(
+        untimed,
+        times=_per_step(known, wall_clock_shares(spans[belongs]), repeats),
+        durations=_per_step(known, lengths[belongs], repeats),
+        time_unmatched=float(lengths[~belongs].sum()) / repeats,
+    )
+
+
 class StepFunction:
-    """A training step under a fixed mask as one traced function of the batch."""
+    """A training step under a fixed mask as one traced function of the batch.
+
+    Args:
+        model: compiled elastic model.
+        mask: True where a tensor is trained; bool, shape (N,). All False: the forward pass.
+    """
 
     def __init__(self, model: ElasticMixin, mask: np.ndarray) -> None:
         self.model = model
         self.mask = np.array(mask, bool)
         self._function = tf.function(self._step)
+        self._untimed: StepTrace | None = None
+
+    def __call__(self, data: Any) -> float:
+        """Run one step and wait for it; returns the loss."""
+        loss, _, _ = self._function(data)
+        return float(loss)
+
+    def graph(self, data: Any) -> Any:
+        """The FuncGraph traced for batches like `data`."""
+        return self._function.get_concrete_function(data).graph
+
+    def untimed(self, data: Any) -> StepTrace:
+        """What the function executes, without times; runs a few steps when asked first."""
+        if self._untimed is None:
+            self._untimed = self._read(data, self._executed_graph(data))
+            for _ in range(_WARM_UP):
+                self(data)
+        return self._untimed
 
     def _step(self, data: Any) -> Any:
         selected = [v for v, on in zip(self.model.tensors, self.mask) if on]
@@ -69,13 +123,8 @@ class StepFunction:
         optimizers.apply_selected(self.model.optimizer, gradients, selected)
         return step.loss, self.model.finish(step), gradients
 
-    def __call__(self, data: Any) -> float:
-        """Run one step and wait for it; returns the loss."""
-        loss, _, _ = self._function(data)
-        return float(loss)
-
-    def executed_graph(self, data: Any) -> Any:
-        """The GraphDef that TensorFlow executes; must be the function's first call."""
+    def _executed_graph(self, data: Any) -> Any:
+        """The GraphDef that TensorFlow executes; told only at a function's first call."""
         context.enable_graph_collection()
         try:
             self(data)
@@ -88,33 +137,40 @@ class StepFunction:
             key=lambda graph: len(graph.node),
         )
 
-    def concrete(self, data: Any) -> Any:
-        """The ConcreteFunction traced for batches like `data`."""
-        return self._function.get_concrete_function(data)
+    def _read(self, data: Any, graph_def: Any) -> StepTrace:
+        """The nodes, and among them the gradients, the results and the variables."""
+        numbered: dict[str, dict[int, str]] = {"_Retval": {}, "_Arg": {}}
+        for node in graph_def.node:
+            if node.op in numbered:
+                numbered[node.op][node.attr["index"].i] = node.name
+        returned, arguments = numbered["_Retval"], numbered["_Arg"]
 
-    def graph(self, data: Any) -> Any:
-        """The FuncGraph traced for batches like `data`."""
-        return self.concrete(data).graph
+        concrete = self._function.get_concrete_function(data)
+        loss, logs, gradients = concrete.structured_outputs
+        position = count = len(tf.nest.flatten((loss, logs), expand_composites=True))
+        roots = []
+        for gradient in gradients:
+            parts = [] if gradient is None else tf.nest.flatten(gradient, expand_composites=True)
+            roots.append(tuple(returned[position + k] for k in range(len(parts))))
+            position += len(parts)
+        selected = iter(roots)
 
-
-def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
-    """Trace `repeats` steps on one batch.
-
-    The steps are real: weights, slots and metrics move. The caller puts them back.
-
-    Args:
-        run: step function that was never called before.
-        data: one batch, as `train_step` takes it.
-        repeats: profiled steps; the times are medians over them.
-
-    Returns:
-        The executed graph with the time of each op.
-    """
-    graph_def = run.executed_graph(data)
-    for _ in range(2):  # the first calls allocate, pack weights and fill caches
-        run(data)
-    names, spans = _profile(lambda: run(data), repeats)
-    return _join(run, data, graph_def, names, spans, repeats)
+        tensor_index = {id(v.handle): k for k, v in enumerate(self.model.tensors)}
+        first_capture = len(concrete.graph.inputs) - len(concrete.graph.captures)
+        handles = {
+            arguments[first_capture + offset]: tensor_index.get(id(outer), -1)
+            for offset, (outer, _) in enumerate(concrete.graph.captures)
+            if outer.dtype == tf.resource and first_capture + offset in arguments
+        }
+        return StepTrace(
+            nodes=read_graph_def(graph_def),
+            times={},
+            durations={},
+            gradients=tuple(next(selected) if on else () for on in self.mask),
+            results=tuple(returned[k] for k in range(count)),
+            handles=handles,
+            time_unmatched=0.0,
+        )
 
 
 def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray]:
@@ -171,48 +227,11 @@ def _temporary_directory() -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _join(
-    run: StepFunction,
-    data: Any,
-    graph_def: Any,
-    names: np.ndarray,
-    spans: np.ndarray,
-    repeats: int,
-) -> StepTrace:
-    """Put the events onto the nodes and find the roots of the gradients among the results."""
-    nodes = read_graph_def(graph_def)
-    returned = {node.attr["index"].i: node.name for node in graph_def.node if node.op == "_Retval"}
-    arguments = {node.attr["index"].i: node.name for node in graph_def.node if node.op == "_Arg"}
-
-    concrete = run.concrete(data)
-    loss, logs, gradients = concrete.structured_outputs
-    results_count = len(tf.nest.flatten((loss, logs), expand_composites=True))
-    position = results_count
-    selected_roots = []
-    for gradient in gradients:
-        count = (
-            len(tf.nest.flatten(gradient, expand_composites=True)) if gradient is not None else 0
-        )
-        selected_roots.append(tuple(returned[i] for i in range(position, position + count)))
-        position += count
-    roots = iter(selected_roots)
-    per_tensor = tuple(next(roots) if on else () for on in run.mask)
-
-    tensor_index = {id(v.handle): k for k, v in enumerate(run.model.tensors)}
-    first_capture = len(concrete.graph.inputs) - len(concrete.graph.captures)
-    handles = {}
-    for offset, (outer, _) in enumerate(concrete.graph.captures):
-        argument = arguments.get(first_capture + offset)
-        if argument is not None and outer.dtype == tf.resource:
-            handles[argument] = tensor_index.get(id(outer), -1)
-
-    belongs = np.array([name in nodes for name in names], bool)
-    shares: dict[str, list[float]] = {}
-    for name, share in zip(names[belongs], wall_clock_shares(spans[belongs])):
-        shares.setdefault(name, []).append(share)
-    times = {
-        name: float(np.median(values)) * len(values) / repeats for name, values in shares.items()
+def _per_step(names: np.ndarray, values: np.ndarray, repeats: int) -> dict[str, float]:
+    """Value of each node in a step: the median of its events, times how often it ran."""
+    collected: dict[str, list[float]] = {}
+    for name, value in zip(names, values):
+        collected.setdefault(name, []).append(value)
+    return {
+        name: float(np.median(parts)) * len(parts) / repeats for name, parts in collected.items()
     }
-    unmatched = float((spans[~belongs, 1] - spans[~belongs, 0]).sum()) / repeats
-    results = tuple(returned[i] for i in range(results_count))
-    return StepTrace(nodes, times, per_tensor, results, handles, unmatched)

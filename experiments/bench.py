@@ -1,0 +1,59 @@
+"""Measure what the tests must not: times. Prints tables, writes JSON to experiments/results/.
+
+    python experiments/bench.py             every part
+    python experiments/bench.py time-model  one part
+    python experiments/bench.py --list      the parts
+
+Close everything else first: what is compared is timed in turn, but a busy machine blurs it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import elastic_tf as et  # before TensorFlow: it quiets its start-up
+
+# isort: split
+from elastic_tf.device import describe_device
+from elastic_tf.files import write_json
+from elastic_tf.runs import to_json
+
+RESULTS = Path(__file__).resolve().parent / "results"
+# Name of the part: the module whose `main` prints a table and returns what goes into the JSON.
+PARTS = {"time-model": "bench_time_model"}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the parts named, or all."""
+    names = list(sys.argv[1:] if arguments is None else arguments)
+    if names == ["--list"]:
+        print("\n".join(PARTS))
+        return
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        raise SystemExit(f"Parts are {', '.join(PARTS)}. Received: {', '.join(unknown)}.")
+    for name in names or PARTS:
+        print(f"== {name}", flush=True)
+        measure: Callable[[], Any] = import_module(PARTS[name]).main
+        started = time.perf_counter()
+        data = measure()
+        write_json(
+            RESULTS / f"{name}.json",
+            {
+                "command": f"python experiments/bench.py {name}",
+                "version": et.__version__,
+                "device": describe_device(),
+                "date": time.strftime("%Y-%m-%d"),
+                "minutes": round((time.perf_counter() - started) / 60, 1),
+                "data": to_json(data),
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""How well the time model predicts steps, and how well the budget asked for is met.
+
+For each model: 24 random masks, their steps timed in turn with the full step, against what the
+profile predicts and what the paper's formula does (chain of op times as the profiler gives them,
+backward pass taken for twice the forward pass). Then the masks that the selector picks for four
+values of rho.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import harness
+import numpy as np
+import tensorflow as tf
+
+import elastic_tf as et
+from elastic_tf.folding import dependency_sets, fold, members
+from elastic_tf.runs import Column, format_table
+from elastic_tf.timing import DependencySet
+from elastic_tf.trace import StepFunction, StepTrace, trace_step
+
+# name, width multiplier, input size in pixels
+MODELS = (
+    ("resnet50", 1.0, 128),
+    ("vgg16", 1.0, 128),
+    ("mobilenet_v2", 1.0, 128),
+    ("vit_ti16", 1.0, 96),
+    ("mobilenet", 0.75, 160),
+)
+BATCH, CLASSES = 4, 40
+MASKS, ROUNDS = 24, 8
+RHOS = (0.4, 0.5, 0.6, 0.7)
+
+
+def main() -> dict[str, Any]:
+    """Measure all models, print three tables."""
+    results = {name: measure(name, alpha, size) for name, alpha, size in MODELS}
+    print(format_table([summary(name, data) for name, data in results.items()], COLUMNS))
+    print("\nAchieved ratio for the rho asked:")
+    rows = [{"model": name, **data["achieved"]} for name, data in results.items()]
+    print(format_table(rows, ["model", *(Column(str(rho), str(rho), ".3f") for rho in RHOS)]))
+    return results
+
+
+def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
+    """Predicted and measured ratios of one model."""
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(0)
+    model = harness.compiled(
+        et.zoo.build(name, classes=CLASSES, input_size=size, alpha=alpha), "sgdw", 1e-4
+    )
+    rng = np.random.default_rng(0)
+    batch = (
+        rng.uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32),
+        rng.integers(0, CLASSES, BATCH),
+    )
+    started = time.perf_counter()
+    profile = et.profile_model(model, *batch, repeats=15)
+    profile_seconds = time.perf_counter() - started
+    paper = paper_profile(model, batch, profile.count)
+
+    masks = [random_mask(rng, profile.count) for _ in range(MASKS)]
+    measured = [ratio(model, batch, mask) for mask in masks]
+    achieved = {}
+    for rho in RHOS:
+        # random worth: what the selector picks differs in every part of the model
+        worth = rng.exponential(size=profile.count)
+        mask = et.select_tensors(worth, profile, rho).mask
+        achieved[str(rho)] = ratio(model, batch, mask)
+    return {
+        "tensors": profile.count,
+        "sets": len(profile.sets),
+        "share_attributed": profile.share_attributed,
+        "t_forward": profile.t_forward,
+        "t_full": profile.t_full,
+        "profile_seconds": profile_seconds,
+        "profile_share_of_epoch": profile_seconds / (1500 * profile.t_full * 1e-6),
+        "masks": [np.flatnonzero(mask) for mask in masks],
+        "measured": measured,
+        "predicted": [profile.step_time(mask) / profile.t_full for mask in masks],
+        "chain": [chain_time(profile, mask) / profile.t_full for mask in masks],
+        "paper": [chain_time(paper, mask) / paper.t_full for mask in masks],
+        "achieved": achieved,
+    }
+
+
+def random_mask(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Depth uniform, density 0.1 to 1."""
+    deepest, density = rng.integers(count), rng.uniform(0.1, 1.0)
+    mask = (np.arange(count) >= deepest) & (rng.random(count) < density)
+    mask[deepest] = True
+    return mask
+
+
+def ratio(model: et.ElasticModel, batch: tuple[Any, Any], mask: np.ndarray) -> float:
+    """Step time under `mask` / full step time, timed in turn."""
+    return harness.achieved_ratio(model, batch, [mask], repeats=ROUNDS)
+
+
+def chain_time(profile: et.TimingProfile, mask: np.ndarray) -> float:
+    """Eq. (3) over t_dw and t_dy."""
+    deepest = int(np.argmax(mask))
+    return float(profile.t_forward + profile.t_dw[mask].sum() + profile.t_dy[deepest:].sum())
+
+
+def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) -> et.TimingProfile:
+    """Op times as they are, and a forward pass of half the backward pass."""
+    run = StepFunction(model, np.ones(count, bool))
+    trace: StepTrace = trace_step(run, tuple(map(tf.constant, batch)), repeats=5)
+    totals = fold(trace.durations, dependency_sets(trace)[0])
+    sets = tuple(DependencySet(members(bits), time) for bits, time in totals.items())
+    return et.TimingProfile(sum(totals.values()) / 2, sets, count)
+
+
+COLUMNS = (
+    Column("model", "model"),
+    Column("tensors", "N", "d"),
+    Column("sets", "sets", "d"),
+    Column("share", "attributed", ".1%"),
+    Column("error", "mean abs error", ".3f"),
+    Column("bias", "bias", "+.3f"),
+    Column("worst", "worst", ".3f"),
+    Column("chain", "chain", ".3f"),
+    Column("paper", "paper's formula", ".3f"),
+    Column("epoch", "profiling / epoch", ".2%"),
+)
+
+
+def summary(name: str, data: dict[str, Any]) -> dict[str, Any]:
+    """One line of the table."""
+    measured = np.array(data["measured"])
+    off = {key: np.array(data[key]) - measured for key in ("predicted", "chain", "paper")}
+    return {
+        "model": name,
+        "tensors": data["tensors"],
+        "sets": data["sets"],
+        "share": data["share_attributed"],
+        "error": np.abs(off["predicted"]).mean(),
+        "bias": off["predicted"].mean(),
+        "worst": np.abs(off["predicted"]).max(),
+        "chain": np.abs(off["chain"]).mean(),
+        "paper": np.abs(off["paper"]).mean(),
+        "epoch": data["profile_share_of_epoch"],
+    }
