@@ -15,8 +15,12 @@ import tensorflow as tf
 from elastic_tf import importance as importances
 from elastic_tf.budget import Rho, rho_at
 from elastic_tf.model import ElasticMixin
+from elastic_tf.profiler import Profiler
 from elastic_tf.selection import Selection, select_tensors
 from elastic_tf.timing import TimingProfile
+
+# Two steps of each kind under the profiler and two by the clock: 0.4 % of 1,500 steps.
+_REPROFILE_REPEATS = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,6 +54,23 @@ class SelectionRecord:
         return self.selection.mask
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProfileRecord:
+    """One profile made during training.
+
+    Attributes:
+        epoch: the epoch before which it was made.
+        profile: the times.
+        seconds: wall-clock that it took.
+        traced: whether the steps were traced for it, as they are once in a training.
+    """
+
+    epoch: int
+    profile: TimingProfile
+    seconds: float
+    traced: bool
+
+
 class ElasticCallback(tf.keras.callbacks.Callback):
     """Trains, at any time, the tensors that lower the loss most within `rho` of the step time.
 
@@ -66,6 +87,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         probe_size: samples drawn for each selection.
         importance: function `(model, x, y) -> array (N,)`; see `elastic_tf.importance`.
         required: True where a tensor is trained whatever its importance; bool, shape (N,).
+        reprofile_every: epochs after which the device is profiled again, for devices that throttle;
+            None never does (Sec. 5.4). Takes about six steps; `profiles` holds the results.
         seed: of the draws from arrays.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 3.
@@ -81,10 +104,14 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         probe_size: int = 64,
         importance: Callable[..., np.ndarray] = importances.loss_decrease,
         required: np.ndarray | None = None,
+        reprofile_every: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        for name, value in (("interval", interval), ("probe_size", probe_size)):
+        numbers = {"interval": interval, "probe_size": probe_size}
+        if reprofile_every is not None:
+            numbers["reprofile_every"] = reprofile_every
+        for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")
         if not isinstance(profile, TimingProfile):
@@ -100,7 +127,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.probe = _Probe(probe, int(probe_size), seed)
         self.importance = importance
         self.required = required
+        self.reprofile_every = reprofile_every
         self.selections: list[SelectionRecord] = []
+        self.profiles: list[ProfileRecord] = []
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Refuse what cannot be served; forget an earlier `fit`."""
@@ -111,13 +140,21 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             )
         self.profile.check(self.model)
         self.selections = []
+        self.profiles = []
+        self._profiler: Profiler | None = None
+        self._first_epoch: int | None = None
+        self._current = self.profile
         self._mask_before = self.model.mask
         self._selected_at: int | None = None
         self._step_seconds: list[float] = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Select anew where the interval has passed."""
+        """Profile and select anew where their intervals have passed."""
         self._step_seconds = []
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        elif self.reprofile_every and (epoch - self._first_epoch) % self.reprofile_every == 0:
+            self._reprofile(epoch)
         if self._selected_at is None or epoch - self._selected_at >= self.interval:
             self._select(epoch)
 
@@ -158,7 +195,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             self._selected_at = epoch
             return
         evaluated = time.perf_counter()
-        selection = select_tensors(importance, self.profile, rho, required=self.required)
+        selection = select_tensors(importance, self._current, rho, required=self.required)
         solved = time.perf_counter()
         self.model.set_mask(selection.mask)
         self._selected_at = epoch
@@ -168,11 +205,21 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 rho=rho,
                 selection=selection,
                 importance=importance,
-                predicted_ratio=selection.time / self.profile.t_full,
+                predicted_ratio=selection.time / self._current.t_full,
                 seconds_importance=evaluated - started,
                 seconds_solve=solved - evaluated,
             )
         )
+
+    def _reprofile(self, epoch: int) -> None:
+        """Measure the device as it is now; the first time also traces the two steps measured."""
+        started = time.perf_counter()
+        traced = self._profiler is not None
+        if self._profiler is None:
+            self._profiler = Profiler(self.model, *self.probe.batch(self.profile.batch_size))
+        self._current = self._profiler.measure(repeats=_REPROFILE_REPEATS)
+        seconds = time.perf_counter() - started
+        self.profiles.append(ProfileRecord(epoch, self._current, seconds, not traced))
 
     def _evaluate(self) -> np.ndarray:
         """Importance on a fresh probe, in micro-batches of the training's size."""
@@ -218,6 +265,14 @@ class _Probe:
             count += int(tf.nest.flatten(x)[0].shape[0])
         joined = tf.nest.map_structure(lambda *p: tf.concat(p, axis=0)[: self.size], *parts)
         return joined[0], joined[1]
+
+    def batch(self, size: int) -> tuple[Any, Any]:
+        """The first `size` samples, or the first batch of a dataset if `size` is 0."""
+        if isinstance(self.source, tf.data.Dataset):
+            whole = self.source.unbatch().batch(size) if size else self.source
+            x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(next(iter(whole)))
+            return x, y
+        return tuple(tf.nest.map_structure(lambda part: part[: size or None], self.source))
 
     def _draw_rows(self, x: Any, y: Any) -> tuple[Any, Any]:
         count = len(tf.nest.flatten(x)[0])

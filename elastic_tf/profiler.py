@@ -161,6 +161,8 @@ def measure_ratio(
     optimizers.build(model.optimizer, model.trainable_variables)
     runs = (StepFunction(model, np.ones(len(mask), bool)), StepFunction(model, mask))
     with kept(model, (run.graph(data) for run in runs)):
+        for run in runs * 3:  # the first steps allocate and fill caches
+            run(data)
         steps = _time_in_turn(runs, data, repeats, None)
     return float(np.median(steps[:, 1] / steps[:, 0]))
 
@@ -181,8 +183,6 @@ def _time_in_turn(
     In turn, because the speed of a shared machine drifts: a ratio of neighbours holds. Rounds in
     which the machine was busy with something else are measured again.
     """
-    for run in runs:
-        run(data)
     started = time.perf_counter()
     rounds: list[list[float]] = []
     quiet = np.zeros((0, len(runs)))
@@ -191,7 +191,7 @@ def _time_in_turn(
         times = np.array(rounds)
         quiet = times[(times <= _BUSY * np.median(times, axis=0)).all(axis=1)]
         spent = time.perf_counter() - started
-        if time_limit is not None and spent > time_limit and len(rounds) >= 3:
+        if time_limit is not None and spent > time_limit and len(quiet) >= 3:
             break
     return quiet
 

@@ -130,6 +130,28 @@ def test_history_holds_the_predicted_ratio():
     assert history["predicted_ratio"] == [elastic_callback.selections[0].predicted_ratio]
 
 
+@pytest.mark.filterwarnings("ignore:The machine is too busy")
+def test_device_is_profiled_again_when_asked():
+    model = elastic()
+    elastic_callback = callback(reprofile_every=2, rho=1.0)
+    fit(model, elastic_callback)
+    assert [(p.epoch, p.traced) for p in elastic_callback.profiles] == [(2, True), (4, False)]
+    assert all(p.seconds > 0 and p.profile.count == 10 for p in elastic_callback.profiles)
+    last = elastic_callback.selections[-1]
+    assert last.selection.budget == elastic_callback.profiles[-1].profile.t_full
+
+
+@pytest.mark.filterwarnings("ignore:The machine is too busy")
+def test_profiling_again_does_not_touch_the_training():
+    def weights(**options):
+        tf.keras.utils.set_random_seed(1)
+        model = elastic()
+        fit(model, callback(importance=favour(7, 8, 9), rho=1.0, **options), epochs=3)
+        return values(model.variables)
+
+    assert weights() == weights(reprofile_every=1)
+
+
 def test_training_goes_on_with_the_last_selection_when_a_probe_fails():
     turns = iter([favour(8), None])
 
