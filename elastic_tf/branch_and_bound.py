@@ -19,7 +19,7 @@ from elastic_tf.reduction import Problem, fill, spent
 
 # Differences in the sum of importances that float64 does not tell apart.
 _EQUAL = 1e-12
-_TINY = np.finfo(np.float64).tiny
+_TINY = float(np.finfo(np.float64).tiny)
 # Work is counted in states of a knapsack's list, about 0.15 microseconds each on a 2 GHz x86 core.
 _NODE_WORK, _SET_WORK = 1_000, 100
 # Up to here the proof is worth having for its own sake, up to the second only if much may be missing.
