@@ -1,10 +1,14 @@
-"""The budget: what part of a full training step the selected tensors may take.
+"""The budget: what part of a full training step the selected tensors may take, and keeping it.
 
-`rho` is a number or a schedule `epoch -> rho`; times are microseconds per step.
+`rho` is a number, a schedule `epoch -> rho`, or follows from a deadline. Times are microseconds per
+step unless the name says seconds.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Union
 
@@ -14,6 +18,9 @@ if TYPE_CHECKING:
     from elastic_tf.timing import TimingProfile
 
 Rho = Union[float, Callable[[int], float]]
+
+# A profile whose savings are delivered to less than a fifth, or twice over, is not of this device.
+_LEAST_DELIVERED, _MOST_DELIVERED = 0.2, 2.0
 
 
 def rho_at(rho: Rho, epoch: int) -> float:
@@ -46,3 +53,130 @@ def step_budget(rho: float, profile: TimingProfile) -> float:
 def backward_budget(rho: float, profile: TimingProfile) -> float:
     """Microseconds left for the backward pass and the update: rho * t_full - t_forward."""
     return step_budget(rho, profile) - profile.t_forward
+
+
+def rho_for_deadline(
+    seconds: float,
+    *,
+    steps: int,
+    full_step_seconds: float,
+    other_seconds: float = 0.0,
+    smallest: float = 0.0,
+) -> float:
+    """`rho` with which the remaining steps end on time.
+
+    rho = (seconds - other_seconds) / (steps * full_step_seconds), at most 1.
+
+    Args:
+        seconds: time left until the deadline.
+        steps: training steps left, at least 1.
+        full_step_seconds: time of a full training step.
+        other_seconds: what else the rest of the fit takes: importance, tracing, validation.
+        smallest: smallest feasible `rho`.
+
+    Raises:
+        ValueError: not even `smallest` ends on time; the message says what is needed.
+    """
+    rho = (seconds - other_seconds) / (steps * full_step_seconds)
+    if not (rho > 0.0 and rho >= smallest):
+        needed = other_seconds + steps * full_step_seconds * smallest
+        raise ValueError(
+            f"The deadline cannot be met. Received: {seconds:.1f} seconds for {steps} steps. At "
+            f"the smallest feasible rho of {smallest:.4f} they take {needed:.1f} seconds, "
+            f"{other_seconds:.1f} of them outside the steps."
+        )
+    return min(rho, 1.0)
+
+
+class RatioControl:
+    """Learns from measured steps what to ask the selector for, so that `rho` is really achieved.
+
+    A profile predicts savings: 1 - predicted ratio. What share of them the device delivers is
+    learned from the achieved ratio, achieved = 1 - delivered * (1 - predicted), which is exact for
+    a full step. Both times of the achieved ratio are measured now, so that a device that slows down
+    as a whole changes nothing.
+
+    Args:
+        band: relative distance from `rho` within which the achieved ratio counts as kept.
+        smoothing: weight of a new observation of the share delivered, in (0, 1].
+        window: steps whose median counts.
+    """
+
+    def __init__(self, *, band: float = 0.05, smoothing: float = 0.5, window: int = 50) -> None:
+        for name, value in (("band", band), ("smoothing", smoothing)):
+            if not 0.0 < value <= 1.0:
+                raise ValueError(f"`{name}` must be in (0, 1]. Received: {name}={value!r}.")
+        self.band = band
+        self.smoothing = smoothing
+        self.delivered = 1.0
+        self._steps: deque[float] = deque(maxlen=window)
+        self._full: float | None = None
+        self._at_reference: float | None = None
+        self._predicted = 1.0
+        self._has_learned = False
+
+    def selected(self, predicted: float) -> None:
+        """A new selection is trained from now on, `predicted` its step time / full step time."""
+        self.learn()
+        self._predicted = predicted
+        self._steps.clear()
+        self._at_reference = None
+
+    def step(self, microseconds: float) -> None:
+        """A step under the present selection took so long."""
+        self._steps.append(_checked_time(microseconds))
+
+    def full_step(self, microseconds: float) -> None:
+        """A full step, just measured, took so long."""
+        self._full = _checked_time(microseconds)
+        self._at_reference = self._median
+
+    @property
+    def needs_full_step(self) -> bool:
+        """Whether a full step should be measured: there is none, or the device's speed moved."""
+        now, then = self._median, self._at_reference
+        if self._full is None or now is None or then is None:
+            return True
+        return abs(now - then) > self.band * then
+
+    @property
+    def achieved(self) -> float | None:
+        """Measured step time / measured full step time; None while one of them is missing."""
+        median = self._median
+        return None if median is None or self._full is None else median / self._full
+
+    def is_off(self, rho: float) -> bool:
+        """Whether it is known that too much is spent, or less than was thought to be needed."""
+        if self.achieved is None:
+            return False
+        thought = 1.0 - self.delivered * (1.0 - self._predicted)
+        return self.achieved > rho * (1.0 + self.band) or self.achieved < thought * (
+            1.0 - self.band
+        )
+
+    def learn(self) -> None:
+        """Takes the achieved ratio of the present selection into account."""
+        if self.achieved is None or self._predicted >= 1.0:
+            return
+        seen = (1.0 - self.achieved) / (1.0 - self._predicted)
+        seen = min(max(seen, _LEAST_DELIVERED), _MOST_DELIVERED)
+        weight = self.smoothing if self._has_learned else 1.0
+        self.delivered += weight * (seen - self.delivered)
+        self._has_learned = True
+
+    def ask(self, rho: float, *, smallest: float = 0.0) -> float:
+        """What to ask the selector for, so that `rho` is achieved; not below `smallest`."""
+        check_rho(rho)
+        return min(1.0, max(1.0 - (1.0 - rho) / self.delivered, smallest))
+
+    @property
+    def _median(self) -> float | None:
+        return statistics.median(self._steps) if self._steps else None
+
+
+def _checked_time(microseconds: float) -> float:
+    if not (math.isfinite(microseconds) and microseconds > 0.0):
+        raise ValueError(
+            f"A measured step time must be finite and above 0. Received: {microseconds!r}."
+        )
+    return float(microseconds)

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from instances import chain_table
 
-from elastic_tf.budget import backward_budget, rho_at, step_budget
+from elastic_tf.budget import (
+    RatioControl,
+    backward_budget,
+    rho_at,
+    rho_for_deadline,
+    step_budget,
+)
 
 
 def test_number_holds_in_every_epoch() -> None:
@@ -35,3 +41,93 @@ def test_budget_is_the_share_of_the_full_step() -> None:
     table = chain_table(np.ones(4), np.ones(4), 4.0)
     assert step_budget(0.5, table) == 6.0
     assert backward_budget(0.5, table) == 2.0
+
+
+def train(control: RatioControl, rho: float, *, delivered: float, speed: float = 100.0) -> float:
+    """One interval on a device that delivers a share of the predicted savings; its true ratio."""
+    asked = control.ask(rho)
+    control.selected(asked)
+    ratio = 1.0 - delivered * (1.0 - asked)
+    for _ in range(9):
+        control.step(speed * ratio)
+    control.step(speed * 40.0)  # something else ran
+    if control.needs_full_step:
+        control.full_step(speed)
+    return ratio
+
+
+@pytest.mark.parametrize("delivered", [0.7, 0.9, 1.0, 1.2])
+def test_control_reaches_rho_although_the_profile_is_off(delivered: float) -> None:
+    control = RatioControl()
+    ratios = []
+    for _ in range(4):
+        ratios.append(train(control, 0.5, delivered=delivered))
+        control.learn()
+    assert ratios[0] == pytest.approx(1.0 - 0.5 * delivered)
+    assert ratios[-1] == pytest.approx(0.5, abs=0.01)
+
+
+def test_control_is_not_misled_by_a_device_that_slows_down() -> None:
+    control = RatioControl()
+    train(control, 0.5, delivered=1.0)
+    assert not control.needs_full_step
+    for _ in range(50):
+        control.step(150.0)  # three times as long: a load has started
+    assert control.needs_full_step
+    control.full_step(300.0)
+    assert control.achieved == pytest.approx(0.5)
+    assert not control.is_off(0.5)
+    control.learn()
+    assert control.ask(0.5) == pytest.approx(0.5)
+
+
+def test_control_notices_both_sides_of_the_band() -> None:
+    control = RatioControl(band=0.1)
+    for ratio, off in ((0.54, False), (0.56, True), (0.46, False), (0.44, True)):
+        control.selected(0.5)
+        control.delivered = 1.0
+        control.step(100.0 * ratio)
+        control.full_step(100.0)
+        assert control.is_off(0.5) is off
+
+
+def test_control_without_measurements_trusts_the_profile() -> None:
+    control = RatioControl()
+    control.selected(0.5)
+    assert control.achieved is None
+    assert control.needs_full_step
+    assert not control.is_off(0.5)
+    assert control.ask(0.4) == 0.4
+
+
+def test_control_asks_for_nothing_that_cannot_be() -> None:
+    control = RatioControl()
+    control.delivered = 0.5
+    assert control.ask(0.4) == 0.0
+    assert control.ask(0.4, smallest=0.35) == 0.35
+    assert control.ask(1.0) == 1.0
+
+
+@pytest.mark.parametrize("time", [0.0, -1.0, float("nan"), float("inf")])
+def test_time_that_cannot_be_is_refused(time: float) -> None:
+    with pytest.raises(ValueError, match=f"Received: {time!r}"):
+        RatioControl().step(time)
+
+
+@pytest.mark.parametrize("band", [0.0, 1.5, float("nan")])
+def test_band_outside_its_range_is_refused(band: float) -> None:
+    with pytest.raises(ValueError, match=f"band={band!r}"):
+        RatioControl(band=band)
+
+
+def test_deadline_sets_rho() -> None:
+    assert rho_for_deadline(60.0, steps=100, full_step_seconds=1.0, other_seconds=10.0) == 0.5
+    assert rho_for_deadline(600.0, steps=100, full_step_seconds=1.0) == 1.0
+
+
+@pytest.mark.parametrize("seconds", [-5.0, 5.0, 44.9])
+def test_deadline_that_cannot_be_met_says_what_is_needed(seconds: float) -> None:
+    with pytest.raises(ValueError, match=f"Received: {seconds} seconds .* they take 45.0 seconds"):
+        rho_for_deadline(
+            seconds, steps=100, full_step_seconds=1.0, other_seconds=10.0, smallest=0.35
+        )
