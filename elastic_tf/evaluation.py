@@ -217,6 +217,13 @@ def _compiled(model: ElasticModel) -> tuple:
             "The model must be compiled: importance is that of its optimizer's update. Received: "
             f"{model.name!r} without an optimizer. Call model.compile first."
         )
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise ValueError(
+            "Importance is evaluated on one replica. Received: a model of "
+            f"{replicas} replicas. Give the callback an importance function of your own, or "
+            "train on one device."
+        )
     return (model.optimizer, model.compiled_loss, *model.tensors)
 
 
