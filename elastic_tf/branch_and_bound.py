@@ -22,7 +22,7 @@ _EQUAL = 1e-12
 _TINY = float(np.finfo(np.float64).tiny)
 # Work is counted in states of a knapsack's list, about 0.15 microseconds each on a 2 GHz x86 core.
 _NODE_WORK, _SET_WORK = 1_000, 100
-# Up to here the proof is worth having for its own sake, up to the second only if much may be missing.
+# The second amount is spent only while the proof leaves more than _MUCH to be missing.
 _WORK, _MORE_WORK = 80_000, 1_000_000
 _MUCH = 1e-3
 _STATES = (256, 4096)

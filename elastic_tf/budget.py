@@ -47,7 +47,7 @@ def rho_at(rho: Rho, epoch: int) -> float:
 def step_budget(rho: float, profile: TimingProfile) -> float:
     """Microseconds that a training step may take: rho * t_full."""
     check_rho(rho)
-    return rho * profile.t_full
+    return float(rho) * profile.t_full
 
 
 def backward_budget(rho: float, profile: TimingProfile) -> float:

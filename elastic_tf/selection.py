@@ -96,6 +96,7 @@ def select_tensors(
     check_rho(rho)
     if isinstance(ticks, bool) or not isinstance(ticks, (int, np.integer)) or ticks < 1:
         raise ValueError(f"`ticks` must be an integer of at least 1. Received: ticks={ticks!r}.")
+    rho = float(rho)
     budget = rho * profile.t_full
     limit = budget + _ROUNDING * profile.t_full
 
@@ -118,7 +119,7 @@ def select_tensors(
         budget=budget,
         upper_bound=max(reached, math.fsum(worth[must]) + bound),
         solve_seconds=time.perf_counter() - started,
-        rho=float(rho),
+        rho=rho,
     )
 
 
