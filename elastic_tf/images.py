@@ -134,7 +134,7 @@ def _decode_file(path: str, size: int) -> np.ndarray | str:
     except (tf.errors.OpError, ValueError) as error:
         # TensorFlow puts the place in its graph before and after what it has to say.
         text = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", str(getattr(error, "message", error)))
-        return text.strip() or type(error).__name__
+        return text.strip(" .\n") or type(error).__name__
 
 
 def _check_classes(left: Part, before: Part, class_names: Sequence[str]) -> None:

@@ -108,10 +108,12 @@ def test_load_parts_keeps_nothing_when_not_asked_to(tmp_path):
     assert load(write_folder(tmp_path), keep=False)[1] == [None, None]
 
 
+NOISE = ENCODERS["jpg"](np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
 BAD = {
     "text": (b"no image", "Unknown image file format"),
     "empty": (b"", "empty"),
-    "cut off": (ENCODERS["jpg"](plain(RED, 64))[:400], "[Jj][Pp][Ee][Gg]"),
+    "header cut off": (NOISE[:400], "[Jj][Pp][Ee][Gg]"),
+    "pixels cut off": (NOISE[:-1000], "[Jj][Pp][Ee][Gg]"),
 }
 
 

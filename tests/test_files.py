@@ -1,0 +1,57 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from elastic_tf import files
+
+
+def test_write_text_replaces_what_was_there(tmp_path):
+    path = tmp_path / "new" / "a.txt"
+    files.write_text(path, "first")
+    files.write_text(path, "zweite ä\n")
+    assert path.read_text(encoding="utf-8") == "zweite ä\n"
+    assert os.listdir(path.parent) == ["a.txt"]
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_write_text_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch, failing):
+    def fail(*_):
+        raise OSError("no space left")
+
+    path = tmp_path / "a.txt"
+    files.write_text(path, "first")
+    monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(OSError, match="no space left"):
+        files.write_text(path, "second")
+    assert path.read_text() == "first"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_write_json_can_be_read_back(tmp_path):
+    data = {"rho": 0.5, "sets": [[0, 1], [2]], "name": "ä", "none": None}
+    files.write_json(tmp_path / "a.json", data)
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == data
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_write_json_refuses_what_json_does_not_know(tmp_path, value):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        files.write_json(tmp_path / "a.json", {"loss": value})
+    assert os.listdir(tmp_path) == []
+
+
+def test_append_line_adds_whole_lines(tmp_path):
+    path = tmp_path / "new" / "a.jsonl"
+    files.append_line(path, "1")
+    files.append_line(path, "2")
+    assert path.read_text() == "1\n2\n"
+
+
+def test_append_line_refuses_a_line_break(tmp_path):
+    with pytest.raises(ValueError, match=r"Received: '1\\n2'"):
+        files.append_line(tmp_path / "a.jsonl", "1\n2")
