@@ -1,0 +1,75 @@
+"""Pre-train the demo's model on the clean digits.
+
+The committed weights were made by: python experiments/pretrain_digits.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import elastic_tf as et  # before TensorFlow: it quiets its start-up
+
+# isort: split
+import harness
+import tensorflow as tf
+
+from elastic_tf.commandline import option, parse
+
+WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet.h5"
+IMAGE_SIZE = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """One pre-training."""
+
+    out: Path = option(WEIGHTS, help="file for the weights")
+    epochs: int = option(30, help="passes over the training images")
+    batch_size: int = option(32, help="images in a training step")
+    learning_rate: float = option(2e-3, help="of Adam at the start; falls on a cosine to zero")
+    move: float = option(0.06, help="share of the size by which images are moved at random")
+    turn: float = option(0.02, help="share of a full turn by which images are turned at random")
+    seed: int = option(0, help="of weights, order and augmentation")
+    quiet: bool = option(False, help="show no progress bar")
+
+
+def main(arguments: Sequence[str] | None = None) -> float:
+    """Train on the clean digits, save the weights; returns the accuracy on the clean test part."""
+    settings = parse(Settings, __doc__ or "", arguments)
+    tf.keras.utils.set_random_seed(settings.seed)
+    data = et.datasets.from_arrays(
+        *et.datasets.digits(image_size=IMAGE_SIZE),
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
+    model = et.zoo.build(
+        "digits_resnet", classes=data.classes, input_size=IMAGE_SIZE, bn_training=True
+    )
+    augment = tf.keras.Sequential(
+        [
+            tf.keras.layers.RandomTranslation(settings.move, settings.move, fill_mode="constant"),
+            tf.keras.layers.RandomRotation(settings.turn, fill_mode="constant"),
+        ]
+    )
+    steps = settings.epochs * data.steps_per_epoch
+    model.compile(
+        et.optimizers.by_name("adam", harness.rate("cosine", settings.learning_rate, steps)),
+        harness.loss(),
+        metrics=["accuracy"],
+    )
+    model.fit(
+        data.train.map(lambda x, y: (augment(x, training=True), y)),
+        epochs=settings.epochs,
+        verbose=0 if settings.quiet else "auto",
+    )
+    _, accuracy = model.evaluate(data.test, verbose=0)
+    settings.out.parent.mkdir(parents=True, exist_ok=True)
+    model.save_weights(settings.out)
+    print(f"Accuracy on clean test images {accuracy:.1%}. Written to {settings.out}")
+    return accuracy
+
+
+if __name__ == "__main__":
+    main()
