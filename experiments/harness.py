@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -140,3 +142,54 @@ def row(
         "seconds_per_step": sum(clock.seconds) / max(sum(clock.steps), 1),
         "achieved_ratio": ratio,
     }
+
+
+class Turns:
+    """Lets several `fit`s run side by side, one epoch of each in turn.
+
+    What is compared then meets the same machine: its speed drifts by a factor of two in minutes.
+    Each `fit` runs in a thread of its own and waits for its turn before every epoch.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[str] = []
+        self._changed = threading.Condition()
+        self._errors: list[BaseException] = []
+
+    def callbacks(self, name: str) -> tuple[tf.keras.callbacks.Callback, ...]:
+        """The first and the last callback of the `fit` of that name."""
+
+        def wait(epoch: int, logs: Any) -> None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting[0] == name or self._errors)
+                if self._errors:
+                    raise RuntimeError(f"'{name}' stops because another run failed.")
+
+        def hand_on(epoch: int, logs: Any) -> None:
+            with self._changed:
+                self._waiting.append(self._waiting.pop(0))
+                self._changed.notify_all()
+
+        make = tf.keras.callbacks.LambdaCallback
+        return make(on_epoch_begin=wait), make(on_epoch_end=hand_on)
+
+    def run(self, fits: dict[str, Callable[[], Any]]) -> None:
+        """Run them all; the first error ends all and is raised."""
+        self._waiting = list(fits)
+        threads = [threading.Thread(target=self._one, args=item) for item in fits.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def _one(self, name: str, fit: Callable[[], Any]) -> None:
+        try:
+            fit()
+        except BaseException as error:
+            self._errors.append(error)
+        with self._changed:
+            if name in self._waiting:
+                self._waiting.remove(name)
+            self._changed.notify_all()

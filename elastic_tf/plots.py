@@ -1,0 +1,116 @@
+"""Pictures: drawn without a display, colour-blind safe, labelled with units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from elastic_tf.timing import TimingProfile
+
+# Okabe & Ito, Color Universal Design, 2008.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
+_MARKERS = "osD^vPX"
+_GREY = "#EDEDED"
+
+
+def accuracy_over_seconds(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str = ""
+) -> Figure:
+    """Accuracy reached after so many seconds of training.
+
+    Args:
+        curves: method -> (seconds of training so far, accuracy in [0, 1]) after each epoch.
+        title: above the picture.
+    """
+    figure = _figure(7.0, 4.2)
+    axes = figure.add_subplot()
+    for index, (name, (seconds, accuracy)) in enumerate(curves.items()):
+        style = {
+            "color": COLOURS[index % len(COLOURS)],
+            "marker": _MARKERS[index % len(_MARKERS)],
+            "markersize": 4.5,
+            "linewidth": 1.8,
+        }
+        axes.plot(seconds, 100 * np.asarray(accuracy), label=name, **style)
+    axes.set_xlabel("training time (s)")
+    axes.set_ylabel("test accuracy (%)")
+    axes.set_xlim(left=0)
+    axes.grid(color=_GREY)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, loc="lower right")
+    axes.set_title(title, loc="left")
+    return figure
+
+
+def selection_map(
+    masks: Sequence[np.ndarray], *, names: Sequence[str] = (), title: str = ""
+) -> Figure:
+    """Which tensors were trained in which epochs (Figure 21 of the paper).
+
+    Args:
+        masks: one mask for each epoch; bool, shape (N,), forward order.
+        names: of the tensors; a few are written along the axis.
+        title: above the picture.
+    """
+    chosen = np.array(masks, bool).T  # (N, epochs)
+    count, epochs = chosen.shape
+    figure = _figure(max(5.0, 2.5 + 0.25 * epochs), min(8.0, 2.2 + 0.05 * count))
+    axes = figure.add_subplot()
+    axes.imshow(
+        chosen,
+        aspect="auto",
+        interpolation="nearest",
+        cmap=ListedColormap([_GREY, COLOURS[0]]),
+        vmin=0,
+        vmax=1,
+        extent=(0.5, epochs + 0.5, count - 0.5, -0.5),
+    )
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("tensor, input side at the top")
+    axes.set_xticks(np.unique(np.linspace(1, epochs, min(epochs, 12)).round().astype(int)))
+    ticks = np.unique(np.linspace(0, count - 1, min(count, 12)).round().astype(int))
+    axes.set_yticks(ticks)
+    if names:
+        axes.set_yticklabels([names[k] for k in ticks], fontsize=7)
+    share = chosen.mean()
+    axes.set_title(title or f"trained (blue): {share:.0%} of tensors x epochs", loc="left")
+    return figure
+
+
+def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
+    """t_dw and t_dy of each tensor in forward order."""
+    figure = _figure(9.0, 3.8)
+    axes = figure.add_subplot()
+    place = np.arange(profile.count)
+    dw, dy = profile.t_dw / 1e3, profile.t_dy / 1e3
+    axes.bar(place, dw, width=1.0, color=COLOURS[0], label="t_dw: weight gradient and update")
+    axes.bar(place, dy, width=1.0, bottom=dw, color=COLOURS[1], label="t_dy: passing the error on")
+    axes.set_xlabel("tensor, forward order")
+    axes.set_ylabel("time (ms per step)")
+    axes.set_xlim(-0.5, profile.count - 0.5)
+    axes.legend(frameon=False)
+    full, forward = profile.t_full / 1e3, profile.t_forward / 1e3
+    said = f"full step {full:.1f} ms, forward pass {forward:.1f} ms"
+    axes.set_title(title or said, loc="left")
+    return figure
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write a picture; the file's ending says which kind."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def _figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches, without borders that say nothing."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

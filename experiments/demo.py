@@ -1,0 +1,151 @@
+"""Adapt a small pre-trained network to another domain, fully and elastically, side by side.
+
+The network knows scikit-learn's handwritten digits as they are; the other domain shows them
+turned, inverted, paler and noisy. Nothing is downloaded. Results and pictures go to runs/demo/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import elastic_tf as et  # before TensorFlow: it quiets its start-up
+
+# isort: split
+import harness
+import numpy as np
+import tensorflow as tf
+from train import trained_masks
+
+from elastic_tf import plots, runs
+from elastic_tf.commandline import option, parse
+
+WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet.h5"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The comparison."""
+
+    out: Path = option(Path("runs/demo"), help="directory for results and pictures")
+    rho: float = option(0.5, help="allowed step time / full step time of the elastic run")
+    epochs: int = option(24, help="passes over the training images")
+    interval: int = option(6, help="epochs between two selections")
+    batch_size: int = option(32, help="images in a training step")
+    learning_rate: float = option(1e-3, help="of Adam at the start; falls on a cosine to zero")
+    rotation: float = option(45.0, help="of the other domain, degrees")
+    contrast: float = option(0.8, help="of the other domain, relative")
+    noise: float = option(40.0, help="of the other domain, grey levels")
+    seed: int = option(0, help="of order and draws")
+    quick: bool = option(False, help="a short form that shows that everything works")
+
+
+def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
+    """Profile, train both in turn, print the table, draw."""
+    settings = parse(Settings, __doc__ or "", arguments)
+    if settings.quick:
+        settings = dataclasses.replace(settings, epochs=2, interval=1)
+    shift = et.datasets.Shift(
+        rotation=settings.rotation, contrast=settings.contrast, inverted=True, noise=settings.noise
+    )
+    data = et.datasets.from_arrays(
+        *et.datasets.digits(shift=shift), batch_size=settings.batch_size, seed=settings.seed
+    )
+    batch = next(iter(data.train))
+    models = {name: adapted_model(settings, data) for name in ("full", "elastic")}
+    _, before = models["full"].evaluate(data.test, verbose=0)
+    print(f"Accuracy on the other domain before adapting: {before:.1%}")
+    print("Profiling this device ...", flush=True)
+    profile = et.profile_model(models["elastic"], *batch, repeats=5 if settings.quick else 20)
+    profile.save(settings.out / "profile.json")
+    callback = et.ElasticCallback(
+        profile, rho=settings.rho, interval=settings.interval, probe=data.probe
+    )
+
+    bar = tf.keras.utils.Progbar(
+        2 * settings.epochs * data.steps_per_epoch, unit_name="step", stateful_metrics=[*models]
+    )
+    turns, clocks, fits = harness.Turns(), {}, {}
+    for name, model in models.items():
+        clocks[name] = harness.TrainingClock()
+        chosen = [callback] if name == "elastic" else []
+        first, last = turns.callbacks(name)
+        fits[name] = functools.partial(
+            model.fit,
+            data.train,
+            epochs=settings.epochs,
+            validation_data=data.test,
+            verbose=0,
+            callbacks=[first, clocks[name], *chosen, Progress(bar, name), last],
+        )
+    turns.run(fits)
+    accuracy = {name: model.history.history["val_accuracy"] for name, model in models.items()}
+
+    masks = {
+        "full": [models["full"].mask],
+        "elastic": trained_masks(callback, settings.epochs),
+    }
+    rows = [
+        {
+            "method": name if name == "full" else f"elastic, rho={settings.rho:g}",
+            "accuracy": accuracy[name][-1],
+            "training_seconds": sum(clocks[name].seconds),
+            "seconds_per_step": sum(clocks[name].seconds) / sum(clocks[name].steps),
+            "achieved_ratio": harness.achieved_ratio(model, batch, masks[name]),
+        }
+        for name, model in models.items()
+    ]
+    print("\n" + runs.format_table(rows))
+    draw(settings.out, clocks, accuracy, masks["elastic"], models["elastic"])
+    runs.write_json(
+        settings.out / "result.json",
+        runs.to_json({"settings": settings, "device": profile.device, "rows": rows}),
+    )
+    print(f"Pictures: {settings.out}/accuracy.png, {settings.out}/selection.png")
+    return rows
+
+
+def adapted_model(settings: Settings, data: et.datasets.ImageData) -> et.ElasticModel:
+    """The pre-trained network, ready to be trained."""
+    tf.keras.utils.set_random_seed(settings.seed)
+    model = et.zoo.build("digits_resnet", classes=data.classes, input_size=32, weights=WEIGHTS)
+    steps = settings.epochs * data.steps_per_epoch
+    return harness.compiled(model, "adam", harness.rate("cosine", settings.learning_rate, steps))
+
+
+class Progress(tf.keras.callbacks.Callback):
+    """One bar for all runs, with the accuracy that each has reached."""
+
+    def __init__(self, bar: tf.keras.utils.Progbar, name: str) -> None:
+        super().__init__()
+        self._bar = bar
+        self._name = name
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        self._bar.add(1)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._bar.add(0, values=[(self._name, (logs or {})["val_accuracy"])])
+
+
+def draw(
+    out: Path,
+    clocks: dict[str, harness.TrainingClock],
+    accuracy: dict[str, list[float]],
+    masks: list[np.ndarray],
+    model: et.ElasticModel,
+) -> None:
+    """Accuracy over seconds, and which tensors were trained in which epochs."""
+    curves = {name: (np.cumsum(clock.seconds), accuracy[name]) for name, clock in clocks.items()}
+    plots.save(
+        plots.accuracy_over_seconds(curves, title="Adapting to another domain"),
+        out / "accuracy.png",
+    )
+    names = [tensor.name.split(":")[0] for tensor in model.tensors]
+    plots.save(plots.selection_map(masks, names=names), out / "selection.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+
+import demo
+import numpy as np
+import pytest
+
+import elastic_tf as et
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:The machine is too busy"),
+]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The demo in its short form: its directory and its rows."""
+    out = tmp_path_factory.mktemp("demo")
+    return out, demo.main(["--quick", "--out", str(out)])
+
+
+def test_demo_compares_full_and_elastic_training(finished):
+    _, rows = finished
+    assert [row["method"] for row in rows] == ["full", "elastic, rho=0.5"]
+    for row in rows:
+        assert row["training_seconds"] > 0
+        assert row["seconds_per_step"] > 0
+        assert row["achieved_ratio"] > 0
+
+
+def test_demo_adapts_the_network_with_both_methods(finished):
+    # two epochs are enough to leave chance (10 %) far behind
+    _, rows = finished
+    assert all(row["accuracy"] > 0.3 for row in rows)
+
+
+def test_demo_leaves_results_and_pictures(finished):
+    out, rows = finished
+    for name in ("accuracy.png", "selection.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    stored = json.loads((out / "result.json").read_text())
+    assert stored["rows"] == rows
+    assert et.TimingProfile.load(out / "profile.json").batch_size == 32
+
+
+def test_demo_network_knows_the_clean_digits():
+    _, (x, y) = et.datasets.digits()
+    model = et.zoo.build("digits_resnet", classes=10, input_size=32, weights=demo.WEIGHTS)
+    assert np.mean(model.predict(x, verbose=0).argmax(axis=1) == y) > 0.98
+
+
+def test_demo_network_is_as_small_as_promised():
+    model = et.zoo.build("digits_resnet", classes=10, input_size=32)
+    assert len(model.trainable_variables) >= 60
+    assert model.count_params() <= 1_000_000
+    assert demo.WEIGHTS.stat().st_size < 2_000_000

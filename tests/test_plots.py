@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elastic_tf import plots
+from elastic_tf.timing import TimingProfile
+
+
+def labels(axes) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_accuracy_over_seconds_draws_a_line_for_each_method():
+    curves = {"full": ([1, 2], [0.5, 0.75]), "elastic": ([0.5, 1], [0.4, 0.7])}
+    (axes,) = plots.accuracy_over_seconds(curves, title="here").axes
+    assert labels(axes) == ["full", "elastic"]
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[1, 50], [2, 75]])
+    assert axes.get_xlabel() == "training time (s)"
+    assert axes.get_ylabel() == "test accuracy (%)"
+
+
+def test_selection_map_shows_tensors_down_and_epochs_across():
+    masks = [np.array([True, False, False]), np.array([False, False, True])]
+    (axes,) = plots.selection_map(masks, names=["a", "b", "c"]).axes
+    np.testing.assert_array_equal(axes.images[0].get_array(), [[1, 0], [0, 0], [0, 1]])
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["a", "b", "c"]
+    assert "33%" in axes.get_title(loc="left")
+
+
+def test_timing_bars_stack_both_times_of_each_tensor():
+    profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[500, 0], t_forward=3000)
+    (axes,) = plots.timing_bars(profile).axes
+    # the first t_dy is due whenever the first tensor is trained: it is that tensor's own
+    assert [bar.get_height() for bar in axes.patches[:2]] == pytest.approx([1.5, 2.0])
+    assert [bar.get_y() for bar in axes.patches[2:]] == pytest.approx([1.5, 2.0])
+    assert axes.get_title(loc="left") == "full step 6.5 ms, forward pass 3.0 ms"
+
+
+def test_save_writes_a_picture(tmp_path):
+    path = tmp_path / "deep" / "picture.png"
+    plots.save(plots.selection_map([np.array([True, False])]), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
