@@ -23,9 +23,9 @@ _TINY = float(np.finfo(np.float64).tiny)
 # Work is counted in states of a knapsack's list, about 0.15 microseconds each on a 2 GHz x86 core.
 _NODE_WORK, _SET_WORK = 1_000, 100
 # The second amount is spent only while the proof leaves more than _MUCH to be missing.
-_WORK, _MORE_WORK = 80_000, 1_000_000
-_MUCH = 1e-3
-_STATES = (256, 4096)
+_WORK, _MORE_WORK = 80_000, 2_000_000
+_MUCH = 1e-4
+_STATES, _MORE_STATES = (256, 4096), 65_536
 # Factors around the last price; the best one is taken.
 _PRICES = 2.0 ** np.arange(-3.0, 3.5, 0.5)
 
@@ -196,7 +196,9 @@ class _Search:
         """All sets are decided: a knapsack."""
         own = self.problem.worth[node.deepest]
         worth, cost = self.problem.worth[items], self.problem.cost[items]
-        for states in _STATES:
+        for states in (*_STATES, _MORE_STATES):
+            if states == _MORE_STATES and bound <= self.value * (1.0 + _MUCH):
+                break
             floor = self.floor - own
             solved = knapsack.solve(worth, cost, room, floor=floor, states=states)
             self.work += solved.work
