@@ -30,6 +30,7 @@ clean:
 $(installed): setup.cfg pyproject.toml
 	@base=$${PYTHON:-$$(.ci/find-python)} && [ -n "$$base" ] && \
 	echo "Building .venv with $$("$$base" --version) ($$base). This takes a minute or two, once." && \
+	{ $(python) -c "" 2>/dev/null || rm -rf .venv; } && \
 	"$$base" -m venv .venv && \
 	$(python) -m pip install -qq --upgrade "pip>=24" && \
 	$(python) -m pip install -qq --no-compile --editable ".[test]"
