@@ -19,7 +19,7 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
     """Settings from a command line; `--help` lists every field with its default."""
     parser = argparse.ArgumentParser(description=description)
     hints = get_type_hints(kind)
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING
         text = field.metadata["help"]
         options: dict[str, Any] = {"help": text if required else f"{text} (default: %(default)s)"}

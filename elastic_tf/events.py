@@ -107,6 +107,6 @@ def _stats(event: Any, stat_names: dict[int, str]) -> dict[str, Any]:
         kind = stat.WhichOneof("value")
         value = getattr(stat, kind) if kind else None
         if kind == "ref_value":
-            value = stat_names.get(value)
+            value = stat_names[stat.ref_value]
         stats[stat_names[stat.metadata_id]] = value
     return stats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -32,7 +32,7 @@ def accuracy_over_seconds(
     figure = _figure(7.0, 4.2)
     axes = figure.add_subplot()
     for index, (name, (seconds, accuracy)) in enumerate(curves.items()):
-        style = {
+        style: dict[str, Any] = {
             "color": COLOURS[index % len(COLOURS)],
             "marker": _MARKERS[index % len(_MARKERS)],
             "markersize": 4.5,

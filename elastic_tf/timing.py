@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import timing_file
 from elastic_tf.device import describe_device
-from elastic_tf.files import write_json
-
-SCHEMA_VERSION = 1
-_MAX_TENSORS = 100_000  # a file that claims more is not a profile
-_REMEASURE = "Profile this model again with profiling/profile_device.py."
-
-
-class TensorSpec(NamedTuple):
-    """Name, shape and dtype of a trainable tensor."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"'{self.name}' {self.shape} {self.dtype}"
-
-
-class DependencySet(NamedTuple):
-    """Backward and update work that runs when at least one of `tensors` is trained.
-
-    Attributes:
-        tensors: indices in forward order, ascending.
-        time: microseconds per step.
-    """
-
-    tensors: tuple[int, ...]
-    time: float
+from elastic_tf.timing_file import DependencySet, TensorSpec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -169,16 +142,9 @@ class TimingProfile:
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""
-        data = dataclasses.asdict(self)
-        data["sets"] = [{"tensors": _ranges(s.tensors), "time": s.time} for s in self.sets]
-        data.update(
-            schema_version=SCHEMA_VERSION,
-            tensors=[spec._asdict() for spec in self.tensors],
-            t_full=self.t_full,
-            t_dw=self.t_dw.tolist(),
-            t_dy=self.t_dy.tolist(),
-        )
-        write_json(path, data)
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        times = {"t_full": self.t_full, "t_dw": self.t_dw.tolist(), "t_dy": self.t_dy.tolist()}
+        timing_file.write(path, {**fields, **times})
 
     @classmethod
     def load(cls, path: str | Path) -> TimingProfile:
@@ -188,14 +154,16 @@ class TimingProfile:
             FileNotFoundError: there is no file.
             ValueError: the file is not a profile of this version; the message names the field.
         """
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(
-                f"A timing profile must be a JSON file. Received: '{path}', which is not: {error}. "
-                + _REMEASURE
-            ) from error
-        return _parse(data, path)
+        fields, stated = timing_file.read(path)
+        profile = cls(**fields)
+        for name, times in stated.items():
+            own = getattr(profile, name)
+            if len(times) != len(own) or not np.allclose(times, own, rtol=1e-6, atol=1e-6):
+                raise ValueError(
+                    f"'{path}' is a damaged timing profile: `{name}` holds times that the sets do "
+                    "not add up to. " + timing_file.REMEASURE
+                )
+        return profile
 
     def check(
         self,
@@ -222,12 +190,13 @@ class TimingProfile:
         elif self.count != len(model.tensors):
             raise ValueError(
                 f"The profile has {self.count} tensors, the model has {len(model.tensors)}. "
-                + _REMEASURE
+                + timing_file.REMEASURE
             )
         if batch_size is not None and self.batch_size and batch_size != self.batch_size:
             raise ValueError(
                 f"The profile must be measured at the batch size of training. Received: profile "
-                f"of batch size {self.batch_size}, data of batch size {batch_size}. " + _REMEASURE
+                f"of batch size {self.batch_size}, data of batch size {batch_size}. "
+                + timing_file.REMEASURE
             )
         if input_shape is not None and self.input_shape:
             received = tuple(tuple(shape) for shape in input_shape)
@@ -235,7 +204,7 @@ class TimingProfile:
                 raise ValueError(
                     "The profile must be measured at the input shape of training. Received: "
                     f"profile of {_shapes(self.input_shape)}, data of {_shapes(received)}. "
-                    + _REMEASURE
+                    + timing_file.REMEASURE
                 )
         self._warn_of_differences(model)
 
@@ -249,7 +218,7 @@ class TimingProfile:
         own, other = (str(s[at]) if at < len(s) else "nothing" for s in (self.tensors, specs))
         raise ValueError(
             f"The profile has {len(self.tensors)} tensors, the model has {len(specs)}; first "
-            f"difference at {at}: {own} in the profile against {other}. " + _REMEASURE
+            f"difference at {at}: {own} in the profile against {other}. " + timing_file.REMEASURE
         )
 
     def _warn_of_differences(self, model: Any) -> None:
@@ -258,14 +227,14 @@ class TimingProfile:
         if there and there != here["name"]:
             warnings.warn(
                 f"The profile was measured on '{there}', this is '{here['name']}': the achieved "
-                "ratio may be off. " + _REMEASURE,
+                "ratio may be off. " + timing_file.REMEASURE,
                 stacklevel=3,
             )
         optimizer = optimizer_name(model)
         if self.optimizer and optimizer != self.optimizer:
             warnings.warn(
                 f"The profile was measured with {self.optimizer}, the model trains with "
-                f"{optimizer}: the time of the update differs. " + _REMEASURE,
+                f"{optimizer}: the time of the update differs. " + timing_file.REMEASURE,
                 stacklevel=3,
             )
 
@@ -314,133 +283,3 @@ def _compatible(one: Sequence[Sequence[int | None]], other: Sequence[Sequence[in
 
 def _shapes(shapes: Sequence[Sequence[int | None]]) -> str:
     return ", ".join(str(tuple(shape)) for shape in shapes)
-
-
-def _ranges(indices: Sequence[int]) -> list[list[int]]:
-    """Ascending indices as [first, last] runs, both included."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and runs[-1][1] == index - 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return runs
-
-
-def _parse(data: Any, path: str | Path) -> TimingProfile:
-    """A profile from what the file held; raises ValueError naming the first bad field."""
-    if not isinstance(data, dict) or "schema_version" not in data:
-        raise ValueError(f"'{path}' is not a timing profile. " + _REMEASURE)
-    if data["schema_version"] != SCHEMA_VERSION:
-        raise ValueError(
-            f"'{path}' is a timing profile of version {data['schema_version']!r}, this library "
-            f"reads version {SCHEMA_VERSION}. " + _REMEASURE
-        )
-    field = _Fields(data, path)
-    count = field.integer("count", 1, _MAX_TENSORS)
-    tensors = tuple(
-        TensorSpec(
-            field.text(item, "tensors", "name"),
-            field.shape(item.get("shape"), "tensors"),
-            field.text(item, "tensors", "dtype"),
-        )
-        for item in field.objects("tensors", optional=True)
-    )
-    if tensors and len(tensors) != count:
-        field.refuse("tensors", f"{len(tensors)} entries, `count` is {count}")
-    sets = tuple(
-        DependencySet(
-            field.indices(item.get("tensors"), count), field.number(item.get("time"), "sets")
-        )
-        for item in field.objects("sets")
-    )
-    profile = TimingProfile(
-        t_forward=field.number(data.get("t_forward"), "t_forward"),
-        sets=sets,
-        count=count,
-        tensors=tensors,
-        op_count=field.integer("op_count", 0, 10**9),
-        input_shape=tuple(
-            field.shape(shape, "input_shape") for shape in field.items("input_shape")
-        ),
-        batch_size=field.integer("batch_size", 0, 10**9),
-        optimizer=field.text(data, "optimizer"),
-        device=field.mapping("device"),
-        method=field.text(data, "method"),
-        repeats=field.integer("repeats", 0, 10**9),
-        spread=field.number(data.get("spread"), "spread"),
-        share_attributed=field.number(data.get("share_attributed"), "share_attributed"),
-        created=field.text(data, "created"),
-    )
-    for name in ("t_dw", "t_dy"):
-        stored = [field.number(time, name) for time in field.items(name)]
-        if not np.allclose(stored, getattr(profile, name), rtol=1e-6, atol=1e-6):
-            field.refuse(name, "times that the sets do not add up to")
-    return profile
-
-
-class _Fields:
-    """Typed access to the fields of a file that anybody may have written."""
-
-    def __init__(self, data: dict[str, Any], path: str | Path) -> None:
-        self.data = data
-        self.path = path
-
-    def refuse(self, name: str, received: str) -> Any:
-        raise ValueError(
-            f"'{self.path}' is a damaged timing profile: `{name}` holds {received}. " + _REMEASURE
-        )
-
-    def number(self, value: Any, name: str) -> float:
-        real = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not real or not math.isfinite(value) or value < 0:
-            self.refuse(name, f"{value!r}, not a finite number of at least 0")
-        return float(value)
-
-    def integer(self, name: str, low: int, high: int) -> int:
-        value = self.data.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            self.refuse(name, f"{value!r}, not an integer from {low} to {high}")
-        return int(value)
-
-    def text(self, owner: Any, name: str, key: str | None = None) -> str:
-        value = owner.get(key or name)
-        if not isinstance(value, str):
-            self.refuse(name, f"{value!r}, not a text")
-        return str(value)
-
-    def items(self, name: str) -> list[Any]:
-        value = self.data.get(name)
-        if not isinstance(value, list):
-            self.refuse(name, f"{value!r}, not a list")
-        return list(value)
-
-    def objects(self, name: str, *, optional: bool = False) -> list[dict[str, Any]]:
-        items = self.items(name)
-        if not (items or optional) or not all(isinstance(item, dict) for item in items):
-            self.refuse(name, "something else than a list of objects")
-        return items
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        value = self.data.get(name)
-        if not isinstance(value, dict):
-            self.refuse(name, f"{value!r}, not an object")
-        return dict(value)
-
-    def shape(self, value: Any, name: str) -> tuple[int | None, ...]:
-        sizes = value if isinstance(value, list) else [False]
-        if not all(s is None or (isinstance(s, int) and s is not False and s >= 0) for s in sizes):
-            self.refuse(name, f"the shape {value!r}")
-        return tuple(sizes)
-
-    def indices(self, value: Any, count: int) -> tuple[int, ...]:
-        """Indices from [first, last] runs, ascending and below `count`."""
-        indices: list[int] = []
-        for run in value if isinstance(value, list) else [None]:
-            whole = isinstance(run, list) and len(run) == 2 and all(type(i) is int for i in run)
-            if not whole or not (indices[-1] if indices else -1) < run[0] <= run[1] < count:
-                self.refuse("sets", f"the tensors {value!r} of {count}")
-            indices.extend(range(run[0], run[1] + 1))
-        if not indices:
-            self.refuse("sets", "a set without tensors")
-        return tuple(indices)

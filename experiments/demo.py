@@ -21,6 +21,7 @@ from train import trained_masks
 
 from elastic_tf import plots, runs
 from elastic_tf.commandline import option, parse
+from elastic_tf.files import write_json
 
 WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet.h5"
 
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     ]
     print("\n" + runs.format_table(rows))
     draw(settings.out, clocks, accuracy, masks["elastic"], models["elastic"])
-    runs.write_json(
+    write_json(
         settings.out / "result.json",
         runs.to_json({"settings": settings, "device": profile.device, "rows": rows}),
     )

@@ -1,0 +1,191 @@
+"""Timing profiles as files: JSON that anybody may have written, every field checked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from elastic_tf.files import write_json
+
+SCHEMA_VERSION = 1
+REMEASURE = "Profile this model again with profiling/profile_device.py."
+_MAX_TENSORS = 100_000  # a file that claims more is not a profile
+
+
+class TensorSpec(NamedTuple):
+    """Name, shape and dtype of a trainable tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"'{self.name}' {self.shape} {self.dtype}"
+
+
+class DependencySet(NamedTuple):
+    """Backward and update work that runs when at least one of `tensors` is trained.
+
+    Attributes:
+        tensors: indices in forward order, ascending.
+        time: microseconds per step.
+    """
+
+    tensors: tuple[int, ...]
+    time: float
+
+
+def write(path: str | Path, fields: dict[str, Any]) -> None:
+    """Write the fields of a profile; the file appears whole or not at all."""
+    data = {
+        **fields,
+        "schema_version": SCHEMA_VERSION,
+        "tensors": [spec._asdict() for spec in fields["tensors"]],
+        "sets": [{"tensors": _ranges(s.tensors), "time": s.time} for s in fields["sets"]],
+    }
+    write_json(path, data)
+
+
+def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """The fields of the profile in a file, and the t_dw and t_dy that the file states.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: the file is not a profile of this version; the message names the field.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(
+            f"A timing profile must be a JSON file. Received: '{path}', which is not: {error}. "
+            + REMEASURE
+        ) from error
+    if not isinstance(data, dict) or "schema_version" not in data:
+        raise ValueError(f"'{path}' is not a timing profile. " + REMEASURE)
+    if data["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(
+            f"'{path}' is a timing profile of version {data['schema_version']!r}, this library "
+            f"reads version {SCHEMA_VERSION}. " + REMEASURE
+        )
+    field = _Fields(data, path)
+    count = field.integer("count", 1, _MAX_TENSORS)
+    tensors = tuple(
+        TensorSpec(
+            field.text(item, "tensors", "name"),
+            tuple(size or 0 for size in field.shape(item.get("shape"), "tensors")),
+            field.text(item, "tensors", "dtype"),
+        )
+        for item in field.objects("tensors", optional=True)
+    )
+    if tensors and len(tensors) != count:
+        field.refuse("tensors", f"{len(tensors)} entries, `count` is {count}")
+    sets = tuple(
+        DependencySet(
+            field.indices(item.get("tensors"), count), field.number(item.get("time"), "sets")
+        )
+        for item in field.objects("sets")
+    )
+    fields = {
+        "t_forward": field.number(data.get("t_forward"), "t_forward"),
+        "sets": sets,
+        "count": count,
+        "tensors": tensors,
+        "op_count": field.integer("op_count", 0, 10**9),
+        "input_shape": tuple(
+            field.shape(shape, "input_shape") for shape in field.items("input_shape")
+        ),
+        "batch_size": field.integer("batch_size", 0, 10**9),
+        "optimizer": field.text(data, "optimizer"),
+        "device": field.mapping("device"),
+        "method": field.text(data, "method"),
+        "repeats": field.integer("repeats", 0, 10**9),
+        "spread": field.number(data.get("spread"), "spread"),
+        "share_attributed": field.number(data.get("share_attributed"), "share_attributed"),
+        "created": field.text(data, "created"),
+    }
+    stated = {
+        name: [field.number(time, name) for time in field.items(name)] for name in ("t_dw", "t_dy")
+    }
+    return fields, stated
+
+
+class _Fields:
+    """Typed access to the fields of a file that anybody may have written."""
+
+    def __init__(self, data: dict[str, Any], path: str | Path) -> None:
+        self.data = data
+        self.path = path
+
+    def refuse(self, name: str, received: str) -> NoReturn:
+        raise ValueError(
+            f"'{self.path}' is a damaged timing profile: `{name}` holds {received}. " + REMEASURE
+        )
+
+    def number(self, value: Any, name: str) -> float:
+        real = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not real or not math.isfinite(value) or value < 0:
+            self.refuse(name, f"{value!r}, not a finite number of at least 0")
+        return float(value)
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        value = self.data.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            self.refuse(name, f"{value!r}, not an integer from {low} to {high}")
+        return int(value)
+
+    def text(self, owner: Any, name: str, key: str | None = None) -> str:
+        value = owner.get(key or name)
+        if not isinstance(value, str):
+            self.refuse(name, f"{value!r}, not a text")
+        return str(value)
+
+    def items(self, name: str) -> list[Any]:
+        value = self.data.get(name)
+        if not isinstance(value, list):
+            self.refuse(name, f"{value!r}, not a list")
+        return list(value)
+
+    def objects(self, name: str, *, optional: bool = False) -> list[dict[str, Any]]:
+        items = self.items(name)
+        if not (items or optional) or not all(isinstance(item, dict) for item in items):
+            self.refuse(name, "something else than a list of objects")
+        return items
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        value = self.data.get(name)
+        if not isinstance(value, dict):
+            self.refuse(name, f"{value!r}, not an object")
+        return dict(value)
+
+    def shape(self, value: Any, name: str) -> tuple[int | None, ...]:
+        sizes = value if isinstance(value, list) else [False]
+        if not all(s is None or (isinstance(s, int) and s is not False and s >= 0) for s in sizes):
+            self.refuse(name, f"the shape {value!r}")
+        return tuple(sizes)
+
+    def indices(self, value: Any, count: int) -> tuple[int, ...]:
+        """Indices from [first, last] runs, ascending and below `count`."""
+        indices: list[int] = []
+        runs: list[Any] = value if isinstance(value, list) else [None]
+        for run in runs:
+            whole = isinstance(run, list) and len(run) == 2 and all(type(i) is int for i in run)
+            if not whole or not (indices[-1] if indices else -1) < run[0] <= run[1] < count:
+                self.refuse("sets", f"the tensors {value!r} of {count}")
+            indices.extend(range(run[0], run[1] + 1))
+        if not indices:
+            self.refuse("sets", "a set without tensors")
+        return tuple(indices)
+
+
+def _ranges(indices: Sequence[int]) -> list[list[int]]:
+    """Ascending indices as [first, last] runs, both included."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return runs
