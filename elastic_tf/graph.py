@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from elastic_tf.state import host_generators_kept
+
 
 class Node(NamedTuple):
     """One op of an executed graph.
@@ -130,9 +132,9 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
             "layers to adapt."
         )
 
-    graph = (
-        tf.function(lambda inputs: model(inputs, training=True)).get_concrete_function(spec).graph
-    )
+    run = tf.function(lambda inputs: model(inputs, training=True))
+    with host_generators_kept(model):
+        graph = run.get_concrete_function(spec).graph
     position: dict[int, int] = {}
     captured = {id(outer): inner for outer, inner in graph.captures}
     inner_captures = {id(inner) for inner in captured.values()}

@@ -82,6 +82,14 @@ def test_forward_order_holds_every_trainable_variable_once():
     assert sorted(map(id, order)) == sorted(map(id, model.trainable_variables))
 
 
+def test_forward_order_leaves_the_seeds_of_the_layers_alone():
+    layer = L.Dropout(0.5, seed=3)
+    model = tf.keras.Sequential([L.Input((4,)), L.Dense(4), layer, L.Dense(2)])
+    before = layer._random_generator._seed
+    forward_order(model)
+    assert layer._random_generator._seed == before
+
+
 def test_forward_order_puts_unused_tensors_last():
     class Idle(tf.keras.Model):
         def __init__(self) -> None:
