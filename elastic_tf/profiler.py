@@ -6,6 +6,7 @@ import datetime
 import math
 import time
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,29 +143,33 @@ def _assemble(
     )
 
 
-def measure_ratio(
-    model: ElasticModel, x: Any, y: Any, mask: np.ndarray, *, repeats: int = 10
-) -> float:
-    """Step time under `mask` / full step time, the two timed in turn; leaves nothing behind.
+def measure_ratios(
+    model: ElasticModel, x: Any, y: Any, masks: Sequence[np.ndarray], *, repeats: int = 10
+) -> list[float]:
+    """Step time under each mask / full step time, timed in turn; leaves nothing behind.
 
     Args:
         model: compiled elastic model.
         x: inputs of one batch.
         y: targets of that batch.
-        mask: True where a tensor is trained; bool, shape (N,), forward order.
+        masks: True where a tensor is trained; each bool, shape (N,), forward order.
         repeats: timed steps of each kind.
 
     Returns:
-        Median of the ratios of neighbouring steps.
+        For each mask the median of the ratios of neighbouring steps.
     """
     data = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
     optimizers.build(model.optimizer, model.trainable_variables)
-    runs = (StepFunction(model, np.ones(len(mask), bool)), StepFunction(model, mask))
-    with kept(model, (run.graph(data) for run in runs)):
-        for run in runs * 3:  # the first steps allocate and fill caches
-            run(data)
-        steps = _time_in_turn(runs, data, repeats, None)
-    return float(np.median(steps[:, 1] / steps[:, 0]))
+    full = StepFunction(model, np.ones(len(model.tensors), bool))
+    ratios = []
+    for mask in masks:
+        runs = (full, StepFunction(model, mask))
+        with kept(model, [run.graph(data) for run in runs]):
+            for run in runs * 3:  # the first steps allocate and fill caches
+                run(data)
+            steps = _time_in_turn(runs, data, repeats, None)
+        ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
+    return ratios
 
 
 def _check_loss(loss: float) -> None:

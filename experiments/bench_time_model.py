@@ -17,6 +17,7 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.folding import dependency_sets, fold, members
+from elastic_tf.profiler import measure_ratios
 from elastic_tf.runs import Column, format_table
 from elastic_tf.timing import DependencySet
 from elastic_tf.trace import StepFunction, StepTrace, trace_step
@@ -62,13 +63,11 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     paper = paper_profile(model, batch, profile.count)
 
     masks = [random_mask(rng, profile.count) for _ in range(MASKS)]
-    measured = [ratio(model, batch, mask) for mask in masks]
-    achieved = {}
-    for rho in RHOS:
-        # random worth: what the selector picks differs in every part of the model
-        worth = rng.exponential(size=profile.count)
-        mask = et.select_tensors(worth, profile, rho).mask
-        achieved[str(rho)] = ratio(model, batch, mask)
+    # random worth: what the selector picks differs in every part of the model
+    worth = rng.exponential(size=(len(RHOS), profile.count))
+    picked = [et.select_tensors(w, profile, rho).mask for w, rho in zip(worth, RHOS)]
+    ratios = measure_ratios(model, *batch, masks + picked, repeats=ROUNDS)
+    measured, achieved = ratios[:MASKS], dict(zip(map(str, RHOS), ratios[MASKS:]))
     return {
         "tensors": profile.count,
         "sets": len(profile.sets),
@@ -92,11 +91,6 @@ def random_mask(rng: np.random.Generator, count: int) -> np.ndarray:
     mask = (np.arange(count) >= deepest) & (rng.random(count) < density)
     mask[deepest] = True
     return mask
-
-
-def ratio(model: et.ElasticModel, batch: tuple[Any, Any], mask: np.ndarray) -> float:
-    """Step time under `mask` / full step time, timed in turn."""
-    return harness.achieved_ratio(model, batch, [mask], repeats=ROUNDS)
 
 
 def chain_time(profile: et.TimingProfile, mask: np.ndarray) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.profiler import measure_ratio
+from elastic_tf.profiler import measure_ratios
 from elastic_tf.runs import Run, peak_memory_bytes
 
 
@@ -125,9 +125,8 @@ def achieved_ratio(
 ) -> float:
     """Mean step time under the masks / full step time, each timed in turn with the full step."""
     distinct = {mask.tobytes(): mask for mask in masks}
-    ratios = {
-        key: measure_ratio(model, *batch, mask, repeats=repeats) for key, mask in distinct.items()
-    }
+    measured = measure_ratios(model, *batch, list(distinct.values()), repeats=repeats)
+    ratios = dict(zip(distinct, measured))
     return float(np.mean([ratios[mask.tobytes()] for mask in masks]))
 
 

@@ -109,6 +109,16 @@ def test_op_times_split_the_step_when_the_clock_cannot():
     assert split == (95.0, 38.0)
 
 
+def test_measure_ratios_gives_one_for_each_mask_and_leaves_nothing_behind():
+    model = elastic("adam")
+    before = values(model.variables)
+    last = np.arange(10) >= 8
+    ratios = profiler.measure_ratios(model, *batch(), [last, np.ones(10, bool)], repeats=3)
+    assert len(ratios) == 2
+    assert all(ratio > 0 for ratio in ratios)
+    assert values(model.variables) == before
+
+
 def test_profile_model_stops_at_the_time_limit():
     assert profile_model(elastic(), *batch(), repeats=500, time_limit=0.0).repeats == 3
 
