@@ -82,8 +82,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         profile: times measured on this device by `profile_model`.
         rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`.
         interval: epochs between two selections; 3 keeps 80 % of the importance (paper, Fig. 7a).
-        probe: batches on which importance is evaluated: a batched `tf.data.Dataset` of training
-            data, or `(x, y)` arrays.
+        probe: samples on which importance is evaluated: the training data as a `tf.data.Dataset`
+            in batches of the size that was profiled, or `(x, y)` arrays.
         probe_size: samples drawn for each selection.
         importance: function `(model, x, y) -> array (N,)`; see `elastic_tf.importance`.
         required: True where a tensor is trained whatever its importance; bool, shape (N,).
@@ -224,6 +224,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     def _evaluate(self) -> np.ndarray:
         """Importance on a fresh probe, in micro-batches of the training's size."""
         x, y = self.probe.draw()
+        self.profile.check_data(
+            batch_size=self.probe.batch_size,
+            input_shape=[tuple(part.shape[1:]) for part in tf.nest.flatten(x)],
+        )
         options = {}
         if self.profile.batch_size and "micro_batch_size" in _parameters(self.importance):
             options["micro_batch_size"] = self.profile.batch_size
@@ -238,6 +242,7 @@ class _Probe:
         self.size = size
         self._generator = np.random.default_rng(seed)
         self._batches: Iterator[Any] | None = None
+        self.batch_size: int | None = None  # of the dataset, once a batch was drawn
         if not isinstance(source, tf.data.Dataset) and not (
             isinstance(source, (tuple, list)) and len(source) == 2
         ):
@@ -262,7 +267,9 @@ class _Probe:
                 )
             x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
             parts.append((x, y))
-            count += int(tf.nest.flatten(x)[0].shape[0])
+            size = int(tf.nest.flatten(x)[0].shape[0])
+            self.batch_size = max(size, self.batch_size or 0)  # the last batch may be smaller
+            count += size
         joined = tf.nest.map_structure(lambda *p: tf.concat(p, axis=0)[: self.size], *parts)
         return joined[0], joined[1]
 

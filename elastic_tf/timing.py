@@ -192,6 +192,24 @@ class TimingProfile:
                 f"The profile has {self.count} tensors, the model has {len(model.tensors)}. "
                 + timing_file.REMEASURE
             )
+        self.check_data(batch_size=batch_size, input_shape=input_shape)
+        self._warn_of_differences(model)
+
+    def check_data(
+        self,
+        *,
+        batch_size: int | None = None,
+        input_shape: Sequence[Sequence[int | None]] | None = None,
+    ) -> None:
+        """Refuse to serve another batch size or input shape.
+
+        Args:
+            batch_size: samples in a step, if known.
+            input_shape: shape of one sample for each input, if known.
+
+        Raises:
+            ValueError: one differs; the message names both.
+        """
         if batch_size is not None and self.batch_size and batch_size != self.batch_size:
             raise ValueError(
                 f"The profile must be measured at the batch size of training. Received: profile "
@@ -206,7 +224,6 @@ class TimingProfile:
                     f"profile of {_shapes(self.input_shape)}, data of {_shapes(received)}. "
                     + timing_file.REMEASURE
                 )
-        self._warn_of_differences(model)
 
     def _check_tensors(self, specs: Sequence[TensorSpec]) -> None:
         if list(specs) == list(self.tensors):

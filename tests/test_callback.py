@@ -194,6 +194,19 @@ def test_profile_of_another_model_is_refused():
         fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"batch_size": 8}, "batch size 8, data of batch size 4"),
+        ({"input_shape": ((9, 9, 2),)}, r"profile of \(9, 9, 2\), data of \(6, 6, 2\)"),
+    ],
+)
+def test_profile_of_other_data_is_refused(fields, message):
+    other = TimingProfile(10.0, table().sets, 10, **fields)
+    with pytest.raises(ValueError, match=message):
+        fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
+
+
 def test_budget_too_small_names_the_smallest_rho():
     # forward pass 10 of 30, cheapest tensor 2 more: 12 / 30
     with pytest.raises(ValueError, match="smallest feasible rho is 0.4"):
