@@ -2,11 +2,15 @@
 
 Example: python profiling/profile_device.py --model mobilenet --alpha 0.75 --input-size 160
 --batch-size 4 --classes 40 --out mobilenet.json
+
+With --list alone it lists the tables that come with the project, with --compare A.json B.json
+alone it prints two profiles of one model side by side.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +22,11 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import plots
 from elastic_tf.commandline import option, parse
 from elastic_tf.runs import Column, format_table
+
+TABLES = Path(__file__).resolve().parent / "tables"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +48,100 @@ class Settings:
         None, help="seconds after which no more steps are timed"
     )
     dearest: int = option(15, help="tensors to print")
+    plot: Optional[Path] = option(  # noqa: UP045 (read at run time, by 3.9 too)
+        None, help="picture of t_dw and t_dy of each tensor"
+    )
 
 
-def main(arguments: Sequence[str] | None = None) -> et.TimingProfile:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """List, compare, or profile."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--list"]:
+        print(listing(TABLES))
+    elif words[:1] == ["--compare"] and len(words) == 3:
+        print(comparison(*(et.TimingProfile.load(path) for path in words[1:])))
+    else:
+        measure(parse(Settings, __doc__ or "", words))
+
+
+def listing(folder: Path) -> str:
+    """The profiles below a folder, a line each."""
+    rows = []
+    for path in sorted(folder.glob("*/*.json")):
+        profile = et.TimingProfile.load(path)
+        rows.append(
+            {
+                "table": str(path.relative_to(folder)),
+                "device": profile.device.get("name", "-"),
+                "tensors": profile.count,
+                "batch": profile.batch_size,
+                "full": profile.t_full / 1e3,
+                "forward": profile.t_forward / profile.t_full,
+            }
+        )
+    columns = (
+        "table",
+        "device",
+        Column("tensors", "N"),
+        "batch",
+        Column("full", "full step ms", ".1f"),
+        Column("forward", "forward", ".0%"),
+    )
+    return format_table(rows, columns) if rows else f"No tables in {folder}"
+
+
+def comparison(one: et.TimingProfile, two: et.TimingProfile, dearest: int = 15) -> str:
+    """Two profiles of one model side by side, the tensors with the largest difference in share.
+
+    Raises:
+        ValueError: the profiles are of different models.
+    """
+    if one.tensors != two.tensors:
+        raise ValueError(
+            "Profiles of one model can be compared. Received: profiles of "
+            f"{one.count} and {two.count} tensors that are not the same."
+        )
+    pair = (one, two)
+    ms = [[p.t_forward / 1e3, p.t_dw.sum() / 1e3, p.t_dy.sum() / 1e3, p.t_full / 1e3] for p in pair]
+    lines = [
+        {"part": part, "one": ms[0][k], "two": ms[1][k], "ratio": ms[1][k] / max(ms[0][k], 1e-9)}
+        for k, part in enumerate(("forward", "t_dw", "t_dy", "full step"))
+    ]
+    shares = [(p.t_dw + p.t_dy) / p.t_full for p in pair]
+    moved = np.argsort(-np.abs(shares[1] - shares[0]), kind="stable")[:dearest]
+    tensors = [
+        {
+            "part": one.tensors[k].name if one.tensors else str(k),
+            "one": shares[0][k],
+            "two": shares[1][k],
+            "ratio": shares[1][k] / max(shares[0][k], 1e-9),
+        }
+        for k in moved
+    ]
+    names = [f"{p.device.get('name', '?')} ({p.created[:10]})" for p in pair]
+    times = format_table(
+        lines,
+        (
+            Column("part", "ms per step"),
+            Column("one", "A", ".2f"),
+            Column("two", "B", ".2f"),
+            Column("ratio", "B / A", ".2f"),
+        ),
+    )
+    parts = format_table(
+        tensors,
+        (
+            Column("part", "share of the full step"),
+            Column("one", "A", ".2%"),
+            Column("two", "B", ".2%"),
+            Column("ratio", "B / A", ".2f"),
+        ),
+    )
+    return f"A: {names[0]}\nB: {names[1]}\n\n{times}\n\n{parts}"
+
+
+def measure(settings: Settings) -> et.TimingProfile:
     """Build the model with random weights, measure, save, print."""
-    settings = parse(Settings, __doc__ or "", arguments)
     model = et.ElasticModel.from_model(
         et.zoo.build(
             settings.model,
@@ -72,6 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> et.TimingProfile:
     profile.save(settings.out)
     print(report(profile, settings.dearest))
     print(f"Measured in {seconds:.0f} s, written to {settings.out}")
+    if settings.plot is not None:
+        plots.save(plots.timing_bars(profile), settings.plot)
     return profile
 
 

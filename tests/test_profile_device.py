@@ -4,6 +4,7 @@ import profile_device
 import pytest
 
 import elastic_tf as et
+from elastic_tf.timing_file import TensorSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
 
@@ -11,17 +12,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
 @pytest.mark.slow
 def test_profile_device_writes_the_profile_that_it_prints(tmp_path, capsys):
     path = tmp_path / "deep" / "mobilenet.json"
-    profile = profile_device.main(
+    profile_device.main(
         f"--model mobilenet --alpha 0.25 --input-size 32 --batch-size 2 --classes 3 --repeats 3 "
-        f"--dearest 4 --optimizer sgd --out {path}".split()
+        f"--dearest 4 --optimizer sgd --out {path} --plot {tmp_path / 'bars.png'}".split()
     )
     stored = et.TimingProfile.load(path)
     assert (stored.count, stored.batch_size, stored.input_shape) == (83, 2, ((32, 32, 3),))
-    assert stored.t_full == pytest.approx(profile.t_full)
+    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert "of the backward time attributed" in printed
-    dearest = max(range(83), key=lambda k: profile.t_dw[k] + profile.t_dy[k])
-    assert printed.splitlines()[2].startswith(profile.tensors[dearest].name)
+    dearest = max(range(83), key=lambda k: stored.t_dw[k] + stored.t_dy[k])
+    assert printed.splitlines()[2].startswith(stored.tensors[dearest].name)
 
 
 def test_profile_device_names_the_known_models(capsys):
@@ -30,3 +31,35 @@ def test_profile_device_names_the_known_models(capsys):
     error = capsys.readouterr().err
     assert "'resnet5'" in error
     assert "'resnet50'" in error
+
+
+def table(scale: float, name: str) -> et.TimingProfile:
+    chain = et.TimingProfile.from_chain(t_dw=[1e3, 2e3], t_dy=[0, 3e3], t_forward=4e3)
+    sets = tuple(group._replace(time=group.time * scale) for group in chain.sets)
+    specs = (TensorSpec("a/kernel", (2,), "float32"), TensorSpec("b/kernel", (3,), "float32"))
+    return et.TimingProfile(4e3, sets, 2, tensors=specs, device={"name": name}, batch_size=4)
+
+
+def test_list_shows_the_tables_of_each_device(tmp_path, monkeypatch, capsys):
+    table(1.0, "Board 5").save(tmp_path / "board5" / "net.json")
+    monkeypatch.setattr(profile_device, "TABLES", tmp_path)
+    profile_device.main(["--list"])
+    line = capsys.readouterr().out.splitlines()[2]
+    assert line.split() == ["board5/net.json", "Board", "5", "2", "4", "10.0", "40%"]
+
+
+def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
+    paths = [str(tmp_path / name) for name in ("one.json", "two.json")]
+    for path, scale in zip(paths, (1.0, 2.0)):
+        table(scale, f"Board {scale:g}").save(path)
+    profile_device.main(["--compare", *paths])
+    printed = capsys.readouterr().out
+    assert "A: Board 1" in printed
+    full = next(line for line in printed.splitlines() if line.startswith("full step"))
+    assert full.split()[-3:] == ["10.00", "16.00", "1.60"]
+
+
+def test_compare_refuses_profiles_of_different_models():
+    chain = et.TimingProfile.from_chain(t_dw=[1], t_dy=[1], t_forward=1)
+    with pytest.raises(ValueError, match="2 and 1 tensors"):
+        profile_device.comparison(table(1.0, "x"), chain)
