@@ -17,13 +17,12 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import harness
 import numpy as np
 import tensorflow as tf
+from pretrain_digits import IMAGE_SIZE, WEIGHTS
 from train import trained_masks
 
 from elastic_tf import plots, runs
 from elastic_tf.commandline import option, parse
 from elastic_tf.files import write_json
-
-WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet.h5"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         rotation=settings.rotation, contrast=settings.contrast, inverted=True, noise=settings.noise
     )
     data = et.datasets.from_arrays(
-        *et.datasets.digits(shift=shift), batch_size=settings.batch_size, seed=settings.seed
+        *et.datasets.digits(image_size=IMAGE_SIZE, shift=shift),
+        batch_size=settings.batch_size,
+        seed=settings.seed,
     )
     batch = next(iter(data.train))
     models = {name: adapted_model(settings, data) for name in ("full", "elastic")}
@@ -62,7 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     profile = et.profile_model(models["elastic"], *batch, repeats=5 if settings.quick else 20)
     profile.save(settings.out / "profile.json")
     callback = et.ElasticCallback(
-        profile, rho=settings.rho, interval=settings.interval, probe=data.probe
+        profile,
+        rho=settings.rho,
+        interval=settings.interval,
+        probe=data.probe,
+        required=et.zoo.head_tensors(models["elastic"]),
     )
 
     bar = tf.keras.utils.Progbar(
@@ -111,7 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
 def adapted_model(settings: Settings, data: et.datasets.ImageData) -> et.ElasticModel:
     """The pre-trained network, ready to be trained."""
     tf.keras.utils.set_random_seed(settings.seed)
-    model = et.zoo.build("digits_resnet", classes=data.classes, input_size=32, weights=WEIGHTS)
+    model = et.zoo.build(
+        "digits_resnet", classes=data.classes, input_size=IMAGE_SIZE, weights=WEIGHTS
+    )
     steps = settings.epochs * data.steps_per_epoch
     return harness.compiled(model, "adam", harness.rate("cosine", settings.learning_rate, steps))
 

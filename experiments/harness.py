@@ -175,7 +175,10 @@ class Turns:
     def run(self, fits: dict[str, Callable[[], Any]]) -> None:
         """Run them all; the first error ends all and is raised."""
         self._waiting = list(fits)
-        threads = [threading.Thread(target=self._one, args=item) for item in fits.items()]
+        # daemons: an interrupt ends the program, not only the wait for them
+        threads = [
+            threading.Thread(target=self._one, args=item, daemon=True) for item in fits.items()
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

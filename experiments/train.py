@@ -140,6 +140,7 @@ def chooser(
         interval=settings.interval,
         probe=data.probe,
         probe_size=settings.probe_size,
+        required=et.zoo.head_tensors(model),
         seed=settings.seed,
     )
 

@@ -61,7 +61,7 @@ def test_train_writes_a_whole_run_directory(elastic_run):
 @pytest.mark.slow
 def test_train_keeps_the_budget_it_was_given(elastic_run):
     for selection in elastic_run.selections:
-        assert selection["mask"].any()
+        assert selection["mask"][-2:].all()  # the head stays trained
         assert selection["predicted_ratio"] <= 0.7
 
 
