@@ -184,6 +184,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         started = time.perf_counter()
         try:
             importance = self._evaluate()
+            evaluated = time.perf_counter()
+            selection = select_tensors(importance, self._current, rho, required=self.required)
+            solved = time.perf_counter()
         except ValueError as error:
             if not self.selections:
                 raise
@@ -194,9 +197,6 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             )
             self._selected_at = epoch
             return
-        evaluated = time.perf_counter()
-        selection = select_tensors(importance, self._current, rho, required=self.required)
-        solved = time.perf_counter()
         self.model.set_mask(selection.mask)
         self._selected_at = epoch
         self.selections.append(
@@ -248,7 +248,7 @@ class _Probe:
         ):
             raise TypeError(
                 "`probe` must be a batched tf.data.Dataset of (x, y) or a tuple of arrays (x, y). "
-                f"Received: {type(source).__name__}. Use the training data: probe=train."
+                f"Received: {_kind(source)}. Use the training data: probe=train."
             )
 
     def draw(self) -> tuple[Any, Any]:
@@ -266,6 +266,11 @@ class _Probe:
                     "`probe` must yield batches. Received: an empty dataset. Look at its source."
                 )
             x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
+            if y is None or any(part.shape.rank == 0 for part in tf.nest.flatten(y)):
+                raise ValueError(
+                    "`probe` must yield batches of (x, y). Received: "
+                    f"{self.source.element_spec}. Use dataset.batch(batch_size)."
+                )
             parts.append((x, y))
             size = int(tf.nest.flatten(x)[0].shape[0])
             self.batch_size = max(size, self.batch_size or 0)  # the last batch may be smaller
@@ -283,10 +288,20 @@ class _Probe:
 
     def _draw_rows(self, x: Any, y: Any) -> tuple[Any, Any]:
         count = len(tf.nest.flatten(x)[0])
-        if count == 0:
-            raise ValueError("`probe` must hold samples. Received: arrays of length 0.")
+        counts = {len(part) for part in tf.nest.flatten((x, y))}
+        if count == 0 or len(counts) > 1:
+            raise ValueError(
+                "`probe` must hold samples, as many in x as in y. Received: arrays of length "
+                f"{', '.join(map(str, sorted(counts)))}."
+            )
         rows = self._generator.permutation(count)[: self.size]
         return tf.nest.map_structure(lambda part: tf.gather(part, rows), (x, y))
+
+
+def _kind(source: Any) -> str:
+    """What was given for a probe, in words."""
+    length = f" of length {len(source)}" if isinstance(source, (tuple, list)) else ""
+    return type(source).__name__ + length
 
 
 def _parameters(function: Callable[..., Any]) -> set[str]:

@@ -77,6 +77,11 @@ class Profiler:
     """
 
     def __init__(self, model: ElasticModel, x: Any, y: Any, *, sample_weight: Any = None) -> None:
+        if not hasattr(model, "tensors"):
+            raise TypeError(
+                f"`model` must be an elastic model. Received: {type(model).__name__}. Make one with"
+                " elastic_tf.ElasticModel.from_model(model) and compile it."
+            )
         if getattr(model, "optimizer", None) is None:
             raise ValueError(
                 f"The model must be compiled. Received: model '{model.name}' without an optimizer."

@@ -11,7 +11,10 @@ from typing import Any, NamedTuple, NoReturn
 from elastic_tf.files import write_json
 
 SCHEMA_VERSION = 1
-REMEASURE = "Profile this model again with profiling/profile_device.py."
+REMEASURE = (
+    "Profile this model again with elastic_tf.profile_model, or with profiling/profile_device.py "
+    "if it is one of the zoo."
+)
 _MAX_TENSORS = 100_000  # a file that claims more is not a profile
 
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from elastic_tf import runs
 from elastic_tf.commandline import option, parse
+from elastic_tf.selection import check_rho
 
 METHODS = ("elastic", "full")
 
@@ -35,7 +36,7 @@ class Settings:
     model: str = option("mobilenet", help="model of the zoo", choices=et.zoo.NAMES)
     alpha: float = option(1.0, help="width multiplier, for models that have one")
     weights: str = option("imagenet", help="'imagenet', 'none', or a file of weights")
-    input_size: int = option(160, help="height and width of the images in pixels")
+    input_size: int = option(224, help="height and width of the images in pixels")
     batch_size: int = option(4, help="images in a training step")
     epochs: int = option(12, help="passes over the training images")
     optimizer: str = option("sgdw", help="optimizer", choices=et.optimizers.NAMES)
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
         weights=None if settings.weights == "none" else settings.weights,
         bn_training=settings.bn_training,
     )
+    profile = None if settings.profile is None else et.TimingProfile.load(settings.profile)
+    check_rho(settings.rho)
     run = runs.create(settings.out, settings)
     if run.result is not None:
         print(f"Finished before, in {settings.out}:\n" + runs.format_table([run.result]))
@@ -102,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
         harness.rate(settings.schedule, settings.learning_rate, steps),
     )
     batch = next(iter(data.train))
-    callback = chooser(settings, elastic, data, batch) if settings.method == "elastic" else None
+    callback = None
+    if settings.method == "elastic":
+        callback = chooser(settings, elastic, data, profile or measured(settings, elastic, batch))
 
     clock = harness.TrainingClock()
     chosen = [callback] if callback else []
@@ -117,7 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     row = harness.row(
         settings.method, run.history, clock, harness.achieved_ratio(elastic, batch, masks)
     )
-    run.finish({**row, "warm_head_seconds": warm_seconds, "epochs": len(history.epoch)})
+    run.finish(
+        {
+            **row,
+            "warm_head_seconds": warm_seconds,
+            "epochs": len(history.epoch),
+            "class_names": data.class_names,
+        }
+    )
     elastic.save_weights(settings.out / "weights.h5")
     print(runs.format_table([row]))
     print(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
@@ -125,14 +137,12 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
 
 
 def chooser(
-    settings: Settings, model: et.ElasticModel, data: et.datasets.ImageData, batch: Any
+    settings: Settings,
+    model: et.ElasticModel,
+    data: et.datasets.ImageData,
+    profile: et.TimingProfile,
 ) -> et.ElasticCallback:
-    """The elastic callback, on a profile from a file or measured now."""
-    if settings.profile is not None:
-        profile = et.TimingProfile.load(settings.profile)
-    else:
-        print("Profiling this device ...")
-        profile = et.profile_model(model, *batch)
+    """The elastic callback."""
     profile.check(model, batch_size=settings.batch_size, input_shape=[tuple(model.input_shape[1:])])
     return et.ElasticCallback(
         profile,
@@ -143,6 +153,14 @@ def chooser(
         required=et.zoo.head_tensors(model),
         seed=settings.seed,
     )
+
+
+def measured(settings: Settings, model: et.ElasticModel, batch: Any) -> et.TimingProfile:
+    """A profile made now, kept in the run's directory."""
+    print("Profiling this device ...", flush=True)
+    profile = et.profile_model(model, *batch)
+    profile.save(settings.out / "profile.json")
+    return profile
 
 
 def trained_masks(callback: et.ElasticCallback, epochs: int) -> list[np.ndarray]:

@@ -175,6 +175,27 @@ def test_first_probe_that_fails_stops_the_training():
         fit(elastic(), elastic_callback, epochs=1)
 
 
+def test_training_goes_on_when_what_matters_is_too_dear():
+    turns = iter([favour(9), favour(0)])
+    elastic_callback = callback(
+        rho=0.45, interval=1, importance=lambda model, x, y: next(turns)(model, x, y)
+    )
+    with pytest.warns(UserWarning, match="goes on with the selection of epoch 0: The budget"):
+        fit(elastic(), elastic_callback, epochs=2)
+    assert [np.flatnonzero(r.mask).tolist() for r in elastic_callback.selections] == [[9]]
+
+
+def test_unbatched_probe_is_named():
+    with pytest.raises(ValueError, match="must yield batches"):
+        fit(elastic(), callback(probe=dataset().unbatch()), epochs=1)
+
+
+def test_probe_arrays_of_different_lengths_are_named():
+    x, y = images()
+    with pytest.raises(ValueError, match="length 5, 20"):
+        fit(elastic(), callback(probe=(x, y[:5])), epochs=1)
+
+
 def test_empty_probe_is_named():
     with pytest.raises(ValueError, match="an empty dataset"):
         fit(elastic(), callback(probe=dataset().take(0)), epochs=1)

@@ -128,6 +128,13 @@ def test_profile_model_raises_when_the_model_is_not_compiled():
         profile_model(ElasticModel.from_model(network()), *batch())
 
 
+def test_profile_model_raises_when_the_model_is_a_plain_one():
+    model = network()
+    model.compile("sgd", crossentropy())
+    with pytest.raises(TypeError, match="Received: Functional"):
+        profile_model(model, *batch())
+
+
 def test_profile_model_raises_when_repeats_is_zero():
     with pytest.raises(ValueError, match="`repeats` .* Received: 0"):
         profile_model(elastic(), *batch(), repeats=0)

@@ -183,6 +183,18 @@ def test_check_names_the_first_tensor_that_differs():
         TimingProfile(own.t_forward, own.sets, own.count, tensors=tuple(other)).check(model)
 
 
+def test_check_passes_over_names_that_keras_numbered():
+    model, own = model_profile()
+    renamed = tuple(spec._replace(name=f"again_{spec.name}") for spec in own.tensors)
+    TimingProfile(own.t_forward, own.sets, own.count, tensors=renamed, optimizer="SGD").check(model)
+
+
+def test_repr_is_short():
+    text = repr(profile())
+    assert "3 tensors" in text
+    assert len(text) < 200
+
+
 def test_check_names_both_counts_when_a_tensor_is_missing():
     model, own = model_profile()
     shorter = TimingProfile(own.t_forward, own.sets, own.count, tensors=own.tensors[:-1])

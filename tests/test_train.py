@@ -46,6 +46,7 @@ def test_train_writes_a_whole_run_directory(elastic_run):
     names = {path.name for path in elastic_run.path.iterdir()}
     assert names == {
         "config.json",
+        "profile.json",
         "history.jsonl",
         "selections.jsonl",
         "result.json",
