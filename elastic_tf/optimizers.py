@@ -45,7 +45,13 @@ def sgdw(
     with warnings.catch_warnings():
         # tensorflow-addons 0.23 announces its end of life and its tested versions at import.
         warnings.simplefilter("ignore")
-        from tensorflow_addons.optimizers import SGDW
+        try:
+            from tensorflow_addons.optimizers import SGDW
+        except ImportError as error:
+            raise ImportError(
+                "`sgdw` needs tensorflow-addons 0.23. Received: an installation without it (there "
+                "is no build for Linux on ARM). Use tf.keras.optimizers.AdamW or SGD."
+            ) from error
 
     return SGDW(
         learning_rate=learning_rate,
