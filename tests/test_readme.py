@@ -1,0 +1,62 @@
+"""The README's code runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import crossentropy, images, network
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def block(heading: str) -> str:
+    """The first Python block below a heading."""
+    text = README.read_text(encoding="utf-8").split(f"## {heading}\n")[1]
+    found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.filterwarnings("ignore:The machine is too busy")
+def test_ten_lines_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    data = tf.data.Dataset.from_tensor_slices(images()).batch(4, drop_remainder=True)
+    # steps of a tiny network are nearly all forward pass: half of them would not do
+    code = block("Ten lines").replace("rho=0.5", "rho=1.0")
+    exec(code, {"keras_model": network(), "loss": crossentropy(), "train": data})
+    assert (tmp_path / "profile.json").is_file()
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-4:]] == [
+        "0",
+        "3",
+        "6",
+        "9",
+    ]
+
+
+def test_mixin_trains_what_the_mask_says():
+    class MyModel(tf.keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = tf.keras.layers.Dense(4)
+            self.second = tf.keras.layers.Dense(2)
+
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return self.second(self.first(inputs))
+
+    import elastic_tf as et
+
+    names = {"et": et, "tf": tf, "MyModel": MyModel}
+    exec(block("Your own model"), names)
+    model = names["ElasticMine"]()
+    x = np.ones((8, 3), np.float32)
+    model(x)
+    model.compile("sgd", "mse")
+    model.set_mask(np.array([False, False, True, True]))
+    before = [v.numpy() for v in model.tensors]
+    model.fit(x, np.zeros((8, 2), np.float32), verbose=0)
+    moved = [not np.array_equal(a, v.numpy()) for a, v in zip(before, model.tensors)]
+    assert moved == [False, False, True, True]
