@@ -93,10 +93,11 @@ def _lines(plane: Any) -> Iterator[list[_Event]]:
         events = []
         for event in line.events:
             name = names[event.metadata_id]
-            if name not in (_RUN, _START) and not _OP.fullmatch(name):
+            told_by_stats = name in (_RUN, _START)
+            if not told_by_stats and not _OP.fullmatch(name):
                 continue
             start = line.timestamp_ns * 1e-3 + event.offset_ps / _PICOSECONDS
-            stats = {} if ":" in name and "::" not in name else _stats(event, stat_names)
+            stats = _stats(event, stat_names) if told_by_stats else {}
             events.append(_Event(name, start, start + event.duration_ps / _PICOSECONDS, stats))
         yield sorted(events, key=lambda event: (event.start, -event.end))
 

@@ -119,25 +119,19 @@ def comparison(one: et.TimingProfile, two: et.TimingProfile, dearest: int = 15) 
         for k in moved
     ]
     names = [f"{p.device.get('name', '?')} ({p.created[:10]})" for p in pair]
-    times = format_table(
-        lines,
-        (
-            Column("part", "ms per step"),
-            Column("one", "A", ".2f"),
-            Column("two", "B", ".2f"),
-            Column("ratio", "B / A", ".2f"),
-        ),
-    )
-    parts = format_table(
-        tensors,
-        (
-            Column("part", "share of the full step"),
-            Column("one", "A", ".2%"),
-            Column("two", "B", ".2%"),
-            Column("ratio", "B / A", ".2f"),
-        ),
-    )
+    times = format_table(lines, _side_by_side("ms per step", ".2f"))
+    parts = format_table(tensors, _side_by_side("share of the full step", ".2%"))
     return f"A: {names[0]}\nB: {names[1]}\n\n{times}\n\n{parts}"
+
+
+def _side_by_side(title: str, number_format: str) -> tuple[Column, ...]:
+    """Columns that set A beside B."""
+    return (
+        Column("part", title),
+        Column("one", "A", number_format),
+        Column("two", "B", number_format),
+        Column("ratio", "B / A", ".2f"),
+    )
 
 
 def measure(settings: Settings) -> et.TimingProfile:
