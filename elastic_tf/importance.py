@@ -29,6 +29,7 @@ def loss_decrease(
     *,
     sample_weight: Any = None,
     gradient: str = "other",
+    gradient_data: Any = None,
     micro_batch_size: int | None = None,
 ) -> np.ndarray:
     """Decrease of the loss to first order when the optimizer makes its next update.
@@ -50,6 +51,9 @@ def loss_decrease(
         y: targets of the probe.
         sample_weight: weights of the samples.
         gradient: one of the three readings above.
+        gradient_data: samples that dL/dw is taken on before the update, as (x, y) or
+            (x, y, sample_weight), dw coming from the whole probe: validation data, say. None:
+            the other half of the probe. For the reading "other" alone.
         micro_batch_size: samples in one pass; the whole probe (or half of it) when None. Batch
             normalisation sees micro-batches as it sees the batches of training.
 
@@ -64,8 +68,13 @@ def loss_decrease(
     """
     if gradient not in _READINGS:
         raise ValueError(f"`gradient` must be one of {_READINGS}. Received: gradient={gradient!r}.")
+    if gradient_data is not None and gradient != "other":
+        raise ValueError(
+            "`gradient_data` needs the reading 'other'. Received: "
+            f"gradient={gradient!r}. Leave one of them out."
+        )
     samples = Samples(x, y, sample_weight)
-    if gradient == "other" and samples.count == 1:
+    if gradient == "other" and gradient_data is None and samples.count == 1:
         warnings.warn(
             "A probe of one sample has no other half: the gradient is taken before the update, "
             "on the same sample. Use a probe of at least two samples.",
@@ -74,7 +83,11 @@ def loss_decrease(
         gradient = "before"
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
-        if gradient == "other":
+        if gradient_data is not None:
+            parts = (samples, Samples(*gradient_data))
+            one, two = (evaluator.gradients(part.batches(micro_batch_size)) for part in parts)
+            worth = evaluator.decrease(one, two)
+        elif gradient == "other":
             halves = [half.batches(micro_batch_size) for half in samples.halves()]
             one, two = (evaluator.gradients(half) for half in halves)
             worth = 0.5 * (evaluator.decrease(one, two) + evaluator.decrease(two, one))

@@ -409,3 +409,20 @@ def test_random_importance_repeats_with_its_seed() -> None:
 
 def test_weight_magnitude_is_the_sum_of_absolute_weights() -> None:
     assert importance.weight_magnitude(linear())[0] == pytest.approx(15.0)
+
+
+def test_gradient_may_come_from_data_of_its_own() -> None:
+    model = elastic()
+    x, y = images()
+    one, two = (x[::2], y[::2]), (x[1::2], y[1::2])
+    ways = [
+        importance.loss_decrease(model, *one, gradient_data=two),
+        importance.loss_decrease(model, *two, gradient_data=one),
+    ]
+    expected = importance.loss_decrease(model, x, y, gradient="other")
+    np.testing.assert_allclose(np.mean(ways, axis=0), expected, rtol=1e-5)
+
+
+def test_gradient_data_with_another_reading_is_refused() -> None:
+    with pytest.raises(ValueError, match="gradient='before'"):
+        importance.loss_decrease(elastic(), *images(), gradient="before", gradient_data=images())
