@@ -48,6 +48,7 @@ class _State:
         self.variables: list[tf.Variable] = []  # the same in Keras's order
         self.averaged: set[int] = set()  # id of each variable trained in this `fit`
         self.functions = TrainFunctions()
+        self.callback: Any = None  # the ElasticCallback of this `fit`
 
 
 class ElasticMixin(_Model):
@@ -197,6 +198,7 @@ class ElasticMixin(_Model):
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
         """`tf.keras.Model.fit`; moving averages replace the weights of trained tensors only."""
         self._elastic.averaged.clear()
+        self._elastic.callback = None  # an interrupted `fit` leaves one
         with optimizers.finalizing_only(self.optimizer, self._elastic.averaged):
             return super().fit(*args, **kwargs)
 
