@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import freezing, optimizers
+from elastic_tf import freezing, optimizers, refusals
+from elastic_tf.accumulation import Accumulation
+from elastic_tf.fit_state import FitState
 from elastic_tf.graph import forward_order
 from elastic_tf.train_functions import TrainFunctions, never_differentiated
 
@@ -20,13 +22,6 @@ if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with
 else:
     _Model = object
-
-_REFUSED_STRATEGIES = (
-    tf.distribute.experimental.CentralStorageStrategy,
-    tf.distribute.experimental.ParameterServerStrategy,
-    tf.distribute.ParameterServerStrategy,
-    tf.distribute.TPUStrategy,
-)
 
 
 class Step(NamedTuple):
@@ -49,6 +44,7 @@ class _State:
         self.averaged: set[int] = set()  # id of each variable trained in this `fit`
         self.functions = TrainFunctions()
         self.callback: Any = None  # the ElasticCallback of this `fit`
+        self.accumulation: Accumulation | None = None
 
 
 class ElasticMixin(_Model):
@@ -65,19 +61,7 @@ class ElasticMixin(_Model):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        order = cls.__mro__
-        hidden = [
-            base
-            for base in order[order.index(ElasticMixin) + 1 :]
-            if "train_step" in vars(base) and base is not tf.keras.Model
-        ]
-        if hidden and cls.train_step is ElasticMixin.train_step:
-            raise TypeError(
-                "The train step of an elastic model must be ElasticMixin's or its own. Received: "
-                f"{cls.__name__}, which inherits another one from {hidden[0].__name__}. Define "
-                f"train_step in {cls.__name__} with self.gradients(data, variables), "
-                "elastic_tf.optimizers.apply_selected and self.finish(step)."
-            )
+        refusals.check_bases(cls, ElasticMixin)
 
     @property
     def tensors(self) -> list[tf.Variable]:
@@ -110,10 +94,39 @@ class ElasticMixin(_Model):
         Raises:
             ValueError: wrong length or dtype, or nothing is True.
         """
-        mask = _checked(mask, len(self.tensors))
-        self._elastic.mask = None if mask.all() else mask
-        if self.train_function is not None:
-            self.make_train_function()
+        mask = refusals.checked_mask(mask, len(self.tensors))
+        self._take_mask(None if mask.all() else mask)
+
+    @property
+    def fit_state(self) -> dict[str, Any]:
+        """What callbacks want to find again when `BackupAndRestore` goes on with a broken `fit`.
+
+        JSON values by name, saved with the mask in the model's checkpoints; empty when `fit`
+        starts, filled when the backup is read.
+        """
+        return self._fit_state.values
+
+    def compile(self, *args: Any, accumulate: int = 1, **kwargs: Any) -> None:
+        """`tf.keras.Model.compile`, and gradient accumulation.
+
+        Args:
+            *args: as for `tf.keras.Model.compile`, like `**kwargs`.
+            accumulate: batches in one update of the weights: each of them is a micro-batch, the
+                update is made from the mean of their gradients. What was collected when the mask
+                changes or `fit` ends makes an update of its own, of fewer batches.
+
+        Raises:
+            TypeError: an optimizer or strategy that cannot leave tensors out.
+            ValueError: gradients cannot be accumulated here.
+        """
+        self._elastic.accumulation = None
+        super().compile(*args, **kwargs)
+        own = type(self).train_step is not ElasticMixin.train_step
+        refusals.check_accumulation(accumulate, own, self)
+        if accumulate > 1:
+            self._elastic.accumulation = Accumulation(
+                accumulate, self.distribute_strategy, self.optimizer
+            )
 
     def forward(self, data: Any, training: bool = True) -> Step:
         """One forward pass and its total loss, regularisers included."""
@@ -170,8 +183,15 @@ class ElasticMixin(_Model):
             return self.finish(step)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """One training step under the model's mask."""
-        return self.step(data, self._elastic.mask)
+        """One training step under the model's mask; a micro-step where gradients accumulate."""
+        state = self._elastic
+        if state.accumulation is None:
+            return self.step(data, state.mask)
+        variables = self._trained(state.mask)
+        with never_differentiated():
+            step, gradients = self.gradients(data, variables)
+            state.accumulation.add(gradients, variables)
+            return self.finish(step)
 
     def make_train_function(self, force: bool = False) -> Any:
         """The train function of the model's mask, made unless it is kept."""
@@ -186,9 +206,15 @@ class ElasticMixin(_Model):
             if self.train_tf_function is not None:
                 # A trace per mask is meant here; TensorFlow 2.15 would warn of retracing.
                 self.train_tf_function._omit_frequent_tracing_warning = True
+            if state.accumulation is not None:
+                self.train_function = state.accumulation.function(
+                    self.train_function, self._trained(state.mask)
+                )
             state.functions.put(key, (self.train_function, self.train_tf_function))
         else:
             self.train_function, self.train_tf_function = kept
+        if state.accumulation is not None:
+            state.accumulation.hold(self._trained(state.mask))
         if getattr(self.optimizer, "use_ema", False):
             if not self._train_counter.numpy():
                 state.averaged.clear()
@@ -197,16 +223,63 @@ class ElasticMixin(_Model):
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
         """`tf.keras.Model.fit`; moving averages replace the weights of trained tensors only."""
-        self._elastic.averaged.clear()
-        self._elastic.callback = None  # an interrupted `fit` leaves one
-        with optimizers.finalizing_only(self.optimizer, self._elastic.averaged):
-            return super().fit(*args, **kwargs)
+        state, saved = self._elastic, self._fit_state
+        state.averaged.clear()
+        state.callback = None  # an interrupted `fit` leaves one
+        saved.values = {}
+        saved.listening = True
+        flush = state.accumulation.flush if state.accumulation else lambda: None
+        try:
+            with refusals.xla_explained(bool(getattr(self, "_jit_compile", False))):
+                with optimizers.finalizing_only(self.optimizer, state.averaged, before=flush):
+                    history = super().fit(*args, **kwargs)
+            flush()
+            return history
+        finally:
+            saved.listening = False
+            if state.accumulation is not None:
+                state.accumulation.forget()
+
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """Called when the model is saved."""
+        config = super().get_compile_config()
+        if config is not None and self._elastic.accumulation is not None:
+            config = {**config, "accumulate": self._elastic.accumulation.steps}
+        return config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Called when a saved model is read; Keras leaves it to those who override `compile`."""
+        self.compile(**tf.keras.saving.deserialize_keras_object(config))
+        self._build_optimizer()
 
     @property
     def _elastic(self) -> _State:
         if "_elastic_state" not in self.__dict__:
             self._elastic_state = _State()
         return self._elastic_state
+
+    @property
+    def _fit_state(self) -> FitState:
+        if "_fit_state_tracked" not in self.__dict__:
+            saved = FitState(
+                lambda: self._elastic.mask,
+                lambda mask: self.set_mask(self.mask | True if mask is None else mask),
+            )
+            object.__setattr__(self, "_fit_state_tracked", saved)
+            self._track_trackable(saved, "elastic_fit_state")
+        return self._fit_state_tracked
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        """The state of `fit` is for checkpoints; a SavedModel has no use for it."""
+        children = super()._trackable_children(save_type, **kwargs)
+        if save_type != "checkpoint":
+            children.pop("elastic_fit_state", None)
+        return children
+
+    def _take_mask(self, mask: np.ndarray | None) -> None:
+        self._elastic.mask = mask
+        if self.train_function is not None:
+            self.make_train_function()
 
     def _trained(self, mask: np.ndarray | None) -> list[tf.Variable]:
         """Variables to train, in Keras's order: global norms are summed in that order."""
@@ -225,12 +298,7 @@ class ElasticMixin(_Model):
         """Called by `compile`: refuse what cannot leave tensors out."""
         optimizer = super()._get_optimizer(optimizer)
         optimizers.check(optimizer)
-        if isinstance(self.distribute_strategy, _REFUSED_STRATEGIES):
-            raise TypeError(
-                "The strategy must keep all tensors on every replica: MirroredStrategy, "
-                "MultiWorkerMirroredStrategy or OneDeviceStrategy. Received: "
-                f"{type(self.distribute_strategy).__name__}."
-            )
+        refusals.check_strategy(self.distribute_strategy)
         return optimizer
 
     def _reset_compile_cache(self) -> None:
@@ -241,24 +309,3 @@ class ElasticMixin(_Model):
         state.tensors = None
         if state.mask is not None and len(state.mask) != len(self.trainable_variables):
             state.mask = None
-
-
-def _checked(mask: Any, count: int) -> np.ndarray:
-    """A copy of `mask`, if it is one for `count` tensors."""
-    mask = np.array(mask)
-    if mask.dtype != bool:
-        raise ValueError(
-            f"`mask` must be of dtype bool. Received: dtype {mask.dtype}. Convert indices with "
-            "np.isin(np.arange(N), indices)."
-        )
-    if mask.shape != (count,):
-        raise ValueError(
-            f"`mask` must have one entry per trainable tensor, shape ({count},). Received: shape "
-            f"{mask.shape}. See model.tensors for the order."
-        )
-    if not mask.any():
-        raise ValueError(
-            f"`mask` must be True somewhere. Received: {count} times False. Keep at least the head "
-            "trained."
-        )
-    return mask

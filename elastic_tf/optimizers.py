@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -170,7 +170,9 @@ def apply_selected(
 
 
 @contextlib.contextmanager
-def finalizing_only(optimizer: Any, trained: Collection[int]) -> Iterator[None]:
+def finalizing_only(
+    optimizer: Any, trained: Collection[int], *, before: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Let `finalize_variable_values` act on some variables only, while in this context.
 
     Keras calls it at the end of `fit` with all trainable variables, to put their moving averages
@@ -179,14 +181,18 @@ def finalizing_only(optimizer: Any, trained: Collection[int]) -> Iterator[None]:
     Args:
         optimizer: of a kind that `check` admits.
         trained: `id` of each variable to finalize; read at the end of `fit`.
+        before: called at the end of `fit`, before anything is finalized.
     """
     if not getattr(optimizer, "use_ema", False):
         yield
         return
     finalize = optimizer.finalize_variable_values
-    optimizer.finalize_variable_values = lambda variables: finalize(
-        [variable for variable in variables if id(variable) in trained]
-    )
+
+    def finalize_trained(variables: Sequence[tf.Variable]) -> None:
+        before()
+        finalize([variable for variable in variables if id(variable) in trained])
+
+    optimizer.finalize_variable_values = finalize_trained
     try:
         yield
     finally:

@@ -1,0 +1,130 @@
+"""What an elastic model cannot do, refused as early as it shows, with the reason."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_REFUSED_STRATEGIES = (
+    tf.distribute.experimental.CentralStorageStrategy,
+    tf.distribute.experimental.ParameterServerStrategy,
+    tf.distribute.ParameterServerStrategy,
+    tf.distribute.TPUStrategy,
+)
+
+
+def checked_mask(mask: Any, count: int) -> np.ndarray:
+    """A copy of `mask`, if it is one for `count` tensors.
+
+    Raises:
+        ValueError: wrong dtype or shape, or nothing is True.
+    """
+    mask = np.array(mask)
+    if mask.dtype != bool:
+        raise ValueError(
+            f"`mask` must be of dtype bool. Received: dtype {mask.dtype}. Convert indices with "
+            "np.isin(np.arange(N), indices)."
+        )
+    if mask.shape != (count,):
+        raise ValueError(
+            f"`mask` must have one entry per trainable tensor, shape ({count},). Received: shape "
+            f"{mask.shape}. See model.tensors for the order."
+        )
+    if not mask.any():
+        raise ValueError(
+            f"`mask` must be True somewhere. Received: {count} times False. Keep at least the head "
+            "trained."
+        )
+    return mask
+
+
+def check_bases(cls: type, mixin: type) -> None:
+    """Refuse a class in which `mixin` does not stand before Keras's model.
+
+    Raises:
+        TypeError: the mixin comes after the model, or hides a train step of another base.
+    """
+    order = cls.__mro__
+    if tf.keras.Model in order and order.index(tf.keras.Model) < order.index(mixin):
+        names = ", ".join(base.__name__ for base in cls.__bases__)
+        raise TypeError(
+            f"{mixin.__name__} must stand before the model among the base classes: behind it, "
+            f"Keras's train step would hide the elastic one. Received: class "
+            f"{cls.__name__}({names}). Write class {cls.__name__}(elastic_tf.{mixin.__name__}, "
+            f"{', '.join(n for n in names.split(', ') if n != mixin.__name__)})."
+        )
+    hidden = [
+        base
+        for base in order[order.index(mixin) + 1 :]
+        if "train_step" in vars(base) and base is not tf.keras.Model
+    ]
+    if hidden and getattr(cls, "train_step", None) is vars(mixin)["train_step"]:
+        raise TypeError(
+            f"The train step of an elastic model must be {mixin.__name__}'s or its own. Received: "
+            f"{cls.__name__}, which inherits another one from {hidden[0].__name__}. Define "
+            f"train_step in {cls.__name__} with self.gradients(data, variables), "
+            "elastic_tf.optimizers.apply_selected and self.finish(step)."
+        )
+
+
+def check_strategy(strategy: tf.distribute.Strategy) -> None:
+    """Refuse a strategy that splits the tensors or runs steps elsewhere.
+
+    Raises:
+        TypeError: the strategy is not served.
+    """
+    if isinstance(strategy, _REFUSED_STRATEGIES):
+        raise TypeError(
+            "The strategy must keep all tensors on every replica: MirroredStrategy, "
+            "MultiWorkerMirroredStrategy or OneDeviceStrategy. Received: "
+            f"{type(strategy).__name__}."
+        )
+
+
+def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) -> None:
+    """Refuse what gradients cannot be accumulated with.
+
+    Raises:
+        ValueError: `steps` is no count, or another option stands against it.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+        raise ValueError(f"`accumulate` must be an integer of at least 1. Received: {steps!r}.")
+    if steps == 1:
+        return
+    if own_train_step:
+        raise ValueError(
+            f"`accumulate` must be 1 where the class has a train_step of its own, which updates at "
+            f"every step. Received: accumulate={steps} for {type(model).__name__}. Accumulate in "
+            "that train_step, or leave it to ElasticMixin."
+        )
+    if model.autotune_steps_per_execution or int(model._steps_per_execution) != 1:
+        raise ValueError(
+            "`accumulate` and `steps_per_execution` exclude each other: the update follows the "
+            "last micro-step, outside the loop that is executed at once. Received: "
+            f"accumulate={steps} and steps_per_execution={int(model._steps_per_execution)}."
+        )
+
+
+@contextlib.contextmanager
+def xla_explained(jit_compile: bool) -> Iterator[None]:
+    """Say in one line what XLA refuses.
+
+    Raises:
+        ValueError: the step holds an op that XLA has no code for.
+    """
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        refused = re.search(r"unsupported operations.*?: (\w+) \(", str(error), re.DOTALL)
+        if not jit_compile or "XLA" not in str(error):
+            raise
+        what = f"the op {refused[1]}" if refused else str(error).splitlines()[0]
+        raise ValueError(
+            "With jit_compile=True every op of the step must be one that XLA can compile. "
+            f"Received: a step with {what}. Compile the model with jit_compile=False."
+        ) from error
