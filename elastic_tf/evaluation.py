@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
+from elastic_tf import optimizers, replicas
 from elastic_tf.state import host_generators_kept, kept
 from elastic_tf.train_functions import never_differentiated
 
@@ -72,7 +72,8 @@ class Evaluator:
         # The evaluator is stored on the model: a strong reference back would be a cycle.
         self._model = weakref.ref(model)
         self._compiled = _compiled(model)
-        optimizers.build(model.optimizer, model.trainable_variables)
+        with model.distribute_strategy.scope():
+            optimizers.build(model.optimizer, model.trainable_variables)
         self._forget()
 
     @classmethod
@@ -176,13 +177,25 @@ class Evaluator:
             # Without a seed two traces would draw different dropout.
             tf.random.set_seed(0)
         with never_differentiated():
-            step, gradients = self.model.gradients(data, self.model.tensors)
+            loss, *gradients = replicas.sum_of_shares(
+                self.model.distribute_strategy, self._loss_and_gradients, data
+            )
+        return loss, gradients
+
+    def _loss_and_gradients(self, data: Any) -> list[tf.Tensor]:
+        step, gradients = self.model.gradients(data, self.model.tensors)
         self._connected = [k for k, gradient in enumerate(gradients) if gradient is not None]
-        return step.loss, [tf.convert_to_tensor(gradients[k]) for k in self._connected]
+        return [step.loss, *(tf.convert_to_tensor(gradients[k]) for k in self._connected)]
 
     def _trace_update(self, gradients: list[tf.Tensor]) -> None:
         with never_differentiated():
-            optimizers.apply_selected(self.model.optimizer, gradients, self._variables())
+            replicas.run_on_each(
+                self.model.distribute_strategy,
+                lambda parts: optimizers.apply_selected(
+                    self.model.optimizer, parts, self._variables()
+                ),
+                gradients,
+            )
 
     def _trace_multiply(self, gradients: list[tf.Tensor], old: list[tf.Tensor]) -> tf.Tensor:
         products = [
@@ -216,13 +229,6 @@ def _compiled(model: ElasticModel) -> tuple:
         raise ValueError(
             "The model must be compiled: importance is that of its optimizer's update. Received: "
             f"{model.name!r} without an optimizer. Call model.compile first."
-        )
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
-        raise ValueError(
-            "Importance is evaluated on one replica. Received: a model of "
-            f"{replicas} replicas. Give the callback an importance function of your own, or "
-            "train on one device."
         )
     return (model.optimizer, model.compiled_loss, *model.tensors)
 

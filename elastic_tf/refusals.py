@@ -102,11 +102,12 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
             f"every step. Received: accumulate={steps} for {type(model).__name__}. Accumulate in "
             "that train_step, or leave it to ElasticMixin."
         )
-    if model.autotune_steps_per_execution or int(model._steps_per_execution) != 1:
+    execution = int(model._steps_per_execution.numpy())
+    if model.autotune_steps_per_execution or execution != 1:
         raise ValueError(
             "`accumulate` and `steps_per_execution` exclude each other: the update follows the "
             "last micro-step, outside the loop that is executed at once. Received: "
-            f"accumulate={steps} and steps_per_execution={int(model._steps_per_execution)}."
+            f"accumulate={steps} and steps_per_execution={execution}."
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import types
 import weakref
 
 import numpy as np
@@ -367,14 +366,6 @@ def test_model_that_is_not_compiled_is_refused() -> None:
     model = ElasticModel.from_model(network())
     with pytest.raises(ValueError, match=f"{model.name!r} without an optimizer"):
         importance.loss_decrease(model, *images())
-
-
-def test_model_of_several_replicas_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = linear()
-    strategy = types.SimpleNamespace(num_replicas_in_sync=2)
-    monkeypatch.setattr(type(model), "distribute_strategy", strategy)
-    with pytest.raises(ValueError, match="a model of 2 replicas"):
-        importance.loss_decrease(model, *points())
 
 
 def test_empty_probe_is_refused() -> None:
