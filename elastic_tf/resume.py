@@ -1,0 +1,69 @@
+"""Selections that survive a crash: kept in the model's checkpoints, taken up by the next `fit`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from elastic_tf import replicas
+from elastic_tf.mixin import ElasticMixin
+from elastic_tf.records import SelectionRecord
+from elastic_tf.runs import to_json
+from elastic_tf.selection import Selection
+
+_KEY = "selection"
+
+
+def remember(model: ElasticMixin, record: SelectionRecord, selected_at: int) -> None:
+    """Let the model's checkpoints carry the present selection.
+
+    Args:
+        model: the model that is trained.
+        record: the selection.
+        selected_at: epoch of the last evaluation of the importance.
+    """
+    model.fit_state[_KEY] = {"record": to_json(record), "selected_at": selected_at}
+
+
+def recall(model: ElasticMixin) -> tuple[SelectionRecord, int] | None:
+    """What `remember` was given before `fit` was interrupted; None in a `fit` that starts."""
+    data = model.fit_state.get(_KEY)
+    if data is None:
+        return None
+    values = dict(data["record"])
+    values["selection"] = _made(Selection, values["selection"])
+    return _made(SelectionRecord, values), int(data["selected_at"])
+
+
+def check_replicas(model: ElasticMixin, *, deadline: bool, reprofile: bool) -> None:
+    """Refuse what one worker or replica cannot decide for all.
+
+    Raises:
+        ValueError: a deadline over several workers, or profiling on several replicas.
+    """
+    strategy = model.distribute_strategy
+    if deadline and replicas.spans_workers(strategy):
+        raise ValueError(
+            "`deadline` must be None over several workers: each has a clock of its own, and all "
+            f"must stop at the same step. Received: {replicas.count(strategy)} replicas in "
+            "several workers. Give `rho` instead."
+        )
+    if reprofile and replicas.count(strategy) > 1:
+        raise ValueError(
+            "`reprofile_every` must be None with several replicas: a profile is measured on one. "
+            f"Received: {replicas.count(strategy)} replicas. Profile each device before."
+        )
+
+
+def _made(kind: Any, values: dict[str, Any]) -> Any:
+    """A dataclass from JSON; lists become arrays, of bool where they hold nothing else."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    known = {name: value for name, value in values.items() if name in names}
+    return kind(
+        **{
+            name: np.array(value) if isinstance(value, list) else value
+            for name, value in known.items()
+        }
+    )

@@ -1,0 +1,122 @@
+"""What the elastic train step costs beside that of plain Keras, and what a new mask costs.
+
+For each model a plain and an elastic copy with all tensors trained are fitted in turn, a few steps
+at a time; the overhead is the median over the rounds of the ratio of their steps. Then the first
+step under a new mask against the following ones, and the switch to a mask whose function is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import harness
+import numpy as np
+import tensorflow as tf
+from bench_time_model import BATCH, CLASSES, MODELS, random_mask
+
+import elastic_tf as et
+from elastic_tf.runs import Column, format_table
+
+ROUNDS, STEPS = 25, 4  # fits of each copy, steps of a fit
+SECONDS = 30.0  # for the rounds of one model
+NEW_MASKS, SWITCHES = 2, 200
+
+
+class StepTimes(tf.keras.callbacks.Callback):
+    """Seconds of each step of a `fit`, by the clock."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.seconds: list[float] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._started = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seconds.append(time.perf_counter() - self._started)
+
+
+def main() -> dict[str, Any]:
+    """Measure all models, print a table."""
+    results = {name: measure(name, alpha, size) for name, alpha, size in MODELS}
+    rows = [{"model": name, **data} for name, data in results.items()]
+    print(format_table(rows, COLUMNS))
+    return results
+
+
+def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
+    """Overhead, new mask and cached switch of one model."""
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(0)
+    options = {"classes": CLASSES, "input_size": size, "alpha": alpha, "weights": None}
+    plain = et.zoo.build(name, **options)
+    plain.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss(), metrics=["accuracy"])
+    elastic = harness.compiled(et.zoo.build(name, **options), "sgdw", 1e-4)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
+    data = tf.data.Dataset.from_tensors((x, rng.integers(0, CLASSES, BATCH))).repeat()
+
+    first = [fit(model, data)[0] for model in (plain, elastic)]
+    steps: list[list[float]] = []
+    started = time.perf_counter()
+    while len(steps) < ROUNDS and (len(steps) < 5 or time.perf_counter() - started < SECONDS):
+        pair = (plain, elastic) if len(steps) % 2 else (elastic, plain)  # no one is always first
+        seconds = {id(model): float(np.median(fit(model, data)[1:])) for model in pair}
+        steps.append([seconds[id(plain)], seconds[id(elastic)]])
+    ratios = np.array([mine / theirs for theirs, mine in steps])
+
+    masks = [random_mask(rng, len(elastic.tensors)) for _ in range(NEW_MASKS)]
+    new = [new_mask(elastic, data, mask) for mask in masks]
+    return {
+        "tensors": len(elastic.tensors),
+        "rounds": len(steps),
+        "seconds_plain": float(np.median([pair[0] for pair in steps])),
+        "seconds_elastic": float(np.median([pair[1] for pair in steps])),
+        "overhead": float(np.median(ratios)) - 1.0,
+        "spread": float(np.subtract(*np.quantile(ratios, (0.75, 0.25)))) / 2,
+        "ratios": ratios,
+        "first_step_plain": first[0],
+        "first_step_elastic": first[1],
+        "new_mask_seconds": float(np.median(new)),
+        "cached_switch_ms": 1e3 * cached_switch(elastic, masks),
+    }
+
+
+def fit(model: tf.keras.Model, data: tf.data.Dataset) -> list[float]:
+    """Seconds of the steps of one short `fit`."""
+    times = StepTimes()
+    model.fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[times])
+    return times.seconds
+
+
+def new_mask(model: et.ElasticModel, data: tf.data.Dataset, mask: np.ndarray) -> float:
+    """Seconds of the first step under `mask` beyond those that follow."""
+    model.set_mask(mask)
+    first, *later = fit(model, data)
+    traces = model.train_function.experimental_get_tracing_count()
+    if traces != 1:
+        raise RuntimeError(f"A new mask must cost one trace. Received: {traces} traces.")
+    return first - float(np.median(later))
+
+
+def cached_switch(model: et.ElasticModel, masks: list[np.ndarray]) -> float:
+    """Median seconds of a switch between masks whose functions are kept."""
+    seconds = []
+    for k in range(SWITCHES):
+        started = time.perf_counter()
+        model.set_mask(masks[k % len(masks)])
+        seconds.append(time.perf_counter() - started)
+    return float(np.median(seconds))
+
+
+COLUMNS = (
+    Column("model", "model"),
+    Column("tensors", "N", "d"),
+    Column("seconds_plain", "Keras s per step", ".4f"),
+    Column("seconds_elastic", "elastic s per step", ".4f"),
+    Column("overhead", "overhead", "+.2%"),
+    Column("spread", "spread", ".2%"),
+    Column("first_step_plain", "Keras first step s", ".2f"),
+    Column("new_mask_seconds", "new mask s", ".2f"),
+    Column("cached_switch_ms", "kept mask ms", ".3f"),
+)
