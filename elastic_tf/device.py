@@ -10,13 +10,16 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
+from elastic_tf.runtime import RuntimeSettings
+
 
 def describe_device() -> dict[str, Any]:
     """The device and the settings that step times depend on, as JSON values.
 
     Returns:
         `name`: the first GPU's name if TensorFlow sees one, else the processor's; `kind`: "gpu" or
-        "cpu"; `cores`; `inter_op_threads` and `intra_op_threads` (0: TensorFlow chooses);
+        "cpu"; `cores`; `inter_op_threads` and `intra_op_threads`, as set in the program or in the
+        environment (0: TensorFlow chooses);
         `onednn`: whether oneDNN's kernels are on; `xla`: whether the compiler clusters ops by
         itself; `tensorflow`: its version; `system`.
     """
@@ -24,12 +27,14 @@ def describe_device() -> dict[str, Any]:
     name = _processor()
     if gpus:
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", gpus[0].name)
+    asked = RuntimeSettings.of_environment()
+    threads = tf.config.threading
     return {
         "name": name,
         "kind": "gpu" if gpus else "cpu",
         "cores": os.cpu_count() or 1,
-        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
-        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "inter_op_threads": threads.get_inter_op_parallelism_threads() or asked.inter_op_threads,
+        "intra_op_threads": threads.get_intra_op_parallelism_threads() or asked.intra_op_threads,
         "onednn": bool(_pywrap_util_port.IsMklEnabled()),
         "xla": bool(tf.config.optimizer.get_jit()),
         "tensorflow": tf.__version__,

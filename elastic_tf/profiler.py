@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import datetime
 import math
-import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
+from elastic_tf import differences, optimizers
 from elastic_tf.device import describe_device
 from elastic_tf.folding import dependency_sets, fold, forward_surplus, members
+from elastic_tf.runtime import RuntimeSettings
 from elastic_tf.state import kept
+from elastic_tf.stopwatch import as_batch, ratio_uncertainty, time_in_turn
 from elastic_tf.timing import DependencySet, TimingProfile, optimizer_name, tensor_specs
-from elastic_tf.trace import StepFunction, StepTrace, trace_step
+from elastic_tf.trace import StepFunction, StepTrace, compiled_by_xla, trace_step
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
 
-_MICROSECONDS = 1e6  # in a second
-_BUSY = 1.5  # times the median: a step that took longer shared the machine
 _PROFILED = 10  # steps under the profiler, at most
-_PATIENCE = 4  # times the repeats asked for: rounds measured before busy ones are accepted
 _AT_MOST = 0.95  # of the full step: what is believed of a forward pass
+_LEAST_ATTRIBUTED = 0.9  # of the time outside the forward pass, for op times to be believed
+_AS_THEY_ARE = differences.Fit((1.0,) * 2 * differences.SEGMENTS, 0.0)
 
 
 def profile_model(
@@ -37,6 +37,7 @@ def profile_model(
     sample_weight: Any = None,
     repeats: int = 10,
     time_limit: float | None = None,
+    calibrate: bool = True,
 ) -> TimingProfile:
     """Measure what training each tensor of `model` costs on this device.
 
@@ -44,8 +45,10 @@ def profile_model(
     statistics, metrics and random generators are as before, bit for bit.
 
     The op times of a full step and of a step that trains nothing come from the TensorFlow
-    profiler and are put onto the tensors by data flow; together they are scaled to the difference
-    of the two steps by the clock, timed in turn.
+    profiler and are put onto the tensors by data flow. The clock times these two steps and, to
+    calibrate, steps under seven more masks, all in turn: they correct what op times cannot tell
+    (see `elastic_tf.differences`), and stand alone where ops cannot be seen, because XLA compiles
+    the step or the device tells the profiler nothing.
 
     Args:
         model: compiled elastic model; the optimizer's update is part of the step.
@@ -54,29 +57,43 @@ def profile_model(
         sample_weight: weights of the samples, if training has them.
         repeats: timed steps of each kind; the times are medians.
         time_limit: stop timing after this many seconds, but not before 3 steps of each kind.
+        calibrate: False leaves out the seven masks: a quarter of the time, and less exact.
 
     Returns:
         The profile, with times in microseconds per step.
 
     Raises:
-        ValueError: the model is not compiled or has no trainable tensor, the loss is not finite or
-            `repeats` is below 1.
+        ValueError: the model is not compiled, refuses the batch or has no trainable tensor, the
+            loss is not one finite number, or an argument is out of range.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 3.2 and 5.
     """
-    profiler = Profiler(model, x, y, sample_weight=sample_weight)
+    profiler = Profiler(
+        model, x, y, sample_weight=sample_weight, calibration=None if calibrate else ()
+    )
     return profiler.measure(repeats=repeats, time_limit=time_limit)
 
 
 class Profiler:
     """The full and the frozen step of a model, traced once, to be measured again and again.
 
-    Args as in `profile_model`.
+    Args:
+        model, x, y, sample_weight: as in `profile_model`.
+        calibration: of an earlier profile of this model, for the masks take most of the time; empty
+            for none. None: found at the first measurement and kept.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5.4 (profiling during training).
     """
 
-    def __init__(self, model: ElasticModel, x: Any, y: Any, *, sample_weight: Any = None) -> None:
+    def __init__(
+        self,
+        model: ElasticModel,
+        x: Any,
+        y: Any,
+        *,
+        sample_weight: Any = None,
+        calibration: Sequence[float] | None = None,
+    ) -> None:
         if not hasattr(model, "tensors"):
             raise TypeError(
                 f"`model` must be an elastic model. Received: {type(model).__name__}. Make one with"
@@ -87,94 +104,132 @@ class Profiler:
                 f"The model must be compiled. Received: model '{model.name}' without an optimizer."
                 " Call model.compile(optimizer=..., loss=...): the update is part of the step."
             )
+        if calibration and len(calibration) != len(_AS_THEY_ARE.factors):
+            raise ValueError(
+                f"`calibration` must hold {len(_AS_THEY_ARE.factors)} factors. Received: "
+                f"{calibration!r}."
+            )
         self.model = model
-        self._data = tf.nest.map_structure(
-            tf.convert_to_tensor, (x, y) if sample_weight is None else (x, y, sample_weight)
-        )
-        count = len(model.tensors)
+        self._data = as_batch(x, y, sample_weight)
+        self._calibration: differences.Fit | None = None
+        if calibration is not None:
+            factors = tuple(calibration)
+            self._calibration = differences.Fit(factors, 0.0) if factors else _AS_THEY_ARE
         optimizers.build(model.optimizer, model.trainable_variables)
-        self._full = StepFunction(model, np.ones(count, bool))
-        self._forward = StepFunction(model, np.zeros(count, bool))
+        every = np.ones(len(model.tensors), bool)
+        self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
+        self._timed = self._seen
+        if compiled_by_xla(model):
+            self._timed = [StepFunction(model, mask) for mask in (every, ~every)]
 
     def measure(self, *, repeats: int = 10, time_limit: float | None = None) -> TimingProfile:
         """A profile of the device as it is now; the first call also traces."""
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
             raise ValueError(f"`repeats` must be an integer of at least 1. Received: {repeats!r}.")
-        runs = (self._full, self._forward)
-        with kept(self.model, (run.graph(self._data) for run in runs)):
-            self._forward.untimed(self._data)
-            _check_loss(self._forward(self._data))
-            self._full.untimed(self._data)
+        with kept(self.model, self._graphs((*self._seen, *self._timed))):
+            for run in (*reversed(self._seen), *self._timed):
+                run.warm_up(self._data)
+                _check_loss(run(self._data))
             profiled = min(repeats, _PROFILED)
-            trace_forward = trace_step(self._forward, self._data, repeats=profiled)
-            trace = trace_step(self._full, self._data, repeats=profiled)
-            steps = _time_in_turn(runs, self._data, repeats, time_limit)
-        return _assemble(self.model, self._data, trace, trace_forward, steps)
+            traces = [trace_step(run, self._data, repeats=profiled) for run in self._seen]
+        parts = differences.segments(_expected(traces[0]), len(self.model.tensors))
+        masks = differences.chosen_masks(parts) if self._calibration is None else []
+        runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
+        with kept(self.model, self._graphs(runs)):
+            for run in runs:
+                run.warm_up(self._data)
+            steps = time_in_turn(runs, self._data, repeats=repeats, time_limit=time_limit)
+
+        t_full, t_forward = _split(steps, _op_ratio(*traces))
+        expected, share = _attributed(*traces, t_full, t_forward)
+        if self._calibration is None:
+            ratios = np.median(steps[:, 2:] / steps[:, :1], axis=0)
+            self._calibration = differences.fit(
+                expected, parts, np.array(masks), ratios, t_forward / t_full
+            )
+        times = differences.corrected(expected, parts, self._calibration.factors)
+        return self._profile(times, steps, t_full, t_forward, share, len(traces[0].nodes))
+
+    def _graphs(self, runs: Sequence[StepFunction]) -> Iterator[Any]:
+        """The graphs of step functions, traced when asked for."""
+        for run in runs:
+            try:
+                graph = run.graph(self._data)
+            except (ValueError, TypeError) as error:
+                shapes = [str(tuple(part.shape)) for part in tf.nest.flatten(self._data)]
+                raise ValueError(
+                    "The model cannot be trained on the batch. Received: shapes "
+                    f"{', '.join(shapes)}. {error}"
+                ) from error
+            yield graph
+
+    def _method(self, share: float) -> tuple[str, str]:
+        """How the times were found, and why not from op times."""
+        if compiled_by_xla(self.model):
+            return "differences", "XLA compiles the step into one kernel"
+        if share < _LEAST_ATTRIBUTED:
+            return "differences", f"the profiler tells of {share:.0%} of the backward time"
+        return ("calibrated" if self._calibration != _AS_THEY_ARE else "profiler"), ""
+
+    def _profile(
+        self,
+        times: dict[int, float],
+        steps: np.ndarray,
+        t_full: float,
+        t_forward: float,
+        share: float,
+        op_count: int,
+    ) -> TimingProfile:
+        """The profile, with set times that add up to the rest of the full step."""
+        low, high = np.quantile(steps[:, 0], (0.25, 0.75))
+        scale = (t_full - t_forward) / sum(times.values())
+        inputs = tf.nest.flatten(self._data[0])
+        method, note = self._method(share)
+        return TimingProfile(
+            t_forward=t_forward,
+            sets=tuple(
+                DependencySet(members(bits), time * scale)
+                for bits, time in sorted(times.items(), key=lambda item: members(item[0]))
+            ),
+            count=len(self.model.tensors),
+            tensors=tensor_specs(self.model),
+            op_count=op_count,
+            input_shape=tuple(tuple(part.shape[1:]) for part in inputs),
+            batch_size=int(inputs[0].shape[0]),
+            optimizer=optimizer_name(self.model),
+            device=describe_device(),
+            settings=RuntimeSettings.of_environment(xla=compiled_by_xla(self.model)),
+            method=method,
+            note=note,
+            calibration=self._calibration.factors,
+            repeats=len(steps),
+            spread=float((high - low) / (2 * t_full)),
+            uncertainty=ratio_uncertainty(steps) + self._calibration.residual,
+            share_attributed=share,
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        )
 
 
-def _assemble(
-    model: ElasticModel, data: Any, trace: StepTrace, trace_forward: StepTrace, steps: np.ndarray
-) -> TimingProfile:
-    """Put the op times onto the tensors and scale them to the clock."""
-    t_full, t_forward = _split(steps, trace, trace_forward)
+def _expected(trace: StepTrace) -> dict[int, float]:
+    """Time by bit set; where there are no op times, each op counts alike."""
+    sets, _ = dependency_sets(trace)
+    return fold(trace.times or dict.fromkeys(sets, 1.0), sets)
+
+
+def _attributed(
+    trace: StepTrace, trace_forward: StepTrace, t_full: float, t_forward: float
+) -> tuple[dict[int, float], float]:
+    """Op times put onto the tensors, and the share of the backward time that belongs to some."""
+    if not (trace.times and trace_forward.times):
+        return _expected(trace), 0.0
     trace = trace.scaled_to(t_full)
-    trace_forward = trace_forward.scaled_to(t_forward)
     sets, in_forward = dependency_sets(trace)
-    set_times = fold(trace.times, sets)
-    for bits, surplus in forward_surplus(trace, trace_forward, sets, in_forward).items():
-        set_times[bits] = max(set_times.get(bits, 0.0) + surplus, 0.0)
-    scale = (t_full - t_forward) / sum(set_times.values())
-
-    backward_time = sum(time for name, time in trace.times.items() if name in sets)
-    low, high = np.quantile(steps[:, 0], (0.25, 0.75))
-    return TimingProfile(
-        t_forward=t_forward,
-        sets=tuple(
-            DependencySet(members(bits), time * scale)
-            for bits, time in sorted(set_times.items(), key=lambda item: members(item[0]))
-        ),
-        count=len(model.tensors),
-        tensors=tensor_specs(model),
-        op_count=len(trace.nodes),
-        input_shape=tuple(tuple(part.shape[1:]) for part in tf.nest.flatten(data[0])),
-        batch_size=int(tf.nest.flatten(data[0])[0].shape[0]),
-        optimizer=optimizer_name(model),
-        device=describe_device(),
-        method="profiler",
-        repeats=len(steps),
-        spread=float((high - low) / (2 * t_full)),
-        share_attributed=backward_time / (backward_time + trace.time_unmatched),
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    )
-
-
-def measure_ratios(
-    model: ElasticModel, x: Any, y: Any, masks: Sequence[np.ndarray], *, repeats: int = 10
-) -> list[float]:
-    """Step time under each mask / full step time, timed in turn; leaves nothing behind.
-
-    Args:
-        model: compiled elastic model.
-        x: inputs of one batch.
-        y: targets of that batch.
-        masks: True where a tensor is trained; each bool, shape (N,), forward order.
-        repeats: timed steps of each kind.
-
-    Returns:
-        For each mask the median of the ratios of neighbouring steps.
-    """
-    data = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
-    optimizers.build(model.optimizer, model.trainable_variables)
-    full = StepFunction(model, np.ones(len(model.tensors), bool))
-    ratios = []
-    for mask in masks:
-        runs = (full, StepFunction(model, mask))
-        with kept(model, [run.graph(data) for run in runs]):
-            for run in runs * 3:  # the first steps allocate and fill caches
-                run(data)
-            steps = _time_in_turn(runs, data, repeats, None)
-        ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
-    return ratios
+    times = fold(trace.times, sets)
+    surplus = forward_surplus(trace, trace_forward.scaled_to(t_forward), sets, in_forward)
+    for bits, time in surplus.items():
+        times[bits] = max(times.get(bits, 0.0) + time, 0.0)
+    backward = sum(time for name, time in trace.times.items() if name in sets)
+    return times, backward / (backward + trace.time_unmatched)
 
 
 def _check_loss(loss: float) -> None:
@@ -185,28 +240,13 @@ def _check_loss(loss: float) -> None:
         )
 
 
-def _time_in_turn(
-    runs: tuple[StepFunction, ...], data: Any, repeats: int, time_limit: float | None
-) -> np.ndarray:
-    """Microseconds of each step function, one after the other; shape (rounds, functions).
-
-    In turn, because the speed of a shared machine drifts: a ratio of neighbours holds. Rounds in
-    which the machine was busy with something else are measured again.
-    """
-    started = time.perf_counter()
-    rounds: list[list[float]] = []
-    quiet = np.zeros((0, len(runs)))
-    while len(quiet) < repeats and len(rounds) < _PATIENCE * repeats:
-        rounds.append([_MICROSECONDS * _seconds(run, data) for run in runs])
-        times = np.array(rounds)
-        quiet = times[(times <= _BUSY * np.median(times, axis=0)).all(axis=1)]
-        spent = time.perf_counter() - started
-        if time_limit is not None and spent > time_limit and len(quiet) >= 3:
-            break
-    return quiet
+def _op_ratio(trace: StepTrace, trace_forward: StepTrace) -> float:
+    """Forward pass / full step by the op times alone; 1/3, as in the paper, without any."""
+    full, forward = (sum(t.times.values()) for t in (trace, trace_forward))
+    return min(forward / full, _AT_MOST) if full and forward else 1 / 3
 
 
-def _split(steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace) -> tuple[float, float]:
+def _split(steps: np.ndarray, op_ratio: float) -> tuple[float, float]:
     """t_full and t_forward by the clock.
 
     Where the noise of the clock is larger than the backward pass, the op times give the ratio.
@@ -214,7 +254,7 @@ def _split(steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace) -> tup
     t_full = float(np.median(steps[:, 0]))
     ratio = float(np.median(steps[:, 1] / steps[:, 0]))
     if ratio >= 1.0:
-        ratio = min(sum(trace_forward.times.values()) / sum(trace.times.values()), _AT_MOST)
+        ratio = op_ratio
         warnings.warn(
             f"The machine is too busy to tell the forward pass from the full step ({t_full:.0f} "
             "microseconds) by the clock; the profile rests on op times alone. Measure again with "
@@ -222,9 +262,3 @@ def _split(steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace) -> tup
             stacklevel=3,
         )
     return t_full, ratio * t_full
-
-
-def _seconds(run: StepFunction, data: Any) -> float:
-    started = time.perf_counter()
-    run(data)
-    return time.perf_counter() - started

@@ -12,6 +12,16 @@ import tensorflow as tf
 
 # Ops that only look at a variable; anything else counts as writing to it.
 READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
+# Ops that change what is no variable and has no way back.
+_LASTING = frozenset(
+    {
+        "LookupTableInsertV2",
+        "LookupTableRemoveV2",
+        "LookupTableImportV2",
+        "QueueEnqueueV2",
+        "QueueDequeueV2",
+    }
+)
 
 
 @contextmanager
@@ -25,6 +35,9 @@ def kept(model: tf.keras.Model, graphs: Iterable[Any]) -> Iterator[None]:
     Args:
         model: the model the functions belong to.
         graphs: FuncGraphs of the functions that will run inside.
+
+    Raises:
+        ValueError: a graph changes a table or a queue, which cannot be put back.
     """
     with host_generators_kept(model):
         values = {}
@@ -62,6 +75,13 @@ def host_generators_kept(model: tf.keras.Model) -> Iterator[None]:
 def _written(graph: Any) -> Iterator[tuple[tf.Tensor, tf.DType]]:
     """Handle and dtype of the variables that a traced function writes to."""
     for handle, inside in graph.captures:
+        lasting = sorted({op.type for op in inside.consumers()} & _LASTING)
+        if lasting:
+            raise ValueError(
+                "A training step may change variables only, for it is tried and taken back. "
+                f"Received: the op {lasting[0]} on '{handle}'. Keep that state in a tf.Variable, "
+                "or change it outside the step."
+            )
         about = getattr(handle, "_handle_data", None)
         if handle.dtype != tf.resource or about is None or not about.is_set:
             continue  # a value, a table or an iterator, not a variable

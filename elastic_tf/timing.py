@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from elastic_tf import timing_file
 from elastic_tf.device import describe_device
+from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 from elastic_tf.timing_file import DependencySet, TensorSpec
 
 
@@ -34,9 +35,17 @@ class TimingProfile:
         batch_size: samples in a step.
         optimizer: class name of the optimizer, whose update is part of the step.
         device: what `describe_device` said where it was measured.
-        method: "profiler" (op times, scaled to the clock) or "table" (given by hand).
+        settings: the runtime settings it was measured under, for training to use as well.
+        trials: the settings tried when these were chosen.
+        method: "calibrated" (op times corrected by steps under a few masks), "profiler" (op times
+            scaled to the full step and the forward pass), "differences" (steps under a few masks
+            alone) or "table" (given by hand).
+        note: why the method was differences.
+        calibration: the factors of the correction; see `elastic_tf.differences`.
         repeats: timed steps behind each median.
         spread: relative half-width of the middle half of the measured full step times.
+        uncertainty: how far the ratio of forward pass and full step may be off: half-width of its
+            95 % interval, and what differences leave unexplained.
         share_attributed: share of the measured op time outside the forward pass that belongs to a
             dependency set.
         created: date and time, ISO 8601.
@@ -53,9 +62,14 @@ class TimingProfile:
     batch_size: int = 0
     optimizer: str = ""
     device: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: RuntimeSettings = RuntimeSettings()
+    trials: tuple[SettingsTrial, ...] = ()
     method: str = "table"
+    note: str = ""
+    calibration: tuple[float, ...] = ()
     repeats: int = 0
     spread: float = 0.0
+    uncertainty: float = 0.0
     share_attributed: float = 1.0
     created: str = ""
 
@@ -255,6 +269,13 @@ class TimingProfile:
                 "ratio may be off. " + timing_file.REMEASURE,
                 stacklevel=3,
             )
+        told = ", ".join(self._other_settings(model, here)) if self.tensors and there else ""
+        if told:
+            warnings.warn(
+                f"The profile was measured under other settings than this program's: {told} here. "
+                "Set them alike (elastic_tf.runtime), or measure again.",
+                stacklevel=3,
+            )
         optimizer = optimizer_name(model)
         if self.optimizer and optimizer != self.optimizer:
             warnings.warn(
@@ -262,6 +283,15 @@ class TimingProfile:
                 f"{optimizer}: the time of the update differs. " + timing_file.REMEASURE,
                 stacklevel=3,
             )
+
+    def _other_settings(self, model: Any, here: Mapping[str, Any]) -> list[str]:
+        """Runtime settings that differ between the profile and this program, in words."""
+        pairs = {
+            key: (self.device.get(key), here[key])
+            for key in ("onednn", "inter_op_threads", "intra_op_threads")
+        }
+        pairs["xla"] = (self.settings.xla, bool(getattr(model, "_jit_compile", False)))
+        return [f"{key}={a} against {b}" for key, (a, b) in pairs.items() if a != b]
 
     @cached_property
     def _members(self) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from elastic_tf.files import write_json
+from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 
 SCHEMA_VERSION = 1
 REMEASURE = (
@@ -16,6 +18,7 @@ REMEASURE = (
     "if it is one of the zoo."
 )
 _MAX_TENSORS = 100_000  # a file that claims more is not a profile
+_MAX_THREADS = 4096
 
 
 class TensorSpec(NamedTuple):
@@ -48,6 +51,8 @@ def write(path: str | Path, fields: dict[str, Any]) -> None:
         "schema_version": SCHEMA_VERSION,
         "tensors": [spec._asdict() for spec in fields["tensors"]],
         "sets": [{"tensors": _ranges(s.tensors), "time": s.time} for s in fields["sets"]],
+        "settings": dataclasses.asdict(fields["settings"]),
+        "trials": [dataclasses.asdict(trial) for trial in fields["trials"]],
     }
     write_json(path, data)
 
@@ -103,9 +108,24 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
         "batch_size": field.integer("batch_size", 0, 10**9),
         "optimizer": field.text(data, "optimizer"),
         "device": field.mapping("device"),
+        "settings": field.settings(data.get("settings"), "settings"),
+        "trials": tuple(
+            SettingsTrial(
+                field.settings(item.get("settings"), "trials"),
+                field.optional_number(item.get("step"), "trials"),
+                field.optional_number(item.get("ratio"), "trials"),
+                field.text(item, "trials", "error"),
+            )
+            for item in field.objects("trials", optional=True)
+        ),
         "method": field.text(data, "method"),
+        "note": field.text(data, "note"),
+        "calibration": tuple(
+            field.number(factor, "calibration") for factor in field.items("calibration")
+        ),
         "repeats": field.integer("repeats", 0, 10**9),
         "spread": field.number(data.get("spread"), "spread"),
+        "uncertainty": field.number(data.get("uncertainty"), "uncertainty"),
         "share_attributed": field.number(data.get("share_attributed"), "share_attributed"),
         "created": field.text(data, "created"),
     }
@@ -132,6 +152,21 @@ class _Fields:
         if not real or not math.isfinite(value) or value < 0:
             self.refuse(name, f"{value!r}, not a finite number of at least 0")
         return float(value)
+
+    def optional_number(self, value: Any, name: str) -> float | None:
+        return None if value is None else self.number(value, name)
+
+    def settings(self, value: Any, name: str) -> RuntimeSettings:
+        given = value if isinstance(value, dict) else {}
+        threads = [given.get(key) for key in ("inter_op_threads", "intra_op_threads")]
+        if (
+            given.keys() != {f.name for f in dataclasses.fields(RuntimeSettings)}
+            or given["onednn"] not in (None, True, False)
+            or not isinstance(given["xla"], bool)
+            or not all(type(n) is int and 0 <= n <= _MAX_THREADS for n in threads)
+        ):
+            self.refuse(name, f"the settings {value!r}")
+        return RuntimeSettings(**given)
 
     def integer(self, name: str, low: int, high: int) -> int:
         value = self.data.get(name)

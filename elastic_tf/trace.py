@@ -92,13 +92,19 @@ class StepFunction:
     Args:
         model: compiled elastic model.
         mask: True where a tensor is trained; bool, shape (N,). All False: the forward pass.
+        jit_compile: whether XLA compiles the step; its ops cannot be seen then. None: as the model
+            was compiled.
     """
 
-    def __init__(self, model: ElasticMixin, mask: np.ndarray) -> None:
+    def __init__(
+        self, model: ElasticMixin, mask: np.ndarray, *, jit_compile: bool | None = None
+    ) -> None:
         self.model = model
         self.mask = np.array(mask, bool)
-        self._function = tf.function(self._step)
+        self.jit_compile = compiled_by_xla(model) if jit_compile is None else jit_compile
+        self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
         self._untimed: StepTrace | None = None
+        self._is_warm = False
 
     def __call__(self, data: Any) -> float:
         """Run one step and wait for it; returns the loss."""
@@ -117,11 +123,26 @@ class StepFunction:
                 self(data)
         return self._untimed
 
+    def warm_up(self, data: Any) -> None:
+        """Trace, compile, and run the first steps, unless that was done."""
+        if not self.jit_compile:
+            self.untimed(data)
+        elif not self._is_warm:
+            for _ in range(1 + _WARM_UP):
+                self(data)
+        self._is_warm = True
+
     def _step(self, data: Any) -> Any:
         selected = [v for v, on in zip(self.model.tensors, self.mask) if on]
         step, gradients = self.model.gradients(data, selected)
+        if step.loss.shape.rank:
+            raise ValueError(
+                f"The loss must be one number. Received: a loss of shape {step.loss.shape}. Take "
+                "its mean."
+            )
         optimizers.apply_selected(self.model.optimizer, gradients, selected)
-        return step.loss, self.model.finish(step), gradients
+        # what a compiled step returns it must also write to memory
+        return step.loss, self.model.finish(step), () if self.jit_compile else gradients
 
     def _executed_graph(self, data: Any) -> Any:
         """The GraphDef that TensorFlow executes; told only at a function's first call."""
@@ -193,6 +214,11 @@ def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarr
     names = np.array([event.name for event in events], object)
     spans = np.array([event[1:] for event in events], np.float64).reshape(-1, 2)
     return names, spans
+
+
+def compiled_by_xla(model: ElasticMixin) -> bool:
+    """Whether the model was compiled with `jit_compile=True`."""
+    return bool(getattr(model, "_jit_compile", False))
 
 
 def wall_clock_shares(spans: np.ndarray) -> np.ndarray:

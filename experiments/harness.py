@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.profiler import measure_ratios
 from elastic_tf.runs import Run, peak_memory_bytes
+from elastic_tf.stopwatch import measure_ratios
 
 
 class TrainingClock(tf.keras.callbacks.Callback):
@@ -84,10 +84,17 @@ def loss() -> tf.keras.losses.Loss:
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def compiled(model: tf.keras.Model, optimizer: str, learning_rate: Any) -> et.ElasticModel:
+def compiled(
+    model: tf.keras.Model, optimizer: str, learning_rate: Any, *, xla: bool = False
+) -> et.ElasticModel:
     """An elastic model that shares the weights of `model`, with a new optimizer."""
     elastic = et.ElasticModel.from_model(model)
-    elastic.compile(et.optimizers.by_name(optimizer, learning_rate), loss(), metrics=["accuracy"])
+    elastic.compile(
+        et.optimizers.by_name(optimizer, learning_rate),
+        loss(),
+        metrics=["accuracy"],
+        jit_compile=xla,
+    )
     return elastic
 
 

@@ -3,28 +3,33 @@
 Example: python profiling/profile_device.py --model mobilenet --alpha 0.75 --input-size 160
 --batch-size 4 --classes 40 --out mobilenet.json
 
-With --list alone it lists the tables that come with the project, with --compare A.json B.json
+First it looks for the runtime settings (oneDNN, threads, XLA) that train the model fastest; the
+profile is measured under them and names them, and training scripts use them. --as-is leaves that
+out. With --list alone it lists the tables that come with the project, with --compare A.json B.json
 alone it prints two profiles of one model side by side.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
 import numpy as np
 import tensorflow as tf
+from profile_text import comparison, listing, report, trial_line
+from settings_search import search
 
 from elastic_tf import plots
 from elastic_tf.commandline import option, parse
-from elastic_tf.runs import Column, format_table
 
 TABLES = Path(__file__).resolve().parent / "tables"
 
@@ -47,6 +52,8 @@ class Settings:
     time_limit: Optional[float] = option(  # noqa: UP045 (read at run time, by 3.9 too)
         None, help="seconds after which no more steps are timed"
     )
+    as_is: bool = option(False, help="do not search settings, measure under the present ones")
+    xla: bool = option(False, help="compile the step with XLA (with --as-is)")
     dearest: int = option(15, help="tensors to print")
     plot: Optional[Path] = option(  # noqa: UP045 (read at run time, by 3.9 too)
         None, help="picture of t_dw and t_dy of each tensor"
@@ -59,83 +66,60 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words == ["--list"]:
         print(listing(TABLES))
     elif words[:1] == ["--compare"] and len(words) == 3:
-        print(comparison(*(et.TimingProfile.load(path) for path in words[1:])))
+        try:
+            print(comparison(*(et.TimingProfile.load(path) for path in words[1:])))
+        except (ValueError, OSError) as error:
+            raise SystemExit(f"These profiles cannot be compared: {error}") from error
     else:
-        measure(parse(Settings, __doc__ or "", words))
+        settings = parse(Settings, __doc__ or "", words)
+        check_writable(settings.out)
+        profile = measure(settings) if settings.as_is else searched(settings, words)
+        print(report(profile, settings.dearest))
+        print(f"Written to {settings.out}")
+        if settings.plot is not None:
+            plots.save(plots.timing_bars(profile), settings.plot)
 
 
-def listing(folder: Path) -> str:
-    """The profiles below a folder, a line each."""
-    rows = []
-    for path in sorted(folder.glob("*/*.json")):
-        profile = et.TimingProfile.load(path)
-        rows.append(
-            {
-                "table": str(path.relative_to(folder)),
-                "device": profile.device.get("name", "-"),
-                "tensors": profile.count,
-                "batch": profile.batch_size,
-                "full": profile.t_full / 1e3,
-                "forward": profile.t_forward / profile.t_full,
-            }
-        )
-    columns = (
-        "table",
-        "device",
-        Column("tensors", "N"),
-        "batch",
-        Column("full", "full step ms", ".1f"),
-        Column("forward", "forward", ".0%"),
+def check_writable(path: Path) -> None:
+    """Refuse, before minutes of measuring, a file that cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise SystemExit(f"--out cannot be written. Received: '{path}': {error}.") from error
+
+
+def searched(settings: Settings, words: Sequence[str]) -> et.TimingProfile:
+    """Search the settings, then measure under the best in a process of its own."""
+    print("Looking for the runtime settings that train fastest ...", flush=True)
+    best, trials = search(words, lambda trial: print(trial_line(trial), flush=True))
+    print(f"Best: {best}. Measuring under it.", flush=True)
+    subprocess.run(
+        [sys.executable, __file__, *words, "--as-is", *["--xla"] * best.xla],
+        env=best.environment(),
+        stdout=subprocess.DEVNULL,
+        check=True,
     )
-    return format_table(rows, columns) if rows else f"No tables in {folder}"
-
-
-def comparison(one: et.TimingProfile, two: et.TimingProfile, dearest: int = 15) -> str:
-    """Two profiles of one model side by side, the tensors with the largest difference in share.
-
-    Raises:
-        ValueError: the profiles are of different models.
-    """
-    if one.tensors != two.tensors:
-        raise ValueError(
-            "Profiles of one model can be compared. Received: profiles of "
-            f"{one.count} and {two.count} tensors that are not the same."
-        )
-    pair = (one, two)
-    ms = [[p.t_forward / 1e3, p.t_dw.sum() / 1e3, p.t_dy.sum() / 1e3, p.t_full / 1e3] for p in pair]
-    lines = [
-        {"part": part, "one": ms[0][k], "two": ms[1][k], "ratio": ms[1][k] / max(ms[0][k], 1e-9)}
-        for k, part in enumerate(("forward", "t_dw", "t_dy", "full step"))
-    ]
-    shares = [(p.t_dw + p.t_dy) / p.t_full for p in pair]
-    moved = np.argsort(-np.abs(shares[1] - shares[0]), kind="stable")[:dearest]
-    tensors = [
-        {
-            "part": one.tensors[k].name if one.tensors else str(k),
-            "one": shares[0][k],
-            "two": shares[1][k],
-            "ratio": shares[1][k] / max(shares[0][k], 1e-9),
-        }
-        for k in moved
-    ]
-    names = [f"{p.device.get('name', '?')} ({p.created[:10]})" for p in pair]
-    times = format_table(lines, _side_by_side("ms per step", ".2f"))
-    parts = format_table(tensors, _side_by_side("share of the full step", ".2%"))
-    return f"A: {names[0]}\nB: {names[1]}\n\n{times}\n\n{parts}"
-
-
-def _side_by_side(title: str, number_format: str) -> tuple[Column, ...]:
-    """Columns that set A beside B."""
-    return (
-        Column("part", title),
-        Column("one", "A", number_format),
-        Column("two", "B", number_format),
-        Column("ratio", "B / A", ".2f"),
-    )
+    profile = dataclasses.replace(et.TimingProfile.load(settings.out), trials=trials)
+    profile.save(settings.out)
+    return profile
 
 
 def measure(settings: Settings) -> et.TimingProfile:
-    """Build the model with random weights, measure, save, print."""
+    """Measure and save, under the settings of this process."""
+    started = time.perf_counter()
+    model, batch = build(settings)
+    profile = et.profile_model(
+        model, *batch, repeats=settings.repeats, time_limit=settings.time_limit
+    )
+    profile.save(settings.out)
+    print(f"Measured in {time.perf_counter() - started:.0f} s")
+    return profile
+
+
+def build(settings: Settings) -> tuple[et.ElasticModel, tuple[Any, Any]]:
+    """The model with random weights, and a batch of noise."""
     model = et.ElasticModel.from_model(
         et.zoo.build(
             settings.model,
@@ -149,54 +133,11 @@ def measure(settings: Settings) -> et.TimingProfile:
         optimizer=et.optimizers.by_name(settings.optimizer, 1e-4),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
+        jit_compile=settings.xla,
     )
     rng = np.random.default_rng(0)
     images = rng.uniform(0, 255, (settings.batch_size, *model.input_shape[1:])).astype(np.float32)
-    labels = rng.integers(0, settings.classes, settings.batch_size)
-
-    started = time.perf_counter()
-    profile = et.profile_model(
-        model, images, labels, repeats=settings.repeats, time_limit=settings.time_limit
-    )
-    seconds = time.perf_counter() - started
-    profile.save(settings.out)
-    print(report(profile, settings.dearest))
-    print(f"Measured in {seconds:.0f} s, written to {settings.out}")
-    if settings.plot is not None:
-        plots.save(plots.timing_bars(profile), settings.plot)
-    return profile
-
-
-def report(profile: et.TimingProfile, dearest: int) -> str:
-    """The tensors that cost most, and how sure the profile is."""
-    cost = profile.t_dw + profile.t_dy
-    rows = [
-        {
-            "tensor": profile.tensors[k].name,
-            "shape": "x".join(map(str, profile.tensors[k].shape)),
-            "t_dw": profile.t_dw[k] / 1e3,
-            "t_dy": profile.t_dy[k] / 1e3,
-            "share": cost[k] / profile.t_full,
-        }
-        for k in np.argsort(cost)[::-1][:dearest]
-    ]
-    columns = (
-        "tensor",
-        "shape",
-        Column("t_dw", "t_dw ms", ".3f"),
-        Column("t_dy", "t_dy ms", ".3f"),
-        Column("share", "of full step", ".1%"),
-    )
-    lines = [
-        format_table(rows, columns),
-        "",
-        f"Device: {profile.device['name']}, {profile.device['cores']} cores",
-        f"Full step {profile.t_full / 1e3:.2f} ms (spread {profile.spread:.0%}), forward pass "
-        f"{profile.t_forward / 1e3:.2f} ms ({profile.t_forward / profile.t_full:.0%})",
-        f"{profile.count} tensors, {len(profile.sets)} dependency sets; "
-        f"{profile.share_attributed:.1%} of the backward time attributed",
-    ]
-    return "\n".join(lines)
+    return model, (images, rng.integers(0, settings.classes, settings.batch_size))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import keras_cv
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from elastic_tf import zoo
 from elastic_tf.model import ElasticModel
 from elastic_tf.profiler import profile_model
 
@@ -79,6 +81,43 @@ def application(name: str, size: int = 32) -> tf.keras.Model:
     return build(include_top=False, weights=None, pooling="avg", input_shape=(size, size, 3))
 
 
+def resnet_v2() -> tf.keras.Model:
+    return with_head(
+        keras_cv.models.ResNetV2Backbone(
+            stackwise_filters=[64, 128, 256, 512],
+            stackwise_blocks=[3, 4, 6, 3],
+            stackwise_strides=[1, 2, 2, 2],
+            include_rescaling=True,
+            input_shape=(32, 32, 3),
+        )
+    )
+
+
+def efficientnet_lite() -> tf.keras.Model:
+    return with_head(
+        keras_cv.models.EfficientNetLiteBackbone(
+            include_rescaling=True,
+            width_coefficient=1.0,
+            depth_coefficient=1.0,
+            stackwise_kernel_sizes=[3, 3, 5, 3, 5, 5, 3],
+            stackwise_num_repeats=[1, 2, 2, 3, 3, 4, 1],
+            stackwise_input_filters=[32, 16, 24, 40, 80, 112, 192],
+            stackwise_output_filters=[16, 24, 40, 80, 112, 192, 320],
+            stackwise_expansion_ratios=[1, 6, 6, 6, 6, 6, 6],
+            stackwise_strides=[1, 2, 2, 2, 1, 2, 1],
+            input_shape=(64, 64, 3),
+        )
+    )
+
+
+def with_head(backbone: tf.keras.Model) -> tf.keras.Model:
+    return tf.keras.Model(backbone.input, L.Dense(3)(L.GlobalAveragePooling2D()(backbone.output)))
+
+
+def vision_transformer(name: str) -> tf.keras.Model:
+    return zoo.build(name, classes=3, input_size=32)
+
+
 SMALL = {
     "shared layer": (shared_layer, 4),
     "python loop": (python_loop, 6),
@@ -96,6 +135,14 @@ LARGE = {
     "MobileNetV3Small": 138,
     "EfficientNetV2B0": 241,
     "DenseNet121": 362,
+}
+
+
+KERAS_CV = {
+    "ResNetV2": (resnet_v2, 192),
+    "EfficientNetLite": (efficientnet_lite, 149),
+    "ViT-Ti/16": (lambda: vision_transformer("vit_ti16"), 200),
+    "ViT-B/16": (lambda: vision_transformer("vit_b16"), 200),
 }
 
 
@@ -127,6 +174,13 @@ def test_every_kind_of_model_is_profiled(name):
 @pytest.mark.parametrize("name", LARGE)
 def test_applications_of_keras_are_profiled(name):
     check(application(name), LARGE[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERAS_CV)
+def test_models_of_keras_cv_are_profiled(name):
+    build, count = KERAS_CV[name]
+    check(build(), count)
 
 
 def test_embedding_is_profiled():

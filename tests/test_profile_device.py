@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import profile_device
+import profile_text
 import pytest
 
 import elastic_tf as et
+from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 from elastic_tf.timing_file import TensorSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
@@ -14,7 +16,7 @@ def test_profile_device_writes_the_profile_that_it_prints(tmp_path, capsys):
     path = tmp_path / "deep" / "mobilenet.json"
     profile_device.main(
         f"--model mobilenet --alpha 0.25 --input-size 32 --batch-size 2 --classes 3 --repeats 3 "
-        f"--dearest 4 --optimizer sgd --out {path} --plot {tmp_path / 'bars.png'}".split()
+        f"--dearest 4 --optimizer sgd --as-is --out {path} --plot {tmp_path / 'bars.png'}".split()
     )
     stored = et.TimingProfile.load(path)
     assert (stored.count, stored.batch_size, stored.input_shape) == (83, 2, ((32, 32, 3),))
@@ -22,7 +24,46 @@ def test_profile_device_writes_the_profile_that_it_prints(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "of the backward time attributed" in printed
     dearest = max(range(83), key=lambda k: stored.t_dw[k] + stored.t_dy[k])
-    assert printed.splitlines()[2].startswith(stored.tensors[dearest].name)
+    assert printed.splitlines()[3].startswith(stored.tensors[dearest].name)
+
+
+@pytest.mark.slow
+def test_profile_device_measures_under_the_best_settings_and_keeps_the_trials(
+    tmp_path, capsys, monkeypatch
+):
+    best = RuntimeSettings(inter_op_threads=1, intra_op_threads=1)
+    trials = (
+        SettingsTrial(best, 2e3, 0.5),
+        SettingsTrial(RuntimeSettings(xla=True), None, None, "no"),
+    )
+
+    def found(words, report):
+        for trial in trials:
+            report(trial)
+        return best, trials
+
+    monkeypatch.setattr(profile_device, "search", found)
+    path = tmp_path / "mobilenet.json"
+    profile_device.main(
+        f"--model mobilenet --alpha 0.25 --input-size 32 --batch-size 2 --classes 3 --repeats 3 "
+        f"--optimizer sgd --out {path}".split()
+    )
+    stored = et.TimingProfile.load(path)
+    assert stored.settings == best
+    assert stored.trials == trials
+    assert stored.device["inter_op_threads"] == 1
+    printed = capsys.readouterr().out
+    assert "0.50 x the defaults, 2.0 ms" in printed
+    assert "failed: no" in printed
+    assert "Best: 1 inter-op threads, 1 intra-op threads" in printed
+
+
+def test_profile_device_refuses_a_file_it_cannot_write_before_it_measures(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match="--out cannot be written. Received: '.*file/p.json'"):
+        profile_device.main(
+            ["--model", "vgg16", "--classes", "3", "--out", str(tmp_path / "file" / "p.json")]
+        )
 
 
 def test_profile_device_names_the_known_models(capsys):
@@ -62,4 +103,4 @@ def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
 def test_compare_refuses_profiles_of_different_models():
     chain = et.TimingProfile.from_chain(t_dw=[1], t_dy=[1], t_forward=1)
     with pytest.raises(ValueError, match="2 and 1 tensors"):
-        profile_device.comparison(table(1.0, "x"), chain)
+        profile_text.comparison(table(1.0, "x"), chain)

@@ -6,6 +6,7 @@ import tensorflow as tf
 from networks import OPTIMIZERS, crossentropy, images, network, values
 
 from elastic_tf import profiler
+from elastic_tf import trace as trace_module
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import state
 from elastic_tf.profiler import profile_model
@@ -33,7 +34,7 @@ def test_profile_model_describes_what_it_measured():
     profile = profile_model(model, *batch(), repeats=3)
     profile.check(model, batch_size=8, input_shape=[(6, 6, 2)])
     assert profile.count == len(model.tensors) == 10
-    assert (profile.batch_size, profile.optimizer, profile.method) == (8, "SGD", "profiler")
+    assert (profile.batch_size, profile.optimizer, profile.method) == (8, "SGD", "calibrated")
     assert profile.repeats == 3
 
 
@@ -91,32 +92,63 @@ def test_profile_model_serves_several_inputs_outputs_and_losses():
     assert profile.input_shape == ((3,), (5,))
 
 
-def test_busy_rounds_are_measured_again(monkeypatch):
-    seconds = iter([1.0, 0.4, 9.0, 0.4, *[1.0, 0.4] * 20])
-    monkeypatch.setattr(profiler, "_seconds", lambda run, data: next(seconds))
-    idle = [lambda data: 0.0] * 2
-    steps = profiler._time_in_turn(idle, None, 4, None)
-    assert steps.tolist() == [[1e6, 0.4e6]] * 4
-
-
 def test_op_times_split_the_step_when_the_clock_cannot():
     def trace(time: float) -> StepTrace:
         return StepTrace({}, {"op": time}, {}, (), (), {}, 0.0)
 
     steps = np.array([[100.0, 101.0], [90.0, 99.0]])
     with pytest.warns(UserWarning, match=r"too busy .* \(95 microseconds"):
-        split = profiler._split(steps, trace(10.0), trace(4.0))
+        split = profiler._split(steps, profiler._op_ratio(trace(10.0), trace(4.0)))
     assert split == (95.0, 38.0)
 
 
-def test_measure_ratios_gives_one_for_each_mask_and_leaves_nothing_behind():
-    model = elastic("adam")
+def test_profile_model_tells_how_uncertain_it_is():
+    assert 0 < profile_model(elastic(), *batch(), repeats=5).uncertainty < 1
+
+
+def test_profile_model_corrects_op_times_by_steps_under_a_few_masks():
+    model = elastic()
+    profile = profile_model(model, *batch(), repeats=3)
+    assert profile.method == "calibrated"
+    assert len(profile.calibration) == 8
+    plain = profile_model(model, *batch(), repeats=3, calibrate=False)
+    assert (plain.method, set(plain.calibration)) == ("profiler", {1.0})
+
+
+def test_profile_model_takes_differences_where_xla_compiles_the_step():
+    model = elastic()
+    model.compile("adam", crossentropy(), jit_compile=True)
     before = values(model.variables)
-    last = np.arange(10) >= 8
-    ratios = profiler.measure_ratios(model, *batch(), [last, np.ones(10, bool)], repeats=3)
-    assert len(ratios) == 2
-    assert all(ratio > 0 for ratio in ratios)
+    profile = profile_model(model, *batch(), repeats=3)
+    assert profile.method == "differences"
+    assert profile.note == "XLA compiles the step into one kernel"
+    assert profile.settings.xla
+    assert profile.t_full == pytest.approx(profile.t_forward + profile.t_backward)
     assert values(model.variables) == before
+    profile.check(model, batch_size=8)
+
+
+def test_profile_model_takes_differences_where_the_profiler_yields_nothing(monkeypatch):
+    nothing = (np.array([], object), np.zeros((0, 2)))
+    monkeypatch.setattr(trace_module, "_profile", lambda run, repeats: nothing)
+    profile = profile_model(elastic(), *batch(), repeats=3)
+    assert (profile.method, profile.share_attributed) == ("differences", 0.0)
+    assert profile.note == "the profiler tells of 0% of the backward time"
+    assert profile.t_full > profile.t_forward
+
+
+def test_profiler_finds_its_calibration_once():
+    instance = profiler.Profiler(elastic(), *batch())
+    one, two = instance.measure(repeats=3), instance.measure(repeats=3)
+    assert one.calibration == two.calibration
+
+
+def test_profiler_takes_over_the_calibration_of_an_earlier_profile(monkeypatch):
+    model = elastic()
+    factors = tuple(float(k) for k in range(1, 9))
+    monkeypatch.setattr(profiler.differences, "chosen_masks", lambda parts: pytest.fail("timed"))
+    profile = profiler.Profiler(model, *batch(), calibration=factors).measure(repeats=3)
+    assert profile.calibration == factors
 
 
 def test_profile_model_stops_at_the_time_limit():
@@ -144,3 +176,41 @@ def test_profile_model_raises_when_the_loss_is_not_finite():
     x, y = batch()
     with pytest.raises(ValueError, match="Received: loss=nan"):
         profile_model(elastic(), x * np.nan, y, repeats=2)
+
+
+def test_profiler_raises_when_the_calibration_is_of_another_length():
+    with pytest.raises(ValueError, match=r"8 factors. Received: \[1.0\]"):
+        profiler.Profiler(elastic(), *batch(), calibration=[1.0])
+
+
+def test_profile_model_raises_when_the_model_refuses_the_batch():
+    x, y = batch()
+    with pytest.raises(ValueError, match=r"Received: shapes \(8, 5, 6, 2\), \(8,\)"):
+        profile_model(elastic(), x[:, :5], y)
+
+
+def test_profile_model_raises_when_the_loss_is_not_one_number():
+    class PerSample(ElasticModel):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+            return tf.keras.losses.sparse_categorical_crossentropy(y, y_pred)
+
+    inputs = network()
+    model = PerSample(inputs.inputs, inputs.outputs)
+    model.compile("sgd")
+    with pytest.raises(ValueError, match=r"one number. Received: a loss of shape \(8,\)"):
+        profile_model(model, *batch())
+
+
+def test_profile_model_raises_when_the_model_holds_state_that_cannot_be_put_back():
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+
+    class Counting(ElasticModel):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+            table.insert(tf.constant([1], tf.int64), tf.constant([1], tf.int64))
+            return super().compute_loss(x, y, y_pred, sample_weight)
+
+    inputs = network()
+    model = Counting(inputs.inputs, inputs.outputs)
+    model.compile("sgd", crossentropy())
+    with pytest.raises(ValueError, match="Received: the op LookupTableInsertV2"):
+        profile_model(model, *batch())
