@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Union
 
 from elastic_tf.selection import check_rho
@@ -21,6 +21,11 @@ Rho = Union[float, Callable[[int], float]]
 
 # A profile whose savings are delivered to less than a fifth, or twice over, is not of this device.
 _LEAST_DELIVERED, _MOST_DELIVERED = 0.2, 2.0
+_NEIGHBOURS = 3  # steps that a full step is held against: those right before it
+# Steps between two full steps; after the first six steps Keras 2.15 looks for slow callbacks.
+_APART = 5
+_RECENT = 12  # steps that tell the present speed
+_MOVED = 0.15  # relative change of it by which full steps timed before are out of date
 
 
 def rho_at(rho: Rho, epoch: int) -> float:
@@ -96,73 +101,108 @@ class RatioControl:
     a full step. Both times of the achieved ratio are measured now, so that a device that slows down
     as a whole changes nothing.
 
+    Full steps are timed now and then among the others, and the ratio is that of neighbours: the
+    speed of a shared device drifts by more than what is measured.
+
     Args:
         band: relative distance from `rho` within which the achieved ratio counts as kept.
         smoothing: weight of a new observation of the share delivered, in (0, 1].
         window: steps whose median counts.
+        enough: full steps after which the achieved ratio is believed.
+        every: steps after which a full step is timed although nothing has moved.
     """
 
-    def __init__(self, *, band: float = 0.05, smoothing: float = 0.5, window: int = 50) -> None:
+    def __init__(
+        self,
+        *,
+        band: float = 0.05,
+        smoothing: float = 0.5,
+        window: int = 50,
+        enough: int = 5,
+        every: int = 200,
+    ) -> None:
         for name, value in (("band", band), ("smoothing", smoothing)):
-            if not 0.0 < value <= 1.0:
+            if isinstance(value, bool) or not 0.0 < value <= 1.0:
                 raise ValueError(f"`{name}` must be in (0, 1]. Received: {name}={value!r}.")
         self.band = band
         self.smoothing = smoothing
+        self.enough = enough
+        self.every = every
         self.delivered = 1.0
         self._steps: deque[float] = deque(maxlen=window)
-        self._full: float | None = None
+        self._ratios: deque[float] = deque(maxlen=2 * enough + 1)
         self._at_reference: float | None = None
+        self._since_reference = 0
         self._predicted = 1.0
         self._has_learned = False
+        self._is_learned = True  # whether the present selection's ratio has been
 
     def selected(self, predicted: float) -> None:
         """A new selection is trained from now on, `predicted` its step time / full step time."""
         self.learn()
         self._predicted = predicted
         self._steps.clear()
+        self._ratios.clear()
         self._at_reference = None
+        self._since_reference = 0
 
     def step(self, microseconds: float) -> None:
         """A step under the present selection took so long."""
         self._steps.append(_checked_time(microseconds))
+        self._since_reference += 1
 
     def full_step(self, microseconds: float) -> None:
-        """A full step, just measured, took so long."""
-        self._full = _checked_time(microseconds)
-        self._at_reference = self._median
+        """A full step, timed right after the steps given last, took so long."""
+        _checked_time(microseconds)
+        if not self._steps:
+            return
+        if self._has_moved:
+            self._ratios.clear()
+        self._ratios.append(_median(list(self._steps)[-_NEIGHBOURS:]) / microseconds)
+        self._at_reference = self._recent
+        self._since_reference = 0
+        self._is_learned = False
 
     @property
     def needs_full_step(self) -> bool:
-        """Whether a full step should be measured: there is none, or the device's speed moved."""
-        now, then = self._median, self._at_reference
-        if self._full is None or now is None or then is None:
-            return True
-        return abs(now - then) > self.band * then
+        """Whether one should be timed: too few were, long ago, or the device's speed moved."""
+        if not self._steps or self._since_reference < _APART:
+            return False
+        few = len(self._ratios) < self.enough
+        return few or self._has_moved or self._since_reference >= self.every
 
     @property
     def achieved(self) -> float | None:
         """Measured step time / measured full step time; None while one of them is missing."""
-        median = self._median
-        return None if median is None or self._full is None else median / self._full
+        return _median(self._ratios) if self._ratios else None
+
+    @property
+    def thought(self) -> float:
+        """The ratio that the present selection is thought to have: measured, or else learned."""
+        return self.achieved or 1.0 - self.delivered * (1.0 - self._predicted)
+
+    @property
+    def step_microseconds(self) -> float | None:
+        """Of a step under the present selection; None while none is timed."""
+        return _median(self._steps) if self._steps else None
 
     def is_off(self, rho: float) -> bool:
         """Whether it is known that too much is spent, or less than was thought to be needed."""
-        if self.achieved is None:
+        if self.achieved is None or len(self._ratios) < self.enough or self._has_moved:
             return False
-        thought = 1.0 - self.delivered * (1.0 - self._predicted)
-        return self.achieved > rho * (1.0 + self.band) or self.achieved < thought * (
-            1.0 - self.band
-        )
+        expected = 1.0 - self.delivered * (1.0 - self._predicted)
+        too_much = self.achieved > rho * (1.0 + self.band)
+        return too_much or self.achieved < expected * (1.0 - self.band)
 
     def learn(self) -> None:
-        """Takes the achieved ratio of the present selection into account."""
-        if self.achieved is None or self._predicted >= 1.0:
+        """Take the achieved ratio of the present selection into account, once for each change."""
+        if self._is_learned or self.achieved is None or self._predicted >= 1.0:
             return
         seen = (1.0 - self.achieved) / (1.0 - self._predicted)
         seen = min(max(seen, _LEAST_DELIVERED), _MOST_DELIVERED)
         weight = self.smoothing if self._has_learned else 1.0
         self.delivered += weight * (seen - self.delivered)
-        self._has_learned = True
+        self._has_learned = self._is_learned = True
 
     def ask(self, rho: float, *, smallest: float = 0.0) -> float:
         """What to ask the selector for, so that `rho` is achieved; not below `smallest`."""
@@ -170,8 +210,19 @@ class RatioControl:
         return min(1.0, max(1.0 - (1.0 - rho) / self.delivered, smallest))
 
     @property
-    def _median(self) -> float | None:
-        return statistics.median(self._steps) if self._steps else None
+    def _recent(self) -> float:
+        return _median(list(self._steps)[-_RECENT:])
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whether the steps take longer or shorter than at the last full step."""
+        if self._at_reference is None:
+            return False
+        return abs(self._recent - self._at_reference) > _MOVED * self._at_reference
+
+
+def _median(values: Iterable[float]) -> float:
+    return float(statistics.median(values))
 
 
 def _checked_time(microseconds: float) -> float:

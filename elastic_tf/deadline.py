@@ -1,0 +1,106 @@
+"""The deadline: what `rho` the time left allows, and when to choose anew or to stop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from elastic_tf.budget import rho_for_deadline
+from elastic_tf.pace import Pace
+
+# Parts of the deadline: where the end is aimed at, and from where to where it may be expected.
+_AIM, _EARLIEST, _LATEST = 0.985, 0.972, 0.995
+_MARGIN = 2.0  # a step may take twice its mean
+
+
+class Deadline:
+    """Seconds that a whole `fit` may take.
+
+    The rest of the training is planned anew at every selection, and between two selections once it
+    is expected to end too late or much too early. Selecting costs tracing, so that a difference
+    that would not pay for it is left to the next selection.
+
+    Args:
+        seconds: from the beginning of the training to its end, everything included.
+    """
+
+    def __init__(self, seconds: Any) -> None:
+        number = isinstance(seconds, (int, float, np.integer, np.floating))
+        if not number or isinstance(seconds, bool) or not math.isfinite(seconds) or seconds <= 0:
+            raise ValueError(
+                "`deadline` must be a finite number of seconds above 0, counted from the beginning "
+                f"of `fit`. Received: deadline={seconds!r}. Use 600 for ten minutes."
+            )
+        self.seconds = float(seconds)
+
+    def rho(
+        self, pace: Pace, *, full_seconds: float, fixed_seconds: float, other_seconds: float
+    ) -> float:
+        """Step time / full step time that ends on time, in (0, 1]; 0 if the time is over already.
+
+        Args:
+            pace: of the training so far.
+            full_seconds: of a full training step.
+            fixed_seconds: what passes at each step whatever is trained: waiting for data, other
+                callbacks.
+            other_seconds: what else is to come but steps and epochs: selections, tracing.
+        """
+        steps = pace.steps_left or 0
+        other = other_seconds + pace.fixed_left + steps * fixed_seconds
+        left = _AIM * self.seconds - pace.elapsed
+        if not steps or left <= other:
+            return 0.0
+        return rho_for_deadline(
+            left, steps=steps, full_step_seconds=full_seconds, other_seconds=other
+        )
+
+    def is_off(self, pace: Pace, *, other_seconds: float, cost: float, can_grow: bool) -> bool:
+        """Whether the training should choose anew before the next selection is due.
+
+        Args:
+            pace: of the training so far.
+            other_seconds: selections to come.
+            cost: seconds that choosing anew takes.
+            can_grow: whether more could be trained.
+        """
+        left = pace.left
+        if left is None:
+            return False
+        end = pace.elapsed + left + other_seconds
+        if end > _LATEST * self.seconds:
+            return end - _AIM * self.seconds > cost
+        return can_grow and end < _EARLIEST * self.seconds and _AIM * self.seconds - end > cost
+
+    def is_over(self, pace: Pace, *, reserve: float) -> bool:
+        """Whether another call of the train function, and the end of its epoch, would be too late.
+
+        Args:
+            pace: of the training so far.
+            reserve: seconds of what else must come before the end.
+        """
+        more = (pace.step_seconds or 0.0) * pace.steps_per_call
+        needed = _MARGIN * more + pace.longest_ending + reserve
+        return bool(pace.steps_left) and pace.elapsed + needed > self.seconds
+
+    def check(self, *, steps: int | None, least_seconds: float) -> None:
+        """Refuse what is impossible from the start.
+
+        Args:
+            steps: of the whole training; None if not known.
+            least_seconds: what they take at the smallest feasible rho.
+        """
+        if steps is None:
+            raise ValueError(
+                "A deadline needs to know how many steps an epoch has. Received: data of unknown "
+                f"length with deadline={self.seconds:g}. Give `fit` steps_per_epoch, or the "
+                "dataset tf.data.experimental.assert_cardinality."
+            )
+        if least_seconds > self.seconds:
+            raise ValueError(
+                f"The deadline is impossible. Received: deadline={self.seconds:g} for {steps} "
+                f"steps. At the smallest feasible rho they take {least_seconds:.1f} seconds by the "
+                "profile, validation and tracing not counted. Train fewer epochs, or profile this "
+                "device again."
+            )

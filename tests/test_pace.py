@@ -1,0 +1,89 @@
+"""Where the seconds of a training go."""
+
+from __future__ import annotations
+
+import pytest
+from clocks import Clock
+
+from elastic_tf.pace import Pace
+
+
+def epoch(
+    pace: Pace, clock: Clock, number: int, *, first: float = 1.0, step: float = 1.0, ending=5.0
+) -> None:
+    """An epoch of four steps and a validation."""
+    pace.epoch_begins(number)
+    pace.resume()
+    for seconds in (first, step, step, step):
+        clock.passes(seconds)
+        pace.step(1, traced=False)
+        clock.passes(100.0)  # the callback's own work
+        pace.resume()
+    clock.passes(ending)
+
+
+def test_steps_beginnings_and_endings_of_epochs_are_told_apart() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=4, steps=4)
+    epoch(pace, clock, 0, first=3.0, ending=20.0)  # the first validation is traced
+    epoch(pace, clock, 1, first=3.0, ending=5.0)
+    pace.epoch_begins(2)
+    assert pace.step_seconds == 1.0
+    assert pace.ending == pace.longest_ending == 5.0
+    assert pace.steps_left == 8
+    assert pace.fixed_left == 2 * (5.0 + 3.0 - 1.0)
+    assert pace.left == 8 + 14.0
+    assert pace.elapsed == 800.0 + 12.0 + 25.0
+
+
+def test_nothing_is_known_before_the_first_step() -> None:
+    pace = Pace(Clock(), epochs=4, steps=4)
+    pace.epoch_begins(0)
+    assert (pace.step_seconds, pace.left, pace.retrace, pace.ending) == (None, None, None, 0.0)
+    assert pace.steps_left == 16
+
+
+def test_length_of_an_epoch_is_learned_from_the_first() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=3, steps=None)
+    epoch(pace, clock, 0)
+    assert pace.steps_left is None
+    pace.epoch_begins(1)
+    assert pace.steps_left == 8
+
+
+def test_tracing_is_what_the_first_step_takes_longer() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=1, steps=100)
+    pace.epoch_begins(0)
+    pace.resume()
+    clock.passes(8.0)
+    pace.step(1, traced=True)
+    pace.resume()
+    for _ in range(5):
+        clock.passes(4.0)
+        pace.step(2, traced=False)  # two steps in a call
+        pace.resume()
+    assert pace.step_seconds == 2.0
+    assert pace.retrace == 6.0
+    assert pace.steps_per_call == 2
+
+
+def test_stray_step_is_not_expected_again() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=1, steps=100)
+    pace.epoch_begins(0)
+    pace.resume()
+    for seconds in (1.0, *[1.0] * 9, 91.0):
+        clock.passes(seconds)
+        pace.step(1, traced=False)
+        pace.resume()
+    assert pace.step_seconds == pytest.approx((9 + 3) / 10)
+
+
+def test_new_selection_forgets_the_steps_before() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=2, steps=4)
+    epoch(pace, clock, 0)
+    pace.selected()
+    assert pace.step_seconds is None
