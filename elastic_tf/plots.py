@@ -109,6 +109,13 @@ def save(figure: Figure, path: str | Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def pixels(figure: Figure) -> np.ndarray:
+    """A picture as uint8, shape (height, width, 4)."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.array(canvas.buffer_rgba())
+
+
 def _figure(width: float, height: float) -> Figure:
     """An empty figure of so many inches, without borders that say nothing."""
     figure = Figure(figsize=(width, height), layout="constrained")

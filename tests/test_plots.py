@@ -41,3 +41,10 @@ def test_save_writes_a_picture(tmp_path):
     path = tmp_path / "deep" / "picture.png"
     plots.save(plots.selection_map([np.array([True, False])]), path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_pixels_are_those_of_the_picture():
+    pixels = plots.pixels(plots.selection_map([np.array([True, False])] * 3))
+    assert pixels.dtype == np.uint8
+    assert pixels.shape[2] == 4
+    assert len(np.unique(pixels.reshape(-1, 4), axis=0)) > 2

@@ -1,0 +1,70 @@
+"""What TensorBoard shows of an elastic training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import plots
+from elastic_tf.records import SelectionRecord
+
+_EPOCH_SCALARS = ("rho", "predicted_ratio", "achieved_ratio")
+
+
+class Board:
+    """Writes scalars of each epoch and each selection, and a picture of what was trained when.
+
+    Args:
+        log_dir: directory of the events; `tensorboard --logdir` reads it.
+        names: of the tensors, forward order.
+    """
+
+    def __init__(self, log_dir: str | Path, names: Sequence[str]) -> None:
+        self.seconds_picture = 0.0  # that drawing took last
+        self._names = list(names)
+        self._writer = tf.summary.create_file_writer(str(log_dir))
+
+    def selection(self, record: SelectionRecord) -> None:
+        """Seconds of the selection, and what was asked for."""
+        values = {
+            "seconds_importance": record.seconds_importance,
+            "seconds_solve": record.seconds_solve,
+            "rho_asked_of_selector": record.selection.rho,
+            "tensors_trained": float(record.mask.sum()),
+            "similarity": record.similarity,
+        }
+        self._write(values, record.epoch)
+
+    def epoch(self, epoch: int, record: SelectionRecord, logs: dict[str, Any]) -> None:
+        """Ratios of the epoch, and what the selection took in all."""
+        values = {name: logs.get(name) for name in _EPOCH_SCALARS}
+        if record.epoch == epoch:
+            values["seconds_selection"] = record.seconds
+        self._write(values, epoch)
+
+    def picture(self, masks: Sequence[np.ndarray], epoch: int) -> None:
+        """Which tensors were trained in which epochs so far; one mask for each."""
+        if not masks:
+            return
+        started = time.perf_counter()
+        figure = plots.selection_map(masks, names=self._names)
+        with self._writer.as_default():
+            tf.summary.image("elastic/selection", plots.pixels(figure)[None], step=epoch)
+        self._writer.flush()
+        self.seconds_picture = time.perf_counter() - started
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+    def _write(self, values: dict[str, float | None], step: int) -> None:
+        with self._writer.as_default():
+            for name, value in values.items():
+                if value is not None and np.isfinite(value):
+                    tf.summary.scalar(f"elastic/{name}", value, step=step)
+        self._writer.flush()
