@@ -2,73 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import importance as importances
-from elastic_tf.budget import Rho, rho_at
+from elastic_tf import records, replicas, resume
+from elastic_tf.budget import RatioControl, Rho, rho_at
+from elastic_tf.choosing import Chooser
+from elastic_tf.control import Control
+from elastic_tf.deadline import Deadline
 from elastic_tf.model import ElasticMixin
+from elastic_tf.probe import Probe
 from elastic_tf.profiler import Profiler
-from elastic_tf.selection import Selection, select_tensors
+from elastic_tf.records import ProfileRecord, SelectionRecord
+from elastic_tf.selection import smallest_feasible_rho
 from elastic_tf.timing import TimingProfile
+from elastic_tf.worth import Worth
+
+if TYPE_CHECKING:
+    from elastic_tf.board import Board
 
 # Two steps of each kind under the profiler and two by the clock: 0.4 % of 1,500 steps.
 _REPROFILE_REPEATS = 2
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SelectionRecord:
-    """One selection made during training.
-
-    Attributes:
-        epoch: the epoch that it was made for, from 0.
-        rho: allowed step time / full step time that was asked for.
-        selection: what was selected, with its predicted time.
-        importance: what it was selected by; float64, shape (N,), forward order.
-        predicted_ratio: predicted step time / full step time.
-        seconds_importance: wall-clock of drawing the probe and evaluating the importance.
-        seconds_solve: wall-clock of the solver.
-        seconds_retrace: wall-clock of the first step under the new mask beyond the median of the
-            following ones; None until the first epoch has ended.
-    """
-
-    epoch: int
-    rho: float
-    selection: Selection
-    importance: np.ndarray
-    predicted_ratio: float
-    seconds_importance: float
-    seconds_solve: float
-    seconds_retrace: float | None = None
-
-    @property
-    def mask(self) -> np.ndarray:
-        """True where a tensor is trained; bool, shape (N,), forward order."""
-        return self.selection.mask
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ProfileRecord:
-    """One profile made during training.
-
-    Attributes:
-        epoch: the epoch before which it was made.
-        profile: the times.
-        seconds: wall-clock that it took.
-        traced: whether the steps were traced for it, as they are once in a training.
-    """
-
-    epoch: int
-    profile: TimingProfile
-    seconds: float
-    traced: bool
+_RHO = 0.5  # unless `rho` or `deadline` says otherwise
 
 
 class ElasticCallback(tf.keras.callbacks.Callback):
@@ -78,18 +39,46 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     importance of every tensor, selects, and hands the mask to the model. When training ends the
     model's mask is what it was before.
 
+    In between it times the steps, without tracing, validation and waiting for data, and now and
+    then a full step beside them, of which nothing stays behind. Where the achieved ratio leaves the
+    band around `rho`, it selects anew at once, in the middle of an epoch too, by the importance
+    evaluated last, and asks the selector for what will really achieve `rho`.
+
+    With a deadline, `rho` follows from the time left at every selection. Between two selections it
+    is planned anew when the training is expected to end late, or much too early. If nothing else
+    helps, training stops a few steps early rather than late, and says so; if full training is fast
+    enough, it ends early. An epoch's first validation cannot be foreseen.
+
     Args:
         profile: times measured on this device by `profile_model`.
-        rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`.
+        rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`. 0.5 unless
+            there is a deadline.
         interval: epochs between two selections; 3 keeps 80 % of the importance (paper, Fig. 7a).
         probe: samples on which importance is evaluated: the training data as a `tf.data.Dataset`
-            in batches of the size that was profiled, or `(x, y)` arrays.
+            in batches of the size that was profiled, or `(x, y)` arrays; with sample weights as a
+            third part if training has them.
         probe_size: samples drawn for each selection.
+        gradient_probe: samples that the gradient in the importance is taken on, while the update
+            comes from `probe`; validation data select what helps there. None: `probe` alone.
         importance: function `(model, x, y) -> array (N,)`; see `elastic_tf.importance`.
+        smoothing: weight of the importance so far in that of a selection, in [0, 1).
         required: True where a tensor is trained whatever its importance; bool, shape (N,).
+        deadline: seconds that the whole `fit` may take, everything included; instead of `rho`.
+        control: part of the training time that keeping the ratio may cost: tracing and timing full
+            steps, tracing anew between two selections. A training too short to afford it goes on
+            uncontrolled, and so does one with 0.
+        band: relative distance from `rho` within which the achieved ratio counts as kept.
         reprofile_every: epochs after which the device is profiled again, for devices that throttle;
             None never does (Sec. 5.4). Takes about six steps; `profiles` holds the results.
+        log_dir: directory for TensorBoard: ratios, similarity of the importance, seconds, and a
+            picture of what was trained when.
+        verbose: 1 prints a line for each selection.
         seed: of the draws from arrays.
+        clock: seconds now; another one is for tests.
+
+    Attributes:
+        selections: a `SelectionRecord` for each selection of the last `fit`.
+        profiles: a `ProfileRecord` for each profile made in it.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 3.
     """
@@ -97,15 +86,23 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     def __init__(
         self,
         profile: TimingProfile,
-        rho: Rho = 0.5,
+        rho: Rho | None = None,
         interval: int = 3,
-        probe: tf.data.Dataset | tuple[Any, Any] | None = None,
+        probe: tf.data.Dataset | tuple[Any, ...] | None = None,
         *,
         probe_size: int = 64,
+        gradient_probe: tf.data.Dataset | tuple[Any, ...] | None = None,
         importance: Callable[..., np.ndarray] = importances.loss_decrease,
+        smoothing: float = 0.0,
         required: np.ndarray | None = None,
+        deadline: float | None = None,
+        control: float = 0.05,
+        band: float = 0.05,
         reprofile_every: int | None = None,
+        log_dir: str | Path | None = None,
+        verbose: int = 0,
         seed: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__()
         numbers = {"interval": interval, "probe_size": probe_size}
@@ -114,22 +111,48 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")
+        for name, share in (("smoothing", smoothing), ("control", control)):
+            if not 0.0 <= share < 1.0:
+                raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={share!r}.")
         if not isinstance(profile, TimingProfile):
             raise TypeError(
                 f"`profile` must be a TimingProfile. Received: {profile!r}. Measure one with "
                 "elastic_tf.profile_model or read one with elastic_tf.TimingProfile.load."
             )
-        if not callable(rho):
-            rho_at(rho, 0)
+        if rho is not None and deadline is not None:
+            raise ValueError(
+                "Give `rho` or `deadline`, not both: with a deadline, rho follows from the time "
+                f"left. Received: rho={rho!r}, deadline={deadline!r}."
+            )
+        self.rho = _RHO if rho is None else rho
+        if not callable(self.rho):
+            rho_at(self.rho, 0)
         self.profile = profile
-        self.rho = rho
         self.interval = int(interval)
-        self.probe = _Probe(probe, int(probe_size), seed)
+        self.probe = Probe(probe, int(probe_size), seed)
+        self.gradient_probe = (
+            None
+            if gradient_probe is None
+            else Probe(gradient_probe, int(probe_size), seed, name="gradient_probe")
+        )
         self.importance = importance
+        self.smoothing = float(smoothing)
         self.required = required
+        self.deadline = None if deadline is None else Deadline(deadline)
+        self.control = float(control)
+        self.band = band
         self.reprofile_every = reprofile_every
+        self.log_dir = log_dir
+        self.verbose = verbose
         self.selections: list[SelectionRecord] = []
         self.profiles: list[ProfileRecord] = []
+        self._clock = clock
+        RatioControl(band=band)  # refuses rubbish
+        self._worth()
+
+    def summary(self) -> str:
+        """A table of the selections: what was asked for, predicted, achieved, and what it took."""
+        return records.table(self.selections)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Refuse what cannot be served; forget an earlier `fit`."""
@@ -138,175 +161,171 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 f"ElasticCallback serves elastic models. Received: {type(self.model).__name__}. "
                 "Make one with elastic_tf.ElasticModel.from_model(model) and compile it."
             )
+        resume.check_replicas(
+            self.model,
+            deadline=self.deadline is not None,
+            reprofile=self.reprofile_every is not None,
+        )
+        self._register()
         self.profile.check(self.model)
-        self.selections = []
         self.profiles = []
         self._profiler: Profiler | None = None
         self._first_epoch: int | None = None
-        self._current = self.profile
         self._mask_before = self.model.mask
-        self._selected_at: int | None = None
-        self._step_seconds: list[float] = []
+        self._masks: list[np.ndarray] = []  # at the end of each epoch
+        self._control = Control(
+            self.model,
+            clock=self._clock,
+            epochs=self.params["epochs"],
+            steps=self.params["steps"],
+            # a full step beside the training, and what follows from it, is for one replica
+            share=self.control if replicas.count(self.model.distribute_strategy) == 1 else 0.0,
+            band=self.band,
+            deadline=self.deadline,
+        )
+        batch = self.profile.batch_size or self.probe.size
+        self._chooser = Chooser(
+            self.model,
+            self.profile,
+            rho=self.rho,
+            interval=self.interval,
+            required=self.required,
+            worth=self._worth(),
+            control=self._control,
+            clock=self._clock,
+            probe_seconds=1e-6 * self.profile.t_full * self.probe.size / batch,
+        )
+        self._chooser.verbose = bool(self.verbose)
+        self._chooser.board = self._board = self._open_board()
+        self.selections = self._chooser.records
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Profile and select anew where their intervals have passed."""
-        self._step_seconds = []
+        self._control.pace.epoch_begins(epoch)
+        is_first = self._first_epoch is None
         if self._first_epoch is None:
             self._first_epoch = epoch
+            self._check_deadline()
         elif self.reprofile_every and (epoch - self._first_epoch) % self.reprofile_every == 0:
             self._reprofile(epoch)
-        if self._selected_at is None or epoch - self._selected_at >= self.interval:
-            self._select(epoch)
+        if self._chooser.is_due(epoch):
+            self._chooser.select(epoch)
+        if is_first:
+            self._announce()
+        self._control.timer.attach()
+        self._control.pace.resume()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._step_started = time.perf_counter()
+        """Keep the number of the first step of a call."""
+        self._step = batch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._step_seconds.append(time.perf_counter() - self._step_started)
+        """Measure; select anew where the budget is not kept."""
+        control = self._control
+        control.called(batch - self._step + 1)
+        if control.pace.done != control.pace.steps:
+            if control.is_over():
+                self._stop()
+            else:
+                reason = control.reason(
+                    self.selections[-1], other_seconds=self._chooser.seconds_to_come()
+                )
+                if reason is not None:
+                    self._chooser.select_early(reason)
+                    control.timer.attach()
+        control.pace.resume()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note how long the first step under a new mask took."""
+        """Note what was measured."""
+        self._chooser.finish_record()
         record = self.selections[-1]
-        if record.seconds_retrace is None and len(self._step_seconds) > 1:
-            first, *later = self._step_seconds
-            retrace = max(first - float(np.median(later)), 0.0)
-            self.selections[-1] = dataclasses.replace(record, seconds_retrace=retrace)
+        self._masks.append(record.mask)
         if logs is not None:
+            logs["rho"] = record.rho
             logs["predicted_ratio"] = record.predicted_ratio
+            if self.control:
+                achieved = record.achieved_ratio
+                logs["achieved_ratio"] = float("nan") if achieved is None else achieved
+        if self._board is not None:
+            self._board.epoch(epoch, record, logs or {})
+        if self._control.is_over(self._chooser.seconds_next(epoch + 1)):
+            self._stop()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Give the model its mask back."""
+        """Give the model its mask and its train function back."""
+        self._control.timer.detach()
         self.model.set_mask(self._mask_before)
+        self.model._elastic.callback = None
+        if self._board is not None:
+            self._board.picture(self._masks, self._control.pace.epoch)
+            self._board.close()
 
-    def _select(self, epoch: int) -> None:
-        """Draw, evaluate, solve, set the mask; keep the last selection where the probe fails."""
-        rho = rho_at(self.rho, epoch)
-        started = time.perf_counter()
-        try:
-            importance = self._evaluate()
-            evaluated = time.perf_counter()
-            selection = select_tensors(importance, self._current, rho, required=self.required)
-            solved = time.perf_counter()
-        except ValueError as error:
-            if not self.selections:
-                raise
-            warnings.warn(
-                f"Epoch {epoch} goes on with the selection of epoch {self.selections[-1].epoch}: "
-                f"{error}",
-                stacklevel=2,
+    def _register(self) -> None:
+        """One callback for one model: `fit` has none at its beginning."""
+        if self.model._elastic.callback is not None:
+            raise ValueError(
+                "A model is trained with one ElasticCallback. Received: two of them for "
+                f"'{self.model.name}'. Leave one out."
             )
-            self._selected_at = epoch
-            return
-        self.model.set_mask(selection.mask)
-        self._selected_at = epoch
-        self.selections.append(
-            SelectionRecord(
-                epoch=epoch,
-                rho=rho,
-                selection=selection,
-                importance=importance,
-                predicted_ratio=selection.time / self._current.t_full,
-                seconds_importance=evaluated - started,
-                seconds_solve=solved - evaluated,
-            )
+        self.model._elastic.callback = self
+
+    def _worth(self) -> Worth:
+        return Worth(
+            self.importance,
+            self.probe,
+            gradient_probe=self.gradient_probe,
+            smoothing=self.smoothing,
+            micro_batch_size=self.profile.batch_size or None,
         )
+
+    def _open_board(self) -> Board | None:
+        if self.log_dir is None:
+            return None
+        from elastic_tf.board import Board  # matplotlib takes a while to load
+
+        return Board(self.log_dir, [tensor.name.split(":")[0] for tensor in self.model.tensors])
+
+    def _check_deadline(self) -> None:
+        """Refuse a deadline that cannot be kept."""
+        if self.deadline is None:
+            return
+        steps = self._control.pace.steps_left
+        least = smallest_feasible_rho(self.profile, required=self.required)
+        seconds = (steps or 0) * 1e-6 * self.profile.t_full
+        self.deadline.check(steps=steps, least_seconds=least * seconds)
+
+    def _announce(self) -> None:
+        """Say what is expected of the deadline."""
+        if self.deadline is None:
+            return
+        steps = self._control.pace.steps_left or 0
+        full = steps * 1e-6 * self.profile.t_full
+        least = smallest_feasible_rho(self.profile, required=self.required)
+        rho = self.selections[-1].rho
+        ends = "; full training is fast enough, it ends early" if rho >= 1.0 else ""
+        print(
+            f"Deadline {self.deadline.seconds:g} s: by the profile the {steps} steps take "
+            f"{full:.1f} s in full and {least * full:.1f} s at the smallest feasible rho, "
+            f"{least:.3f}; validation and tracing come on top. Starts with rho {rho:.3f}{ends}."
+        )
+
+    def _stop(self) -> None:
+        """The last resort against being late."""
+        if self.model.stop_training:
+            return  # said already
+        steps = self._control.pace.steps_left
+        print(
+            f"Training stops {steps} steps early, or it would end after the deadline of "
+            f"{self.deadline.seconds if self.deadline else 0:g} s."
+        )
+        self.model.stop_training = True
 
     def _reprofile(self, epoch: int) -> None:
         """Measure the device as it is now; the first time also traces the two steps measured."""
-        started = time.perf_counter()
+        started = self._clock()
         traced = self._profiler is not None
         if self._profiler is None:
-            self._profiler = Profiler(self.model, *self.probe.batch(self.profile.batch_size))
-        self._current = self._profiler.measure(repeats=_REPROFILE_REPEATS)
-        seconds = time.perf_counter() - started
-        self.profiles.append(ProfileRecord(epoch, self._current, seconds, not traced))
-
-    def _evaluate(self) -> np.ndarray:
-        """Importance on a fresh probe, in micro-batches of the training's size."""
-        x, y = self.probe.draw()
-        self.profile.check_data(
-            batch_size=self.probe.batch_size,
-            input_shape=[tuple(part.shape[1:]) for part in tf.nest.flatten(x)],
-        )
-        options = {}
-        if self.profile.batch_size and "micro_batch_size" in _parameters(self.importance):
-            options["micro_batch_size"] = self.profile.batch_size
-        return np.asarray(self.importance(self.model, x, y, **options), np.float64)
-
-
-class _Probe:
-    """Samples for the importance, other ones at each draw."""
-
-    def __init__(self, source: Any, size: int, seed: int) -> None:
-        self.source = source
-        self.size = size
-        self._generator = np.random.default_rng(seed)
-        self._batches: Iterator[Any] | None = None
-        self.batch_size: int | None = None  # of the dataset, once a batch was drawn
-        if not isinstance(source, tf.data.Dataset) and not (
-            isinstance(source, (tuple, list)) and len(source) == 2
-        ):
-            raise TypeError(
-                "`probe` must be a batched tf.data.Dataset of (x, y) or a tuple of arrays (x, y). "
-                f"Received: {_kind(source)}. Use the training data: probe=train."
-            )
-
-    def draw(self) -> tuple[Any, Any]:
-        """`size` samples, or all there are."""
-        if not isinstance(self.source, tf.data.Dataset):
-            return self._draw_rows(*self.source)
-        if self._batches is None:
-            self._batches = iter(self.source.repeat())
-        parts: list[Any] = []
-        count = 0
-        while count < self.size:
-            batch = next(self._batches, None)
-            if batch is None:
-                raise ValueError(
-                    "`probe` must yield batches. Received: an empty dataset. Look at its source."
-                )
-            x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            if y is None or any(part.shape.rank == 0 for part in tf.nest.flatten(y)):
-                raise ValueError(
-                    "`probe` must yield batches of (x, y). Received: "
-                    f"{self.source.element_spec}. Use dataset.batch(batch_size)."
-                )
-            parts.append((x, y))
-            size = int(tf.nest.flatten(x)[0].shape[0])
-            self.batch_size = max(size, self.batch_size or 0)  # the last batch may be smaller
-            count += size
-        joined = tf.nest.map_structure(lambda *p: tf.concat(p, axis=0)[: self.size], *parts)
-        return joined[0], joined[1]
-
-    def batch(self, size: int) -> tuple[Any, Any]:
-        """The first `size` samples, or the first batch of a dataset if `size` is 0."""
-        if isinstance(self.source, tf.data.Dataset):
-            whole = self.source.unbatch().batch(size) if size else self.source
-            x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(next(iter(whole)))
-            return x, y
-        return tuple(tf.nest.map_structure(lambda part: part[: size or None], self.source))
-
-    def _draw_rows(self, x: Any, y: Any) -> tuple[Any, Any]:
-        count = len(tf.nest.flatten(x)[0])
-        counts = {len(part) for part in tf.nest.flatten((x, y))}
-        if count == 0 or len(counts) > 1:
-            raise ValueError(
-                "`probe` must hold samples, as many in x as in y. Received: arrays of length "
-                f"{', '.join(map(str, sorted(counts)))}."
-            )
-        rows = self._generator.permutation(count)[: self.size]
-        return tf.nest.map_structure(lambda part: tf.gather(part, rows), (x, y))
-
-
-def _kind(source: Any) -> str:
-    """What was given for a probe, in words."""
-    length = f" of length {len(source)}" if isinstance(source, (tuple, list)) else ""
-    return type(source).__name__ + length
-
-
-def _parameters(function: Callable[..., Any]) -> set[str]:
-    """Names of the parameters of a function, as far as it tells."""
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return set()
+            self._profiler = Profiler(self.model, *self.probe.batch(self.profile.batch_size), calibration=self.profile.calibration)
+        profile = self._profiler.measure(repeats=_REPROFILE_REPEATS)
+        self._chooser.profile = profile
+        self.profiles.append(ProfileRecord(epoch, profile, self._clock() - started, not traced))

@@ -124,10 +124,12 @@ def test_callback_can_be_used_again():
     assert [record.epoch for record in elastic_callback.selections] == [0]
 
 
-def test_history_holds_the_predicted_ratio():
+def test_history_holds_the_ratios():
     elastic_callback = callback()
     history = fit(elastic(), elastic_callback, epochs=1).history
+    assert history["rho"] == [0.6]
     assert history["predicted_ratio"] == [elastic_callback.selections[0].predicted_ratio]
+    assert np.isnan(history["achieved_ratio"]).all()  # four steps: no full step was timed
 
 
 @pytest.mark.filterwarnings("ignore:The machine is too busy")
@@ -199,6 +201,165 @@ def test_probe_arrays_of_different_lengths_are_named():
 def test_empty_probe_is_named():
     with pytest.raises(ValueError, match="an empty dataset"):
         fit(elastic(), callback(probe=dataset().take(0)), epochs=1)
+
+
+def test_importance_is_smoothed_over_selections():
+    turns = iter([favour(8), favour(9)])
+    elastic_callback = callback(
+        smoothing=0.75, importance=lambda model, x, y: next(turns)(model, x, y)
+    )
+    fit(elastic(), elastic_callback, epochs=4)
+    first, second = elastic_callback.selections
+    assert (first.similarity, second.similarity) == (None, 0.0)
+    np.testing.assert_allclose(second.importance[8:], [0.75, 0.25])
+
+
+def test_gradient_may_come_from_validation_data():
+    x, y = images(seed=1)
+    elastic_callback = callback(gradient_probe=(x, y), rho=0.7)
+    fit(elastic(), elastic_callback, epochs=1)
+    one, two = elastic_callback.selections[0], callback(rho=0.7)
+    fit(elastic(), two, epochs=1)
+    assert not np.array_equal(one.importance, two.selections[0].importance)
+
+
+def test_sample_weights_of_the_probe_count():
+    x, y = images()
+
+    def importance(weights):
+        elastic_callback = callback(probe=(x, y, weights), rho=0.7)
+        fit(elastic(), elastic_callback, epochs=1)
+        return elastic_callback.selections[0].importance
+
+    ones = np.ones(len(x), np.float32)
+    np.testing.assert_allclose(importance(2 * ones), 4 * importance(ones), rtol=1e-3)
+
+
+def test_verbose_prints_a_line_for_each_selection(capsys):
+    fit(elastic(), callback(verbose=1, importance=favour(8)), epochs=3)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in said] == [
+        "Epoch 0: trains 1 of 10 tensors",
+        "Epoch 2: trains 1 of 10 tensors",
+    ]
+
+
+def test_nothing_is_printed_unless_asked_for(capsys):
+    fit(elastic(), callback(), epochs=3)
+    assert capsys.readouterr().out == ""
+
+
+def test_summary_is_a_table_of_the_selections():
+    elastic_callback = callback()
+    fit(elastic(), elastic_callback, epochs=3)
+    assert len(elastic_callback.summary().splitlines()) == 2 + 2
+
+
+def test_log_dir_holds_scalars_and_a_picture(tmp_path):
+    fit(elastic(), callback(log_dir=tmp_path / "events"), epochs=3)
+    (path,) = (tmp_path / "events").glob("events*")
+    found = {
+        (value.tag, event.step)
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+    assert {("elastic/rho", 2), ("elastic/similarity", 2), ("elastic/selection", 2)} <= found
+    assert ("elastic/seconds_selection", 0) in found
+    assert ("elastic/seconds_selection", 1) not in found  # no selection was made for that epoch
+
+
+@pytest.mark.parametrize("level", [0.0, -1.0])
+def test_worthless_tensors_are_named_and_one_is_trained(level):
+    model = elastic()
+    names = [tensor.name for tensor in model.tensors]
+    elastic_callback = callback(importance=lambda model, x, y: np.full(10, level))
+    with pytest.warns(UserWarning, match=f"importance is {level:g}. Only '{names[9]}'"):
+        fit(model, elastic_callback, epochs=1)
+    assert np.flatnonzero(elastic_callback.selections[0].mask).tolist() == [9]
+
+
+def test_worthless_tensors_leave_the_required_ones():
+    required = np.isin(np.arange(10), [8, 9])
+    elastic_callback = callback(importance=lambda model, x, y: -np.ones(10), required=required)
+    with pytest.warns(UserWarning, match="largest importance is -1"):
+        fit(elastic(), elastic_callback, epochs=1)
+    np.testing.assert_array_equal(elastic_callback.selections[0].mask, required)
+
+
+def test_equal_importance_trains_as_much_as_fits():
+    elastic_callback = callback(importance=lambda model, x, y: np.ones(10))
+    fit(elastic(), elastic_callback, epochs=1)
+    assert elastic_callback.selections[0].mask.sum() == 4  # 10 + 4 * 2 of 18
+
+
+def test_two_callbacks_on_one_model_are_refused():
+    with pytest.raises(ValueError, match="Received: two of them for 'model"):
+        fit(elastic(), callback(), callback())
+
+
+def test_training_that_broke_leaves_the_model_free_for_another_callback():
+    class Break(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    model = elastic()
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, callback(), Break())
+    fit(model, callback(), epochs=1)
+
+
+def test_model_that_was_frozen_since_is_refused():
+    model = elastic()
+    profile = TimingProfile(10.0, table().sets, 10, tensors=tensor_specs(model))
+    elastic_callback = ElasticCallback(profile, 0.6, 2, dataset())
+    model.layers[1].trainable = False
+    model.compile("sgd", crossentropy())
+    with pytest.raises(ValueError, match="10 tensors, the model has 8; first difference at 0"):
+        fit(model, elastic_callback)
+
+
+def test_model_that_grew_since_is_refused():
+    class Growing(ElasticModel):
+        def grow(self):
+            self.more = tf.keras.layers.Dense(2)
+            self.more.build((None, 2))
+
+    model = Growing.from_model(network())
+    model.compile("sgd", crossentropy())
+    elastic_callback = callback()
+    model.grow()
+    model.compile("sgd", crossentropy())
+    with pytest.raises(ValueError, match="10 tensors, the model has 12"):
+        fit(model, elastic_callback)
+
+
+def test_schedule_that_turns_to_rubbish_is_named():
+    elastic_callback = callback(rho=lambda epoch: 0.6 if epoch < 2 else 60)
+    with pytest.raises(ValueError, match="rho=60 from the schedule at epoch 2"):
+        fit(elastic(), elastic_callback)
+
+
+def test_rho_and_deadline_exclude_each_other():
+    with pytest.raises(ValueError, match="not both: .* rho=0.6, deadline=60"):
+        callback(deadline=60)
+
+
+@pytest.mark.parametrize("deadline", [0, -3.0, float("nan")])
+def test_deadline_that_cannot_be_is_refused(deadline):
+    with pytest.raises(ValueError, match=f"deadline={deadline!r}"):
+        callback(rho=None, deadline=deadline)
+
+
+@pytest.mark.parametrize("name", ["smoothing", "control"])
+@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
+def test_shares_outside_their_range_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value!r}"):
+        callback(**{name: value})
+
+
+def test_band_outside_its_range_is_refused():
+    with pytest.raises(ValueError, match="band=0"):
+        callback(band=0)
 
 
 def test_plain_model_is_refused():

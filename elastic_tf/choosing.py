@@ -1,0 +1,225 @@
+"""Choosing what to train during one `fit`: importance, budget, selection, and its record."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elastic_tf import records, replicas, resume
+from elastic_tf.budget import Rho, rho_at
+from elastic_tf.control import Control
+from elastic_tf.deadline import Deadline
+from elastic_tf.mixin import ElasticMixin
+from elastic_tf.records import SelectionRecord
+from elastic_tf.selection import select_tensors, smallest_feasible_rho
+from elastic_tf.timing import TimingProfile
+from elastic_tf.worth import Worth
+
+if TYPE_CHECKING:
+    from elastic_tf.board import Board
+
+
+class Chooser:
+    """Selects at every interval, and in between where the budget is not kept.
+
+    Args:
+        model: the model that is trained.
+        profile: times of its steps.
+        rho: a number or a schedule; not looked at where `control` has a deadline.
+        interval: epochs between two selections.
+        required: True where a tensor is trained whatever its importance.
+        worth: evaluates the importance.
+        control: keeps the budget.
+        clock: seconds now.
+        probe_seconds: of evaluating the importance, at a guess.
+
+    Attributes:
+        records: one for each selection.
+        profile: the times in use; another one may be put there.
+        board: what TensorBoard shows; None shows nothing.
+        verbose: whether a line is printed for each selection.
+    """
+
+    def __init__(
+        self,
+        model: ElasticMixin,
+        profile: TimingProfile,
+        *,
+        rho: Rho,
+        interval: int,
+        required: np.ndarray | None,
+        worth: Worth,
+        control: Control,
+        clock: Callable[[], float],
+        probe_seconds: float,
+    ) -> None:
+        self.model = model
+        self.profile = profile
+        self.records: list[SelectionRecord] = []
+        self.board: Board | None = None
+        self.verbose = False
+        self._rho = rho
+        self._interval = interval
+        self._required = required
+        self._worth = worth
+        self._control = control
+        self._deadline = control.deadline
+        self._clock = clock
+        self._probe_seconds = probe_seconds
+        self._selected_at: int | None = None
+
+    def is_due(self, epoch: int) -> bool:
+        """Whether a new importance is due before that epoch."""
+        if self._selected_at is None:
+            self._resume()
+        return self._selected_at is None or epoch - self._selected_at >= self._interval
+
+    def select(self, epoch: int) -> None:
+        """Evaluate the importance and select; keep the last selection where the probe fails."""
+        rho = rho_at(self._rho, epoch)
+        previous, self._selected_at = self._selected_at, epoch
+        started = self._clock()
+        try:
+            importance, similarity = self._worth.evaluate(self.model, self.profile.check_data)
+            seconds = self._clock() - started
+            record = replicas.from_chief(
+                self.model.distribute_strategy,
+                lambda: self._chosen(epoch, rho, importance, seconds, "interval"),
+            )
+        except ValueError as error:
+            if not self.records:
+                raise
+            warnings.warn(
+                f"Epoch {epoch} goes on with the selection of epoch {previous}: {error}",
+                stacklevel=3,
+            )
+            return
+        self._warn_if_worthless(record)
+        self._train(dataclasses.replace(record, similarity=similarity))
+
+    def select_early(self, reason: str) -> None:
+        """Select anew by the importance of the present selection, if that pays."""
+        present, to_come = self.records[-1], self.seconds_to_come()
+        for traced in (True, False):
+            # the time left depends on whether the answer must be traced
+            record = self._chosen(
+                self._control.pace.epoch, present.rho, present.importance, 0.0, reason, traced
+            )
+            if self._control.knows(record.mask) is traced:
+                break
+        if self._control.pays(present, record, other_seconds=to_come):
+            self._train(record)
+
+    def finish_record(self) -> None:
+        """Note what has been measured under the present selection."""
+        record = self.records[-1]
+        achieved, retrace = self._control.ratio.achieved, record.seconds_retrace
+        if retrace is None and self._control.pace.measured:
+            retrace = self._control.retraced()
+        self.records[-1] = dataclasses.replace(
+            record, achieved_ratio=achieved, seconds_retrace=retrace
+        )
+
+    def seconds_next(self, epoch: int) -> float:
+        """Seconds that must pass before the first step of that epoch."""
+        return self._seconds_of_one() if self.is_due(epoch) else 0.0
+
+    def seconds_to_come(self) -> float:
+        """Seconds of all selections after the present one, at a guess."""
+        if self._selected_at is None:
+            return 0.0
+        epochs = self._control.pace.epochs - self._selected_at - self._interval
+        return max(math.ceil(epochs / self._interval), 0) * self._seconds_of_one()
+
+    def _seconds_of_one(self) -> float:
+        # the first evaluation traces, the following do not
+        known = [r.seconds_importance for r in self.records[1:] if r.seconds_importance]
+        evaluating = min(known) if known else self._probe_seconds
+        solving = max((record.seconds_solve for record in self.records), default=0.0)
+        return evaluating + solving + self._seconds_traced()
+
+    def _seconds_traced(self) -> float:
+        """Of tracing a new selection; before the first one as long as the first importance."""
+        known = self._control.pace.retrace
+        if known is not None:
+            return known
+        return self.records[0].seconds_importance if self.records else self._probe_seconds
+
+    def _rho_in_time(self, deadline: Deadline, smallest: float, is_traced: bool) -> float:
+        tracing = 0.0 if is_traced else self._seconds_traced()
+        return self._control.rho_in_time(
+            deadline,
+            t_full=self.profile.t_full,
+            smallest=smallest,
+            other_seconds=self.seconds_to_come() + tracing,
+        )
+
+    def _chosen(
+        self,
+        epoch: int,
+        rho: float,
+        importance: np.ndarray,
+        seconds: float,
+        reason: str,
+        is_traced: bool = False,
+    ) -> SelectionRecord:
+        """What to train for `rho`, or for what meets the deadline."""
+        started = self._clock()
+        smallest = smallest_feasible_rho(self.profile, importance, required=self._required)
+        if self._deadline is not None:
+            rho = self._rho_in_time(self._deadline, smallest, is_traced)
+        asked = self._control.ask(rho, smallest)
+        selection = select_tensors(importance, self.profile, asked, required=self._required)
+        return SelectionRecord(
+            epoch=epoch,
+            rho=rho,
+            selection=selection,
+            importance=importance,
+            predicted_ratio=selection.time / self.profile.t_full,
+            seconds_importance=seconds,
+            seconds_solve=self._clock() - started,
+            reason=reason,
+            step=self._control.pace.done,
+        )
+
+    def _train(self, record: SelectionRecord) -> None:
+        """Train that selection from now on."""
+        if self.records:
+            self.finish_record()
+        self.records.append(record)
+        changed = not np.array_equal(record.mask, self.model.mask)
+        if changed or len(self.records) == 1:
+            self.model.set_mask(record.mask)
+        self._control.selected(record.predicted_ratio, changed=changed)
+        if self._selected_at is not None:
+            resume.remember(self.model, record, self._selected_at)
+        if self.verbose:
+            print(records.line(record))
+        if self.board is not None:
+            self.board.selection(record)
+
+    def _resume(self) -> None:
+        """Go on with the selection of a `fit` that was interrupted; its mask is set already."""
+        recalled = resume.recall(self.model)
+        if recalled is not None:
+            record, self._selected_at = recalled
+            self.records.append(record)
+            self._control.selected(record.predicted_ratio, changed=True)
+
+    def _warn_if_worthless(self, record: SelectionRecord) -> None:
+        if (record.importance > 0.0).any():
+            return
+        only = [self.model.tensors[k].name for k in np.flatnonzero(record.mask)[:3]]
+        warnings.warn(
+            f"No tensor is expected to lower the loss in epoch {record.epoch}: the largest "
+            f"importance is {record.importance.max():g}. Only {', '.join(map(repr, only))} "
+            f"({record.mask.sum()} of {len(record.mask)} tensors) will be trained. Give the "
+            "callback required=elastic_tf.zoo.head_tensors(model), a larger probe or a smaller "
+            "learning rate.",
+            stacklevel=4,
+        )

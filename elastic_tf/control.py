@@ -1,0 +1,173 @@
+"""Keeps the budget during one `fit`: what was measured, what to ask for, when to choose anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from elastic_tf.budget import RatioControl
+from elastic_tf.deadline import Deadline
+from elastic_tf.mixin import ElasticMixin
+from elastic_tf.pace import Pace
+from elastic_tf.records import SelectionRecord
+from elastic_tf.step_timer import FullStep, StepTimer
+
+_MICROSECONDS = 1e6  # in a second
+_TRACE = 2.0  # tracing a full step / tracing the selected one, at a guess
+_SETTLED = 15  # calls under a selection before it is judged
+
+
+class Control:
+    """Measures steps and decides from them.
+
+    Args:
+        model: the model that is trained.
+        clock: seconds now.
+        epochs: number of the epoch after the last one.
+        steps: steps in an epoch, if known.
+        share: part of the training time that timing full steps and selecting anew may take; 0
+            measures no full step and never selects between two intervals.
+        band: relative distance from `rho` within which the achieved ratio counts as kept.
+        deadline: seconds for the whole training, instead of a ratio.
+    """
+
+    def __init__(
+        self,
+        model: ElasticMixin,
+        *,
+        clock: Callable[[], float],
+        epochs: int,
+        steps: int | None,
+        share: float,
+        band: float,
+        deadline: Deadline | None,
+    ) -> None:
+        self.model = model
+        self.pace = Pace(clock, epochs=epochs, steps=steps)
+        self.ratio = RatioControl(band=band)
+        self.timer = StepTimer(model, clock)
+        self.share = share
+        self.deadline = deadline
+        self.reserve = 0.0  # seconds that the end of the training takes
+        self._full = FullStep(model, clock)
+        self._clock = clock
+        self._spent = 0.0
+        self._is_traced = False  # whether the present selection's steps had to be
+        self._since = 0  # calls since a selection or a decision against one
+
+    def ask(self, rho: float, smallest: float) -> float:
+        """What to ask the selector for, so that `rho` is achieved."""
+        self.ratio.learn()
+        # below the smallest feasible rho the selector is to say so
+        return self.ratio.ask(rho, smallest=smallest) if rho >= smallest else rho
+
+    def selected(self, predicted: float, *, changed: bool) -> None:
+        """A selection was made; `changed`: its mask is another one."""
+        self.ratio.selected(predicted)
+        if changed:
+            self.pace.selected()
+        self._is_traced = False
+        self._since = 0
+
+    def called(self, count: int) -> None:
+        """The train function was called and made `count` steps."""
+        self.pace.step(count, traced=self.timer.traced)
+        self._is_traced |= self.timer.traced
+        self._since += 1
+        if self.timer.seconds:
+            self.ratio.step(_MICROSECONDS * self.timer.seconds)
+        if self.share and self.ratio.needs_full_step:
+            self._time_full_step()
+        self.timer.attach()  # another callback may have set a mask
+
+    def reason(self, record: SelectionRecord, *, other_seconds: float) -> str | None:
+        """Why another selection may be needed at once; None if there is no reason.
+
+        Args:
+            record: the present selection.
+            other_seconds: what the selections to come will take.
+        """
+        if self._since < _SETTLED:
+            return None
+        if self.deadline is not None:
+            return "deadline" if self._is_off(record, self.deadline, other_seconds, 0.0) else None
+        return "ratio" if self.share and self.ratio.is_off(record.rho) else None
+
+    def pays(
+        self, present: SelectionRecord, other: SelectionRecord, *, other_seconds: float
+    ) -> bool:
+        """Whether to train `other` instead; if not, it is not thought of again for a while."""
+        self._since = 0
+        if np.array_equal(present.mask, other.mask):
+            return False
+        cost = 0.0 if self.knows(other.mask) else self.pace.retrace or 0.0
+        if self.deadline is not None:
+            return self._is_off(present, self.deadline, other_seconds, cost)
+        if not self._can_afford(cost):
+            return False
+        self._spent += cost
+        return True
+
+    def knows(self, mask: np.ndarray) -> bool:
+        """Whether the steps under that mask need not be traced."""
+        key = b"" if mask.all() else mask.tobytes()
+        return self.model._elastic.functions.get(key) is not None
+
+    def _is_off(
+        self, record: SelectionRecord, deadline: Deadline, other_seconds: float, cost: float
+    ) -> bool:
+        can_grow = record.rho < 1.0 and not record.mask.all()
+        return deadline.is_off(self.pace, other_seconds=other_seconds, cost=cost, can_grow=can_grow)
+
+    def retraced(self) -> float:
+        """Seconds that tracing the present selection took; 0 if it was traced before."""
+        return (self.pace.retrace or 0.0) if self._is_traced else 0.0
+
+    def rho_in_time(
+        self, deadline: Deadline, *, t_full: float, smallest: float, other_seconds: float
+    ) -> float:
+        """`rho` that meets the deadline from here on, at least `smallest`.
+
+        Args:
+            deadline: of the training.
+            t_full: microseconds of a full step by the profile, for as long as none was measured.
+            smallest: smallest feasible rho.
+            other_seconds: what the selections, this one's tracing too, will take.
+        """
+        full, fixed = t_full / _MICROSECONDS, 0.0
+        whole, step = self.pace.step_seconds, self.ratio.step_microseconds
+        if whole is not None:
+            alone = whole if step is None else min(step / _MICROSECONDS, whole)
+            full, fixed = alone / self.ratio.thought, whole - alone
+        rho = deadline.rho(
+            self.pace, full_seconds=full, fixed_seconds=fixed, other_seconds=other_seconds
+        )
+        return max(rho, smallest)
+
+    def is_over(self, next_seconds: float = 0.0) -> bool:
+        """Whether the training must stop now; `next_seconds`: what must precede the next step."""
+        if self.deadline is None:
+            return False
+        return self.deadline.is_over(self.pace, reserve=self.reserve + next_seconds)
+
+    def _time_full_step(self) -> None:
+        accumulates = self.model._elastic.accumulation is not None
+        if self.timer.batch is None or self.model.run_eagerly or accumulates:
+            return  # no batch, no graph, or no step that holds all the work of one
+        step = (self.ratio.step_microseconds or 0.0) / _MICROSECONDS / self.ratio.thought
+        cost = 2.0 * step
+        if not self._full.is_traced:
+            cost += _TRACE * (self.pace.retrace or 0.0) + 2.0 * step
+        if not self._can_afford(cost):
+            return
+        started = self._clock()
+        seconds = self._full.seconds(*self.timer.batch)
+        self._spent += self._clock() - started
+        if seconds > 0.0:
+            self.ratio.full_step(_MICROSECONDS * seconds)
+
+    def _can_afford(self, seconds: float) -> bool:
+        """Whether so much more stays within the share of the training time."""
+        whole = self.pace.elapsed + (self.pace.left or 0.0)
+        return self._spent + seconds <= self.share * whole

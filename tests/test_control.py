@@ -1,0 +1,179 @@
+"""The budget is kept: ratios and deadlines on a device that is not what its profile says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from clocks import ClockedModel, Device, clocked, data, table
+
+from elastic_tf.callback import ElasticCallback
+
+pytestmark = pytest.mark.slow
+STEPS, EPOCHS = 40, 6
+
+
+class Passing(tf.keras.callbacks.Callback):
+    """Lets time pass at validation, and changes the device's speed at one epoch."""
+
+    def __init__(self, device: Device, validation: float = 0.0, **speeds: float) -> None:
+        super().__init__()
+        self.device = device
+        self.validation = validation
+        self.speeds = speeds
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        self.device.speed = self.speeds.get(f"from_{epoch}", self.device.speed)
+
+    def on_test_begin(self, logs=None) -> None:
+        self.device.clock.passes(self.validation)
+
+
+def worth(device: Device, seconds: float = 0.0):
+    """An importance function that takes a while; output-side tensors matter more."""
+
+    def evaluate(model, x, y):
+        device.clock.passes(seconds)
+        return np.linspace(0.5, 1.0, len(model.tensors))
+
+    return evaluate
+
+
+def run(device: Device, *callbacks, importance_seconds: float = 0.0, **options) -> ElasticCallback:
+    """A training by the device's clock."""
+    chosen = {"rho": 0.7, "interval": 3, "probe": data(2), "clock": device.clock}
+    if "deadline" in options:
+        del chosen["rho"]
+    chosen["importance"] = worth(device, importance_seconds)
+    elastic = ElasticCallback(table(), **{**chosen, **options})
+    model: ClockedModel = clocked(device)
+    model.fit(
+        data(STEPS),
+        epochs=EPOCHS,
+        verbose=0,
+        validation_data=data(1),
+        callbacks=[*callbacks, elastic],
+    )
+    return elastic
+
+
+def spent(device: Device) -> float:
+    """Mean step time / full step time of what was trained; full steps beside it left out."""
+    trained = [mask for mask in device.calls if not mask.all()]
+    return float(np.mean([device.step(mask) / device.speed for mask in trained]))
+
+
+def test_ratio_is_achieved_although_savings_are_not_delivered() -> None:
+    device = Device(table(), delivered=0.7)
+    elastic = run(device, control=0.3)
+    first, second, *_ = elastic.selections
+    assert first.achieved_ratio > 0.7 * 1.05
+    assert (second.reason, second.epoch) == ("ratio", 0)
+    assert second.selection.rho < 0.7
+    for record in elastic.selections[1:]:
+        assert record.achieved_ratio == pytest.approx(device.step(record.mask))
+        assert record.achieved_ratio <= 0.7
+    assert spent(device) <= 0.7 * 1.01
+
+
+def test_more_is_trained_where_savings_are_larger_than_predicted() -> None:
+    device = Device(table(), delivered=1.3)
+    elastic = run(device, control=0.3)
+    counts = [record.mask.sum() for record in elastic.selections]
+    assert counts[1] > counts[0]
+    assert 0.6 < elastic.selections[-1].achieved_ratio <= 0.7
+
+
+def test_open_loop_trains_what_the_profile_says() -> None:
+    device = Device(table(), delivered=0.7)
+    elastic = run(device, control=0.0)
+    assert [record.reason for record in elastic.selections] == ["interval"] * 2
+    assert [record.achieved_ratio for record in elastic.selections] == [None, None]
+    assert not any(mask.all() for mask in device.calls)  # no full step
+
+
+def test_load_on_the_whole_device_changes_no_ratio() -> None:
+    device = Device(table())
+    elastic = run(device, Passing(device, from_1=2.5, from_4=0.8), control=0.3)
+    assert [record.reason for record in elastic.selections] == ["interval"] * 2
+    assert [record.achieved_ratio for record in elastic.selections] == pytest.approx(
+        [record.predicted_ratio for record in elastic.selections]
+    )
+
+
+def test_control_spends_no_more_than_its_share() -> None:
+    device = Device(table(), delivered=0.7)
+    run(device, control=0.05)
+    full = sum(device.speed for mask in device.calls if mask.all())
+    assert 0 < full <= 0.05 * device.clock.now
+
+
+def test_training_too_short_for_it_goes_on_uncontrolled() -> None:
+    device = Device(table(), delivered=0.7, tracing=1000.0)
+    elastic = run(device, control=0.05)
+    assert [record.achieved_ratio for record in elastic.selections] == [None, None]
+
+
+def test_history_tells_what_was_asked_and_achieved() -> None:
+    device = Device(table(), delivered=0.7)
+    elastic = run(device, control=0.3)
+    history = elastic.model.history.history
+    assert history["rho"] == [0.7] * EPOCHS
+    assert history["achieved_ratio"][0] == pytest.approx(elastic.selections[1].achieved_ratio)
+    assert history["predicted_ratio"][-1] == elastic.selections[-1].predicted_ratio
+
+
+@pytest.mark.parametrize(("deadline", "delivered"), [(150.0, 0.8), (200.0, 1.0), (260.0, 0.9)])
+def test_deadline_is_kept_with_everything_counted(deadline: float, delivered: float) -> None:
+    device = Device(table(), delivered=delivered, tracing=2.0)
+    run(device, Passing(device, validation=2.0), importance_seconds=1.5, deadline=deadline)
+    assert 0.97 * deadline <= device.clock.now <= deadline
+
+
+@pytest.mark.parametrize(("epoch", "load"), [(1, 1.4), (3, 0.9), (4, 1.4)])
+def test_deadline_is_kept_when_the_speed_changes(epoch: int, load: float) -> None:
+    device = Device(table(), tracing=1.0)
+    passing = Passing(device, validation=1.0, **{f"from_{epoch}": load})
+    elastic = run(device, passing, importance_seconds=1.0, deadline=200.0)
+    assert 0.97 * 200 <= device.clock.now <= 200.0
+    assert "deadline" in {record.reason for record in elastic.selections}
+
+
+def test_device_far_from_its_profile_is_noticed_at_once() -> None:
+    device = Device(table(), speed=0.6)  # the profile was made under load
+    elastic = run(device, deadline=120.0)
+    assert (elastic.selections[1].reason, elastic.selections[1].epoch) == ("deadline", 0)
+    assert 0.97 * 120 <= device.clock.now <= 120.0
+
+
+def test_training_stops_rather_than_be_late(capsys) -> None:
+    device = Device(table(), tracing=1.0)
+    elastic = run(device, Passing(device, validation=1.0, from_4=2.5), deadline=200.0)
+    assert elastic.selections[-1].rho == pytest.approx(0.4, abs=0.01)  # the smallest feasible
+    assert 0.8 * 200 <= device.clock.now <= 200.0
+    assert "steps early, or it would end after the deadline of 200 s" in capsys.readouterr().out
+
+
+def test_training_that_is_fast_enough_ends_early_and_says_so(capsys) -> None:
+    device = Device(table())
+    elastic = run(device, deadline=1000.0)
+    assert device.clock.now < 300.0
+    assert [record.rho for record in elastic.selections] == [1.0, 1.0]
+    said = capsys.readouterr().out
+    assert said.startswith("Deadline 1000 s: by the profile the 240 steps take 240.0 s in full")
+    assert "Starts with rho 1.000; full training is fast enough, it ends early." in said
+
+
+def test_impossible_deadline_stops_before_training() -> None:
+    device = Device(table())
+    # the cheapest tensor takes 12 of 30 parts of a full step: 0.4 * 240 seconds
+    with pytest.raises(ValueError, match="deadline=90 for 240 steps.* 96.0 seconds"):
+        run(device, deadline=90)
+    assert device.calls == []
+
+
+def test_epochs_that_do_not_fit_are_left_out(capsys) -> None:
+    device = Device(table())
+    run(device, Passing(device, validation=30.0), deadline=110.0)
+    assert device.clock.now <= 110.0
+    assert "Training stops" in capsys.readouterr().out
