@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 Settings = TypeVar("Settings")
+_PACKAGE = Path(__file__).resolve().parent
+_REFUSED = 2  # exit code, as argparse's
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, choices: Sequence[str] = ()) -> Any:
@@ -35,3 +40,20 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
             options["default"] = field.default
         parser.add_argument(f"--{field.name.replace('_', '-')}", **options)
     return kind(**vars(parser.parse_args(arguments)))
+
+
+def run(main: Callable[[], Any]) -> None:
+    """Call `main`; what it refuses becomes one line, and the program ends with exit code 2.
+
+    Refused is what this project's own checks raise, and a file that cannot be read or written.
+    Other errors keep their traceback.
+    """
+    try:
+        main()
+    except (ValueError, TypeError, OSError) as error:
+        last = Path(traceback.extract_tb(error.__traceback__)[-1].filename).resolve().parent
+        ours = last in (_PACKAGE, Path(sys.argv[0]).resolve().parent)
+        if not ours and not (isinstance(error, OSError) and error.filename is not None):
+            raise
+        print("error: " + " ".join(str(error).split()), file=sys.stderr)
+        raise SystemExit(_REFUSED) from None

@@ -88,6 +88,8 @@ class Run:
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
     """Start a run, or continue the one in `path` if its settings are the same.
 
+    A run that failed before its first epoch ended is started anew, with other settings too.
+
     Epochs that were finished are kept; selections made for later epochs are removed, for they will
     be made again.
 
@@ -113,20 +115,12 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
                 + (f", which holds {foreign[0]} alone" if foreign else ", a file")
                 + ". Choose another directory."
             )
-        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        write_json(
-            path / "config.json",
-            {
-                "settings": settings,
-                "seed": settings.get("seed"),
-                "versions": versions,
-                "device": device,
-                "started": started,
-            },
-        )
-        return Run(path)
+        return _started(path, settings, versions, device)
     run = Run(path)
     difference = _difference(run.config.get("settings"), settings)
+    if difference is not None and not run.history and run.result is None:
+        _repair(run)
+        return _started(path, settings, versions, device)
     if difference is not None:
         raise ValueError(
             f"A run is continued with the settings it was started with. Received: '{path}', which "
@@ -142,6 +136,21 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
         )
     _repair(run)
     return run
+
+
+def _started(path: Path, settings: Any, versions: Any, device: Any) -> Run:
+    """A run without epochs, begun now."""
+    write_json(
+        path / "config.json",
+        {
+            "settings": settings,
+            "seed": settings.get("seed"),
+            "versions": versions,
+            "device": device,
+            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        },
+    )
+    return Run(path)
 
 
 def load(path: str | Path) -> Run:

@@ -4,9 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Optional
 
+import numpy as np
 import pytest
 
-from elastic_tf.commandline import option, parse
+from elastic_tf.commandline import option, parse, run
+from elastic_tf.datasets import image_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,3 +51,22 @@ def test_help_explains_every_field(capsys):
     for field in dataclasses.fields(Settings):
         assert field.metadata["help"] in text
     assert "how many (default: 3)" in text
+
+
+def test_run_reports_a_refusal_in_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        run(lambda: image_folder(tmp_path / "nowhere", image_size=8, batch_size=1))
+    assert end.value.code == 2
+    text = capsys.readouterr().err
+    assert text.startswith("error: ") and "nowhere" in text and text.count("\n") == 1
+
+
+def test_run_reports_a_file_that_is_missing(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run((tmp_path / "gone.json").read_text)
+    assert "gone.json" in capsys.readouterr().err
+
+
+def test_run_keeps_the_traceback_of_other_errors():
+    with pytest.raises(ValueError, match="invalid literal"):
+        run(lambda: int(np.array("three")))

@@ -119,13 +119,20 @@ def test_equal_settings_continue_the_run(tmp_path):
     ],
 )
 def test_other_settings_are_refused_with_the_first_difference(tmp_path, change, message):
-    runs.create(tmp_path, CONFIG)
+    runs.create(tmp_path, CONFIG).append_epoch({"loss": 1.0})
     with pytest.raises(ValueError, match=message):
         runs.create(tmp_path, {**CONFIG, **change})
 
 
+def test_other_settings_start_anew_where_no_epoch_was_finished(tmp_path):
+    runs.create(tmp_path, CONFIG).append_selection(record())
+    run = runs.create(tmp_path, {**CONFIG, "seed": 5})
+    assert run.config["settings"]["seed"] == 5
+    assert runs.load(tmp_path).selections == []
+
+
 def test_a_setting_that_is_gone_is_named(tmp_path):
-    runs.create(tmp_path, {**CONFIG, "warm": {"head": 2}})
+    runs.create(tmp_path, {**CONFIG, "warm": {"head": 2}}).append_epoch({"loss": 1.0})
     with pytest.raises(ValueError, match="'warm.head': 2 in the directory, 'nothing' now"):
         runs.create(tmp_path, {**CONFIG, "warm": {}})
 
