@@ -25,7 +25,12 @@ from elastic_tf.runs import to_json
 
 RESULTS = Path(__file__).resolve().parent / "results"
 # Name of the part: the module whose `main` prints a table and returns what goes into the JSON.
-PARTS = {"time-model": "bench_time_model", "engine": "bench_engine", "memory": "bench_memory"}
+PARTS = {
+    "time-model": "bench_time_model",
+    "engine": "bench_engine",
+    "memory": "bench_memory",
+    "control": "bench_control",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,209 @@
+"""How well budgets are kept: ratios in closed and in open loop, deadlines, with and without a load.
+
+The demo's network is adapted to the demo's other domain. The profile is either measured, or the one
+of the paper's formula (op times as the profiler gives them, backward pass taken for twice the
+forward pass), which shows what the loop mends. The load is a process that keeps one core busy,
+started in the middle of a training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import demo
+import tensorflow as tf
+from bench_time_model import paper_profile
+from pretrain_digits import IMAGE_SIZE
+
+import elastic_tf as et
+from elastic_tf.profiler import measure_ratios
+from elastic_tf.runs import Column, format_table
+
+RHOS = (0.4, 0.5, 0.6, 0.7)
+RATIO_EPOCHS, RATIO_INTERVAL = 6, 2
+DEADLINE_EPOCHS, DEADLINE_INTERVAL = 20, 5
+SHARES = (0.6, 0.75, 0.9)  # deadlines, as parts of what full training takes by the profile
+CONTROL = 0.2  # trainings of seconds must pay for tracing a full step as well
+
+
+def main() -> dict[str, Any]:
+    """Train, print three tables."""
+    settings = demo.Settings()
+    tf.keras.utils.set_random_seed(settings.seed)
+    shift = et.datasets.Shift(
+        rotation=settings.rotation, contrast=settings.contrast, inverted=True, noise=settings.noise
+    )
+    data = et.datasets.from_arrays(
+        *et.datasets.digits(image_size=IMAGE_SIZE, shift=shift), batch_size=settings.batch_size
+    )
+    bench = Bench(demo.adapted_model(settings, data), data)
+    ratios = bench.ratios()
+    print("Step time / full step time under the last selection, measured afterwards in turn:")
+    print(format_table(ratios, RATIO_COLUMNS))
+    loaded = bench.ratio_under_load()
+    print("\nrho = 0.5, a load from the middle on (as the callback measured it):")
+    print(format_table([loaded], LOAD_COLUMNS))
+    deadlines = [bench.deadline(share, load) for load in (False, True) for share in SHARES]
+    print("\nDeadlines, everything counted:")
+    print(format_table(deadlines, DEADLINE_COLUMNS))
+    return {
+        "t_full": bench.profile.t_full,
+        "t_forward": bench.profile.t_forward,
+        "ratios": ratios,
+        "ratio_under_load": loaded,
+        "deadlines": deadlines,
+    }
+
+
+class Bench:
+    """One model, put back to its pre-trained weights before every training."""
+
+    def __init__(self, model: et.ElasticModel, data: et.datasets.ImageData) -> None:
+        self.model = model
+        self.data = data
+        self.batch = next(iter(data.train))
+        self.weights = model.get_weights()
+        self.head = et.zoo.head_tensors(model)
+        self.profile = et.profile_model(model, *self.batch, repeats=20)
+        self.paper = paper_profile(model, self.batch, self.profile.count)
+
+    def ratios(self) -> list[dict[str, Any]]:
+        """Each rho in open and closed loop, by both profiles."""
+        rows, masks = [], []
+        for name, profile in (("measured", self.profile), ("paper's formula", self.paper)):
+            for rho in RHOS:
+                row: dict[str, Any] = {"profile": name, "rho": rho}
+                for loop, control in (("open", 0.0), ("closed", CONTROL)):
+                    if not self._is_feasible(rho, profile):
+                        continue
+                    callback, _ = self._train(
+                        RATIO_EPOCHS, profile, rho=rho, interval=RATIO_INTERVAL, control=control
+                    )
+                    masks.append(callback.selections[-1].mask)
+                    row[loop] = len(masks) - 1
+                    row[f"{loop}_selections"] = len(callback.selections)
+                    if loop == "closed":
+                        row["by_callback"] = callback.selections[-1].achieved_ratio
+                rows.append(row)
+        measured = measure_ratios(self.model, *self.batch, masks, repeats=12)
+        for row in rows:
+            for loop in ("open", "closed"):
+                row[loop] = measured[row[loop]] if loop in row else None
+        return rows
+
+    def ratio_under_load(self) -> dict[str, Any]:
+        """What the closed loop achieves before and after a load starts."""
+        epochs = 3 * RATIO_EPOCHS
+        callback, seconds = self._train(
+            epochs, self.profile, load_from=epochs // 2, rho=0.5, interval=epochs, control=CONTROL
+        )
+        history = self.model.history.history["achieved_ratio"]
+        return {
+            "before": history[epochs // 2 - 1],
+            "after": history[-1],
+            "selections": len(callback.selections),
+            "seconds": seconds,
+            "by_epoch": history,
+        }
+
+    def deadline(self, share: float, load: bool) -> dict[str, Any]:
+        """One training with a deadline."""
+        steps = DEADLINE_EPOCHS * self.data.steps_per_epoch
+        asked = round(share * steps * self.profile.t_full * 1e-6, 1)
+        callback, seconds = self._train(
+            DEADLINE_EPOCHS,
+            self.profile,
+            load_from=DEADLINE_EPOCHS // 2 if load else None,
+            deadline=asked,
+            interval=DEADLINE_INTERVAL,
+        )
+        history = self.model.history
+        done = int(self.model._train_counter.numpy())
+        return {
+            "load": "from the middle" if load else "none",
+            "asked": asked,
+            "taken": seconds,
+            "off": seconds / asked - 1.0,
+            "left_out": steps - done,
+            "first_rho": callback.selections[0].rho,
+            "last_rho": callback.selections[-1].rho,
+            "selections": len(callback.selections),
+            "early": sum(record.reason == "deadline" for record in callback.selections),
+            "accuracy": history.history["val_accuracy"][-1],
+        }
+
+    def _is_feasible(self, rho: float, profile: et.TimingProfile) -> bool:
+        return profile.step_time(self.head) <= rho * profile.t_full
+
+    def _train(
+        self,
+        epochs: int,
+        profile: et.TimingProfile,
+        *,
+        load_from: int | None = None,
+        **options: Any,
+    ) -> tuple[et.ElasticCallback, float]:
+        """The callback of a training, and the seconds that `fit` took."""
+        self.model.set_weights(self.weights)
+        callback = et.ElasticCallback(profile, probe=self.data.probe, required=self.head, **options)
+        with burning() as load:
+            start = tf.keras.callbacks.LambdaCallback(
+                on_epoch_begin=lambda epoch, logs: load() if epoch == load_from else None
+            )
+            started = time.perf_counter()
+            self.model.fit(
+                self.data.train,
+                epochs=epochs,
+                validation_data=self.data.test,
+                verbose=0,
+                callbacks=[start, callback],
+            )
+            return callback, time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def burning() -> Iterator[Any]:
+    """Gives a function that starts a process which keeps a core busy until the context ends."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        started.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+RATIO_COLUMNS = (
+    Column("profile", "profile"),
+    Column("rho", "rho", ".1f"),
+    Column("open", "open loop", ".3f"),
+    Column("closed", "closed loop", ".3f"),
+    Column("by_callback", "by the callback", ".3f"),
+    Column("closed_selections", "selections"),
+)
+LOAD_COLUMNS = (
+    Column("before", "before", ".3f"),
+    Column("after", "after", ".3f"),
+    Column("selections", "selections"),
+)
+DEADLINE_COLUMNS = (
+    Column("load", "load"),
+    Column("asked", "deadline s", ".1f"),
+    Column("taken", "taken s", ".1f"),
+    Column("off", "off", "+.1%"),
+    Column("left_out", "steps left out"),
+    Column("first_rho", "first rho", ".2f"),
+    Column("last_rho", "last rho", ".2f"),
+    Column("selections", "selections"),
+    Column("early", "of them early"),
+    Column("accuracy", "accuracy", ".1%"),
+)
