@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elastic_tf.branch_and_bound import improve
-from elastic_tf.reduction import fill, incidence, reduce
+from elastic_tf.reduction import fill, reduce, sets_of
 from elastic_tf.sweep import sweep
 
 if TYPE_CHECKING:
@@ -204,14 +204,12 @@ def _too_small(
 
 def _step_time(profile: TimingProfile, mask: np.ndarray) -> float:
     """`profile.step_time(mask)` without a loop over the sets."""
-    member, times = incidence(profile)
-    return profile.t_forward + float(times[member[:, mask].any(axis=1)].sum())
+    return profile.t_forward + sets_of(profile).spent(mask)
 
 
 def _times_alone(profile: TimingProfile) -> np.ndarray:
     """(N,) step time when a single tensor is trained."""
-    member, times = incidence(profile)
-    return profile.t_forward + np.array([times[column].sum() for column in member.T])
+    return profile.t_forward + sets_of(profile).alone()
 
 
 def _least_harm(worth: np.ndarray, profile: TimingProfile, limit: float) -> np.ndarray:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from instances import network_table, random_graph, residual, times, towers
 
-from elastic_tf.branch_and_bound import branch_bounds, depth_bounds, improve, shared_out
+from elastic_tf.bounds import borne, branch_bounds, depth_bounds, shared_out
+from elastic_tf.branch_and_bound import improve
 from elastic_tf.reduction import Problem, fill, reduce, spent
 
 
@@ -62,10 +63,12 @@ def test_shares_of_a_set_make_up_its_time(price: float) -> None:
     member = rng.random((6, 9)) < 0.4
     member[:, 0] = True
     sets = times(rng, "lognormal", 6)
-    shares = shared_out(rng.random(9), rng.random(9), member, sets, price)
+    worth, cost = rng.random(9), rng.random(9)
+    shares = shared_out(worth, cost, member, sets, price)
     assert (shares >= 0.0).all()
     assert (shares[~member] == 0.0).all()
     np.testing.assert_allclose(shares.sum(axis=1), sets)
+    np.testing.assert_allclose(borne(worth, cost, member, sets, price), shares.sum(axis=0))
 
 
 def test_filling_up_keeps_the_budget_and_leaves_no_tensor_that_fits() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from instances import chain_table, network_table, random_graph, residual
 
-from elastic_tf.reduction import chain_tail, incidence, reduce, spent
+from elastic_tf.reduction import chain_tail, reduce, sets_of, spent
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -48,9 +48,29 @@ def test_chain_time_is_never_below_the_time_spent() -> None:
             assert chain >= spent(whole, chosen) - 1e-9
 
 
-def test_incidence_is_made_once_for_a_profile() -> None:
+def test_sets_are_sorted_once_for_a_profile() -> None:
     table = chain_table(np.ones(4), np.ones(4), 4.0)
-    assert incidence(table)[0] is incidence(table)[0]
-    member, times = incidence(chain_table(np.ones(4), 2.0 * np.ones(4), 4.0))
-    assert member.shape == (8, 4)
-    assert times.sum() == 12.0
+    assert sets_of(table) is sets_of(table)
+    sets = sets_of(chain_table(np.ones(4), 2.0 * np.ones(4), 4.0))
+    assert sets.single.tolist() == [3.0, 1.0, 1.0, 1.0]  # {0..0} is {0}
+    assert sets.prefix.tolist() == [0.0, 2.0, 2.0, 2.0]
+    assert sets.member.shape == (0, 4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_time_over_the_sets_is_that_of_the_profile(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = network_table((residual, random_graph)[seed % 2](20, rng), rng)
+    count = len(table.t_dw)
+    sets = sets_of(table)
+    for density in (0.0, 0.1, 0.5):
+        mask = rng.random(count) < density
+        assert sets.spent(mask) == pytest.approx(table.step_time(mask) - table.t_forward)
+    alone = [table.step_time(np.arange(count) == k) - table.t_forward for k in range(count)]
+    np.testing.assert_allclose(sets.alone(), alone)
+
+
+def test_tensor_that_does_not_fit_alone_is_left_out() -> None:
+    table = chain_table(np.array([1.0, 9.0, 1.0]), np.ones(3), 3.0)
+    whole = reduce(np.ones(3), table, np.zeros(3, bool), 9.0)
+    assert whole.tensors.tolist() == [0, 2]

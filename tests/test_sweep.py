@@ -23,7 +23,8 @@ def test_sweep_is_best_on_a_chain_whose_times_are_whole_ticks() -> None:
         table = chain_table(rng.integers(0, 5, count), rng.integers(0, 5, count), 4.0)
         importance = rng.random(count) + 0.01
         ticks = int(rng.integers(1, 30))
-        chosen = sweep(problem(table, importance, 4.0 + ticks), ticks)
+        whole = problem(table, importance, 4.0 + ticks)
+        chosen = whole.tensors[sweep(whole, ticks)]
         masks = np.array(list(itertools.product([False, True], repeat=count)))
         fits = [table.step_time(mask) <= 4.0 + ticks + 1e-9 for mask in masks]
         assert importance[chosen].sum() == pytest.approx((masks[fits] @ importance).max())

@@ -1,4 +1,4 @@
-"""Random timing tables for the tests of the selector: chains and branched networks.
+"""Random timing tables to try the selector on: chains and branched networks.
 
 A network is a list of layers; the backward op that carries the gradient past a layer is needed by
 every tensor upstream of it, which is where the dependency sets of a real profile come from.
@@ -10,6 +10,8 @@ import dataclasses
 from typing import NamedTuple
 
 import numpy as np
+
+from elastic_tf.selection import smallest_feasible_rho
 
 # Networks asked for with no more tensors than this have no batch normalisation.
 FEW = 12
@@ -175,3 +177,28 @@ def random_graph(count: int, rng: np.random.Generator) -> list[Layer]:
         inputs = rng.integers(max(0, k - 5), k, int(rng.integers(1, 4)))
         layers.append(Layer(tuple(int(i) for i in set(inputs)), 1, fused=bool(rng.random() < 0.3)))
     return layers
+
+
+NETWORKS = {
+    "residual": residual,
+    "inception": inception,
+    "towers": towers,
+    "random_graph": random_graph,
+}
+COSTS = ("lognormal", "pareto", "ties", "zeros")
+WORTHS = ("uniform", "signed", "pareto", "ties", "cost")
+
+
+def instance(kind: str, count: int, seed: int) -> tuple[np.ndarray, Table, float]:
+    """Importance, times and a feasible rho; twenty seeds in a row see every family of both."""
+    rng = np.random.default_rng([seed, count])
+    draw, worth = COSTS[seed % len(COSTS)], WORTHS[seed % len(WORTHS)]
+    if kind == "chain":
+        table = chain_table(times(rng, draw, count), times(rng, draw, count), 150.0 * count)
+    else:
+        table = network_table(NETWORKS[kind](count, rng), rng, draw)
+    importance = worths(rng, worth, table)
+    if not (importance > 0.0).any():
+        importance[rng.integers(len(importance))] = 1.0
+    smallest = smallest_feasible_rho(table, importance)
+    return importance, table, min(1.0, smallest + rng.random() * (1.0 - smallest))
