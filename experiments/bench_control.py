@@ -21,8 +21,8 @@ from bench_time_model import paper_profile
 from pretrain_digits import IMAGE_SIZE
 
 import elastic_tf as et
-from elastic_tf.profiler import measure_ratios
 from elastic_tf.runs import Column, format_table
+from elastic_tf.stopwatch import measure_ratios
 
 RHOS = (0.4, 0.5, 0.6, 0.7)
 RATIO_EPOCHS, RATIO_INTERVAL = 6, 2
