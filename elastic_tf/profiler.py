@@ -111,6 +111,7 @@ class Profiler:
             )
         self.model = model
         self._data = as_batch(x, y, sample_weight)
+        self._sets: tuple[dict[str, int], set[str]] | None = None
         self._calibration: differences.Fit | None = None
         if calibration is not None:
             factors = tuple(calibration)
@@ -127,28 +128,61 @@ class Profiler:
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
             raise ValueError(f"`repeats` must be an integer of at least 1. Received: {repeats!r}.")
         with kept(self.model, self._graphs((*self._seen, *self._timed))):
-            for run in (*reversed(self._seen), *self._timed):
+            full, forward = self._seen
+            if self._sets is None:
+                forward.warm_up(self._data)
+                _check_loss(forward(self._data))  # full steps may diverge; they are taken back
+                self._sets = dependency_sets(full.untimed(self._data))
+            for run in self._timed:
                 run.warm_up(self._data)
-                _check_loss(run(self._data))
             profiled = min(repeats, _PROFILED)
-            traces = [trace_step(run, self._data, repeats=profiled) for run in self._seen]
-        parts = differences.segments(_expected(traces[0]), len(self.model.tensors))
-        masks = differences.chosen_masks(parts) if self._calibration is None else []
+            trace = trace_step(full, self._data, repeats=profiled)
+            trace_forward = trace_step(forward, self._data, repeats=profiled)
+        parts = differences.segments(_expected(trace, self._sets[0]), len(self.model.tensors))
+        masks = np.zeros((0, len(parts)), bool)
+        if self._calibration is None:
+            masks = differences.chosen_masks(parts)
         runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
         with kept(self.model, self._graphs(runs)):
             for run in runs:
                 run.warm_up(self._data)
             steps = time_in_turn(runs, self._data, repeats=repeats, time_limit=time_limit)
 
-        t_full, t_forward = _split(steps, _op_ratio(*traces))
-        expected, share = _attributed(*traces, t_full, t_forward)
-        if self._calibration is None:
+        t_full, t_forward = _split(steps, _op_ratio(trace, trace_forward))
+        expected, share = _attributed(trace, trace_forward, self._sets, t_full, t_forward)
+        calibration = self._calibration
+        if calibration is None:
             ratios = np.median(steps[:, 2:] / steps[:, :1], axis=0)
-            self._calibration = differences.fit(
-                expected, parts, np.array(masks), ratios, t_forward / t_full
-            )
-        times = differences.corrected(expected, parts, self._calibration.factors)
-        return self._profile(times, steps, t_full, t_forward, share, len(traces[0].nodes))
+            calibration = differences.fit(expected, parts, masks, ratios, t_forward / t_full)
+            self._calibration = calibration
+        times = differences.corrected(expected, parts, calibration.factors)
+        scale = (t_full - t_forward) / sum(times.values())
+        low, high = np.quantile(steps[:, 0], (0.25, 0.75))
+        inputs = tf.nest.flatten(self._data[0])
+        method, note = self._method(share, calibration)
+        return TimingProfile(
+            t_forward=t_forward,
+            sets=tuple(
+                DependencySet(members(bits), time * scale)
+                for bits, time in sorted(times.items(), key=lambda item: members(item[0]))
+            ),
+            count=len(self.model.tensors),
+            tensors=tensor_specs(self.model),
+            op_count=len(trace.nodes),
+            input_shape=tuple(tuple(part.shape[1:]) for part in inputs),
+            batch_size=int(inputs[0].shape[0]),
+            optimizer=optimizer_name(self.model),
+            device=describe_device(),
+            settings=RuntimeSettings.of_environment(xla=compiled_by_xla(self.model)),
+            method=method,
+            note=note,
+            calibration=calibration.factors,
+            repeats=len(steps),
+            spread=float((high - low) / (2 * t_full)),
+            uncertainty=ratio_uncertainty(steps) + calibration.residual,
+            share_attributed=share,
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        )
 
     def _graphs(self, runs: Sequence[StepFunction]) -> Iterator[Any]:
         """The graphs of step functions, traced when asked for."""
@@ -163,67 +197,32 @@ class Profiler:
                 ) from error
             yield graph
 
-    def _method(self, share: float) -> tuple[str, str]:
+    def _method(self, share: float, calibration: differences.Fit) -> tuple[str, str]:
         """How the times were found, and why not from op times."""
         if compiled_by_xla(self.model):
             return "differences", "XLA compiles the step into one kernel"
         if share < _LEAST_ATTRIBUTED:
             return "differences", f"the profiler tells of {share:.0%} of the backward time"
-        return ("calibrated" if self._calibration != _AS_THEY_ARE else "profiler"), ""
-
-    def _profile(
-        self,
-        times: dict[int, float],
-        steps: np.ndarray,
-        t_full: float,
-        t_forward: float,
-        share: float,
-        op_count: int,
-    ) -> TimingProfile:
-        """The profile, with set times that add up to the rest of the full step."""
-        low, high = np.quantile(steps[:, 0], (0.25, 0.75))
-        scale = (t_full - t_forward) / sum(times.values())
-        inputs = tf.nest.flatten(self._data[0])
-        method, note = self._method(share)
-        return TimingProfile(
-            t_forward=t_forward,
-            sets=tuple(
-                DependencySet(members(bits), time * scale)
-                for bits, time in sorted(times.items(), key=lambda item: members(item[0]))
-            ),
-            count=len(self.model.tensors),
-            tensors=tensor_specs(self.model),
-            op_count=op_count,
-            input_shape=tuple(tuple(part.shape[1:]) for part in inputs),
-            batch_size=int(inputs[0].shape[0]),
-            optimizer=optimizer_name(self.model),
-            device=describe_device(),
-            settings=RuntimeSettings.of_environment(xla=compiled_by_xla(self.model)),
-            method=method,
-            note=note,
-            calibration=self._calibration.factors,
-            repeats=len(steps),
-            spread=float((high - low) / (2 * t_full)),
-            uncertainty=ratio_uncertainty(steps) + self._calibration.residual,
-            share_attributed=share,
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        )
+        return ("calibrated" if calibration != _AS_THEY_ARE else "profiler"), ""
 
 
-def _expected(trace: StepTrace) -> dict[int, float]:
+def _expected(trace: StepTrace, sets: dict[str, int]) -> dict[int, float]:
     """Time by bit set; where there are no op times, each op counts alike."""
-    sets, _ = dependency_sets(trace)
     return fold(trace.times or dict.fromkeys(sets, 1.0), sets)
 
 
 def _attributed(
-    trace: StepTrace, trace_forward: StepTrace, t_full: float, t_forward: float
+    trace: StepTrace,
+    trace_forward: StepTrace,
+    dependencies: tuple[dict[str, int], set[str]],
+    t_full: float,
+    t_forward: float,
 ) -> tuple[dict[int, float], float]:
     """Op times put onto the tensors, and the share of the backward time that belongs to some."""
+    sets, in_forward = dependencies
     if not (trace.times and trace_forward.times):
-        return _expected(trace), 0.0
+        return _expected(trace, sets), 0.0
     trace = trace.scaled_to(t_full)
-    sets, in_forward = dependency_sets(trace)
     times = fold(trace.times, sets)
     surplus = forward_surplus(trace, trace_forward.scaled_to(t_forward), sets, in_forward)
     for bits, time in surplus.items():

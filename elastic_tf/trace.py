@@ -7,6 +7,7 @@ lowered loops), so the names of its nodes are those of the profiler's events.
 from __future__ import annotations
 
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -259,5 +260,5 @@ def _per_step(names: np.ndarray, values: np.ndarray, repeats: int) -> dict[str, 
     for name, value in zip(names, values):
         collected.setdefault(name, []).append(value)
     return {
-        name: float(np.median(parts)) * len(parts) / repeats for name, parts in collected.items()
+        name: statistics.median(parts) * len(parts) / repeats for name, parts in collected.items()
     }
