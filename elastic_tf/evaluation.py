@@ -56,6 +56,28 @@ class Samples:
         cuts = [slice(k, min(k + size, self.count)) for k in range(0, self.count, size)]
         return [((cut.stop - cut.start) / self.count, self._cut(cut)) for cut in cuts]
 
+    def updates(self, count: int, size: int | None) -> list[Batches]:
+        """The batches of `count` updates that are made one after the other, as even as can be."""
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+            raise ValueError(
+                f"`steps` must be an integer of at least 1. Received: steps={count!r}."
+            )
+        if size is None:
+            size = -(-self.count // count)
+        batches = self.batches(size)
+        if len(batches) < count:
+            raise ValueError(
+                "Each of `steps` updates needs a micro-batch of its own. Received: "
+                f"steps={count} for {len(batches)} micro-batches. Use a larger probe, smaller "
+                "micro-batches, or fewer steps."
+            )
+        cuts = np.linspace(0, len(batches), count + 1).round().astype(int)
+        groups = [batches[start:stop] for start, stop in zip(cuts[:-1], cuts[1:])]
+        shares = [sum(share for share, _ in group) for group in groups]
+        return [
+            [(share / whole, data) for share, data in group] for whole, group in zip(shares, groups)
+        ]
+
     def _cut(self, cut: slice) -> Any:
         return tf.nest.map_structure(lambda part: None if part is None else part[cut], self.data)
 
@@ -113,20 +135,30 @@ class Evaluator:
         return total
 
     def decrease(
-        self, update: list[tf.Tensor], gradients: list[tf.Tensor] | None, batches: Batches = ()
+        self,
+        update: list[tf.Tensor],
+        gradients: list[tf.Tensor] | None,
+        batches: Batches = (),
+        *,
+        then: Sequence[Batches] = (),
     ) -> np.ndarray:
-        """-sum(gradients * dw) for each tensor, dw the optimizer's update from `update`.
+        """-sum(gradients * dw) for each tensor, dw the optimizer's updates together.
 
         Args:
-            update: gradients that the optimizer is given.
-            gradients: gradients to multiply with; None: those after the update, on `batches`, as
-                the second part of the pass that `update` comes from.
+            update: gradients that the optimizer is given first.
+            gradients: gradients to multiply with; None: those after the updates, on `batches`, as
+                the second part of the passes that the updates come from.
             batches: from `Samples.batches`.
+            then: batches of further updates, each made from its gradients at the weights that the
+                updates before it led to.
         """
         graph = self._update.get_concrete_function(update).graph
         with kept(self.model, [graph]):
             old = [variable.read_value() for variable in self._variables()]
             self._update(update)
+            part = "first" if gradients is None else "alone"
+            for group in then:
+                self._update(self.gradients(group, part=part))
             if gradients is None:
                 gradients = self.gradients(batches, part="second")
             return self.in_forward_order(self._multiply(gradients, old).numpy())

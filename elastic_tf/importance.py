@@ -30,12 +30,13 @@ def loss_decrease(
     sample_weight: Any = None,
     gradient: str = "other",
     gradient_data: Any = None,
+    steps: int = 1,
     micro_batch_size: int | None = None,
 ) -> np.ndarray:
-    """Decrease of the loss to first order when the optimizer makes its next update.
+    """Decrease of the loss to first order when the optimizer makes its next updates.
 
-    importance[k] = -sum(dL/dw_k * dw_k), dw the update that the compiled optimizer would make to
-    all tensors, with its present slots and learning rate.
+    importance[k] = -sum(dL/dw_k * dw_k), dw the change that the compiled optimizer would make to
+    all tensors, with its present slots and learning rate, in one update or several.
 
     Where the gradient dL/dw is taken:
         "other": before the update, on the half of the probe that dw does not come from, averaged
@@ -54,15 +55,18 @@ def loss_decrease(
         gradient_data: samples that dL/dw is taken on before the update, as (x, y) or
             (x, y, sample_weight), dw coming from the whole probe: validation data, say. None:
             the other half of the probe. For the reading "other" alone.
-        micro_batch_size: samples in one pass; the whole probe (or half of it) when None. Batch
+        steps: updates made one after the other, from equal parts of the probe (or half of it); dw
+            is the change of them all. With the training data for a probe and as many steps as an
+            epoch has it is the update of an epoch (Sec. 3.1).
+        micro_batch_size: samples in one pass; all samples of an update when None. Batch
             normalisation sees micro-batches as it sees the batches of training.
 
     Returns:
         float64, shape (N,), forward order; larger is better, may be negative.
 
     Raises:
-        ValueError: the probe is empty, its loss or a gradient is not finite, or an option is
-            unknown.
+        ValueError: the probe is empty or too small for the steps, its loss or a gradient is not
+            finite, or an option is unknown.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (2) and (5).
     """
@@ -81,23 +85,23 @@ def loss_decrease(
             stacklevel=2,
         )
         gradient = "before"
+    size = micro_batch_size
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
         if gradient_data is not None:
-            parts = (samples, Samples(*gradient_data))
-            one, two = (evaluator.gradients(part.batches(micro_batch_size)) for part in parts)
-            worth = evaluator.decrease(one, two)
+            here = _Part(evaluator, samples, steps, size)
+            worth = here.decrease(evaluator.gradients(Samples(*gradient_data).batches(size)))
         elif gradient == "other":
-            halves = [half.batches(micro_batch_size) for half in samples.halves()]
-            one, two = (evaluator.gradients(half) for half in halves)
-            worth = 0.5 * (evaluator.decrease(one, two) + evaluator.decrease(two, one))
+            one, two = (_Part(evaluator, half, steps, size) for half in samples.halves())
+            worth = 0.5 * (one.decrease(two.gradients) + two.decrease(one.gradients))
         elif gradient == "before":
-            here = evaluator.gradients(samples.batches(micro_batch_size))
-            worth = evaluator.decrease(here, here)
+            here = _Part(evaluator, samples, steps, size)
+            worth = here.decrease(here.gradients)
         else:
-            batches = samples.batches(micro_batch_size)
-            here = evaluator.gradients(batches, part="first")
-            worth = evaluator.decrease(here, None, batches)
+            groups = samples.updates(steps, size)
+            first = evaluator.gradients(groups[0], part="first")
+            batches = [(share / steps, data) for group in groups for share, data in group]
+            worth = evaluator.decrease(first, None, batches, then=groups[1:])
     return _finite(worth, model)
 
 
@@ -135,6 +139,24 @@ def random(
 ) -> np.ndarray:
     """Uniform importance in (0, 1]; the same for the same `seed`."""
     return 1.0 - np.random.default_rng(seed).random(len(model.tensors))
+
+
+class _Part:
+    """A part of the probe: the updates made from it, and its gradients before them."""
+
+    def __init__(
+        self, evaluator: Evaluator, samples: Samples, steps: int, size: int | None
+    ) -> None:
+        groups = samples.updates(steps, size)
+        self._evaluator = evaluator
+        self._first, self._then = evaluator.gradients(groups[0]), groups[1:]
+        self.gradients = self._first
+        if steps > 1:
+            self.gradients = evaluator.gradients(samples.batches(size))
+
+    def decrease(self, gradients: list[Any]) -> np.ndarray:
+        """The decrease by this part's updates as the gradients see it."""
+        return self._evaluator.decrease(self._first, gradients, then=self._then)
 
 
 def _finite(worth: np.ndarray, model: ElasticModel) -> np.ndarray:
