@@ -94,8 +94,9 @@ def solve(worth: np.ndarray, cost: np.ndarray, room: float, *, floor: float, sta
     if not len(near):
         return Solved(relaxed.bound, best, work)
     second = _decide(worth, cost, room, chosen, order[near[::-1]], floor, states)
-    chosen = best if second.chosen is None else second.chosen
-    return Solved(max(second.bound, floor), chosen, work + second.work)
+    if second.chosen is not None:
+        best = second.chosen
+    return Solved(max(second.bound, floor), best, work + second.work)
 
 
 def _decide(

@@ -1,0 +1,168 @@
+"""How good and how fast the selector is, and the paper's recurrence beside it.
+
+First random timing tables of many kinds and sizes, against the mixed-integer optimum where that is
+found in time. Then one measured profile: the paper's recurrence at resolutions from 100 to 10,000
+against the selector (the paper's Figures 13a and 13b).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import elastic_tf as et  # before TensorFlow: it quiets its start-up
+
+# isort: split
+import harness
+import numpy as np
+import tensorflow as tf
+from instances import instance
+from mixed_integer import optimum
+from paper_selection import paper_selection
+
+from elastic_tf.runs import Column, format_table
+
+KINDS = ("chain", "residual", "towers")
+# tensors: instances, and how many of them the mixed-integer program is tried on
+SIZES = {27: (40, 10), 81: (40, 10), 214: (60, 10), 500: (20, 2), 2000: (20, 0)}
+REFERENCE_SECONDS = 2.0
+
+MODEL, PIXELS, BATCH, CLASSES = "resnet50", 96, 4, 40
+RHO = 0.5
+RESOLUTIONS = (100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+DRAWS = 3
+
+
+def main() -> dict[str, Any]:
+    """Measure, print three tables."""
+    rows = [against_optimum(kind, count) for count in SIZES for kind in KINDS]
+    print(format_table(rows, COLUMNS))
+    profile = measured_profile()
+    sweep = against_paper(profile)
+    print(f"\n{MODEL}, {profile.count} tensors, rho={RHO}: the paper's recurrence and the selector")
+    print(format_table(sweep, SWEEP_COLUMNS))
+    return {"instances": rows, "resolutions": sweep, "profile": profile_times(profile)}
+
+
+def against_optimum(kind: str, count: int) -> dict[str, Any]:
+    """One line: quality and seconds over random instances of one kind and size."""
+    instances, references = SIZES[count]
+    seconds, gaps, ratios = [], [], []
+    for seed in range(instances):
+        importance, table, rho = instance(kind, count, seed)
+        et.select_tensors(importance, table, rho)  # sorts the sets of the profile
+        started = time.perf_counter()
+        selection = et.select_tensors(importance, table, rho)
+        seconds.append(time.perf_counter() - started)
+        gaps.append(selection.gap)
+        if seed < references:
+            best = optimum(importance, table, rho, seconds=REFERENCE_SECONDS, gap=1e-5)
+            if np.isfinite(best):
+                ratios.append(selection.importance / best)
+    middle, tail, longest = np.quantile(1e3 * np.array(seconds), (0.5, 0.9, 1.0))
+    return {
+        "kind": kind,
+        "count": count,
+        "instances": instances,
+        "references": len(ratios),
+        "worst": min(ratios, default=None),
+        "median": float(np.median(ratios)) if ratios else None,
+        "gap_median": float(np.median(gaps)),
+        "gap_worst": max(gaps),
+        "milliseconds_median": middle,
+        "milliseconds_90": tail,
+        "milliseconds_worst": longest,
+    }
+
+
+def measured_profile() -> et.TimingProfile:
+    """Times of a real model on this device."""
+    tf.keras.utils.set_random_seed(0)
+    model = harness.compiled(et.zoo.build(MODEL, classes=CLASSES, input_size=PIXELS), "sgdw", 1e-4)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 255, (BATCH, PIXELS, PIXELS, 3)).astype(np.float32)
+    return et.profile_model(model, x, rng.integers(0, CLASSES, BATCH), repeats=5)
+
+
+def against_paper(profile: et.TimingProfile) -> list[dict[str, Any]]:
+    """A line for each resolution: means over some draws of importance."""
+    # Positive, or the recurrence would select what does harm.
+    draws = np.random.default_rng(1).exponential(size=(DRAWS, profile.count))
+    ours = [et.select_tensors(draw, profile, RHO) for draw in draws]
+    rows = []
+    for resolution in RESOLUTIONS:
+        found, seconds = [], []
+        for draw in draws:
+            started = time.perf_counter()
+            found.append(paper_selection(draw, profile, RHO, resolution))
+            seconds.append(time.perf_counter() - started)
+        times = [profile.step_time(one.mask) / profile.t_full for one in found]
+        rows.append(
+            {
+                "resolution": resolution,
+                "importance": relative(draws, [one.mask for one in found], ours),
+                "achieved": float(np.mean(times)),
+                "over_budget": sum(ratio > RHO for ratio in times),
+                "skipped": found[0].all_subproblems / found[0].subproblems,
+                "milliseconds": 1e3 * float(np.median(seconds)),
+                **ours_at(resolution, draws, profile, ours),
+            }
+        )
+    return rows
+
+
+def ours_at(
+    ticks: int, draws: np.ndarray, profile: et.TimingProfile, ours: list[et.Selection]
+) -> dict[str, float]:
+    """The selector's part of a line, its sweep at the same resolution."""
+    selections = [et.select_tensors(draw, profile, RHO, ticks=ticks) for draw in draws]
+    return {
+        "our_importance": relative(draws, [one.mask for one in selections], ours),
+        "our_achieved": float(np.mean([one.time for one in selections])) / profile.t_full,
+        "our_gap": max(one.gap for one in selections),
+        "our_milliseconds": 1e3 * float(np.median([one.solve_seconds for one in selections])),
+    }
+
+
+def relative(draws: np.ndarray, masks: list[np.ndarray], ours: list[et.Selection]) -> float:
+    """Mean importance reached, 1 for the best within the budget."""
+    reached = [draw[mask].sum() / one.importance for draw, mask, one in zip(draws, masks, ours)]
+    return float(np.mean(reached))
+
+
+def profile_times(profile: et.TimingProfile) -> dict[str, Any]:
+    """What the profile is like."""
+    return {
+        "model": MODEL,
+        "tensors": profile.count,
+        "sets": len(profile.sets),
+        "t_forward": profile.t_forward,
+        "t_full": profile.t_full,
+    }
+
+
+COLUMNS = (
+    Column("kind", "sets"),
+    Column("count", "N", "d"),
+    Column("instances", "cases", "d"),
+    Column("references", "with optimum", "d"),
+    Column("worst", "worst / optimum", ".5f"),
+    Column("median", "median", ".5f"),
+    Column("gap_median", "gap", ".1e"),
+    Column("gap_worst", "worst gap", ".1e"),
+    Column("milliseconds_median", "ms", ".1f"),
+    Column("milliseconds_90", "90 %", ".1f"),
+    Column("milliseconds_worst", "worst ms", ".1f"),
+)
+SWEEP_COLUMNS = (
+    Column("resolution", "T_q", "d"),
+    Column("importance", "paper: importance", ".4f"),
+    Column("achieved", "ratio", ".4f"),
+    Column("over_budget", "over budget", "d"),
+    Column("skipped", "skipped x", ".1f"),
+    Column("milliseconds", "ms", ".1f"),
+    Column("our_importance", "ours: importance", ".4f"),
+    Column("our_achieved", "ratio", ".4f"),
+    Column("our_gap", "gap", ".1e"),
+    Column("our_milliseconds", "ms", ".2f"),
+)
