@@ -17,6 +17,7 @@ from elastic_tf.accumulation import Accumulation
 from elastic_tf.fit_state import FitState
 from elastic_tf.graph import forward_order
 from elastic_tf.train_functions import TrainFunctions, never_differentiated
+from elastic_tf.trial import check_leaves_out
 
 if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with
@@ -299,6 +300,7 @@ class ElasticMixin(_Model):
         optimizer = super()._get_optimizer(optimizer)
         optimizers.check(optimizer)
         refusals.check_strategy(self.distribute_strategy)
+        check_leaves_out(optimizer)
         return optimizer
 
     def _reset_compile_cache(self) -> None:

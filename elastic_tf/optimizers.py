@@ -85,7 +85,7 @@ def check(optimizer: Any) -> None:
     Raises:
         TypeError: `optimizer` is of none of the kinds above.
     """
-    if not isinstance(_inner(optimizer), (LEGACY, CURRENT)):
+    if not isinstance(unwrapped(optimizer), (LEGACY, CURRENT)):
         raise TypeError(
             "`optimizer` must be one `tf.keras.optimizers.Optimizer`, "
             "`tf.keras.optimizers.legacy.Optimizer` or `LossScaleOptimizer`: only their slots can "
@@ -108,7 +108,7 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
         ValueError: the optimizer was built before, over other tensors.
     """
     check(optimizer)
-    inner = _inner(optimizer)
+    inner = unwrapped(optimizer)
     if isinstance(inner, LEGACY):
         with tf.name_scope(inner._name), tf.init_scope():
             inner._create_all_weights(list(variables))
@@ -139,7 +139,7 @@ def gradients(
     Returns:
         One gradient per variable; None where the loss does not depend on it.
     """
-    legacy = isinstance(_inner(optimizer), LEGACY)
+    legacy = isinstance(unwrapped(optimizer), LEGACY)
     compute = optimizer._compute_gradients if legacy else optimizer.compute_gradients
     return [gradient for gradient, _ in compute(loss, list(variables), tape=tape)]
 
@@ -201,7 +201,7 @@ def finalizing_only(
 
 def state(optimizer: Any) -> list[tf.Variable]:
     """Every variable of the optimizer: step count, slots, averages, rates, loss scale."""
-    inner = _inner(optimizer)
+    inner = unwrapped(optimizer)
     if isinstance(inner, LEGACY):
         found = [*inner.weights, *inner._hyper.values()]
     else:
@@ -216,7 +216,7 @@ def state(optimizer: Any) -> list[tf.Variable]:
     return list(unique.values())
 
 
-def _inner(optimizer: Any) -> Any:
+def unwrapped(optimizer: Any) -> Any:
     """The optimizer inside a loss scale optimizer, or the optimizer itself."""
     if isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer):
         return optimizer.inner_optimizer
@@ -233,7 +233,7 @@ def _can_skip_sum(optimizer: Any) -> bool:
         for option in options
     ):
         return False
-    inner = _inner(optimizer)
+    inner = unwrapped(optimizer)
     kind = type(inner)
     if isinstance(inner, LEGACY):
         return (

@@ -102,6 +102,12 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
             f"every step. Received: accumulate={steps} for {type(model).__name__}. Accumulate in "
             "that train_step, or leave it to ElasticMixin."
         )
+    if not (model.built and model.trainable_variables):
+        raise ValueError(
+            "`accumulate` needs a model that is built: the sums of its gradients are made before "
+            f"the first step. Received: accumulate={steps} for '{model.name}', which is not. Call "
+            "it on a batch first."
+        )
     execution = int(model._steps_per_execution.numpy())
     if model.autotune_steps_per_execution or execution != 1:
         raise ValueError(

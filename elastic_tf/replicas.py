@@ -52,9 +52,9 @@ def from_chief(strategy: tf.distribute.Strategy, make: Callable[[], Answer]) -> 
     length = int(_total(strategy, np.array([len(message)], np.int64))[0])
     padded = np.zeros(length, np.int32)
     padded[: len(message)] = np.frombuffer(message, np.uint8)
-    answer, error = pickle.loads(_total(strategy, padded).astype(np.uint8).tobytes())
-    if error is not None:
-        raise error
+    answer, refused = pickle.loads(_total(strategy, padded).astype(np.uint8).tobytes())
+    if refused is not None:
+        raise refused
     return answer
 
 

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import fit, mask_of, values
+from training import UPPER, elastic, everything
+
+
+class Remember(tf.keras.callbacks.Callback):
+    """Sets a mask in epoch 1, keeps a value, and may break off."""
+
+    def __init__(self, *, breaks_at: int | None = None):
+        super().__init__()
+        self.breaks_at = breaks_at
+        self.found = {}
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.found.setdefault(epoch, (dict(self.model.fit_state), int(self.model.mask.sum())))
+        if epoch == self.breaks_at:
+            raise InterruptedError
+        if epoch == 1:
+            self.model.set_mask(mask_of(self.model, *UPPER))
+            self.model.fit_state["selected_at"] = 1
+
+
+def backup(folder):
+    return tf.keras.callbacks.BackupAndRestore(str(folder))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_interrupted_fit_goes_on_with_its_mask(tmp_path, is_first, deterministic):
+    whole = elastic()
+    fit(whole, epochs=4, callbacks=[Remember()])
+    with pytest.raises(InterruptedError):
+        fit(elastic(), epochs=4, callbacks=[Remember(breaks_at=3), backup(tmp_path)])
+
+    model, again = elastic(), Remember()
+    callbacks = [backup(tmp_path), again] if is_first else [again, backup(tmp_path)]
+    fit(model, epochs=4, callbacks=callbacks)
+
+    assert again.found == {3: ({"selected_at": 1}, 4)}
+    assert model.mask.sum() == 4
+    assert everything(model) == everything(whole)
+
+
+def test_a_fit_that_starts_finds_nothing():
+    model, callback = elastic(), Remember()
+    fit(model, callbacks=[Remember()])
+    fit(model, epochs=1, callbacks=[callback])
+    assert callback.found[0] == ({}, 4)  # the mask is the model's
+
+
+def test_weights_that_are_loaded_leave_the_mask_alone(tmp_path):
+    model = elastic()
+    model.set_mask(mask_of(model, "head"))
+    model.fit_state["selected_at"] = 7
+    model.save_weights(tmp_path / "weights")
+    model.set_mask(mask_of(model, *UPPER))
+    model.load_weights(tmp_path / "weights").expect_partial()
+    assert model.mask.sum() == 4
+
+
+def test_a_checkpoint_with_the_state_is_read_by_a_plain_model(tmp_path):
+    model = elastic()
+    fit(model)
+    model.save_weights(tmp_path / "weights")
+    plain = tf.keras.models.clone_model(model)
+    plain.load_weights(tmp_path / "weights").expect_partial()
+    assert values(plain.weights) == values(model.weights)
+
+
+@pytest.mark.slow
+def test_a_saved_model_goes_without_the_state(tmp_path):
+    model = elastic()
+    fit(model)
+    model.save(tmp_path / "saved", save_format="tf")
+    x = np.ones((2, 6, 6, 2), np.float32)
+    loaded = tf.keras.models.load_model(tmp_path / "saved", compile=False)
+    np.testing.assert_allclose(loaded(x), model(x), rtol=1e-5)
+
+
+def test_a_mask_of_another_model_is_refused(tmp_path):
+    with pytest.raises(InterruptedError):
+        fit(elastic(), epochs=4, callbacks=[Remember(breaks_at=3), backup(tmp_path)])
+    model = elastic()
+    model.get_layer("bn1").trainable = False
+    model.compile("adam", "mse")
+    with pytest.raises(ValueError, match=r"shape \(10,\)"):
+        fit(model, epochs=4, callbacks=[backup(tmp_path)])

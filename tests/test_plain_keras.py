@@ -1,0 +1,170 @@
+"""With all tensors trained, and with layers left out, training is that of plain Keras."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import (
+    CLASSES,
+    MORE_OPTIMIZERS,
+    OPTIMIZERS,
+    SAMPLES,
+    K,
+    L,
+    crossentropy,
+    fit,
+    images,
+    mask_of,
+    network,
+)
+from training import (
+    UPPER,
+    elastic,
+    everything,
+    plain,
+)
+
+
+class TestPlainKeras:
+    """With all tensors trained, and with layers left out, training is that of plain Keras."""
+
+    @pytest.mark.parametrize("kind", MORE_OPTIMIZERS)
+    def test_fit_is_bit_identical(self, kind, deterministic):
+        ours, theirs = elastic(kind=kind), plain(kind=kind)
+        fit(ours), fit(theirs)
+        assert everything(ours) == everything(theirs)
+
+    @pytest.mark.parametrize("kind", OPTIMIZERS)
+    def test_history_is_bit_identical(self, kind, deterministic):
+        data = {"validation_data": images(seed=1)}
+        ours, theirs = (
+            elastic(kind=kind, metrics=["accuracy"]),
+            plain(kind=kind, metrics=["accuracy"]),
+        )
+        assert fit(ours, **data) == fit(theirs, **data)
+
+    @pytest.mark.parametrize("kind", OPTIMIZERS)
+    def test_left_out_layers_are_bit_identical_to_untrainable_ones(self, kind, deterministic):
+        ours, theirs = elastic(kind=kind), network()
+        for name in ("conv1", "bn1", "bn2"):
+            theirs.get_layer(name).trainable = False
+        theirs.compile(OPTIMIZERS[kind](), crossentropy())
+        ours.set_mask(mask_of(ours, *UPPER))
+        assert fit(ours) == fit(theirs)
+        ours_by_name = {v.name: v.numpy().tobytes() for v in ours.weights}
+        assert ours_by_name == {v.name: v.numpy().tobytes() for v in theirs.weights}
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"class_weight": {0: 1.0, 1: 3.0, 2: 0.5}},
+            {"sample_weight": np.linspace(0.0, 2.0, SAMPLES, dtype=np.float32)},
+            {"shuffle": True},
+            {"validation_split": 0.2},
+        ],
+        ids=str,
+    )
+    def test_fit_options_are_those_of_keras(self, options, deterministic):
+        ours, theirs = elastic(weighted_metrics=["accuracy"]), plain(weighted_metrics=["accuracy"])
+        assert fit(ours, **options) == fit(theirs, **options)
+        assert everything(ours) == everything(theirs)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"steps_per_execution": 2},
+            {"run_eagerly": True},
+            pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+        ],
+        ids=str,
+    )
+    def test_compile_options_are_those_of_keras(self, options, deterministic):
+        ours, theirs = elastic(**options), plain(**options)
+        assert fit(ours) == fit(theirs)
+        assert everything(ours) == everything(theirs)
+
+    def test_regularizers_are_those_of_keras(self, deterministic):
+        def source():
+            return network(regularizer="l2")
+
+        ours, theirs = elastic(source=source), plain(source=source)
+        assert fit(ours) == fit(theirs)
+
+    @pytest.mark.parametrize("kind", ["adam", "legacy_sgd", "sgdw"])
+    def test_mixed_precision_is_that_of_keras(self, kind, deterministic):
+        tf.keras.mixed_precision.set_global_policy("mixed_float16")
+        try:
+            ours, theirs = elastic(kind=kind), plain(kind=kind)
+            assert fit(ours) == fit(theirs)
+        finally:
+            tf.keras.mixed_precision.set_global_policy("float32")
+        assert everything(ours) == everything(theirs)
+
+    def test_sparse_gradients_and_dropout_are_those_of_keras(self, deterministic):
+        def source():
+            tokens = L.Input((5,), dtype="int64")
+            x = L.GRU(4, dropout=0.5)(L.Embedding(9, 3)(tokens))
+            return tf.keras.Model(tokens, L.Dense(CLASSES)(L.Dropout(0.5)(x)))
+
+        x = np.random.default_rng(0).integers(0, 9, (SAMPLES, 5))
+        ours, theirs = elastic(source=source), plain(source=source)
+        assert fit(ours, x=x) == fit(theirs, x=x)
+        assert everything(ours) == everything(theirs)
+
+    def test_train_on_batch_is_that_of_keras(self, deterministic):
+        ours, theirs = elastic(), plain()
+        assert ours.train_on_batch(*images()) == theirs.train_on_batch(*images())
+
+    def test_distribution_strategy_is_that_of_keras(self, deterministic):
+        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+            ours, theirs = elastic(), plain()
+        assert fit(ours) == fit(theirs)
+        assert everything(ours) == everything(theirs)
+
+    @pytest.mark.parametrize("limit", ["clipnorm", "global_clipnorm", "clipvalue"])
+    @pytest.mark.parametrize("module", [K, K.legacy])
+    def test_clipping_is_that_of_keras(self, module, limit, deterministic):
+        pair = [make(optimizer=module.SGD(0.1, **{limit: 0.01})) for make in (elastic, plain)]
+        assert fit(pair[0]) == fit(pair[1])
+        assert everything(pair[0]) == everything(pair[1])
+
+    def test_custom_metrics_are_those_of_keras(self, deterministic):
+        def mean_error(y, y_pred):
+            return tf.reduce_mean(tf.abs(tf.cast(y, tf.float32) - y_pred[:, 0]))
+
+        options = {"metrics": [mean_error, "accuracy"]}
+        assert fit(elastic(**options)) == fit(plain(**options))
+
+    @pytest.mark.parametrize(
+        "callback",
+        [
+            lambda folder: tf.keras.callbacks.EarlyStopping("loss", min_delta=1e9),
+            lambda folder: tf.keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=1e9),
+            lambda folder: tf.keras.callbacks.TensorBoard(str(folder)),
+            lambda folder: tf.keras.callbacks.ModelCheckpoint(
+                str(folder / "best.keras"), "loss", save_best_only=True
+            ),
+            lambda folder: tf.keras.callbacks.BackupAndRestore(str(folder)),
+            lambda folder: tf.keras.callbacks.LearningRateScheduler(
+                lambda epoch: 0.1 / (1 + epoch)
+            ),
+            lambda folder: tf.keras.callbacks.TerminateOnNaN(),
+        ],
+        ids=[
+            "EarlyStopping",
+            "ReduceLROnPlateau",
+            "TensorBoard",
+            "ModelCheckpoint",
+            "BackupAndRestore",
+            "LearningRateScheduler",
+            "TerminateOnNaN",
+        ],
+    )
+    def test_callbacks_work_as_with_keras(self, callback, tmp_path, deterministic):
+        histories, models = [], [elastic(), plain()]
+        for folder, model in zip(("ours", "theirs"), models):
+            (tmp_path / folder).mkdir()
+            histories.append(fit(model, epochs=4, callbacks=[callback(tmp_path / folder)]))
+        assert histories[0] == histories[1]
+        assert everything(models[0]) == everything(models[1])

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import CLASSES, L, crossentropy, fit, images, network
+from training import Subclassed
+
+from elastic_tf import refusals
+from elastic_tf.callback import ElasticCallback
+from elastic_tf.mixin import ElasticMixin
+from elastic_tf.model import ElasticModel
+from elastic_tf.timing import TimingProfile
+
+
+def test_the_mixin_behind_the_model_is_refused():
+    with pytest.raises(TypeError, match=r"class Mine\(Subclassed, ElasticMixin\)\. Write class "):
+
+        class Mine(Subclassed, ElasticMixin):
+            pass
+
+
+def test_the_mixin_behind_keras_own_model_is_refused():
+    with pytest.raises(TypeError, match=r"Write class Mine\(elastic_tf.ElasticMixin, Model\)"):
+
+        class Mine(tf.keras.Model, ElasticMixin):
+            pass
+
+
+def test_a_mixin_of_ones_own_may_be_mixed_in_further():
+    class Logging:
+        pass
+
+    class Mine(Logging, ElasticMixin, Subclassed):
+        pass
+
+    assert Mine.train_step is ElasticMixin.train_step
+
+
+def test_a_subclassed_model_that_is_not_built_is_refused_before_the_first_step():
+    model = ElasticModel.from_model(Subclassed())
+    model.compile("sgd", crossentropy())
+    ones = np.ones(6)
+    profile = TimingProfile.from_chain(t_dw=ones, t_dy=ones, t_forward=1.0)
+    with pytest.raises(ValueError, match="'subclassed.*batch"):
+        fit(model, callbacks=[ElasticCallback(profile, rho=0.9, probe=images())])
+
+
+class Unjittable(tf.keras.layers.Layer):
+    """Calls Python, which XLA cannot compile."""
+
+    def call(self, inputs):
+        outputs = tf.numpy_function(lambda x: x, [inputs], tf.float32)
+        outputs.set_shape(inputs.shape)
+        return inputs + 0.0 * tf.stop_gradient(outputs)
+
+
+def test_an_op_that_xla_refuses_is_named():
+    inputs = L.Input((4,))
+    outputs = L.Dense(CLASSES)(Unjittable()(inputs))
+    model = ElasticModel.from_model(tf.keras.Model(inputs, outputs))
+    model.compile("sgd", "mse", jit_compile=True)
+    with pytest.raises(ValueError, match=r"the op \w*PyFunc.*jit_compile=False"):
+        model.fit(np.ones((4, 4), np.float32), np.ones((4, CLASSES)), verbose=0)
+
+
+def test_other_errors_are_left_as_they_are():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="unrelated"):
+        with refusals.xla_explained(jit_compile=True):
+            raise tf.errors.InvalidArgumentError(None, None, "unrelated")
+
+
+def test_the_parameter_server_is_refused():
+    with tf.distribute.experimental.CentralStorageStrategy(["CPU:0"]).scope():
+        strategy = tf.distribute.get_strategy()
+    with pytest.raises(TypeError, match="CentralStorageStrategy"):
+        refusals.check_strategy(strategy)
+
+
+def greedy(kind: type, *, how: str) -> type:
+    """An optimizer that touches all its tensors, whatever it is given."""
+
+    class Greedy(kind):
+        def apply_gradients(self, grads_and_vars, **options):
+            pairs = list(grads_and_vars)
+            if how == "insists" and len(pairs) < len(self._all):
+                raise IndexError("all gradients, please")
+            result = super().apply_gradients(pairs, **options)
+            for variable in self._all:
+                variable.assign(0.9 * variable)
+            return result
+
+        def build(self, var_list):
+            self._all = getattr(self, "_all", None) or list(var_list)  # called at each step
+            return super().build(var_list)
+
+    return Greedy
+
+
+@pytest.mark.parametrize("how", ["decays", "insists"])
+def test_an_optimizer_that_cannot_leave_tensors_out_is_refused(how):
+    model = ElasticModel.from_model(network())
+    with pytest.raises(TypeError, match="Greedy"):
+        model.compile(greedy(tf.keras.optimizers.SGD, how=how)(0.1), "mse")
+
+
+def test_an_optimizer_of_ones_own_that_can_is_served():
+    class Gentle(tf.keras.optimizers.SGD):
+        def apply_gradients(self, grads_and_vars, **options):
+            return super().apply_gradients(grads_and_vars, **options)
+
+    model = ElasticModel.from_model(network())
+    model.compile(Gentle(0.1), crossentropy())
+    fit(model)

@@ -1,0 +1,81 @@
+"""Models to train in the tests of the engine, ours and plain Keras's."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, network, values
+
+from elastic_tf import optimizers
+from elastic_tf.model import ElasticModel
+
+UPPER = ("conv2", "head")  # tensors of these layers; both batch normalisations are left out
+
+
+class Subclassed(tf.keras.Model):
+    """The same kind of network with a `call` of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = L.Conv2D(3, 3, name="conv")
+        self.norm = L.BatchNormalization(name="norm")
+        self.flat = L.Flatten()
+        self.head = L.Dense(CLASSES, name="head")
+
+    def call(self, inputs, training=None):
+        return self.head(self.flat(self.norm(self.conv(inputs), training=training)))
+
+
+class OwnTrainStep(Subclassed):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+class Switch(tf.keras.callbacks.Callback):
+    """Sets the next of `masks` at the start of each epoch, or of each batch."""
+
+    def __init__(self, *masks, batches=False):
+        super().__init__()
+        self.masks = masks
+        self.batches = batches
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if not self.batches:
+            self.model.set_mask(self.masks[epoch % len(self.masks)])
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.batches:
+            self.model.set_mask(self.masks[batch % len(self.masks)])
+
+
+def elastic(
+    *, kind: str = "adam", optimizer=None, source=network, loss=crossentropy, **options
+) -> ElasticModel:
+    tf.keras.utils.set_random_seed(0)
+    model = ElasticModel.from_model(source())
+    model.compile(optimizer or MORE_OPTIMIZERS[kind](), loss(), **options)
+    return model
+
+
+def plain(
+    *, kind: str = "adam", optimizer=None, source=network, loss=crossentropy, **options
+) -> tf.keras.Model:
+    tf.keras.utils.set_random_seed(0)
+    model = source()
+    model.compile(optimizer or MORE_OPTIMIZERS[kind](), loss(), **options)
+    return model
+
+
+def everything(model) -> list[bytes]:
+    return values(model.weights + optimizers.state(model.optimizer))
+
+
+def random_masks(model, count: int) -> list[np.ndarray]:
+    """Different masks with the head in them."""
+    rng = np.random.default_rng(0)
+    masks = {}
+    while len(masks) < count:
+        mask = rng.random(len(model.tensors)) < 0.5
+        mask[-1] = True
+        masks[mask.tobytes()] = mask
+    return list(masks.values())
