@@ -182,6 +182,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             share=self.control if replicas.count(self.model.distribute_strategy) == 1 else 0.0,
             band=self.band,
             deadline=self.deadline,
+            already=self._since_fit() if self._clock is time.perf_counter else 0.0,
         )
         batch = self.profile.batch_size or self.probe.size
         self._chooser = Chooser(
@@ -269,6 +270,11 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             )
         self.model._elastic.callback = self
 
+    def _since_fit(self) -> float:
+        """Seconds that Keras has spent on the data since `fit` was called."""
+        started = self.model._elastic.fit_started
+        return 0.0 if started is None else time.perf_counter() - started
+
     def _worth(self) -> Worth:
         return Worth(
             self.importance,
@@ -325,7 +331,11 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         started = self._clock()
         traced = self._profiler is not None
         if self._profiler is None:
-            self._profiler = Profiler(self.model, *self.probe.batch(self.profile.batch_size), calibration=self.profile.calibration)
+            self._profiler = Profiler(
+                self.model,
+                *self.probe.batch(self.profile.batch_size),
+                calibration=self.profile.calibration,
+            )
         profile = self._profiler.measure(repeats=_REPROFILE_REPEATS)
         self._chooser.profile = profile
         self.profiles.append(ProfileRecord(epoch, profile, self._clock() - started, not traced))

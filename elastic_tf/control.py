@@ -30,6 +30,7 @@ class Control:
             measures no full step and never selects between two intervals.
         band: relative distance from `rho` within which the achieved ratio counts as kept.
         deadline: seconds for the whole training, instead of a ratio.
+        already: seconds of it that have passed.
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class Control:
         share: float,
         band: float,
         deadline: Deadline | None,
+        already: float = 0.0,
     ) -> None:
         self.model = model
-        self.pace = Pace(clock, epochs=epochs, steps=steps)
+        self.pace = Pace(clock, epochs=epochs, steps=steps, already=already)
         self.ratio = RatioControl(band=band)
         self.timer = StepTimer(model, clock)
         self.share = share
@@ -156,7 +158,7 @@ class Control:
         if self.timer.batch is None or self.model.run_eagerly or accumulates:
             return  # no batch, no graph, or no step that holds all the work of one
         step = (self.ratio.step_microseconds or 0.0) / _MICROSECONDS / self.ratio.thought
-        cost = 2.0 * step
+        cost = 2.5 * step
         if not self._full.is_traced:
             cost += _TRACE * (self.pace.retrace or 0.0) + 2.0 * step
         if not self._can_afford(cost):

@@ -12,7 +12,7 @@ from elastic_tf.pace import Pace
 
 # Parts of the deadline: where the end is aimed at, and from where to where it may be expected.
 _AIM, _EARLIEST, _LATEST = 0.985, 0.972, 0.995
-_MARGIN = 2.0  # a step may take twice its mean
+_MARGIN, _ENDING_MARGIN = 2.0, 1.15  # a step may take twice its mean, validation a bit more
 
 
 class Deadline:
@@ -81,7 +81,7 @@ class Deadline:
             reserve: seconds of what else must come before the end.
         """
         more = (pace.step_seconds or 0.0) * pace.steps_per_call
-        needed = _MARGIN * more + pace.longest_ending + reserve
+        needed = _MARGIN * more + _ENDING_MARGIN * pace.longest_ending + reserve
         return bool(pace.steps_left) and pace.elapsed + needed > self.seconds
 
     def check(self, *, steps: int | None, least_seconds: float) -> None:

@@ -6,6 +6,7 @@ in the graph. A new set is a new function; the last few are kept.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +46,7 @@ class _State:
         self.averaged: set[int] = set()  # id of each variable trained in this `fit`
         self.functions = TrainFunctions()
         self.callback: Any = None  # the ElasticCallback of this `fit`
+        self.fit_started: float | None = None  # seconds of time.perf_counter
         self.accumulation: Accumulation | None = None
 
 
@@ -227,6 +229,7 @@ class ElasticMixin(_Model):
         state, saved = self._elastic, self._fit_state
         state.averaged.clear()
         state.callback = None  # an interrupted `fit` leaves one
+        state.fit_started = time.perf_counter()
         saved.values = {}
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None

@@ -23,6 +23,7 @@ class Pace:
         clock: seconds now.
         epochs: number of the epoch after the last one.
         steps: steps in an epoch; None if not known before one has passed.
+        already: seconds that had passed when the clock was made.
 
     Attributes:
         epoch: the present epoch.
@@ -30,14 +31,22 @@ class Pace:
         steps_per_call: steps in a call of the train function.
     """
 
-    def __init__(self, clock: Callable[[], float], *, epochs: int, steps: int | None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        epochs: int,
+        steps: int | None,
+        already: float = 0.0,
+    ) -> None:
         self.clock = clock
         self.epochs = epochs
         self.steps = steps
         self.epoch = 0
         self.done = 0
         self.steps_per_call = 1
-        self._started = self._mark = clock()
+        self._mark = clock()
+        self._started = self._mark - already
         self._steps: deque[float] = deque(maxlen=_WINDOW)
         self._first = 0.0  # the last first step under a new selection, whole
         self._beginnings: list[float] = []

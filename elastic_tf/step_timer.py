@@ -133,7 +133,8 @@ class FullStep:
                 return (self._clock() - started) / count
 
             with kept(self.model, _graph(traceable, of_batches([batch], spec))):
-                for _ in range(0 if self.is_traced else _WARM_UP):
+                # what is kept shares its memory with the variables: the first update copies it
+                for _ in range(1 if self.is_traced else _WARM_UP):
                     run()
                 self.is_traced = True
                 return run()

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import demo
+import harness
 import tensorflow as tf
 from bench_time_model import paper_profile
 from pretrain_digits import IMAGE_SIZE
@@ -26,7 +27,7 @@ from elastic_tf.stopwatch import measure_ratios
 
 RHOS = (0.4, 0.5, 0.6, 0.7)
 RATIO_EPOCHS, RATIO_INTERVAL = 6, 2
-DEADLINE_EPOCHS, DEADLINE_INTERVAL = 20, 5
+DEADLINE_EPOCHS, DEADLINE_INTERVAL = 16, 4
 SHARES = (0.6, 0.75, 0.9)  # deadlines, as parts of what full training takes by the profile
 CONTROL = 0.2  # trainings of seconds must pay for tracing a full step as well
 
@@ -41,7 +42,8 @@ def main() -> dict[str, Any]:
     data = et.datasets.from_arrays(
         *et.datasets.digits(image_size=IMAGE_SIZE, shift=shift), batch_size=settings.batch_size
     )
-    bench = Bench(demo.adapted_model(settings, data), data)
+    model = harness.compiled(demo.adapted_model(settings, data), "adam", 1e-3)
+    bench = Bench(model, data)
     ratios = bench.ratios()
     print("Step time / full step time under the last selection, measured afterwards in turn:")
     print(format_table(ratios, RATIO_COLUMNS))
