@@ -142,8 +142,9 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
     rank = {op: index for index, op in enumerate(graph.get_operations())}
     consumers = {op: _consumers(op) for op in rank}
     data = _closure(data, consumers)
+    on_replicas = model.distribute_strategy.experimental_local_results
     for variable in variables:
-        placeholder = captured.get(id(variable.handle))
+        placeholder = captured.get(id(on_replicas(variable)[0].handle))
         if placeholder is None:
             continue
         meets = [rank[op] for op in _closure({placeholder.op}, consumers) if op in data]

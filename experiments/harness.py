@@ -75,7 +75,10 @@ class Recorder(tf.keras.callbacks.Callback):
             }
         )
         for record in self.elastic.selections[self._written :] if self.elastic else ():
-            self.run.append_selection(record)
+            # a training that goes on after a crash brings its present selection with it
+            written = [(item["epoch"], item["step"]) for item in self.run.selections]
+            if (record.epoch, record.step) not in written:
+                self.run.append_selection(record)
             self._written += 1
 
 

@@ -8,7 +8,9 @@ Example: python experiments/train.py --method elastic --model mobilenet --alpha 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -17,9 +19,10 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import harness
 import numpy as np
+import strategies
 import tensorflow as tf
 
-from elastic_tf import runs
+from elastic_tf import commandline, replicas, runs
 from elastic_tf.commandline import option, parse
 from elastic_tf.selection import check_rho
 
@@ -37,7 +40,7 @@ class Settings:
     alpha: float = option(1.0, help="width multiplier, for models that have one")
     weights: str = option("imagenet", help="'imagenet', 'none', or a file of weights")
     input_size: int = option(224, help="height and width of the images in pixels")
-    batch_size: int = option(4, help="images in a training step")
+    batch_size: int = option(4, help="images in a training step of each replica")
     epochs: int = option(12, help="passes over the training images")
     optimizer: str = option("sgdw", help="optimizer", choices=et.optimizers.NAMES)
     learning_rate: float = option(1e-4, help="learning rate at the start")
@@ -53,6 +56,11 @@ class Settings:
     flip: bool = option(False, help="flip training images at random")
     bn_training: bool = option(False, help="let batch normalisation use the batch's statistics")
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
+    strategy: str = option(
+        "none",
+        help="where to train: here, on all devices, or on all of TF_CONFIG's workers",
+        choices=strategies.NAMES,
+    )
     seed: int = option(0, help="of weights, order and draws")
     quiet: bool = option(False, help="show no progress bar")
 
@@ -60,80 +68,149 @@ class Settings:
 def main(arguments: Sequence[str] | None = None) -> runs.Run:
     """Load, warm the head, profile, train, measure, print."""
     settings = parse(Settings, __doc__ or "", arguments)
+    check_rho(settings.rho)
+    strategy = strategies.make(settings.strategy)  # before anything else of TensorFlow's
+    replicas.from_chief(strategy, lambda: None)  # all workers are there
     tf.keras.utils.set_random_seed(settings.seed)
     data = et.datasets.image_folder(
         settings.data,
         image_size=settings.input_size,
-        batch_size=settings.batch_size,
+        batch_size=settings.batch_size * replicas.count(strategy),
         seed=settings.seed,
         flip=settings.flip,
         on_bad_image="skip" if settings.skip_bad_images else "raise",
     )
-    for path in data.skipped:
-        print(f"Left out, not an image: {path}")
-    model = et.zoo.build(
-        settings.model,
-        classes=data.classes,
-        input_size=settings.input_size,
-        alpha=settings.alpha,
-        weights=None if settings.weights == "none" else settings.weights,
-        bn_training=settings.bn_training,
-    )
     profile = None if settings.profile is None else et.TimingProfile.load(settings.profile)
-    check_rho(settings.rho)
-    run = runs.create(settings.out, settings)
+    run = replicas.from_chief(strategy, lambda: runs.create(settings.out, settings))
+    say = print if replicas.is_chief(strategy) else _nothing
+    for path in data.skipped:
+        say(f"Left out, not an image: {path}")
     if run.result is not None:
-        print(f"Finished before, in {settings.out}:\n" + runs.format_table([run.result]))
+        say(f"Finished before, in {settings.out}:\n" + runs.format_table([run.result]))
         return run
-    if run.history:
-        raise SystemExit(
-            f"{settings.out} holds a run that was interrupted after {len(run.history)} epochs. "
-            "Remove it to start again, or choose another --out."
+    if run.history and not backup_of(settings).is_dir():
+        raise ValueError(
+            f"{settings.out} holds a run that was interrupted after {len(run.history)} epochs and "
+            "left no backup. Remove it to start again, or choose another --out."
         )
-    verbose = 0 if settings.quiet else "auto"
-    warm_seconds = harness.warm_head(
-        model,
-        data.train,
-        epochs=settings.warm_head,
-        learning_rate=settings.warm_head_rate,
-        verbose=verbose,
-    )
+    return trained(settings, strategy, data, profile, run, say)
+
+
+def trained(
+    settings: Settings,
+    strategy: tf.distribute.Strategy,
+    data: et.datasets.ImageData,
+    profile: et.TimingProfile | None,
+    run: runs.Run,
+    say: Callable[[str], None],
+) -> runs.Run:
+    """Train, from the backup of an interrupted run if there is one; only the chief writes."""
+    verbose = 0 if settings.quiet or not replicas.is_chief(strategy) else "auto"
+    backup = backup_of(settings)
+    is_continued = bool(run.history)
     steps = settings.epochs * data.steps_per_epoch
-    elastic = harness.compiled(
-        model,
-        settings.optimizer,
-        harness.rate(settings.schedule, settings.learning_rate, steps),
-    )
-    batch = next(iter(data.train))
+    with strategy.scope():
+        model = built(settings, data, settings.weights)
+        warm_seconds = harness.warm_head(
+            model,
+            data.train,
+            epochs=0 if is_continued else settings.warm_head,
+            learning_rate=settings.warm_head_rate,
+            verbose=verbose,
+        )
+        rate = harness.rate(settings.schedule, settings.learning_rate, steps)
+        elastic = harness.compiled(model, settings.optimizer, rate)
+    bench = Bench(settings, strategy, data, elastic)
     callback = None
     if settings.method == "elastic":
-        callback = chooser(settings, elastic, data, profile or measured(settings, elastic, batch))
+        kept = settings.out / "profile.json"
+        if profile is None and is_continued and kept.is_file():
+            profile = et.TimingProfile.load(kept)
+        profile = replicas.from_chief(strategy, lambda: profile or bench.profile(say))
+        callback = chooser(settings, elastic, data, profile)
 
     clock = harness.TrainingClock()
-    chosen = [callback] if callback else []
-    history = elastic.fit(
+    callbacks: list[Any] = [clock, *([callback] if callback else [])]
+    if replicas.is_chief(strategy):
+        callbacks.append(harness.Recorder(run, clock, callback))
+    callbacks.append(tf.keras.callbacks.BackupAndRestore(str(backup)))
+    elastic.fit(
         data.train,
         epochs=settings.epochs,
         validation_data=data.test,
         verbose=verbose,
-        callbacks=[clock, *chosen, harness.Recorder(run, clock, callback)],
+        callbacks=callbacks,
     )
-    masks = trained_masks(callback, settings.epochs) if callback else [elastic.mask]
-    row = harness.row(
-        settings.method, run.history, clock, harness.achieved_ratio(elastic, batch, masks)
-    )
-    run.finish(
-        {
-            **row,
-            "warm_head_seconds": warm_seconds,
-            "epochs": len(history.epoch),
-            "class_names": data.class_names,
+    with tempfile.TemporaryDirectory() as elsewhere:
+        # all workers: reading statistics that each replica keeps for itself takes all of them
+        folder = settings.out if replicas.is_chief(strategy) else Path(elsewhere)
+        elastic.save_weights(folder / "weights.h5")
+    if replicas.is_chief(strategy):
+        masks = trained_masks(run, settings.epochs) if callback else [elastic.mask]
+        row = {
+            **harness.row(settings.method, run.history, clock, bench.achieved_ratio(masks)),
+            "training_seconds": sum(epoch["seconds"] for epoch in run.history),
         }
-    )
-    elastic.save_weights(settings.out / "weights.h5")
-    print(runs.format_table([row]))
-    print(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
+        details = {"warm_head_seconds": warm_seconds, "epochs": len(run.history)}
+        run.finish({**row, **details, "class_names": data.class_names})
+        shutil.rmtree(backup, ignore_errors=True)
+        say(runs.format_table([row]))
+        say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
     return run
+
+
+def backup_of(settings: Settings) -> Path:
+    """Where the state after the last finished epoch is kept until the run ends."""
+    return settings.out / "backup"
+
+
+def built(settings: Settings, data: et.datasets.ImageData, weights: str) -> tf.keras.Model:
+    """The model of the run."""
+    return et.zoo.build(
+        settings.model,
+        classes=data.classes,
+        input_size=settings.input_size,
+        alpha=settings.alpha,
+        weights=None if weights == "none" else weights,
+        bn_training=settings.bn_training,
+    )
+
+
+class Bench:
+    """Measures steps on one device; with several replicas on a model apart, of equal layers.
+
+    Its batches are those of one replica.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        strategy: tf.distribute.Strategy,
+        data: et.datasets.ImageData,
+        model: et.ElasticModel,
+    ) -> None:
+        self._settings = settings
+        self._data = data
+        self._model = model if replicas.count(strategy) == 1 else None
+
+    def profile(self, say: Callable[[str], None]) -> et.TimingProfile:
+        """A profile made now, kept in the run's directory."""
+        say("Profiling this device ...")
+        profile = self._alone(lambda model, batch: et.profile_model(model, *batch))
+        profile.save(self._settings.out / "profile.json")
+        return profile
+
+    def achieved_ratio(self, masks: list[np.ndarray]) -> float:
+        """Mean step time under the masks / full step time."""
+        return self._alone(lambda model, batch: harness.achieved_ratio(model, batch, masks))
+
+    def _alone(self, measure: Callable[[et.ElasticModel, Any], Any]) -> Any:
+        if self._model is None:
+            model = built(self._settings, self._data, "none")
+            rate = self._settings.learning_rate
+            self._model = harness.compiled(model, self._settings.optimizer, rate)
+        size = self._settings.batch_size
+        return measure(self._model, tuple(part[:size] for part in next(iter(self._data.train))))
 
 
 def chooser(
@@ -155,22 +232,18 @@ def chooser(
     )
 
 
-def measured(settings: Settings, model: et.ElasticModel, batch: Any) -> et.TimingProfile:
-    """A profile made now, kept in the run's directory."""
-    print("Profiling this device ...", flush=True)
-    profile = et.profile_model(model, *batch)
-    profile.save(settings.out / "profile.json")
-    return profile
-
-
-def trained_masks(callback: et.ElasticCallback, epochs: int) -> list[np.ndarray]:
-    """The mask of each epoch."""
-    starts = [record.epoch for record in callback.selections]
+def trained_masks(run: runs.Run, epochs: int) -> list[np.ndarray]:
+    """The mask of each epoch, at its end."""
+    starts = [selection["epoch"] for selection in run.selections]
     return [
-        callback.selections[int(np.searchsorted(starts, epoch, side="right")) - 1].mask
+        run.selections[int(np.searchsorted(starts, epoch, side="right")) - 1]["mask"]
         for epoch in range(epochs)
     ]
 
 
+def _nothing(text: str) -> None:
+    """Only the chief prints."""
+
+
 if __name__ == "__main__":
-    main()
+    commandline.run(main)

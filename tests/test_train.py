@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import train
+import worker
 
 import elastic_tf as et
 from elastic_tf import runs
@@ -134,3 +138,68 @@ def test_train_names_the_file_that_is_no_image_and_trains_on_the_rest_if_told(im
         train.main([*arguments, str(tmp_path / "one")])
     run = train.main([*arguments, str(tmp_path / "two"), "--skip-bad-images"])
     assert run.result is not None
+
+
+def test_train_refuses_many_workers_without_their_names(tmp_path, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match="TF_CONFIG. Received: none"):
+        train.main([*arguments, "--strategy", "multiworker"])
+
+
+@pytest.mark.slow
+def test_train_goes_on_where_it_was_interrupted(images, tmp_path, monkeypatch):
+    arguments = [*SMALL.split(), "--data", str(images), "--out", str(tmp_path / "run")]
+    arguments += ["--epochs", "3"]
+
+    class Broken(train.harness.TrainingClock):
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch, logs)
+            if epoch == 2:
+                raise InterruptedError
+
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(train.harness, "TrainingClock", Broken)
+        train.main(arguments)
+    run = train.main(arguments)
+    assert [epoch["epoch"] for epoch in run.history] == [0, 1, 2]
+    assert [selection["epoch"] for selection in run.selections] == [0, 1, 2]
+    assert run.result["epochs"] == 3
+    assert not (run.path / "backup").exists()
+
+
+def start(images, out, strategy, **environment):
+    """The script in a process of its own, with two logical devices."""
+    code = (
+        "import elastic_tf, tensorflow as tf, train, sys\n"
+        "if sys.argv[-1] == 'mirrored':\n"
+        "    two = [tf.config.LogicalDeviceConfiguration()] * 2\n"
+        "    cpu = tf.config.list_physical_devices('CPU')[0]\n"
+        "    tf.config.set_logical_device_configuration(cpu, two)\n"
+        "train.main()\n"
+    )
+    options = ["--data", str(images), "--out", str(out), "--strategy", strategy]
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *SMALL.split(), *options],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["mirrored", "multiworker"])
+def test_train_with_two_replicas_writes_one_run(strategy, images, tmp_path):
+    places = worker.cluster() if strategy == "multiworker" else [{}]
+    started = [start(images, tmp_path / "run", strategy, **place) for place in places]
+    results = worker.finish(*started)
+    assert [code for code, _ in results] == [0] * len(places), results[0][1][-3000:]
+    assert ["Written to" in text for _, text in results] == [True, False][: len(places)]
+    run = runs.load(tmp_path / "run")
+    assert [epoch["epoch"] for epoch in run.history] == [0, 1]
+    assert [selection["epoch"] for selection in run.selections] == [0, 1]
+    assert run.result["achieved_ratio"] > 0
+    et.zoo.build("mobilenet", classes=2, input_size=32, alpha=0.25).load_weights(
+        tmp_path / "run" / "weights.h5"
+    )
