@@ -30,6 +30,8 @@ PARTS = {
     "engine": "bench_engine",
     "memory": "bench_memory",
     "control": "bench_control",
+    "solver": "bench_solver",
+    "importance": "bench_importance",
 }
 
 
