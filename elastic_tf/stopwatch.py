@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
 
 _MICROSECONDS = 1e6  # in a second
-_BUSY = 1.5  # times the median: a step that took longer shared the machine
+_BUSY = 1.5  # times the median: a round that took longer shared the machine
 _PATIENCE = 4  # times the repeats asked for: rounds measured before busy ones are accepted
 _WARM_UP = 3  # steps that allocate and fill caches
 
@@ -42,7 +42,8 @@ def time_in_turn(
     while len(quiet) < repeats and len(rounds) < _PATIENCE * repeats:
         rounds.append([_MICROSECONDS * seconds(run, data) for run in runs])
         times = np.array(rounds)
-        quiet = times[(times <= _BUSY * np.median(times, axis=0)).all(axis=1)]
+        totals = times.sum(axis=1)
+        quiet = times[totals <= _BUSY * np.median(totals)]
         spent = time.perf_counter() - started
         if time_limit is not None and spent > time_limit and len(quiet) >= 3:
             break

@@ -105,6 +105,13 @@ class TimingProfile:
         ]
         return cls(t_forward=float(t_forward), sets=tuple(own + shared), count=len(dw))
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.t_full) and self.t_full > 0.0):
+            raise ValueError(
+                "The times of a profile must be finite and their sum above 0. Received: a full "
+                f"step of {self.t_full} microseconds. " + timing_file.REMEASURE
+            )
+
     def __repr__(self) -> str:
         return (
             f"TimingProfile({self.count} tensors, {len(self.sets)} dependency sets, full step "
@@ -287,11 +294,14 @@ class TimingProfile:
     def _other_settings(self, model: Any, here: Mapping[str, Any]) -> list[str]:
         """Runtime settings that differ between the profile and this program, in words."""
         pairs = {
-            key: (self.device.get(key), here[key])
+            key: (self.device[key], here[key])
             for key in ("onednn", "inter_op_threads", "intra_op_threads")
+            if key in self.device
         }
         pairs["xla"] = (self.settings.xla, bool(getattr(model, "_jit_compile", False)))
-        return [f"{key}={a} against {b}" for key, (a, b) in pairs.items() if a != b]
+        return [
+            f"{key}={there} against {ours}" for key, (there, ours) in pairs.items() if there != ours
+        ]
 
     @cached_property
     def _members(self) -> np.ndarray:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from networks import crossentropy, network
 
+from elastic_tf.device import describe_device
 from elastic_tf.model import ElasticModel
+from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 from elastic_tf.timing import DependencySet, TensorSpec, TimingProfile, tensor_specs
 
 
@@ -226,3 +229,42 @@ def test_check_warns_when_the_optimizer_is_another():
     model, own = model_profile()
     with pytest.warns(UserWarning, match="measured with Adam, the model trains with SGD"):
         TimingProfile(own.t_forward, own.sets, own.count, optimizer="Adam").check(model)
+
+
+def test_a_profile_without_any_time_is_refused():
+    with pytest.raises(ValueError, match="Received: a full step of 0.0 microseconds"):
+        TimingProfile.from_chain(t_dw=[0.0, 0.0], t_dy=[0.0, 0.0], t_forward=0.0)
+
+
+def test_check_warns_of_other_runtime_settings():
+    model, own = model_profile()
+    there = {**describe_device(), "inter_op_threads": 7}
+    with pytest.warns(UserWarning, match="inter_op_threads=7 against 0 here"):
+        dataclasses.replace(own, device=there).check(model)
+
+
+def test_save_and_load_keep_settings_trials_and_calibration(tmp_path):
+    settings = RuntimeSettings(onednn=True, inter_op_threads=2, xla=True)
+    trials = (SettingsTrial(settings, 12.5, 0.5), SettingsTrial(settings, None, None, "too slow"))
+    fields = {"note": "n", "uncertainty": 0.01, "calibration": (1.0,) * 8}
+    own = profile(settings=settings, trials=trials, **fields)
+    own.save(tmp_path / "p.json")
+    loaded = TimingProfile.load(tmp_path / "p.json")
+    assert (loaded.settings, loaded.trials) == (settings, trials)
+    assert {name: getattr(loaded, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        None,
+        {},
+        {"onednn": "yes", "inter_op_threads": 0, "intra_op_threads": 0, "xla": False},
+        {"onednn": None, "inter_op_threads": -1, "intra_op_threads": 0, "xla": False},
+        {"onednn": None, "inter_op_threads": 0, "intra_op_threads": 10**9, "xla": False},
+        {"onednn": None, "inter_op_threads": 0, "intra_op_threads": 0, "xla": 1},
+    ],
+)
+def test_load_refuses_damaged_settings(tmp_path, settings):
+    with pytest.raises(ValueError, match="`settings` holds the settings"):
+        TimingProfile.load(damaged(tmp_path, settings=settings))
