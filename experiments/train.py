@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 import strategies
 import tensorflow as tf
 
-from elastic_tf import commandline, replicas, runs
+from elastic_tf import commandline, replicas, runs, runtime
 from elastic_tf.commandline import option, parse
 from elastic_tf.selection import check_rho
 
@@ -69,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     """Load, warm the head, profile, train, measure, print."""
     settings = parse(Settings, __doc__ or "", arguments)
     check_rho(settings.rho)
+    profile = None if settings.profile is None else et.TimingProfile.load(settings.profile)
+    if profile is not None and __name__ == "__main__":
+        runtime.restart_under(profile.settings, sys.argv)
     strategy = strategies.make(settings.strategy)  # before anything else of TensorFlow's
     replicas.from_chief(strategy, lambda: None)  # all workers are there
     tf.keras.utils.set_random_seed(settings.seed)
@@ -80,7 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
         flip=settings.flip,
         on_bad_image="skip" if settings.skip_bad_images else "raise",
     )
-    profile = None if settings.profile is None else et.TimingProfile.load(settings.profile)
     run = replicas.from_chief(strategy, lambda: runs.create(settings.out, settings))
     say = print if replicas.is_chief(strategy) else _nothing
     for path in data.skipped:
@@ -119,7 +122,8 @@ def trained(
             verbose=verbose,
         )
         rate = harness.rate(settings.schedule, settings.learning_rate, steps)
-        elastic = harness.compiled(model, settings.optimizer, rate)
+        xla = profile is not None and profile.settings.xla
+        elastic = harness.compiled(model, settings.optimizer, rate, xla=xla)
     bench = Bench(settings, strategy, data, elastic)
     callback = None
     if settings.method == "elastic":
