@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import worker
 
 import elastic_tf as et
 from elastic_tf import runs
+from elastic_tf.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
 SMALL = (
@@ -203,3 +205,24 @@ def test_train_with_two_replicas_writes_one_run(strategy, images, tmp_path):
     et.zoo.build("mobilenet", classes=2, input_size=32, alpha=0.25).load_weights(
         tmp_path / "run" / "weights.h5"
     )
+
+
+@pytest.mark.slow
+def test_train_starts_again_under_the_settings_of_the_profile(elastic_run, images, tmp_path):
+    measured = et.TimingProfile.load(elastic_run.path / "profile.json")
+    settings = RuntimeSettings(inter_op_threads=2, intra_op_threads=1)
+    path = tmp_path / "profile.json"
+    device = {**measured.device, "inter_op_threads": 2, "intra_op_threads": 1}
+    dataclasses.replace(measured, settings=settings, device=device).save(path)
+    paths = ["--data", str(images), "--out", str(tmp_path / "run"), "--profile", str(path)]
+    finished = subprocess.run(
+        [sys.executable, train.__file__, *SMALL.split(), *paths],
+        env={**RuntimeSettings().environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    assert "profile: 2 inter-op threads, 1 intra-op threads." in finished.stdout
+    assert "other settings" not in finished.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["device"]["inter_op_threads"] == 2
