@@ -10,6 +10,7 @@ from elastic_tf import trace as trace_module
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import state
 from elastic_tf.profiler import profile_model
+from elastic_tf.timing import TimingProfile
 from elastic_tf.trace import StepTrace
 
 L = tf.keras.layers
@@ -38,19 +39,27 @@ def test_profile_model_describes_what_it_measured():
     assert profile.repeats == 3
 
 
-def test_profile_model_splits_the_full_step():
-    profile = profile_model(elastic(), *batch(), repeats=3)
-    assert 0 < profile.t_forward < profile.t_full
-    assert profile.t_full == pytest.approx(profile.step_time(np.ones(10, bool)))
-    assert profile.t_dw.sum() + profile.t_dy.sum() == pytest.approx(profile.t_backward)
+@pytest.fixture(scope="module")
+def measured() -> TimingProfile:
+    return profile_model(elastic(), *batch(), repeats=5)
 
 
-def test_profile_model_gives_each_tensor_a_time_of_its_own():
-    assert (profile_model(elastic(), *batch(), repeats=3).t_dw > 0).all()
+def test_profile_model_splits_the_full_step(measured):
+    assert 0 < measured.t_forward < measured.t_full
+    assert measured.t_full == pytest.approx(measured.step_time(np.ones(10, bool)))
+    assert measured.t_dw.sum() + measured.t_dy.sum() == pytest.approx(measured.t_backward)
 
 
-def test_profile_model_attributes_nearly_all_time_outside_the_forward_pass():
-    assert profile_model(elastic(), *batch(), repeats=3).share_attributed > 0.98
+def test_profile_model_gives_each_tensor_a_time_of_its_own(measured):
+    assert (measured.t_dw > 0).all()
+
+
+def test_profile_model_attributes_nearly_all_time_outside_the_forward_pass(measured):
+    assert measured.share_attributed > 0.98
+
+
+def test_profile_model_tells_how_uncertain_it_is(measured):
+    assert 0 < measured.uncertainty < 1
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -100,10 +109,6 @@ def test_op_times_split_the_step_when_the_clock_cannot():
     with pytest.warns(UserWarning, match=r"too busy .* \(95 microseconds"):
         split = profiler._split(steps, profiler._op_ratio(trace(10.0), trace(4.0)))
     assert split == (95.0, 38.0)
-
-
-def test_profile_model_tells_how_uncertain_it_is():
-    assert 0 < profile_model(elastic(), *batch(), repeats=5).uncertainty < 1
 
 
 def test_profile_model_corrects_op_times_by_steps_under_a_few_masks():
