@@ -249,7 +249,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 logs["achieved_ratio"] = float("nan") if achieved is None else achieved
         if self._board is not None:
             self._board.epoch(epoch, record, logs or {})
-        if self._control.is_over(self._chooser.seconds_next(epoch + 1)):
+            if record.epoch == epoch:
+                self._board.picture(self._masks, epoch)
+                self._control.reserve = self._board.seconds_picture
+        if self._control.is_over():
             self._stop()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

@@ -125,10 +125,6 @@ class Chooser:
             record, achieved_ratio=achieved, seconds_retrace=retrace
         )
 
-    def seconds_next(self, epoch: int) -> float:
-        """Seconds that must pass before the first step of that epoch."""
-        return self._seconds_of_one() if self.is_due(epoch) else 0.0
-
     def seconds_to_come(self) -> float:
         """Seconds of all selections after the present one, at a guess."""
         if self._selected_at is None:

@@ -16,6 +16,8 @@ from elastic_tf.step_timer import FullStep, StepTimer
 _MICROSECONDS = 1e6  # in a second
 _TRACE = 2.0  # tracing a full step / tracing the selected one, at a guess
 _SETTLED = 15  # calls under a selection before it is judged
+_AT_MOST = 0.2  # of the time left for a selection
+_PAID_OFF = 3.0  # times the seconds of its tracing, likewise: else tracing is all there is
 
 
 class Control:
@@ -56,6 +58,7 @@ class Control:
         self._clock = clock
         self._spent = 0.0
         self._is_traced = False  # whether the present selection's steps had to be
+        self._selected_at = clock()
         self._since = 0  # calls since a selection or a decision against one
 
     def ask(self, rho: float, smallest: float) -> float:
@@ -71,6 +74,7 @@ class Control:
             self.pace.selected()
         self._is_traced = False
         self._since = 0
+        self._selected_at = self._clock()
 
     def called(self, count: int) -> None:
         """The train function was called and made `count` steps."""
@@ -90,7 +94,8 @@ class Control:
             record: the present selection.
             other_seconds: what the selections to come will take.
         """
-        if self._since < _SETTLED:
+        settled = self._clock() - self._selected_at > _PAID_OFF * (self.pace.retrace or 0.0)
+        if self._since < _SETTLED or not settled:
             return None
         if self.deadline is not None:
             return "deadline" if self._is_off(record, self.deadline, other_seconds, 0.0) else None
@@ -147,11 +152,15 @@ class Control:
         )
         return max(rho, smallest)
 
-    def is_over(self, next_seconds: float = 0.0) -> bool:
-        """Whether the training must stop now; `next_seconds`: what must precede the next step."""
+    def is_over(self) -> bool:
+        """Whether the training must stop now."""
+        return self.deadline is not None and self.deadline.is_over(self.pace, self.reserve)
+
+    def is_too_late_for(self, seconds: float) -> bool:
+        """Whether a selection that takes so long would use up too much of the time left."""
         if self.deadline is None:
             return False
-        return self.deadline.is_over(self.pace, reserve=self.reserve + next_seconds)
+        return seconds > _AT_MOST * (self.deadline.seconds - self.pace.elapsed)
 
     def _time_full_step(self) -> None:
         accumulates = self.model._elastic.accumulation is not None

@@ -73,7 +73,7 @@ class Deadline:
             return end - _AIM * self.seconds > cost
         return can_grow and end < _EARLIEST * self.seconds and _AIM * self.seconds - end > cost
 
-    def is_over(self, pace: Pace, *, reserve: float) -> bool:
+    def is_over(self, pace: Pace, reserve: float) -> bool:
         """Whether another call of the train function, and the end of its epoch, would be too late.
 
         Args:

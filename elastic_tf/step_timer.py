@@ -1,14 +1,17 @@
 """Times of the steps that `fit` makes, and of a full step now and then, without what is not a step.
 
 Keras 2.15 draws the next batch inside its train function, so that a clock around the function also
-counts waiting for data. Here the batch of a timed step is drawn first and handed to the very same
+counts waiting for data. Here the batch of some steps is drawn first and handed to the very same
 function through an iterator of that one batch: same trace, same results, and the waiting is known.
+From the other steps the usual waiting is taken off.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import statistics
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +24,7 @@ from elastic_tf.train_functions import TrainFunctions
 
 _WARM_UP = 2  # calls of a new function that trace, allocate and fill caches
 _SURELY = 8  # calls after these that are timed at any cost
+_RECENT = 20  # calls whose waiting tells the usual one
 _SHARE = 0.01  # of the training time that drawing batches apart may take afterwards
 
 
@@ -32,7 +36,7 @@ class StepTimer:
 
     Attributes:
         seconds: of the last call, for each of its steps; None if it was not timed.
-        waited: seconds of it spent waiting for data, before `seconds`; None where not known.
+        waited: seconds spent waiting for data before it; None where not measured.
         traced: whether the last call was the first one of its function.
         batch: the largest batch seen, for a full step; None where there is none.
     """
@@ -49,6 +53,7 @@ class StepTimer:
         self._started = clock()
         self._overhead = 0.0
         self._size = 0
+        self._waits: deque[float] = deque(maxlen=_RECENT)
 
     def attach(self) -> None:
         """Time the model's train function from now on; no change if it is timed already."""
@@ -81,12 +86,15 @@ class StepTimer:
             return self._run(iterator, count)
         now = self._clock()
         if self._calls > _WARM_UP + _SURELY and self._overhead > _SHARE * (now - self._started):
-            return self._function(iterator)
+            logs = self._run(iterator, count)
+            self.seconds = self._without_waiting(self.seconds or 0.0)
+            return logs
         batches = [next(iterator) for _ in range(count)]
         drawn = self._clock()
         few = of_batches(batches, iterator.element_spec)
         self._overhead += self._clock() - drawn
         self.waited = (drawn - now) / count
+        self._waits.append(self.waited)
         size = int(tf.nest.flatten(batches[0])[0].shape[0] or 0)
         if size >= self._size:  # the last batch of an epoch may be smaller
             self.batch, self._size = (batches[0], iterator.element_spec), size
@@ -97,6 +105,10 @@ class StepTimer:
         logs = finished(self._function(iterator))
         self.seconds = (self._clock() - started) / count
         return logs
+
+    def _without_waiting(self, seconds: float) -> float | None:
+        usual = statistics.median(self._waits)
+        return seconds - usual if usual < seconds else None
 
     def _is_new(self) -> bool:
         traceable = self.model.train_tf_function

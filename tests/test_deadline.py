@@ -52,8 +52,8 @@ def test_deadline_chooses_anew_where_it_pays(seconds, cost, can_grow, off) -> No
 
 
 def test_training_is_over_before_a_step_that_would_be_late() -> None:
-    assert not Deadline(53.0).is_over(halfway(), reserve=1.0)
-    assert Deadline(52.9).is_over(halfway(), reserve=1.0)
+    assert not Deadline(53.0).is_over(halfway(), 1.0)
+    assert Deadline(52.9).is_over(halfway(), 1.0)
 
 
 @pytest.mark.parametrize(
