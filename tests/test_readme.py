@@ -60,3 +60,20 @@ def test_mixin_trains_what_the_mask_says():
     model.fit(x, np.zeros((8, 2), np.float32), verbose=0)
     moved = [not np.array_equal(a, v.numpy()) for a, v in zip(before, model.tensors)]
     assert moved == [False, False, True, True]
+
+
+@pytest.mark.filterwarnings("ignore:The machine is too busy")
+def test_deadline_runs(tmp_path, monkeypatch, capsys):
+    import elastic_tf as et
+
+    monkeypatch.chdir(tmp_path)
+    data = tf.data.Dataset.from_tensor_slices(images()).batch(4, drop_remainder=True)
+    model = et.ElasticModel.from_model(network())
+    model.compile("adam", crossentropy())
+    profile = et.profile_model(model, *next(iter(data)))
+    names = {"et": et, "model": model, "profile": profile, "train": data}
+    exec(block("A budget that is kept"), names)
+    said = capsys.readouterr().out
+    assert "Deadline 600 s" in said
+    assert said.splitlines()[-6].startswith("epoch")  # titles, a rule, four selections
+    assert list((tmp_path / "runs" / "board").glob("events*"))
