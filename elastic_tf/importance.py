@@ -45,6 +45,8 @@ def loss_decrease(
         "before": before the update, on the same samples (Eq. 5 with c = 0).
         "after": after the update, on the same samples, with the same augmentation and dropout
             (as the paper's released code does). Negative wherever the step overshoots.
+    "other" and "before" foretell alike what training a set of tensors wins, "after" far worse:
+    `experiments/results/importance.json`.
 
     Args:
         model: a compiled elastic model.

@@ -3,14 +3,14 @@
 From each of several moments of a training, random masks of equal cost (equal step time under a
 measured profile, the head trained in all) are trained for one epoch. An importance is as good as
 the rank correlation of its sum over the mask with the loss decrease that was reached: on held-out
-images, which decides, and on the training images. Then how importance changes over a training
-(the paper's Figures 7a and 7b).
+images, which decides, and on the training images; and once more with the effect of the mask's
+deepest tensor taken out of all ranks, because a mask that reaches deeper wins more whatever it
+holds. Then how importance changes over a training (the paper's Figures 7a and 7b).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
@@ -28,6 +28,11 @@ from elastic_tf.runs import Column, format_table
 PROBE = 64
 DRAWS = 500  # of the bootstrap
 DEFAULT = "other half, 1 step"
+TABLES = {
+    "held-out images": ("held_out", False),
+    "held-out images, at equal depth": ("held_out", True),
+    "training images": ("train", False),
+}
 READINGS = {"before": "before", "after": "after", "other": "other half"}
 # What the share of the cost refers to.
 STEPS_PER_EPOCH, INTERVAL = 1_500, 3
@@ -40,7 +45,7 @@ def main() -> dict[str, Any]:
         results[case.name] = measure(case)
         print(f"{case.name}: {results[case.name]['seconds']:.0f} s", flush=True)
     rng = np.random.default_rng(0)
-    tables = {part: summary(results, part, rng) for part in ("held_out", "train")}
+    tables = {title: summary(results, *how, rng) for title, how in TABLES.items()}
     columns = [Column("importance", "importance")]
     columns += [Column(name, name, "+.2f") for name in results]
     columns += [
@@ -49,8 +54,8 @@ def main() -> dict[str, Any]:
         Column("difference", "against default", "+.2f"),
         Column("difference_interval", "95 %"),
     ]
-    for part, rows in tables.items():
-        print(f"\nRank correlation with the loss decrease, {part.replace('_', '-')} images")
+    for title, rows in tables.items():
+        print(f"\nRank correlation with the loss decrease, {title}")
         print(format_table(rows, columns))
     print("\nCost of the default")
     print(format_table([{"case": name, **data["cost"]} for name, data in results.items()], COST))
@@ -74,22 +79,14 @@ def measure(case: Case) -> dict[str, Any]:
     seconds = evaluation_seconds(case, model, moments[-1])
     won = mask_trials.decreases(case, model, moments, masks)
     sums = {name: [[w[name][mask].sum() for mask in masks] for w in worths] for name in worths[0]}
-    correlations = {
-        part: {
-            name: [rank_correlation(s, won[part][i]) for i, s in enumerate(sums[name])]
-            for name in sums
-        }
-        for part in won
-    }
     training = INTERVAL * STEPS_PER_EPOCH * profile.t_full * 1e-6
     return {
         "tensors": profile.count,
         "states": [state.name for state in moments],
-        "masks": [np.flatnonzero(mask) for mask in masks],
-        "ratios": [profile.step_time(mask) / profile.t_full for mask in masks],
-        "sums": sums,
-        "won": won,
-        "correlations": correlations,
+        "masks": ["".join("01"[int(chosen)] for chosen in mask) for mask in masks],
+        "ratios": [round(profile.step_time(mask) / profile.t_full, 4) for mask in masks],
+        "sums": {name: _rounded(values) for name, values in sums.items()},
+        "won": {part: _rounded(values) for part, values in won.items()},
         "cost": {"seconds": seconds, "full_step": profile.t_full, "share": seconds / training},
         "seconds": time.perf_counter() - started,
     }
@@ -127,10 +124,19 @@ def evaluation_seconds(case: Case, model: et.ElasticModel, state: State) -> floa
     return float(np.median(seconds))
 
 
-def rank_correlation(one: Any, two: Any) -> float:
-    """Spearman's; equal values, which a resample has, share their rank."""
+def rank_correlation(one: Any, two: Any, given: Any = None) -> float:
+    """Spearman's; equal values, which a resample has, share their rank.
+
+    Args:
+        one: values.
+        two: values.
+        given: values whose linear effect is taken out of the ranks of both.
+    """
     ranks = [_ranks(np.asarray(values)) for values in (one, two)]
-    if any(np.ptp(rank) == 0.0 for rank in ranks):
+    if given is not None:
+        by = _ranks(np.asarray(given))
+        ranks = [rank - np.polyval(np.polyfit(by, rank, 1), by) for rank in ranks]
+    if any(np.ptp(rank) < 1e-9 for rank in ranks):
         return 0.0
     return float(np.corrcoef(*ranks)[0, 1])
 
@@ -140,53 +146,51 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
-def summary(results: dict[str, Any], part: str, rng: np.random.Generator) -> list[dict[str, Any]]:
+def summary(
+    results: dict[str, Any], part: str, equal_depth: bool, rng: np.random.Generator
+) -> list[dict[str, Any]]:
     """A line for each importance: means over states, intervals by resampling masks and states."""
     names = list(next(iter(results.values()))["sums"])
-    draws = {name: [] for name in names}
-    for _ in range(DRAWS):
-        again = resampled(results, part, rng)
-        for name in names:
-            draws[name].append(again(name))
-    rows = []
-    for name in names:
-        by_case = {key: float(np.mean(r["correlations"][part][name])) for key, r in results.items()}
-        mean = float(np.mean(list(by_case.values())))
-        default = np.mean([np.mean(r["correlations"][part][DEFAULT]) for r in results.values()])
-        apart = np.subtract(draws[name], draws[DEFAULT])
-        rows.append(
-            {
-                "importance": name,
-                **by_case,
-                "mean": mean,
-                "interval": _interval(draws[name]),
-                "difference": None if name == DEFAULT else mean - float(default),
-                "difference_interval": "" if name == DEFAULT else _interval(apart),
-            }
-        )
-    return rows
+    whole = correlations(results, part, equal_depth, None)
+    draws = [correlations(results, part, equal_depth, rng) for _ in range(DRAWS)]
+    drawn = {name: [np.mean(list(draw[name].values())) for draw in draws] for name in names}
+    means = {name: float(np.mean(list(whole[name].values()))) for name in names}
+    return [
+        {
+            "importance": name,
+            **whole[name],
+            "mean": means[name],
+            "interval": _interval(drawn[name]),
+            "difference": None if name == DEFAULT else means[name] - means[DEFAULT],
+            "difference_interval": ""
+            if name == DEFAULT
+            else _interval(np.subtract(drawn[name], drawn[DEFAULT])),
+        }
+        for name in names
+    ]
 
 
-def resampled(
-    results: dict[str, Any], part: str, rng: np.random.Generator
-) -> Callable[[str], float]:
-    """The mean correlation over one resample of each case's masks and states, by importance."""
-    picks = {}
-    for key, result in results.items():
-        states, masks = np.shape(result["won"][part])
-        picks[key] = (rng.integers(states, size=states), rng.integers(masks, size=masks))
+def correlations(
+    results: dict[str, Any], part: str, equal_depth: bool, rng: np.random.Generator | None
+) -> dict[str, dict[str, float]]:
+    """By importance and case, mean over the states; over a resample of both if there is `rng`."""
+    found: dict[str, dict[str, float]] = {}
+    for case, result in results.items():
+        won = np.array(result["won"][part])
+        depth = np.array([mask.index("1") for mask in result["masks"]])
+        states, masks = (np.arange(size) for size in won.shape)
+        if rng is not None:
+            states, masks = rng.choice(states, len(states)), rng.choice(masks, len(masks))
+        given = depth[masks] if equal_depth else None
+        for name, values in result["sums"].items():
+            sums = np.array(values)
+            each = [rank_correlation(sums[i][masks], won[i][masks], given) for i in states]
+            found.setdefault(name, {})[case] = float(np.mean(each))
+    return found
 
-    def mean(name: str) -> float:
-        by_case = []
-        for key, (states, masks) in picks.items():
-            sums = np.array(results[key]["sums"][name])
-            won = results[key]["won"][part]
-            by_case.append(
-                np.mean([rank_correlation(sums[i][masks], won[i][masks]) for i in states])
-            )
-        return float(np.mean(by_case))
 
-    return mean
+def _rounded(values: Any) -> list[list[float]]:
+    return [[float(f"{value:.5g}") for value in row] for row in values]
 
 
 def _interval(values: Any) -> str:

@@ -65,6 +65,7 @@ def measure() -> dict[str, Any]:
         "to_reference": {
             size: float(np.mean([cosine(a, b) for a, b in zip(worths[size], worths[REFERENCE])]))
             for size in PROBES
+            if size != REFERENCE
         },
     }
 
@@ -79,7 +80,7 @@ def show(drift: dict[str, Any]) -> None:
     print(format_table(drift["lags"], columns))
     print(f"\nCosine similarity with the importance on {REFERENCE} other images of the same epoch")
     row = {str(size): value for size, value in drift["to_reference"].items()}
-    print(format_table([row], [Column(str(size), f"{size} images", ".2f") for size in PROBES]))
+    print(format_table([row], [Column(size, f"{size} images", ".2f") for size in row]))
 
 
 def similarity(worths: list[np.ndarray], lag: int) -> float:

@@ -65,6 +65,14 @@ def test_rank_correlation_is_spearmans() -> None:
     assert rank_correlation(np.ones(5), two[:5]) == 0.0
 
 
+def test_rank_correlation_at_equal_depth_leaves_nothing_of_the_depth() -> None:
+    depth = np.arange(12.0)
+    assert rank_correlation(depth, depth**3) == pytest.approx(1.0)
+    assert rank_correlation(depth, depth**3, given=-depth) == 0.0
+    other = np.random.default_rng(0).permutation(12)
+    assert rank_correlation(other, 2.0 * other, given=depth) == pytest.approx(1.0)
+
+
 def test_drift_of_importance_that_does_not_change_is_none() -> None:
     worths = [np.array([1.0, 2.0, 3.0])] * 4
     masks = [np.array([False, True, True])] * 4
