@@ -91,7 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
 
     masks = {
         "full": [models["full"].mask],
-        "elastic": trained_masks(callback, settings.epochs),
+        "elastic": trained_masks(
+            [record.epoch for record in callback.selections],
+            [record.mask for record in callback.selections],
+            settings.epochs,
+        ),
     }
     rows = [
         {

@@ -150,7 +150,14 @@ def trained(
         folder = settings.out if replicas.is_chief(strategy) else Path(elsewhere)
         elastic.save_weights(folder / "weights.h5")
     if replicas.is_chief(strategy):
-        masks = trained_masks(run, settings.epochs) if callback else [elastic.mask]
+        chosen = run.selections
+        masks = [elastic.mask]
+        if callback:
+            masks = trained_masks(
+                [selection["epoch"] for selection in chosen],
+                [selection["mask"] for selection in chosen],
+                settings.epochs,
+            )
         row = {
             **harness.row(settings.method, run.history, clock, bench.achieved_ratio(masks)),
             "training_seconds": sum(epoch["seconds"] for epoch in run.history),
@@ -236,13 +243,12 @@ def chooser(
     )
 
 
-def trained_masks(run: runs.Run, epochs: int) -> list[np.ndarray]:
-    """The mask of each epoch, at its end."""
-    starts = [selection["epoch"] for selection in run.selections]
-    return [
-        run.selections[int(np.searchsorted(starts, epoch, side="right")) - 1]["mask"]
-        for epoch in range(epochs)
-    ]
+def trained_masks(
+    starts: Sequence[int], masks: Sequence[np.ndarray], epochs: int
+) -> list[np.ndarray]:
+    """The mask at the end of each epoch, from those selected and the epochs of their selection."""
+    last = np.searchsorted(starts, np.arange(epochs), side="right") - 1
+    return [masks[index] for index in last]
 
 
 def _nothing(text: str) -> None:

@@ -139,7 +139,7 @@ LARGE = {
 
 
 KERAS_CV = {
-    "ResNetV2": (resnet_v2, 192),
+    "ResNetV2": (resnet_v2, 174),
     "EfficientNetLite": (efficientnet_lite, 149),
     "ViT-Ti/16": (lambda: vision_transformer("vit_ti16"), 200),
     "ViT-B/16": (lambda: vision_transformer("vit_b16"), 200),

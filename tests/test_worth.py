@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elastic_tf import importance
 from elastic_tf.probe import Probe
 from elastic_tf.worth import Worth, cosine_similarity
 
 X, Y = np.ones((6, 2), np.float32), np.arange(6)
-MODEL = SimpleNamespace()
+MODEL = SimpleNamespace(distribute_strategy=tf.distribute.get_strategy())
 
 
 def sequence(*values: list[float]):
