@@ -1,8 +1,9 @@
 """How good and how fast the selector is, and the paper's recurrence beside it.
 
 First random timing tables of many kinds and sizes, against the best that the mixed-integer solver
-finds in two seconds; beyond 214 tensors that is too little to compare with. Then one measured profile: the paper's recurrence at resolutions from 100 to 10,000
-against the selector (the paper's Figures 13a and 13b).
+finds in two seconds; beyond 214 tensors that is too little to compare with. Then one measured
+profile: the paper's recurrence at resolutions from 100 to 10,000 against the selector (the paper's
+Figures 13a and 13b).
 """
 
 from __future__ import annotations
