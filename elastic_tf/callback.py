@@ -18,8 +18,8 @@ from elastic_tf.control import Control
 from elastic_tf.deadline import Deadline
 from elastic_tf.model import ElasticMixin
 from elastic_tf.probe import Probe
-from elastic_tf.profiler import Profiler
 from elastic_tf.records import ProfileRecord, SelectionRecord
+from elastic_tf.reprofiling import Reprofiling
 from elastic_tf.selection import smallest_feasible_rho
 from elastic_tf.timing import TimingProfile
 from elastic_tf.worth import Worth
@@ -27,8 +27,6 @@ from elastic_tf.worth import Worth
 if TYPE_CHECKING:
     from elastic_tf.board import Board
 
-# Two steps of each kind under the profiler and two by the clock: 0.4 % of 1,500 steps.
-_REPROFILE_REPEATS = 2
 _RHO = 0.5  # unless `rho` or `deadline` says otherwise
 
 
@@ -105,15 +103,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__()
-        numbers = {"interval": interval, "probe_size": probe_size}
-        if reprofile_every is not None:
-            numbers["reprofile_every"] = reprofile_every
-        for name, value in numbers.items():
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")
-        for name, share in (("smoothing", smoothing), ("control", control)):
-            if not 0.0 <= share < 1.0:
-                raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={share!r}.")
+        _check_counts(interval=interval, probe_size=probe_size, reprofile_every=reprofile_every)
+        _check_shares(smoothing=smoothing, control=control)
         if not isinstance(profile, TimingProfile):
             raise TypeError(
                 f"`profile` must be a TimingProfile. Received: {profile!r}. Measure one with "
@@ -168,9 +159,6 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         )
         self._register()
         self.profile.check(self.model)
-        self.profiles = []
-        self._profiler: Profiler | None = None
-        self._first_epoch: int | None = None
         self._mask_before = self.model.mask
         self._masks: list[np.ndarray] = []  # at the end of each epoch
         self._control = Control(
@@ -199,20 +187,27 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self._chooser.verbose = bool(self.verbose)
         self._chooser.board = self._board = self._open_board()
         self.selections = self._chooser.records
+        self._reprofiling = Reprofiling(
+            self.model,
+            self.profile,
+            probe=self.probe,
+            every=self.reprofile_every,
+            clock=self._clock,
+        )
+        self.profiles = self._reprofiling.records
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Profile and select anew where their intervals have passed."""
         self._control.pace.epoch_begins(epoch)
-        is_first = self._first_epoch is None
-        if self._first_epoch is None:
-            self._first_epoch = epoch
-            self._check_deadline()
-        elif self.reprofile_every and (epoch - self._first_epoch) % self.reprofile_every == 0:
-            self._reprofile(epoch)
+        is_first = not self.selections
+        if is_first and self.deadline is not None:
+            self.deadline.check(*self._expected())
+        if self._reprofiling.is_due(epoch):
+            self._chooser.profile = self._reprofiling.measure(epoch)
         if self._chooser.is_due(epoch):
             self._chooser.select(epoch)
-        if is_first:
-            self._announce()
+        if is_first and self.deadline is not None:
+            print(self.deadline.expectation(*self._expected(), rho=self.selections[0].rho))
         self._control.timer.attach()
         self._control.pace.resume()
 
@@ -226,7 +221,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         control.called(batch - self._step + 1)
         if control.pace.done != control.pace.steps:
             if control.is_over():
-                self._stop()
+                self._stop_early()
             else:
                 reason = control.reason(
                     self.selections[-1], other_seconds=self._chooser.seconds_to_come()
@@ -253,7 +248,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 self._board.picture(self._masks, epoch)
                 self._control.reserve = self._board.seconds_picture
         if self._control.is_over():
-            self._stop()
+            self._stop_early()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Give the model its mask and its train function back."""
@@ -294,51 +289,29 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
         return Board(self.log_dir, [tensor.name.split(":")[0] for tensor in self.model.tensors])
 
-    def _check_deadline(self) -> None:
-        """Refuse a deadline that cannot be kept."""
-        if self.deadline is None:
-            return
+    def _expected(self) -> tuple[int | None, float, float]:
+        """Steps of the training, their seconds in full by the profile, the smallest rho."""
         steps = self._control.pace.steps_left
         least = smallest_feasible_rho(self.profile, required=self.required)
-        seconds = (steps or 0) * 1e-6 * self.profile.t_full
-        self.deadline.check(steps=steps, least_seconds=least * seconds)
+        return steps, (steps or 0) * 1e-6 * self.profile.t_full, least
 
-    def _announce(self) -> None:
-        """Say what is expected of the deadline."""
-        if self.deadline is None:
-            return
-        steps = self._control.pace.steps_left or 0
-        full = steps * 1e-6 * self.profile.t_full
-        least = smallest_feasible_rho(self.profile, required=self.required)
-        rho = self.selections[-1].rho
-        ends = "; full training is fast enough, it ends early" if rho >= 1.0 else ""
-        print(
-            f"Deadline {self.deadline.seconds:g} s: by the profile the {steps} steps take "
-            f"{full:.1f} s in full and {least * full:.1f} s at the smallest feasible rho, "
-            f"{least:.3f}; validation and tracing come on top. Starts with rho {rho:.3f}{ends}."
-        )
-
-    def _stop(self) -> None:
+    def _stop_early(self) -> None:
         """The last resort against being late."""
-        if self.model.stop_training:
-            return  # said already
         steps = self._control.pace.steps_left
-        print(
-            f"Training stops {steps} steps early, or it would end after the deadline of "
-            f"{self.deadline.seconds if self.deadline else 0:g} s."
-        )
-        self.model.stop_training = True
+        if self.deadline is not None and not self.model.stop_training:
+            print(self.deadline.stopping(steps or 0))
+            self.model.stop_training = True
 
-    def _reprofile(self, epoch: int) -> None:
-        """Measure the device as it is now; the first time also traces the two steps measured."""
-        started = self._clock()
-        traced = self._profiler is not None
-        if self._profiler is None:
-            self._profiler = Profiler(
-                self.model,
-                *self.probe.batch(self.profile.batch_size),
-                calibration=self.profile.calibration,
-            )
-        profile = self._profiler.measure(repeats=_REPROFILE_REPEATS)
-        self._chooser.profile = profile
-        self.profiles.append(ProfileRecord(epoch, profile, self._clock() - started, not traced))
+
+def _check_counts(**options: Any) -> None:
+    for name, value in options.items():
+        if value is None and name == "reprofile_every":
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")
+
+
+def _check_shares(**options: float) -> None:
+    for name, value in options.items():
+        if not 0.0 <= value < 1.0:
+            raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={value!r}.")

@@ -98,6 +98,8 @@ class Control:
         if self._since < _SETTLED or not settled:
             return None
         if self.deadline is not None:
+            if 2 * self.pace.measured < self.pace.span:
+                return None
             return "deadline" if self._is_off(record, self.deadline, other_seconds, 0.0) else None
         return "ratio" if self.share and self.ratio.is_off(record.rho) else None
 

@@ -84,12 +84,13 @@ class Deadline:
         needed = _MARGIN * more + _ENDING_MARGIN * pace.longest_ending + reserve
         return bool(pace.steps_left) and pace.elapsed + needed > self.seconds
 
-    def check(self, *, steps: int | None, least_seconds: float) -> None:
+    def check(self, steps: int | None, full_seconds: float, least: float) -> None:
         """Refuse what is impossible from the start.
 
         Args:
             steps: of the whole training; None if not known.
-            least_seconds: what they take at the smallest feasible rho.
+            full_seconds: what they take in full, by the profile.
+            least: smallest feasible rho.
         """
         if steps is None:
             raise ValueError(
@@ -97,10 +98,29 @@ class Deadline:
                 f"length with deadline={self.seconds:g}. Give `fit` steps_per_epoch, or the "
                 "dataset tf.data.experimental.assert_cardinality."
             )
-        if least_seconds > self.seconds:
+        if least * full_seconds > self.seconds:
             raise ValueError(
                 f"The deadline is impossible. Received: deadline={self.seconds:g} for {steps} "
-                f"steps. At the smallest feasible rho they take {least_seconds:.1f} seconds by the "
-                "profile, validation and tracing not counted. Train fewer epochs, or profile this "
-                "device again."
+                f"steps. At the smallest feasible rho they take {least * full_seconds:.1f} seconds "
+                "by the profile, validation and tracing not counted. Train fewer epochs, or "
+                "profile this device again."
             )
+
+    def expectation(
+        self, steps: int | None, full_seconds: float, least: float, *, rho: float
+    ) -> str:
+        """What is said before training; arguments as in `check`, and the first rho."""
+        ends = "; full training is fast enough, it ends early" if rho >= 1.0 else ""
+        return (
+            f"Deadline {self.seconds:g} s: by the profile the {steps} steps take "
+            f"{full_seconds:.1f} s in full and {least * full_seconds:.1f} s at the smallest "
+            f"feasible rho, {least:.3f}; validation and tracing come on top. Starts with rho "
+            f"{rho:.3f}{ends}."
+        )
+
+    def stopping(self, steps: int) -> str:
+        """What is said when that many steps are left out."""
+        return (
+            f"Training stops {steps} steps early, or it would end after the deadline of "
+            f"{self.seconds:g} s."
+        )

@@ -12,7 +12,8 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
-_WINDOW = 60  # steps that tell how long the next ones will take
+_LONGEST, _SHORTEST = 400, 30  # calls that tell how long the next ones will take
+_OF_THE_REST = 8  # in between, one for so many that are still to come
 _STRAY = 3.0  # times the median: more is not believed to come again
 
 
@@ -47,7 +48,7 @@ class Pace:
         self.steps_per_call = 1
         self._mark = clock()
         self._started = self._mark - already
-        self._steps: deque[float] = deque(maxlen=_WINDOW)
+        self._steps: deque[float] = deque(maxlen=_LONGEST)
         self._first = 0.0  # the last first step under a new selection, whole
         self._beginnings: list[float] = []
         self._endings: list[float] = []
@@ -86,6 +87,15 @@ class Pace:
         return self.clock() - self._started
 
     @property
+    def span(self) -> int:
+        """Calls that tell how long the next ones will take: the more, the more are to come.
+
+        The speed of a shared device drifts; what one second shows does not hold for ten minutes.
+        """
+        rest = (self.steps_left or 0) // (_OF_THE_REST * self.steps_per_call)
+        return min(max(rest, _SHORTEST), _LONGEST)
+
+    @property
     def measured(self) -> int:
         """Calls under the present mask that tell how long a step takes."""
         return len(self._steps)
@@ -95,8 +105,9 @@ class Pace:
         """Seconds of a step under the present mask, all in all; None before one is measured."""
         if not self._steps:
             return None
-        most = _STRAY * statistics.median(self._steps)
-        return statistics.fmean(min(seconds, most) for seconds in self._steps)
+        recent = list(self._steps)[-self.span :]
+        most = _STRAY * statistics.median(recent)
+        return statistics.fmean(min(seconds, most) for seconds in recent)
 
     @property
     def retrace(self) -> float | None:

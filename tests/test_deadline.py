@@ -67,9 +67,15 @@ def test_rubbish_is_refused(seconds: object) -> None:
 
 def test_impossible_deadline_is_refused_with_what_is_needed() -> None:
     with pytest.raises(ValueError, match="deadline=60 for 100 steps.* 75.0 seconds"):
-        Deadline(60).check(steps=100, least_seconds=75.0)
+        Deadline(60).check(100, 150.0, 0.5)
 
 
 def test_data_of_unknown_length_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown length with deadline=60.*steps_per_epoch"):
-        Deadline(60).check(steps=None, least_seconds=0.0)
+        Deadline(60).check(None, 0.0, 0.5)
+
+
+def test_expectation_names_both_ends() -> None:
+    said = Deadline(60).expectation(100, 80.0, 0.35, rho=0.6)
+    assert "100 steps take 80.0 s in full and 28.0 s at the smallest feasible rho, 0.350" in said
+    assert said.endswith("Starts with rho 0.600.")

@@ -87,3 +87,23 @@ def test_new_selection_forgets_the_steps_before() -> None:
     epoch(pace, clock, 0)
     pace.selected()
     assert pace.step_seconds is None
+
+
+def test_speed_is_that_of_a_part_of_what_is_still_to_come() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=1, steps=1000)
+    pace.epoch_begins(0)
+    pace.resume()
+    for seconds in [1.0] * 101 + [2.0] * 99:  # a load starts
+        clock.passes(seconds)
+        pace.step(1, traced=False)
+        pace.resume()
+    assert pace.span == 100  # of 800
+    assert pace.step_seconds == pytest.approx(1.99)
+
+
+def test_span_has_bounds() -> None:
+    for steps, span in ((10, 30), (800, 100), (100_000, 400)):
+        pace = Pace(Clock(), epochs=1, steps=steps)
+        pace.epoch_begins(0)
+        assert pace.span == span
