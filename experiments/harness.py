@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
+from elastic_tf import energy
+from elastic_tf.flops import Flops
 from elastic_tf.runs import Run, peak_memory_bytes
 from elastic_tf.stopwatch import measure_ratios
 
@@ -51,20 +53,47 @@ class TrainingClock(tf.keras.callbacks.Callback):
 class Recorder(tf.keras.callbacks.Callback):
     """Writes each epoch and selection into the run's directory as soon as it is there.
 
-    Stands last among the callbacks.
+    Stands last among the callbacks. What it does itself is neither in the seconds nor in the
+    energy; evaluation is in the energy.
+
+    Args:
+        run: written to.
+        clock: the first of the callbacks.
+        elastic: whose selections are written.
+        flops: operations of a step under a mask; None leaves them out.
+        sensor: of energy; None: there is none.
     """
 
     def __init__(
-        self, run: Run, clock: TrainingClock, elastic: et.ElasticCallback | None = None
+        self,
+        run: Run,
+        clock: TrainingClock,
+        elastic: et.ElasticCallback | None = None,
+        *,
+        flops: Callable[[np.ndarray], Flops] | None = None,
+        sensor: energy.Sensor | None = None,
     ) -> None:
         super().__init__()
         self.run = run
         self.clock = clock
         self.elastic = elastic
+        self._flops = flops
+        self._meter = None if sensor is None else energy.Meter(sensor)
+        self._joules: float | None = None
         self._written = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self._meter is not None:
+            self._meter.start()
+            self._joules = self._meter.joules()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self._meter is not None:
+            self._meter.stop()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         seconds, steps = self.clock.seconds[-1], self.clock.steps[-1]
+        joules = self._energy()
         self.run.append_epoch(
             {
                 "epoch": epoch,
@@ -72,6 +101,8 @@ class Recorder(tf.keras.callbacks.Callback):
                 "seconds": seconds,
                 "seconds_per_step": seconds / max(steps, 1),
                 "peak_memory_bytes": peak_memory_bytes(),
+                "energy_joules": joules,
+                **self._step_flops(),
             }
         )
         for record in self.elastic.selections[self._written :] if self.elastic else ():
@@ -80,6 +111,23 @@ class Recorder(tf.keras.callbacks.Callback):
             if (record.epoch, record.step) not in written:
                 self.run.append_selection(record)
             self._written += 1
+        if self._meter is not None:
+            self._joules = self._meter.joules()
+
+    def _energy(self) -> float | str | None:
+        """Joules of the epoch; None if the sensor failed."""
+        if self._meter is None:
+            return "no sensor"
+        now = self._meter.joules()
+        return None if now is None or self._joules is None else now - self._joules
+
+    def _step_flops(self) -> dict[str, Any]:
+        """Operations of a step under the mask at the epoch's end."""
+        if self._flops is None:
+            return {}
+        flops = self._flops(self.model.mask)
+        parts = {name: getattr(flops, name) for name in ("forward", "backward", "update")}
+        return {"flops_per_step": {**parts, "uncounted": flops.uncounted}}
 
 
 def loss() -> tf.keras.losses.Loss:
