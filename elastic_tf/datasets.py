@@ -5,7 +5,6 @@ Pixels are 0 to 255 everywhere; the models of `zoo` bring their own preprocessin
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import zipfile
 from collections.abc import Callable, Sequence
@@ -16,50 +15,13 @@ import tensorflow as tf
 
 from elastic_tf import images
 from elastic_tf.handwriting import Labelled, Shift, digits
+from elastic_tf.pipelines import ImageData, Source, batched, check_positive
 
 __all__ = ["ImageData", "Labelled", "Shift", "arrays", "digits", "from_arrays", "image_folder"]
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 # Decoded images stay in memory up to this share of it.
 _CACHED_SHARE = 0.25
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageData:
-    """Images and labels, batched: float32 (batch, height, width, channels) of 0 to 255, int64.
-
-    Attributes:
-        train: shuffled anew at every pass in an order fixed by the seed; every batch is full.
-        test: in a fixed order; the last batch may be smaller.
-        probe: the training images in another order; draws from it leave the order of `train`
-            alone, so that runs with and without a probe see the same batches.
-        class_names: names by label.
-        train_count: images in the training part.
-        test_count: images in the test part.
-        batch_size: images in a training batch.
-        image_shape: height, width, channels.
-        skipped: files that are no images and were left out.
-    """
-
-    train: tf.data.Dataset
-    test: tf.data.Dataset
-    probe: tf.data.Dataset
-    class_names: tuple[str, ...]
-    train_count: int
-    test_count: int
-    batch_size: int
-    image_shape: tuple[int, int, int]
-    skipped: tuple[str, ...] = ()
-
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return len(self.class_names)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Training batches in one pass."""
-        return self.train_count // self.batch_size
 
 
 def image_folder(
@@ -89,7 +51,7 @@ def image_folder(
         ValueError: a setting out of range, classes that are missing, empty, or differ between
             train and test, a file that is no image, or fewer training images than a batch.
     """
-    _check_positive("image_size", image_size)
+    check_positive("image_size", image_size)
     if on_bad_image not in ("raise", "skip"):
         raise ValueError(f"`on_bad_image` must be 'raise' or 'skip'. Received: {on_bad_image!r}.")
     train, test, class_names = images.list_parts(path)
@@ -99,13 +61,13 @@ def image_folder(
     parts, pixels, skipped = images.load_parts(
         (train, test), class_names, image_size, keep=cache, skip_bad=on_bad_image == "skip"
     )
-    sources = [
+    train_source, test_source = (
         _from_files(part, image_size) if kept is None else _from_arrays(kept, part.labels)
         for part, kept in zip(parts, pixels)
-    ]
-    return _image_data(
-        sources,
-        [len(part.paths) for part in parts],
+    )
+    return batched(
+        train_source,
+        test_source,
         class_names=class_names,
         image_shape=(image_size, image_size, 3),
         batch_size=batch_size,
@@ -140,9 +102,9 @@ def from_arrays(
     if class_names is None:
         highest = int(max(train[1].max(), test[1].max()))
         class_names = [str(label) for label in range(highest + 1)]
-    return _image_data(
-        [_from_arrays(*train), _from_arrays(*test)],
-        [len(train[0]), len(test[0])],
+    return batched(
+        _from_arrays(*train),
+        _from_arrays(*test),
         class_names=class_names,
         image_shape=tuple(train[0].shape[1:]),
         batch_size=batch_size,
@@ -190,88 +152,27 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
     return train, test
 
 
-# An index to an image, uint8 or float, and its label.
-_Source = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-
-
-def _from_arrays(x: np.ndarray, y: np.ndarray) -> _Source:
+def _from_arrays(x: np.ndarray, y: np.ndarray) -> Source:
     """Images that are in memory; all pipelines over them share one copy."""
     with tf.device("cpu"):
         pixels, labels = tf.constant(x), tf.constant(y, tf.int64)
-    return lambda index: (pixels[index], labels[index])
+    return _indexed(lambda index: (pixels[index], labels[index]), len(x))
 
 
-def _from_files(part: images.Part, image_size: int) -> _Source:
+def _from_files(part: images.Part, image_size: int) -> Source:
     """Images that are decoded whenever they are needed."""
     with tf.device("cpu"):
         paths, labels = tf.constant(part.paths), tf.constant(part.labels)
-    return lambda index: (
-        images.decode(tf.io.read_file(paths[index]), image_size),
-        labels[index],
-    )
+
+    def load(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return images.decode(tf.io.read_file(paths[index]), image_size), labels[index]
+
+    return _indexed(load, len(part.paths))
 
 
-def _image_data(
-    sources: Sequence[_Source],
-    counts: Sequence[int],
-    *,
-    class_names: Sequence[str],
-    image_shape: tuple[int, ...],
-    batch_size: int,
-    seed: int,
-    flip: bool,
-    skipped: tuple[str, ...] = (),
-) -> ImageData:
-    """The three pipelines over a training and a test source."""
-    _check_positive("batch_size", batch_size)
-    if counts[0] < batch_size:
-        raise ValueError(
-            f"There must be at least one full batch of training images. Received: {counts[0]} "
-            f"images, batch_size={batch_size}. Use a smaller batch."
-        )
-    height, width, channels = image_shape
-    return ImageData(
-        train=_training(sources[0], counts[0], batch_size, seed, flip),
-        test=_batches(
-            tf.data.Dataset.range(counts[1]), sources[1], batch_size, drop_remainder=False
-        ),
-        probe=_training(sources[0], counts[0], batch_size, seed + 1, flip),
-        class_names=tuple(class_names),
-        train_count=counts[0],
-        test_count=counts[1],
-        batch_size=batch_size,
-        image_shape=(height, width, channels),
-        skipped=skipped,
-    )
-
-
-def _training(
-    source: _Source, count: int, batch_size: int, seed: int, flip: bool
-) -> tf.data.Dataset:
-    """Full batches in a seeded order; indices are shuffled, not images."""
-    # One seeded number for each image: ops with a state would depend on the threads' order.
-    draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
-
-    def load(index: tf.Tensor, draw: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        x, y = source(index)
-        if flip:
-            x = tf.cond(draw % 2 == 0, lambda: x, lambda: tf.reverse(x, axis=[1]))
-        return x, y
-
-    order = tf.data.Dataset.range(count).shuffle(count, seed=seed)
-    return _batches(tf.data.Dataset.zip((order, draws)), load, batch_size, drop_remainder=True)
-
-
-def _batches(
-    order: tf.data.Dataset, load: Callable[..., Any], batch_size: int, *, drop_remainder: bool
-) -> tf.data.Dataset:
-    """What `load` makes of every element of `order`, in batches of float32."""
-    return (
-        order.map(load, tf.data.AUTOTUNE)
-        .batch(batch_size, drop_remainder=drop_remainder)
-        .map(lambda x, y: (tf.cast(x, tf.float32), y))
-        .prefetch(tf.data.AUTOTUNE)
-    )
+def _indexed(load: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]], count: int) -> Source:
+    """Images by number: indices are shuffled, not images."""
+    return Source(tf.data.Dataset.range(count), load, count, shuffled=count)
 
 
 def _check_labelled(path: Any, part: str, x: np.ndarray, y: np.ndarray) -> Labelled:
@@ -291,8 +192,3 @@ def _check_labelled(path: Any, part: str, x: np.ndarray, y: np.ndarray) -> Label
             f"'{path}'."
         )
     return x, y.reshape(-1).astype(np.int64)
-
-
-def _check_positive(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")

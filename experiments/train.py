@@ -23,18 +23,19 @@ import numpy as np
 import strategies
 import tensorflow as tf
 
-from elastic_tf import commandline, replicas, runs, runtime
+from elastic_tf import commandline, energy, replicas, runs, runtime, tfds_data
 from elastic_tf.commandline import option, parse
 from elastic_tf.selection import check_rho
 
 METHODS = ("elastic", "full")
+TFDS = "tfds:"  # before the name of one of TensorFlow Datasets
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """One run."""
 
-    data: Path = option(help="folder with train/CLASS/*.jpg and test/CLASS/*.jpg")
+    data: Path = option(help="folder with train/CLASS/*.jpg and test/CLASS/*.jpg, or tfds:NAME")
     out: Path = option(help="directory of the run")
     method: str = option("elastic", help="how to choose what to train", choices=METHODS)
     model: str = option("mobilenet", help="model of the zoo", choices=et.zoo.NAMES)
@@ -76,14 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     strategy = strategies.make(settings.strategy)  # before anything else of TensorFlow's
     replicas.from_chief(strategy, lambda: None)  # all workers are there
     tf.keras.utils.set_random_seed(settings.seed)
-    data = et.datasets.image_folder(
-        settings.data,
-        image_size=settings.input_size,
-        batch_size=settings.batch_size * replicas.count(strategy),
-        seed=settings.seed,
-        flip=settings.flip,
-        on_bad_image="skip" if settings.skip_bad_images else "raise",
-    )
+    data = loaded(settings, settings.batch_size * replicas.count(strategy))
     run = replicas.from_chief(strategy, lambda: runs.create(settings.out, settings))
     say = print if replicas.is_chief(strategy) else _nothing
     for path in data.skipped:
@@ -136,15 +130,18 @@ def trained(
     clock = harness.TrainingClock()
     callbacks: list[Any] = [clock, *([callback] if callback else [])]
     if replicas.is_chief(strategy):
-        callbacks.append(harness.Recorder(run, clock, callback))
+        callbacks.append(harness.Recorder(run, clock, callback, sensor=energy.find_sensor()))
     callbacks.append(tf.keras.callbacks.BackupAndRestore(str(backup)))
     elastic.fit(
         data.train,
         epochs=settings.epochs,
-        validation_data=data.test,
+        validation_data=data.validation or data.test,
         verbose=verbose,
         callbacks=callbacks,
     )
+    tested = {}
+    if data.validation is not None:  # the test images are used once, by all workers
+        tested = elastic.evaluate(data.test, verbose=verbose, return_dict=True)
     with tempfile.TemporaryDirectory() as elsewhere:
         # all workers: reading statistics that each replica keeps for itself takes all of them
         folder = settings.out if replicas.is_chief(strategy) else Path(elsewhere)
@@ -161,6 +158,7 @@ def trained(
         row = {
             **harness.row(settings.method, run.history, clock, bench.achieved_ratio(masks)),
             "training_seconds": sum(epoch["seconds"] for epoch in run.history),
+            **({"accuracy": tested["accuracy"]} if tested else {}),
         }
         details = {"warm_head_seconds": warm_seconds, "epochs": len(run.history)}
         run.finish({**row, **details, "class_names": data.class_names})
@@ -168,6 +166,21 @@ def trained(
         say(runs.format_table([row]))
         say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
     return run
+
+
+def loaded(settings: Settings, batch_size: int) -> et.datasets.ImageData:
+    """The images of the run."""
+    source = str(settings.data)
+    options: dict[str, Any] = {
+        "image_size": settings.input_size,
+        "batch_size": batch_size,
+        "seed": settings.seed,
+        "flip": settings.flip,
+    }
+    if source.startswith(TFDS):
+        return tfds_data.tfds_images(source[len(TFDS) :], **options)
+    on_bad_image = "skip" if settings.skip_bad_images else "raise"
+    return et.datasets.image_folder(source, **options, on_bad_image=on_bad_image)
 
 
 def backup_of(settings: Settings) -> Path:

@@ -1,0 +1,146 @@
+"""From sources of images to batches: shuffled and flipped for training, in order otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData:
+    """Images and labels, batched: float32 (batch, height, width, channels) of 0 to 255, int64.
+
+    Attributes:
+        train: shuffled anew at every pass in an order fixed by the seed; every batch is full.
+        test: in a fixed order; the last batch may be smaller.
+        probe: the training images in another order; draws from it leave the order of `train`
+            alone, so that runs with and without a probe see the same batches.
+        class_names: names by label.
+        train_count: images in the training part.
+        test_count: images in the test part.
+        batch_size: images in a training batch.
+        image_shape: height, width, channels.
+        skipped: files that are no images and were left out.
+        validation: a part split off the training images, in a fixed order; None without one.
+        validation_count: images in the validation part.
+    """
+
+    train: tf.data.Dataset
+    test: tf.data.Dataset
+    probe: tf.data.Dataset
+    class_names: tuple[str, ...]
+    train_count: int
+    test_count: int
+    batch_size: int
+    image_shape: tuple[int, int, int]
+    skipped: tuple[str, ...] = ()
+    validation: tf.data.Dataset | None = None
+    validation_count: int = 0
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Training batches in one pass."""
+        return self.train_count // self.batch_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Images before they are loaded.
+
+    Attributes:
+        examples: what is known of each image, in a fixed order.
+        load: makes of it the image, uint8 or float, and the label.
+        count: images.
+        shuffled: examples among which the next one is drawn in training.
+    """
+
+    examples: tf.data.Dataset
+    load: Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
+    count: int
+    shuffled: int
+
+
+def batched(
+    train: Source,
+    test: Source,
+    *,
+    validation: Source | None = None,
+    class_names: Sequence[str],
+    image_shape: tuple[int, ...],
+    batch_size: int,
+    seed: int,
+    flip: bool,
+    skipped: tuple[str, ...] = (),
+) -> ImageData:
+    """The pipelines over the sources of a data set.
+
+    Raises:
+        ValueError: fewer training images than a batch.
+    """
+    check_positive("batch_size", batch_size)
+    if train.count < batch_size:
+        raise ValueError(
+            f"There must be at least one full batch of training images. Received: {train.count} "
+            f"images, batch_size={batch_size}. Use a smaller batch."
+        )
+    height, width, channels = image_shape
+    return ImageData(
+        train=_training(train, batch_size, seed, flip),
+        test=_in_order(test, batch_size),
+        probe=_training(train, batch_size, seed + 1, flip),
+        class_names=tuple(class_names),
+        train_count=train.count,
+        test_count=test.count,
+        batch_size=batch_size,
+        image_shape=(height, width, channels),
+        skipped=skipped,
+        validation=None if validation is None else _in_order(validation, batch_size),
+        validation_count=validation.count if validation else 0,
+    )
+
+
+def _training(source: Source, batch_size: int, seed: int, flip: bool) -> tf.data.Dataset:
+    """Full batches in a seeded order."""
+    # One seeded number for each image: ops with a state would depend on the threads' order.
+    draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+
+    def load(example: Any, draw: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        x, y = source.load(example)
+        if flip:
+            x = tf.cond(draw % 2 == 0, lambda: x, lambda: tf.reverse(x, axis=[1]))
+        return x, y
+
+    order = source.examples.shuffle(source.shuffled, seed=seed)
+    return _batches(tf.data.Dataset.zip((order, draws)), load, batch_size, drop_remainder=True)
+
+
+def _in_order(source: Source, batch_size: int) -> tf.data.Dataset:
+    """All images; the last batch may be smaller."""
+    return _batches(source.examples, source.load, batch_size, drop_remainder=False)
+
+
+def _batches(
+    order: tf.data.Dataset, load: Callable[..., Any], batch_size: int, *, drop_remainder: bool
+) -> tf.data.Dataset:
+    """What `load` makes of every element of `order`, in batches of float32."""
+    return (
+        order.map(load, tf.data.AUTOTUNE)
+        .batch(batch_size, drop_remainder=drop_remainder)
+        .map(lambda x, y: (tf.cast(x, tf.float32), y))
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def check_positive(name: str, value: int) -> None:
+    """Refuse what is not an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")
