@@ -123,8 +123,15 @@ class Profiler:
         if compiled_by_xla(model):
             self._timed = [StepFunction(model, mask) for mask in (every, ~every)]
 
-    def measure(self, *, repeats: int = 10, time_limit: float | None = None) -> TimingProfile:
-        """A profile of the device as it is now; the first call also traces."""
+    def measure(
+        self, *, repeats: int = 10, time_limit: float | None = None, settled: bool = True
+    ) -> TimingProfile:
+        """A profile of the device as it is now; the first call also traces.
+
+        Args:
+            repeats, time_limit: as in `profile_model`.
+            settled: False saves half of the time; see `elastic_tf.stopwatch`.
+        """
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
             raise ValueError(f"`repeats` must be an integer of at least 1. Received: {repeats!r}.")
         with kept(self.model, self._graphs((*self._seen, *self._timed))):
@@ -135,7 +142,7 @@ class Profiler:
                 self._sets = dependency_sets(full.untimed(self._data))
             for run in self._timed:
                 run.warm_up(self._data)
-            profiled = min(repeats, _PROFILED)
+            profiled = min(repeats, _PROFILED) if settled else 1
             trace = trace_step(full, self._data, repeats=profiled)
             trace_forward = trace_step(forward, self._data, repeats=profiled)
         parts = differences.segments(_expected(trace, self._sets[0]), len(self.model.tensors))
@@ -146,7 +153,9 @@ class Profiler:
         with kept(self.model, self._graphs(runs)):
             for run in runs:
                 run.warm_up(self._data)
-            steps = time_in_turn(runs, self._data, repeats=repeats, time_limit=time_limit)
+            steps = time_in_turn(
+                runs, self._data, repeats=repeats, time_limit=time_limit, settled=settled
+            )
 
         t_full, t_forward = _split(steps, _op_ratio(trace, trace_forward))
         expected, share = _attributed(trace, trace_forward, self._sets, t_full, t_forward)

@@ -16,6 +16,14 @@ def test_busy_rounds_are_measured_again(monkeypatch):
     assert steps.tolist() == [[1e6, 0.4e6]] * 4
 
 
+@pytest.mark.parametrize(("settled", "order"), [(True, "aabb"), (False, "ab")])
+def test_a_settled_step_follows_one_of_its_own_kind(settled, order):
+    done = []
+    runs = [lambda data, name=name: done.append(name) for name in "ab"]
+    stopwatch.time_in_turn(runs, None, repeats=1, settled=settled)
+    assert "".join(done) == order
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_measure_ratios_gives_one_for_each_mask_and_leaves_nothing_behind(jit_compile):
     model = ElasticModel.from_model(network())
