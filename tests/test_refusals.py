@@ -104,6 +104,32 @@ def test_an_optimizer_that_cannot_leave_tensors_out_is_refused(how):
         model.compile(greedy(tf.keras.optimizers.SGD, how=how)(0.1), "mse")
 
 
+def test_an_optimizer_that_decays_the_slots_of_others_is_refused():
+    class Forgetful(tf.keras.optimizers.SGD):
+        def apply_gradients(self, grads_and_vars, **options):
+            result = super().apply_gradients(grads_and_vars, **options)
+            for slot in self.momentums:
+                slot.assign(0.9 * slot + 0.1)
+            return result
+
+    model = ElasticModel.from_model(network())
+    with pytest.raises(TypeError, match="Forgetful, which changes the other or its slots"):
+        model.compile(Forgetful(0.1, momentum=0.9), "mse")
+
+
+def test_an_optimizer_that_cannot_be_tried_is_trusted_with_a_warning():
+    class Uncopied(tf.keras.optimizers.SGD):
+        def __init__(self, needed):
+            super().__init__(needed)
+
+        def apply_gradients(self, grads_and_vars, **options):
+            return super().apply_gradients(grads_and_vars, **options)
+
+    model = ElasticModel.from_model(network())
+    with pytest.warns(UserWarning, match="Uncopied .* could not be tried"):
+        model.compile(Uncopied(0.1), "mse")
+
+
 def test_an_optimizer_of_ones_own_that_can_is_served():
     class Gentle(tf.keras.optimizers.SGD):
         def apply_gradients(self, grads_and_vars, **options):
