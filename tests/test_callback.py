@@ -1,42 +1,14 @@
+"""The callback: when it selects, what it hands on, what it leaves behind."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import CLASSES, IMAGE, crossentropy, images, network, values
+from chosen import callback, dataset, elastic, favour, fit, table
+from networks import CLASSES, IMAGE, images, values
 
 from elastic_tf.callback import ElasticCallback
-from elastic_tf.model import ElasticModel
-from elastic_tf.timing import TimingProfile, tensor_specs
-
-
-def elastic() -> ElasticModel:
-    model = ElasticModel.from_model(network())
-    model.compile(tf.keras.optimizers.SGD(0.01, momentum=0.9), crossentropy())
-    return model
-
-
-def table(count: int = 10) -> TimingProfile:
-    """Every tensor costs 1 to update and 1 to pass by; the forward pass costs 10."""
-    return TimingProfile.from_chain(t_dw=np.ones(count), t_dy=np.ones(count), t_forward=10.0)
-
-
-def dataset(batches: int = 4) -> tf.data.Dataset:
-    x, y = images()
-    return tf.data.Dataset.from_tensor_slices((x, y)).take(4 * batches).batch(4)
-
-
-def favour(*indices: int):
-    """An importance function by which these tensors matter and no other."""
-    return lambda model, x, y: np.isin(np.arange(len(model.tensors)), indices).astype(float)
-
-
-def callback(**options) -> ElasticCallback:
-    return ElasticCallback(table(), **{"rho": 0.6, "interval": 2, "probe": dataset(), **options})
-
-
-def fit(model: ElasticModel, *callbacks, epochs: int = 5):
-    return model.fit(dataset(), epochs=epochs, verbose=0, callbacks=list(callbacks))
 
 
 def test_callback_selects_at_the_start_and_after_every_interval():
@@ -187,22 +159,6 @@ def test_training_goes_on_when_what_matters_is_too_dear():
     assert [np.flatnonzero(r.mask).tolist() for r in elastic_callback.selections] == [[9]]
 
 
-def test_unbatched_probe_is_named():
-    with pytest.raises(ValueError, match="must yield batches"):
-        fit(elastic(), callback(probe=dataset().unbatch()), epochs=1)
-
-
-def test_probe_arrays_of_different_lengths_are_named():
-    x, y = images()
-    with pytest.raises(ValueError, match="length 5, 20"):
-        fit(elastic(), callback(probe=(x, y[:5])), epochs=1)
-
-
-def test_empty_probe_is_named():
-    with pytest.raises(ValueError, match="an empty dataset"):
-        fit(elastic(), callback(probe=dataset().take(0)), epochs=1)
-
-
 def test_importance_is_smoothed_over_selections():
     turns = iter([favour(8), favour(9)])
     elastic_callback = callback(
@@ -268,33 +224,10 @@ def test_log_dir_holds_scalars_and_a_picture(tmp_path):
     assert ("elastic/seconds_selection", 1) not in found  # no selection was made for that epoch
 
 
-@pytest.mark.parametrize("level", [0.0, -1.0])
-def test_worthless_tensors_are_named_and_one_is_trained(level):
-    model = elastic()
-    names = [tensor.name for tensor in model.tensors]
-    elastic_callback = callback(importance=lambda model, x, y: np.full(10, level))
-    with pytest.warns(UserWarning, match=f"importance is {level:g}. Only '{names[9]}'"):
-        fit(model, elastic_callback, epochs=1)
-    assert np.flatnonzero(elastic_callback.selections[0].mask).tolist() == [9]
-
-
-def test_worthless_tensors_leave_the_required_ones():
-    required = np.isin(np.arange(10), [8, 9])
-    elastic_callback = callback(importance=lambda model, x, y: -np.ones(10), required=required)
-    with pytest.warns(UserWarning, match="largest importance is -1"):
-        fit(elastic(), elastic_callback, epochs=1)
-    np.testing.assert_array_equal(elastic_callback.selections[0].mask, required)
-
-
 def test_equal_importance_trains_as_much_as_fits():
     elastic_callback = callback(importance=lambda model, x, y: np.ones(10))
     fit(elastic(), elastic_callback, epochs=1)
     assert elastic_callback.selections[0].mask.sum() == 4  # 10 + 4 * 2 of 18
-
-
-def test_two_callbacks_on_one_model_are_refused():
-    with pytest.raises(ValueError, match="Received: two of them for 'model"):
-        fit(elastic(), callback(), callback())
 
 
 def test_training_that_broke_leaves_the_model_free_for_another_callback():
@@ -306,115 +239,6 @@ def test_training_that_broke_leaves_the_model_free_for_another_callback():
     with pytest.raises(KeyboardInterrupt):
         fit(model, callback(), Break())
     fit(model, callback(), epochs=1)
-
-
-def test_model_that_was_frozen_since_is_refused():
-    model = elastic()
-    profile = TimingProfile(10.0, table().sets, 10, tensors=tensor_specs(model))
-    elastic_callback = ElasticCallback(profile, 0.6, 2, dataset())
-    model.layers[1].trainable = False
-    model.compile("sgd", crossentropy())
-    with pytest.raises(ValueError, match="10 tensors, the model has 8; first difference at 0"):
-        fit(model, elastic_callback)
-
-
-def test_model_that_grew_since_is_refused():
-    class Growing(ElasticModel):
-        def grow(self):
-            self.more = tf.keras.layers.Dense(2)
-            self.more.build((None, 2))
-
-    model = Growing.from_model(network())
-    model.compile("sgd", crossentropy())
-    elastic_callback = callback()
-    model.grow()
-    model.compile("sgd", crossentropy())
-    with pytest.raises(ValueError, match="10 tensors, the model has 12"):
-        fit(model, elastic_callback)
-
-
-def test_schedule_that_turns_to_rubbish_is_named():
-    elastic_callback = callback(rho=lambda epoch: 0.6 if epoch < 2 else 60)
-    with pytest.raises(ValueError, match="rho=60 from the schedule at epoch 2"):
-        fit(elastic(), elastic_callback)
-
-
-def test_rho_and_deadline_exclude_each_other():
-    with pytest.raises(ValueError, match="not both: .* rho=0.6, deadline=60"):
-        callback(deadline=60)
-
-
-@pytest.mark.parametrize("deadline", [0, -3.0, float("nan")])
-def test_deadline_that_cannot_be_is_refused(deadline):
-    with pytest.raises(ValueError, match=f"deadline={deadline!r}"):
-        callback(rho=None, deadline=deadline)
-
-
-@pytest.mark.parametrize("name", ["smoothing", "control"])
-@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
-def test_shares_outside_their_range_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name}={value!r}"):
-        callback(**{name: value})
-
-
-def test_band_outside_its_range_is_refused():
-    with pytest.raises(ValueError, match="band=0"):
-        callback(band=0)
-
-
-def test_plain_model_is_refused():
-    model = network()
-    model.compile("sgd", crossentropy())
-    with pytest.raises(TypeError, match="Received: Functional"):
-        model.fit(dataset(), verbose=0, callbacks=[callback()])
-
-
-def test_profile_of_another_model_is_refused():
-    specs = tensor_specs(elastic())[:-1]
-    other = TimingProfile(10.0, table(9).sets, 9, tensors=specs)
-    with pytest.raises(ValueError, match="9 tensors, the model has 10"):
-        fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"batch_size": 8}, "batch size 8, data of batch size 4"),
-        ({"input_shape": ((9, 9, 2),)}, r"profile of \(9, 9, 2\), data of \(6, 6, 2\)"),
-    ],
-)
-def test_profile_of_other_data_is_refused(fields, message):
-    other = TimingProfile(10.0, table().sets, 10, **fields)
-    with pytest.raises(ValueError, match=message):
-        fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
-
-
-def test_budget_too_small_names_the_smallest_rho():
-    # forward pass 10 of 30, cheapest tensor 2 more: 12 / 30
-    with pytest.raises(ValueError, match="smallest feasible rho is 0.4"):
-        fit(elastic(), callback(rho=0.35))
-
-
-@pytest.mark.parametrize("rho", [0.0, 1.7, -0.5, float("nan")])
-def test_rho_outside_its_range_is_refused(rho):
-    with pytest.raises(ValueError, match=f"Received: rho={rho}"):
-        callback(rho=rho)
-
-
-@pytest.mark.parametrize("interval", [0, -1, 1.5, True])
-def test_interval_below_one_is_refused(interval):
-    with pytest.raises(ValueError, match=f"`interval` .* Received: {interval}"):
-        callback(interval=interval)
-
-
-def test_probe_of_another_kind_is_refused():
-    with pytest.raises(TypeError, match="Received: NoneType"):
-        ElasticCallback(table(), 0.6)
-
-
-def test_profile_of_another_kind_is_refused():
-    with pytest.raises(TypeError, match="Received: 'profile.json'"):
-        ElasticCallback("profile.json", 0.6, 2, dataset())
 
 
 def test_selecting_with_the_true_importance_lowers_the_loss():

@@ -3,87 +3,17 @@
 from __future__ import annotations
 
 import gc
-import random
 import weakref
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, crossentropy, images, network
+from evaluated import FUNCTIONS, READINGS, L, elastic, linear, noisy, points, same, state
+from networks import MORE_OPTIMIZERS, crossentropy, images, network
 
-from elastic_tf import importance, optimizers
+from elastic_tf import importance
 from elastic_tf.evaluation import Evaluator, Samples
 from elastic_tf.model import ElasticModel
-
-L = tf.keras.layers
-READINGS = ("before", "after", "other")
-FUNCTIONS = {
-    "loss_decrease": importance.loss_decrease,
-    "gradient_magnitude": importance.gradient_magnitude,
-    "weight_magnitude": importance.weight_magnitude,
-    "random": importance.random,
-    "own": lambda model, x, y: np.arange(len(model.tensors), dtype=np.float64),
-}
-
-
-def elastic(
-    optimizer: str | tf.keras.optimizers.Optimizer = "sgd", *, fitted: bool = True, **options
-) -> ElasticModel:
-    """A compiled network with batch normalisation, trained for three steps."""
-    model = ElasticModel.from_model(network(**options))
-    if isinstance(optimizer, str):
-        optimizer = MORE_OPTIMIZERS[optimizer]()
-    model.compile(optimizer, crossentropy(), metrics=["accuracy"])
-    if fitted:
-        model.fit(*images(), batch_size=8, verbose=0)
-    return model
-
-
-def noisy(*, seed: int | None = 7, rng_type: str | None = None) -> ElasticModel:
-    """A network with augmentation and two kinds of dropout, one with a seed of its own."""
-    tf.random.set_seed(seed)
-    inputs = L.Input(IMAGE)
-    x = L.RandomFlip()(inputs)
-    x = L.Conv2D(4, 3)(x)
-    x = L.BatchNormalization()(x)
-    x = L.Dropout(0.5, seed=3, rng_type=rng_type)(x)
-    x = L.GaussianNoise(0.5)(L.Flatten()(x))
-    model = ElasticModel(inputs, L.Dense(CLASSES)(L.Dropout(0.3)(x)))
-    model.compile(tf.keras.optimizers.Adam(1e-2), crossentropy(), metrics=["accuracy"])
-    return model
-
-
-def linear(learning_rate: float = 0.05, bias: bool = True) -> ElasticModel:
-    """Linear regression: the loss is quadratic in the weights."""
-    inputs = L.Input((5,))
-    hidden = L.Dense(3, use_bias=bias, kernel_initializer="ones")
-    model = ElasticModel(inputs, hidden(inputs))
-    model.compile(tf.keras.optimizers.SGD(learning_rate), "mse")
-    return model
-
-
-def points(count: int = 12) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(count, 5)), rng.normal(size=(count, 3))
-
-
-def state(model: ElasticModel) -> list[np.ndarray]:
-    """Everything that training changes, in the model, the optimizer, the metrics, the layers."""
-    held = [*model.variables, *optimizers.state(model.optimizer)]
-    held += [variable for metric in model.metrics for variable in metric.variables]
-    generators = [
-        layer._random_generator for layer in model.layers if hasattr(layer, "_random_generator")
-    ]
-    held += [g._generator.state for g in generators if g._generator is not None]
-    values = [variable.numpy() for variable in held]
-    values += [np.array(str(g._seed)) for g in generators]
-    return [*values, np.array(random.getstate()[1]), np.random.get_state()[1]]
-
-
-def same(one: list[np.ndarray], two: list[np.ndarray]) -> bool:
-    return len(one) == len(two) and all(
-        a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(one, two)
-    )
 
 
 @pytest.mark.parametrize("optimizer", list(MORE_OPTIMIZERS))
@@ -341,55 +271,6 @@ def test_model_can_be_saved_after_an_evaluation(tmp_path) -> None:
     model.export(tmp_path / "exported")
 
 
-@pytest.mark.parametrize("gradient", READINGS)
-def test_loss_that_is_not_finite_is_refused_and_harms_nothing(gradient: str) -> None:
-    model = noisy()
-    x, y = images()
-    importance.loss_decrease(model, x, y, gradient=gradient)
-    before = state(model)
-    with pytest.raises(ValueError, match="loss=nan"):
-        importance.loss_decrease(model, np.full_like(x, np.nan), y, gradient=gradient)
-    assert same(before, state(model))
-    assert np.isfinite(importance.loss_decrease(model, x, y, gradient=gradient)).all()
-
-
-def test_gradient_that_is_not_finite_is_refused() -> None:
-    inputs = L.Input((1,))
-    output = L.Lambda(tf.sqrt)(L.Dense(1, use_bias=False, kernel_initializer="zeros")(inputs))
-    model = ElasticModel(inputs, output)
-    model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="importance (nan|inf|-inf) of tensor 0"):
-        importance.loss_decrease(model, np.ones((4, 1)), np.ones((4, 1)), gradient="before")
-
-
-def test_model_that_is_not_compiled_is_refused() -> None:
-    model = ElasticModel.from_model(network())
-    with pytest.raises(ValueError, match=f"{model.name!r} without an optimizer"):
-        importance.loss_decrease(model, *images())
-
-
-def test_empty_probe_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Received: \[0\] samples"):
-        importance.loss_decrease(linear(), *points(0))
-
-
-def test_probe_of_uneven_lengths_is_refused() -> None:
-    x, y = points()
-    with pytest.raises(ValueError, match=r"Received: \[11, 12\] samples"):
-        importance.loss_decrease(linear(), x, y[:-1])
-
-
-def test_unknown_reading_is_refused() -> None:
-    with pytest.raises(ValueError, match="gradient='later'"):
-        importance.loss_decrease(linear(), *points(), gradient="later")
-
-
-@pytest.mark.parametrize("size", [0, -4])
-def test_micro_batch_of_no_sample_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"micro_batch_size={size}"):
-        importance.loss_decrease(linear(), *points(), micro_batch_size=size)
-
-
 def test_random_importance_repeats_with_its_seed() -> None:
     model = linear()
     one, two = (importance.random(model, seed=3) for _ in range(2))
@@ -412,8 +293,3 @@ def test_gradient_may_come_from_data_of_its_own() -> None:
     ]
     expected = importance.loss_decrease(model, x, y, gradient="other")
     np.testing.assert_allclose(np.mean(ways, axis=0), expected, rtol=1e-5)
-
-
-def test_gradient_data_with_another_reading_is_refused() -> None:
-    with pytest.raises(ValueError, match="gradient='before'"):
-        importance.loss_decrease(elastic(), *images(), gradient="before", gradient_data=images())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from evaluated import READINGS, elastic, linear, noisy, points, same, state
 from networks import MORE_OPTIMIZERS, crossentropy, images, network
-from test_importance import READINGS, elastic, linear, noisy, points, same, state
 
 from elastic_tf import importance
 from elastic_tf.model import ElasticModel
