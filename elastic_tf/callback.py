@@ -67,7 +67,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             uncontrolled, and so does one with 0.
         band: relative distance from `rho` within which the achieved ratio counts as kept.
         reprofile_every: epochs after which the device is profiled again, for devices that throttle;
-            None never does (Sec. 5.4). Takes about six steps; `profiles` holds the results.
+            None never does (Sec. 5.4). Takes about five steps; `profiles` holds the results.
         log_dir: directory for TensorBoard: ratios, similarity of the importance, seconds, and a
             picture of what was trained when.
         verbose: 1 prints a line for each selection.

@@ -17,6 +17,7 @@ from elastic_tf import timing_file
 from elastic_tf.device import describe_device
 from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 from elastic_tf.timing_file import DependencySet, TensorSpec
+from elastic_tf.trace import compiled_by_xla
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -298,7 +299,7 @@ class TimingProfile:
             for key in ("onednn", "inter_op_threads", "intra_op_threads")
             if key in self.device
         }
-        pairs["xla"] = (self.settings.xla, bool(getattr(model, "_jit_compile", False)))
+        pairs["xla"] = (self.settings.xla, compiled_by_xla(model))
         return [
             f"{key}={there} against {ours}" for key, (there, ours) in pairs.items() if there != ours
         ]
