@@ -1,0 +1,22 @@
+"""The methods that elastic training is compared with, and itself, by name."""
+
+from __future__ import annotations
+
+from elastic_tf.baselines import fixed, policies
+from elastic_tf.baselines.method import Method, Task
+
+__all__ = ["METHODS", "NAMES", "Method", "Task", "get"]
+
+METHODS: dict[str, Method] = {method.name: method for method in (*fixed.METHODS, *policies.METHODS)}
+NAMES = tuple(METHODS)
+
+
+def get(name: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in METHODS:
+        raise ValueError(f"`name` must be a method: {', '.join(NAMES)}. Received: {name!r}.")
+    return METHODS[name]

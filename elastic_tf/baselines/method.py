@@ -1,0 +1,79 @@
+"""What a training method is: how it changes the model, and the callbacks that choose what trains.
+
+Use one with any model:
+
+    method = baselines.get("bn_bias")
+    model = et.ElasticModel.from_model(method.adapt(model))
+    model.compile(...)
+    model.fit(train, callbacks=method.callbacks(baselines.Task(model)))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from elastic_tf.mixin import ElasticMixin
+from elastic_tf.timing import TimingProfile
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What the callbacks of a method may need to know of a training.
+
+    Attributes:
+        model: what is trained; compiled.
+        profile: its step times, for methods that need a profile.
+        rho: allowed step time / full step time, for the same methods, like all that follows.
+        interval: epochs between two selections.
+        probe: training data, in batches of the size that was profiled.
+        probe_size: samples on which importance is evaluated.
+        epochs: of the training.
+        seed: of the draws.
+    """
+
+    model: ElasticMixin
+    profile: TimingProfile | None = None
+    rho: float = 0.5
+    interval: int = 3
+    probe: tf.data.Dataset | None = None
+    probe_size: int = 64
+    epochs: int = 1
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to adapt a pre-trained model.
+
+    Attributes:
+        name: in the registry.
+        summary: one line for tables and help.
+        callbacks: those of `fit`, made when the model is compiled; they choose what is trained and
+            put the mask back in the end.
+        adapt: the model to train in the place of a pre-trained one, called before it is compiled.
+            Its outputs are those of the given model, which stays as it is.
+        needs_profile: whether `callbacks` reads profile, rho and probe.
+    """
+
+    name: str
+    summary: str
+    callbacks: Callable[[Task], list[tf.keras.callbacks.Callback]]
+    adapt: Callable[[tf.keras.Model], tf.keras.Model] = lambda model: model
+    needs_profile: bool = False
+
+
+def profile_of(task: Task) -> TimingProfile:
+    """The profile of a task.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if task.profile is None:
+        raise ValueError(
+            "`task.profile` must be a TimingProfile for a method that keeps to a share of the step "
+            "time. Received: None. Measure one with elastic_tf.profile_model."
+        )
+    return task.profile
