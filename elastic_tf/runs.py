@@ -24,6 +24,7 @@ import numpy as np
 
 from elastic_tf.device import describe_device
 from elastic_tf.files import append_line, write_json, write_text
+from elastic_tf.ranges import from_ranges, to_ranges
 
 _PACKAGES = ("elastic_tf", "tensorflow", "keras", "numpy", "tensorflow-addons", "keras-cv")
 _DIGITS = 6  # significant digits of an importance in a file
@@ -274,13 +275,12 @@ def _difference(before: Any, now: Any, where: str = "") -> str | None:
 def _packed(record: Any) -> dict[str, Any]:
     """A selection's record as JSON: the mask as [first, last] runs, the importance rounded."""
     mask = np.asarray(record.mask, bool)
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     importance = [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]
     return {
         **_scalars(record),
         "selection": _scalars(record.selection),
         "count": len(mask),
-        "mask": [[int(first), int(end) - 1] for first, end in edges.reshape(-1, 2)],
+        "mask": to_ranges(mask),
         "importance": to_json(importance),
     }
 
@@ -294,9 +294,7 @@ def _scalars(data: Any) -> dict[str, Any]:
 
 def _unpacked(line: dict[str, Any]) -> dict[str, Any]:
     """A selection as it is read: with arrays."""
-    mask = np.zeros(line["count"], bool)
-    for first, last in line["mask"]:
-        mask[first : last + 1] = True
+    mask = from_ranges(line["mask"], line["count"])
     importance = np.array(line["importance"], np.float64)  # None becomes NaN
     return {**line, "mask": mask, "importance": importance}
 
