@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from elastic_tf import images
 from elastic_tf.handwriting import Labelled, Shift, digits
-from elastic_tf.pipelines import ImageData, Source, batched, check_positive
+from elastic_tf.pipelines import ImageData, Load, Source, batched, check_positive
+from elastic_tf.splitting import split_off
 
 __all__ = ["ImageData", "Labelled", "Shift", "arrays", "digits", "from_arrays", "image_folder"]
 
@@ -31,6 +32,8 @@ def image_folder(
     batch_size: int,
     seed: int = 0,
     flip: bool = False,
+    augment: Sequence[str] = (),
+    validation_share: float = 0.0,
     cache: bool | None = None,
     on_bad_image: str = "raise",
 ) -> ImageData:
@@ -40,8 +43,11 @@ def image_folder(
         path: the folder.
         image_size: height and width to which images are squeezed, in pixels.
         batch_size: images in a batch.
-        seed: of the order and the flips.
+        seed: of the order, the flips, the other augmentations and the split.
         flip: mirror each training image left to right in half of the passes.
+        augment: what else happens to training images, of `augmentation.NAMES`.
+        validation_share: share of the training images of each class that becomes the validation
+            part.
         cache: keep the decoded images in memory; None keeps them if they take at most a quarter
             of it. Without it every pass decodes the files again.
         on_bad_image: "raise" on a file that is no image, or "skip" and train on the rest.
@@ -61,18 +67,21 @@ def image_folder(
     parts, pixels, skipped = images.load_parts(
         (train, test), class_names, image_size, keep=cache, skip_bad=on_bad_image == "skip"
     )
-    train_source, test_source = (
+    train_load, test_load = (
         _from_files(part, image_size) if kept is None else _from_arrays(kept, part.labels)
         for part, kept in zip(parts, pixels)
     )
+    rows, held_out = split_off(parts[0].labels, validation_share, seed)
     return batched(
-        train_source,
-        test_source,
+        _rows(train_load, rows),
+        _rows(test_load, np.arange(len(parts[1].labels))),
+        validation=_rows(train_load, held_out) if len(held_out) else None,
         class_names=class_names,
         image_shape=(image_size, image_size, 3),
         batch_size=batch_size,
         seed=seed,
         flip=flip,
+        augment=augment,
         skipped=skipped,
     )
 
@@ -85,6 +94,8 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     seed: int = 0,
     flip: bool = False,
+    augment: Sequence[str] = (),
+    validation_share: float = 0.0,
 ) -> ImageData:
     """Batches of arrays as `arrays` and `digits` return them.
 
@@ -93,23 +104,30 @@ def from_arrays(
         test: likewise.
         batch_size: images in a batch.
         class_names: names by label; the labels themselves if None.
-        seed: of the order and the flips.
+        seed: of the order, the flips, the other augmentations and the split.
         flip: mirror each training image left to right in half of the passes.
+        augment: what else happens to training images, of `augmentation.NAMES`.
+        validation_share: share of the training images of each class that becomes the validation
+            part.
 
     Raises:
-        ValueError: fewer training images than a batch.
+        ValueError: a setting out of range, or fewer training images than a batch.
     """
     if class_names is None:
         highest = int(max(train[1].max(), test[1].max()))
         class_names = [str(label) for label in range(highest + 1)]
+    rows, held_out = split_off(train[1], validation_share, seed)
+    train_load = _from_arrays(*train)
     return batched(
-        _from_arrays(*train),
-        _from_arrays(*test),
+        _rows(train_load, rows),
+        _rows(_from_arrays(*test), np.arange(len(test[1]))),
+        validation=_rows(train_load, held_out) if len(held_out) else None,
         class_names=class_names,
         image_shape=tuple(train[0].shape[1:]),
         batch_size=batch_size,
         seed=seed,
         flip=flip,
+        augment=augment,
     )
 
 
@@ -152,27 +170,24 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
     return train, test
 
 
-def _from_arrays(x: np.ndarray, y: np.ndarray) -> Source:
+def _from_arrays(x: np.ndarray, y: np.ndarray) -> Load:
     """Images that are in memory; all pipelines over them share one copy."""
     with tf.device("cpu"):
         pixels, labels = tf.constant(x), tf.constant(y, tf.int64)
-    return _indexed(lambda index: (pixels[index], labels[index]), len(x))
+    return lambda row: (pixels[row], labels[row])
 
 
-def _from_files(part: images.Part, image_size: int) -> Source:
+def _from_files(part: images.Part, image_size: int) -> Load:
     """Images that are decoded whenever they are needed."""
     with tf.device("cpu"):
         paths, labels = tf.constant(part.paths), tf.constant(part.labels)
-
-    def load(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return images.decode(tf.io.read_file(paths[index]), image_size), labels[index]
-
-    return _indexed(load, len(part.paths))
+    return lambda row: (images.decode(tf.io.read_file(paths[row]), image_size), labels[row])
 
 
-def _indexed(load: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]], count: int) -> Source:
-    """Images by number: indices are shuffled, not images."""
-    return Source(tf.data.Dataset.range(count), load, count, shuffled=count)
+def _rows(load: Load, rows: np.ndarray) -> Source:
+    """Some of the images: their numbers are shuffled, not they."""
+    numbers = tf.data.Dataset.from_tensor_slices(rows.astype(np.int64))
+    return Source(numbers, load, len(rows), shuffled=len(rows))
 
 
 def _check_labelled(path: Any, part: str, x: np.ndarray, y: np.ndarray) -> Labelled:

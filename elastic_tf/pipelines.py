@@ -1,4 +1,4 @@
-"""From sources of images to batches: shuffled and flipped for training, in order otherwise."""
+"""From sources of images to batches: shuffled and augmented for training, in order otherwise."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import augmentation
+
+Load = Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageData:
     """Images and labels, batched: float32 (batch, height, width, channels) of 0 to 255, int64.
+
+    Where training images are mixed, the labels of all parts are shares: float32 (batch, classes).
 
     Attributes:
         train: shuffled anew at every pass in an order fixed by the seed; every batch is full.
@@ -27,6 +33,7 @@ class ImageData:
         skipped: files that are no images and were left out.
         validation: a part split off the training images, in a fixed order; None without one.
         validation_count: images in the validation part.
+        one_hot: whether labels are shares of the classes.
     """
 
     train: tf.data.Dataset
@@ -40,6 +47,7 @@ class ImageData:
     skipped: tuple[str, ...] = ()
     validation: tf.data.Dataset | None = None
     validation_count: int = 0
+    one_hot: bool = False
 
     @property
     def classes(self) -> int:
@@ -64,7 +72,7 @@ class Source:
     """
 
     examples: tf.data.Dataset
-    load: Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
+    load: Load
     count: int
     shuffled: int
 
@@ -79,32 +87,52 @@ def batched(
     batch_size: int,
     seed: int,
     flip: bool,
+    augment: Sequence[str] = (),
     skipped: tuple[str, ...] = (),
 ) -> ImageData:
     """The pipelines over the sources of a data set.
 
     Raises:
-        ValueError: fewer training images than a batch.
+        ValueError: fewer training images than a batch, or an augmentation that cannot be used.
     """
     check_positive("batch_size", batch_size)
+    augmentation.check(augment, batch_size)
     if train.count < batch_size:
         raise ValueError(
             f"There must be at least one full batch of training images. Received: {train.count} "
             f"images, batch_size={batch_size}. Use a smaller batch."
         )
     height, width, channels = image_shape
+    one_hot = augmentation.mixes(augment)
+
+    def training(order_seed: int) -> tf.data.Dataset:
+        batches = _training(train, batch_size, order_seed, flip)
+        if one_hot:
+            batches = batches.map(shares, tf.data.AUTOTUNE)
+        return augmentation.augmented(batches, augment, seed=order_seed).prefetch(tf.data.AUTOTUNE)
+
+    def in_order(source: Source) -> tf.data.Dataset:
+        batches = _batches(source.examples, source.load, batch_size, drop_remainder=False)
+        if one_hot:
+            batches = batches.map(shares, tf.data.AUTOTUNE)
+        return batches.prefetch(tf.data.AUTOTUNE)
+
+    def shares(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return x, tf.one_hot(y, len(class_names))
+
     return ImageData(
-        train=_training(train, batch_size, seed, flip),
-        test=_in_order(test, batch_size),
-        probe=_training(train, batch_size, seed + 1, flip),
+        train=training(seed),
+        test=in_order(test),
+        probe=training(seed + 1),
         class_names=tuple(class_names),
         train_count=train.count,
         test_count=test.count,
         batch_size=batch_size,
         image_shape=(height, width, channels),
         skipped=skipped,
-        validation=None if validation is None else _in_order(validation, batch_size),
+        validation=None if validation is None else in_order(validation),
         validation_count=validation.count if validation else 0,
+        one_hot=one_hot,
     )
 
 
@@ -123,11 +151,6 @@ def _training(source: Source, batch_size: int, seed: int, flip: bool) -> tf.data
     return _batches(tf.data.Dataset.zip((order, draws)), load, batch_size, drop_remainder=True)
 
 
-def _in_order(source: Source, batch_size: int) -> tf.data.Dataset:
-    """All images; the last batch may be smaller."""
-    return _batches(source.examples, source.load, batch_size, drop_remainder=False)
-
-
 def _batches(
     order: tf.data.Dataset, load: Callable[..., Any], batch_size: int, *, drop_remainder: bool
 ) -> tf.data.Dataset:
@@ -136,7 +159,6 @@ def _batches(
         order.map(load, tf.data.AUTOTUNE)
         .batch(batch_size, drop_remainder=drop_remainder)
         .map(lambda x, y: (tf.cast(x, tf.float32), y))
-        .prefetch(tf.data.AUTOTUNE)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +25,7 @@ def tfds_images(
     batch_size: int = 4,
     seed: int = 0,
     flip: bool = False,
+    augment: Sequence[str] = (),
     validation_share: float = 0.1,
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
@@ -34,8 +36,9 @@ def tfds_images(
         name: one of `NAMES`.
         image_size: height and width to which images are squeezed, in pixels.
         batch_size: images in a batch.
-        seed: of the order and the flips.
+        seed: of the order, the flips and the other augmentations.
         flip: mirror each training image left to right in half of the passes.
+        augment: what else happens to training images, of `augmentation.NAMES`.
         validation_share: share of the training split that becomes the validation part, in whole
             percents; the same images for every seed. The test split is left as it is.
         data_dir: where the prepared data are; None: TFDS_DATA_DIR, or ~/tensorflow_datasets.
@@ -96,4 +99,5 @@ def tfds_images(
         batch_size=batch_size,
         seed=seed,
         flip=flip,
+        augment=augment,
     )

@@ -196,3 +196,39 @@ def test_arrays_refuses_a_file_that_is_no_npz(tmp_path, content):
 def test_arrays_refuses_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.npz"):
         datasets.arrays(tmp_path / "nowhere.npz")
+
+
+def classes_of(part):
+    return np.bincount(np.concatenate([y.numpy() for _, y in part]), minlength=2)
+
+
+def test_validation_is_split_off_the_training_images_class_by_class():
+    found = datasets.from_arrays(numbered(20), numbered(5), batch_size=2, validation_share=0.3)
+    assert (found.train_count, found.validation_count, found.test_count) == (14, 6, 5)
+    np.testing.assert_array_equal(classes_of(found.validation), [3, 3])
+    assert sorted(order(found.train) + order(found.validation)) == list(range(20))
+    assert order(found.test) == [0, 1, 2, 3, 4]
+
+
+def test_validation_is_another_one_for_another_seed():
+    parts = [order(data(validation_share=0.4, seed=seed).validation) for seed in (0, 0, 1, 2, 3)]
+    assert parts[0] == parts[1]
+    assert len({tuple(part) for part in parts}) > 1
+
+
+def test_image_folder_splits_off_a_validation_part(tmp_path):
+    write_folder(tmp_path)
+    found = folder(tmp_path, validation_share=0.34, batch_size=2)
+    assert (found.train_count, found.validation_count, found.test_count) == (4, 2, 4)
+    assert all(len(x) for x, _ in found.validation)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, True])
+def test_validation_share_is_refused_out_of_range(share):
+    with pytest.raises(ValueError, match=rf"\[0, 1\). Received: {share}"):
+        data(validation_share=share)
+
+
+def test_a_validation_part_without_an_image_is_refused():
+    with pytest.raises(ValueError, match="0.05 of 10 training images"):
+        data(validation_share=0.05)
