@@ -21,6 +21,11 @@ Rho = Union[float, Callable[[int], float]]
 
 # A profile whose savings are delivered to less than a fifth, or twice over, is not of this device.
 _LEAST_DELIVERED, _MOST_DELIVERED = 0.2, 2.0
+_SURE = 2.0  # standard errors
+_VAGUE = 0.02  # standard error of a ratio above which more full steps are timed
+_LEAST_ERROR = 0.01  # of a ratio: a full step beside the training is not quite one of it
+_UNKNOWN = 0.1  # likewise, of a profile that does not say
+_OWN_ERROR = 0.02  # of the prediction of one mask, standard deviation
 _NEIGHBOURS = 3  # steps that a full step is held against: those right before it
 # Steps between two full steps; after the first six steps Keras 2.15 looks for slow callbacks.
 _APART = 5
@@ -58,6 +63,17 @@ def step_budget(rho: float, profile: TimingProfile) -> float:
 def backward_budget(rho: float, profile: TimingProfile) -> float:
     """Microseconds left for the backward pass and the update: rho * t_full - t_forward."""
     return step_budget(rho, profile) - profile.t_forward
+
+
+def doubt(profile: TimingProfile) -> float:
+    """Standard deviation of a profile's ratios from the achieved ones, at a guess.
+
+    A profile that was corrected by the clock knows how uncertain it is; one that does not, such as
+    a table from elsewhere, may be far off.
+    """
+    if not profile.uncertainty:
+        return _UNKNOWN
+    return min(math.hypot(profile.uncertainty / 2.0, _OWN_ERROR), _UNKNOWN)
 
 
 def rho_for_deadline(
@@ -102,11 +118,14 @@ class RatioControl:
     as a whole changes nothing.
 
     Full steps are timed now and then among the others, and the ratio is that of neighbours: the
-    speed of a shared device drifts by more than what is measured.
+    speed of a shared device drifts by more than what is measured. How far an observation is
+    believed follows from its own spread and from what was known before (a Kalman filter of one
+    value), so that a good profile is not spoiled by a few noisy steps.
 
     Args:
         band: relative distance from `rho` within which the achieved ratio counts as kept.
-        smoothing: weight of a new observation of the share delivered, in (0, 1].
+        doubt: standard deviation of the predicted ratios from the achieved ones, before any is
+            measured.
         window: steps whose median counts.
         enough: full steps after which the achieved ratio is believed.
         every: steps after which a full step is timed although nothing has moved.
@@ -116,16 +135,16 @@ class RatioControl:
         self,
         *,
         band: float = 0.05,
-        smoothing: float = 0.5,
+        doubt: float = 0.1,
         window: int = 50,
         enough: int = 5,
         every: int = 200,
     ) -> None:
-        for name, value in (("band", band), ("smoothing", smoothing)):
+        for name, value in (("band", band), ("doubt", doubt)):
             if isinstance(value, bool) or not 0.0 < value <= 1.0:
                 raise ValueError(f"`{name}` must be in (0, 1]. Received: {name}={value!r}.")
         self.band = band
-        self.smoothing = smoothing
+        self.doubt = doubt
         self.enough = enough
         self.every = every
         self.delivered = 1.0
@@ -134,7 +153,7 @@ class RatioControl:
         self._at_reference: float | None = None
         self._since_reference = 0
         self._predicted = 1.0
-        self._has_learned = False
+        self._variance: float | None = None  # of `delivered`, once something was learned
         self._is_learned = True  # whether the present selection's ratio has been
 
     def selected(self, predicted: float) -> None:
@@ -168,7 +187,8 @@ class RatioControl:
         """Whether one should be timed: too few were, long ago, or the device's speed moved."""
         if not self._steps or self._since_reference < _APART:
             return False
-        few = len(self._ratios) < self.enough
+        count = len(self._ratios)
+        few = count < self.enough or (count < 2 * self.enough and self._error > _VAGUE)
         return few or self._has_moved or self._since_reference >= self.every
 
     @property
@@ -191,8 +211,9 @@ class RatioControl:
         if self.achieved is None or len(self._ratios) < self.enough or self._has_moved:
             return False
         expected = 1.0 - self.delivered * (1.0 - self._predicted)
-        too_much = self.achieved > rho * (1.0 + self.band)
-        return too_much or self.achieved < expected * (1.0 - self.band)
+        error = _SURE * self._error
+        too_much = self.achieved > rho + max(self.band * rho, error)
+        return too_much or self.achieved < expected - max(self.band * expected, error)
 
     def learn(self) -> None:
         """Take the achieved ratio of the present selection into account, once for each change."""
@@ -200,14 +221,25 @@ class RatioControl:
             return
         seen = (1.0 - self.achieved) / (1.0 - self._predicted)
         seen = min(max(seen, _LEAST_DELIVERED), _MOST_DELIVERED)
-        weight = self.smoothing if self._has_learned else 1.0
+        saved = 1.0 - self._predicted
+        before = self.doubt / saved
+        known = before**2 if self._variance is None else self._variance
+        weight = known / (known + (self._error / saved) ** 2)
         self.delivered += weight * (seen - self.delivered)
-        self._has_learned = self._is_learned = True
+        self._variance = (1.0 - weight) * known + min(_OWN_ERROR / saved, before) ** 2
+        self._is_learned = True
 
     def ask(self, rho: float, *, smallest: float = 0.0) -> float:
         """What to ask the selector for, so that `rho` is achieved; not below `smallest`."""
         check_rho(rho)
         return min(1.0, max(1.0 - (1.0 - rho) / self.delivered, smallest))
+
+    @property
+    def _error(self) -> float:
+        """Standard error of the achieved ratio."""
+        middle = _median(self._ratios)
+        spread = 1.4826 * _median(abs(ratio - middle) for ratio in self._ratios)
+        return max(1.2533 * spread / math.sqrt(len(self._ratios)), _LEAST_ERROR * middle)
 
     @property
     def _recent(self) -> float:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from elastic_tf import importance as importances
 from elastic_tf import records, replicas, resume
-from elastic_tf.budget import RatioControl, Rho, rho_at
+from elastic_tf.budget import RatioControl, Rho, doubt, rho_at
 from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
 from elastic_tf.deadline import Deadline
@@ -42,8 +42,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     band around `rho`, it selects anew at once, in the middle of an epoch too, by the importance
     evaluated last, and asks the selector for what will really achieve `rho`.
 
-    With a deadline, `rho` follows from the time left at every selection. Between two selections it
-    is planned anew when the training is expected to end late, or much too early. If nothing else
+    With a deadline, `rho` follows from the time left at every selection. Between two selections
+    some steps train the cheapest mask alone, as many as it takes to end on time; where that would
+    be too many, or the training would end much too early, it is planned anew. If nothing else
     helps, training stops a few steps early rather than late, and says so; if full training is fast
     enough, it ends early. An epoch's first validation cannot be foreseen.
 
@@ -169,6 +170,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             # a full step beside the training, and what follows from it, is for one replica
             share=self.control if replicas.count(self.model.distribute_strategy) == 1 else 0.0,
             band=self.band,
+            doubt=doubt(self.profile),
             deadline=self.deadline,
             already=self._since_fit() if self._clock is time.perf_counter else 0.0,
         )
@@ -223,12 +225,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             if control.is_over():
                 self._stop_early()
             else:
-                reason = control.reason(
-                    self.selections[-1], other_seconds=self._chooser.seconds_to_come()
-                )
-                if reason is not None:
-                    self._chooser.select_early(reason)
-                    control.timer.attach()
+                self._keep_budget()
+        else:
+            control.end_light_steps()
+            control.timer.attach()
         control.pace.resume()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -294,6 +294,16 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         steps = self._control.pace.steps_left
         least = smallest_feasible_rho(self.profile, required=self.required)
         return steps, (steps or 0) * 1e-6 * self.profile.t_full, least
+
+    def _keep_budget(self) -> None:
+        """Between two steps: select anew, or take turns with light steps."""
+        control, to_come = self._control, self._chooser.seconds_to_come()
+        reason = control.reason(self.selections[-1], other_seconds=to_come)
+        if reason is not None:
+            control.end_light_steps()
+            self._chooser.select_early(reason)
+        control.take_turns(other_seconds=to_come)
+        control.timer.attach()
 
     def _stop_early(self) -> None:
         """The last resort against being late."""

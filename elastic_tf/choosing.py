@@ -122,7 +122,10 @@ class Chooser:
         if retrace is None and self._control.pace.measured:
             retrace = self._control.retraced()
         self.records[-1] = dataclasses.replace(
-            record, achieved_ratio=achieved, seconds_retrace=retrace
+            record,
+            achieved_ratio=achieved,
+            seconds_retrace=retrace,
+            light_steps=self._control.light.made,
         )
 
     def seconds_to_come(self) -> float:
@@ -191,7 +194,8 @@ class Chooser:
         changed = not np.array_equal(record.mask, self.model.mask)
         if changed or len(self.records) == 1:
             self.model.set_mask(record.mask)
-        self._control.selected(record.predicted_ratio, changed=changed)
+        self._control.selected(record, changed=changed)
+        self._offer_light_steps(record)
         if self._selected_at is not None:
             resume.remember(self.model, record, self._selected_at)
         if self.verbose:
@@ -199,13 +203,31 @@ class Chooser:
         if self.board is not None:
             self.board.selection(record)
 
+    def _offer_light_steps(self, record: SelectionRecord) -> None:
+        """The cheapest mask, for steps in between; the one that is traced already, if any."""
+        if self._deadline is None:
+            return
+        mask = self._control.light.mask
+        if mask is None:
+            smallest = smallest_feasible_rho(
+                self.profile, record.importance, required=self._required
+            )
+            cheapest = select_tensors(
+                record.importance, self.profile, smallest, required=self._required
+            )
+            mask = cheapest.mask
+        ratio = self.profile.step_time(mask) / self.profile.t_full
+        self._control.offer_light_steps(mask, ratio)
+
     def _resume(self) -> None:
-        """Go on with the selection of a `fit` that was interrupted; its mask is set already."""
+        """Go on with the selection of a `fit` that was interrupted."""
         recalled = resume.recall(self.model)
         if recalled is not None:
             record, self._selected_at = recalled
             self.records.append(record)
-            self._control.selected(record.predicted_ratio, changed=True)
+            self.model.set_mask(record.mask)  # the backup may hold that of a light step
+            self._control.selected(record, changed=True)
+            self._offer_light_steps(record)
 
     def _warn_if_worthless(self, record: SelectionRecord) -> None:
         if (record.importance > 0.0).any():

@@ -8,6 +8,7 @@ import numpy as np
 
 from elastic_tf.budget import RatioControl
 from elastic_tf.deadline import Deadline
+from elastic_tf.light import LightSteps
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.pace import Pace
 from elastic_tf.records import SelectionRecord
@@ -18,6 +19,7 @@ _TRACE = 2.0  # tracing a full step / tracing the selected one, at a guess
 _SETTLED = 15  # calls under a selection before it is judged
 _AT_MOST = 0.2  # of the time left for a selection
 _PAID_OFF = 3.0  # times the seconds of its tracing, likewise: else tracing is all there is
+_LIGHT = 0.9  # of the selection's step time: a light step takes less, or none is worth it
 
 
 class Control:
@@ -31,6 +33,7 @@ class Control:
         share: part of the training time that timing full steps and selecting anew may take; 0
             measures no full step and never selects between two intervals.
         band: relative distance from `rho` within which the achieved ratio counts as kept.
+        doubt: standard deviation of the profile's ratios from the achieved ones.
         deadline: seconds for the whole training, instead of a ratio.
         already: seconds of it that have passed.
     """
@@ -44,20 +47,23 @@ class Control:
         steps: int | None,
         share: float,
         band: float,
+        doubt: float,
         deadline: Deadline | None,
         already: float = 0.0,
     ) -> None:
         self.model = model
         self.pace = Pace(clock, epochs=epochs, steps=steps, already=already)
-        self.ratio = RatioControl(band=band)
+        self.ratio = RatioControl(band=band, doubt=doubt)
         self.timer = StepTimer(model, clock)
         self.share = share
         self.deadline = deadline
         self.reserve = 0.0  # seconds that the end of the training takes
+        self.light = LightSteps()
         self._full = FullStep(model, clock)
         self._clock = clock
         self._spent = 0.0
-        self._is_traced = False  # whether the present selection's steps had to be
+        self._mask = model.mask  # the present selection
+        self._is_traced = False  # whether its steps had to be
         self._selected_at = clock()
         self._since = 0  # calls since a selection or a decision against one
 
@@ -67,19 +73,26 @@ class Control:
         # below the smallest feasible rho the selector is to say so
         return self.ratio.ask(rho, smallest=smallest) if rho >= smallest else rho
 
-    def selected(self, predicted: float, *, changed: bool) -> None:
+    def selected(self, record: SelectionRecord, *, changed: bool) -> None:
         """A selection was made; `changed`: its mask is another one."""
-        self.ratio.selected(predicted)
+        fixed = self._fixed_seconds
+        self.ratio.selected(record.predicted_ratio)
         if changed:
-            self.pace.selected()
+            self.pace.selected(self.ratio.thought, fixed)
+        self._mask = record.mask
         self._is_traced = False
         self._since = 0
         self._selected_at = self._clock()
 
     def called(self, count: int) -> None:
         """The train function was called and made `count` steps."""
-        self.pace.step(count, traced=self.timer.traced)
-        self._is_traced |= self.timer.traced
+        traced, is_light = self.timer.traced, self.light.is_on
+        seconds = self.pace.step(count, traced=traced, is_light=is_light)
+        if is_light:
+            self.light.step(seconds, count, traced=traced)
+            self.timer.attach()
+            return
+        self._is_traced |= traced
         self._since += 1
         if self.timer.seconds:
             self.ratio.step(_MICROSECONDS * self.timer.seconds)
@@ -100,7 +113,8 @@ class Control:
         if self.deadline is not None:
             if 2 * self.pace.measured < self.pace.span:
                 return None
-            return "deadline" if self._is_off(record, self.deadline, other_seconds, 0.0) else None
+            cost = self.pace.retrace or 0.0
+            return "deadline" if self._is_off(record, self.deadline, other_seconds, cost) else None
         return "ratio" if self.share and self.ratio.is_off(record.rho) else None
 
     def pays(
@@ -110,6 +124,9 @@ class Control:
         self._since = 0
         if np.array_equal(present.mask, other.mask):
             return False
+        light = self.light.mask
+        if light is not None and np.array_equal(light, other.mask):
+            return False  # some light steps lose less than light steps alone
         cost = 0.0 if self.knows(other.mask) else self.pace.retrace or 0.0
         if self.deadline is not None:
             return self._is_off(present, self.deadline, other_seconds, cost)
@@ -126,8 +143,62 @@ class Control:
     def _is_off(
         self, record: SelectionRecord, deadline: Deadline, other_seconds: float, cost: float
     ) -> bool:
-        can_grow = record.rho < 1.0 and not record.mask.all()
-        return deadline.is_off(self.pace, other_seconds=other_seconds, cost=cost, can_grow=can_grow)
+        return deadline.is_off(
+            self.pace,
+            other_seconds=other_seconds,
+            cost=cost,
+            can_grow=record.rho < 1.0 and not record.mask.all(),
+            light_share=None if self.light.mask is None else self._light_share(other_seconds),
+        )
+
+    def offer_light_steps(self, mask: np.ndarray, ratio: float) -> None:
+        """The cheapest mask, for steps in between that keep the deadline.
+
+        Args:
+            mask: of a light step.
+            ratio: its step time / full step time, as predicted.
+        """
+        share = ratio / self.ratio.thought
+        accumulates = self.model._elastic.accumulation is not None
+        worth = share < _LIGHT and not accumulates and not np.array_equal(mask, self._mask)
+        self.light.offer(mask if worth else None, share)
+
+    def take_turns(self, *, other_seconds: float) -> None:
+        """Let the next call make light steps if the deadline asks for some.
+
+        Args:
+            other_seconds: what the selections to come will take.
+        """
+        was_on = self.light.is_on
+        if self.light.mask is None or (self.pace.measured < _SETTLED and not was_on):
+            return
+        share = self._light_share(other_seconds)
+        if self.light.turn(share, self.pace.steps_per_call) != was_on:
+            self.model.set_mask(self._mask if was_on else self.light.mask)
+
+    def end_light_steps(self) -> None:
+        """Train the selection again: an epoch ends, or another one may be made."""
+        if self.light.is_on:
+            self.light.is_on = False
+            self.model.set_mask(self._mask)
+
+    def _light_share(self, other_seconds: float) -> float:
+        if self.deadline is None or self.light.mask is None:
+            return 0.0
+        return self.deadline.light_share(
+            self.pace,
+            light_seconds=self.light.seconds(self.pace.step_seconds or 0.0),
+            other_seconds=other_seconds,
+            cost=0.0 if self.knows(self.light.mask) else self.pace.retrace or 0.0,
+        )
+
+    @property
+    def _fixed_seconds(self) -> float:
+        """Of a step that no mask changes: waiting for data, other callbacks."""
+        whole, step = self.pace.step_seconds, self.ratio.step_microseconds
+        if whole is None or step is None:
+            return 0.0
+        return max(whole - step / _MICROSECONDS, 0.0)
 
     def retraced(self) -> float:
         """Seconds that tracing the present selection took; 0 if it was traced before."""
@@ -144,13 +215,16 @@ class Control:
             smallest: smallest feasible rho.
             other_seconds: what the selections, this one's tracing too, will take.
         """
-        full, fixed = t_full / _MICROSECONDS, 0.0
-        whole, step = self.pace.step_seconds, self.ratio.step_microseconds
+        full, fixed = t_full / _MICROSECONDS, self._fixed_seconds
+        whole = self.pace.step_seconds
         if whole is not None:
-            alone = whole if step is None else min(step / _MICROSECONDS, whole)
-            full, fixed = alone / self.ratio.thought, whole - alone
+            full = (whole - fixed) / self.ratio.thought
         rho = deadline.rho(
-            self.pace, full_seconds=full, fixed_seconds=fixed, other_seconds=other_seconds
+            self.pace,
+            full_seconds=full,
+            fixed_seconds=fixed,
+            other_seconds=other_seconds,
+            smallest=smallest,
         )
         return max(rho, smallest)
 

@@ -12,15 +12,21 @@ from elastic_tf.pace import Pace
 
 # Parts of the deadline: where the end is aimed at, and from where to where it may be expected.
 _AIM, _EARLIEST, _LATEST = 0.985, 0.972, 0.995
+_AMPLE = 1.05  # times what is left: light steps can take away, nothing else can add
+_LIGHTER = 1.1  # times the time of a light step: less is not worth tracing one
+_PAYS = 3.0  # times its cost: what a selection between two others must bring
+_MUCH = 0.4  # part of the steps: if so many had to be light, another selection is better
 _MARGIN, _ENDING_MARGIN = 2.0, 1.15  # a step may take twice its mean, validation a bit more
 
 
 class Deadline:
     """Seconds that a whole `fit` may take.
 
-    The rest of the training is planned anew at every selection, and between two selections once it
-    is expected to end too late or much too early. Selecting costs tracing, so that a difference
-    that would not pay for it is left to the next selection.
+    The rest of the training is planned anew at every selection, for a little more than there is
+    time; some steps are light then, as many as it takes to end on time. Between two selections
+    it is planned anew once too many would have to be light, or the training is expected to end much
+    too early. Selecting costs tracing, so that a difference that would not pay for it is left to
+    the next selection.
 
     Args:
         seconds: from the beginning of the training to its end, everything included.
@@ -36,7 +42,13 @@ class Deadline:
         self.seconds = float(seconds)
 
     def rho(
-        self, pace: Pace, *, full_seconds: float, fixed_seconds: float, other_seconds: float
+        self,
+        pace: Pace,
+        *,
+        full_seconds: float,
+        fixed_seconds: float,
+        other_seconds: float,
+        smallest: float = 0.0,
     ) -> float:
         """Step time / full step time that ends on time, in (0, 1]; 0 if the time is over already.
 
@@ -46,17 +58,46 @@ class Deadline:
             fixed_seconds: what passes at each step whatever is trained: waiting for data, other
                 callbacks.
             other_seconds: what else is to come but steps and epochs: selections, tracing.
+            smallest: ratio of a light step; where the answer lies well above it, it is ample.
         """
         steps = pace.steps_left or 0
         other = other_seconds + pace.fixed_left + steps * fixed_seconds
         left = _AIM * self.seconds - pace.elapsed
         if not steps or left <= other:
             return 0.0
-        return rho_for_deadline(
+        rho = rho_for_deadline(
             left, steps=steps, full_step_seconds=full_seconds, other_seconds=other
         )
+        return min(_AMPLE * rho, 1.0) if rho > _LIGHTER * smallest > 0.0 else rho
 
-    def is_off(self, pace: Pace, *, other_seconds: float, cost: float, can_grow: bool) -> bool:
+    def light_share(
+        self, pace: Pace, *, light_seconds: float, other_seconds: float, cost: float
+    ) -> float:
+        """Part of the steps to come that must be light to end on time, in [0, 1].
+
+        Args:
+            pace: of the training so far.
+            light_seconds: of a light step.
+            other_seconds: selections to come.
+            cost: seconds of tracing a light step, if it is not traced yet.
+        """
+        steps, heavy = pace.steps_left, pace.step_seconds
+        if not steps or heavy is None or light_seconds >= heavy:
+            return 0.0
+        late = pace.elapsed + steps * heavy + pace.fixed_left + other_seconds - _AIM * self.seconds
+        if cost and late < (_LATEST - _AIM) * self.seconds:
+            return 0.0
+        return min(max((late + cost) / (steps * (heavy - light_seconds)), 0.0), 1.0)
+
+    def is_off(
+        self,
+        pace: Pace,
+        *,
+        other_seconds: float,
+        cost: float,
+        can_grow: bool,
+        light_share: float | None = None,
+    ) -> bool:
         """Whether the training should choose anew before the next selection is due.
 
         Args:
@@ -64,14 +105,17 @@ class Deadline:
             other_seconds: selections to come.
             cost: seconds that choosing anew takes.
             can_grow: whether more could be trained.
+            light_share: part of the steps that would be light otherwise; None: there are none.
         """
         left = pace.left
         if left is None:
             return False
-        end = pace.elapsed + left + other_seconds
-        if end > _LATEST * self.seconds:
-            return end - _AIM * self.seconds > cost
-        return can_grow and end < _EARLIEST * self.seconds and _AIM * self.seconds - end > cost
+        off = pace.elapsed + left + other_seconds - _AIM * self.seconds
+        if off > (_LATEST - _AIM) * self.seconds:
+            if light_share is None:
+                return off > cost
+            return light_share > _MUCH and off > _PAYS * cost
+        return can_grow and off < (_EARLIEST - _AIM) * self.seconds and -off > _PAYS * cost
 
     def is_over(self, pace: Pace, reserve: float) -> bool:
         """Whether another call of the train function, and the end of its epoch, would be too late.

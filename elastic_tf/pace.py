@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 _LONGEST, _SHORTEST = 400, 30  # calls that tell how long the next ones will take
+_OWN = 20  # calls under a mask that tell it without those before
 _OF_THE_REST = 8  # in between, one for so many that are still to come
 _STRAY = 3.0  # times the median: more is not believed to come again
 
@@ -49,37 +50,64 @@ class Pace:
         self._mark = clock()
         self._started = self._mark - already
         self._steps: deque[float] = deque(maxlen=_LONGEST)
+        self._own = 0  # of them under the present mask
+        self._ratio = 1.0
         self._first = 0.0  # the last first step under a new selection, whole
         self._beginnings: list[float] = []
-        self._endings: list[float] = []
+        self._endings: list[tuple[float, float]] = []  # with the speed at that time
 
     def epoch_begins(self, epoch: int) -> None:
         """What passed since the last step was the end of an epoch."""
         if self.done:
-            self._endings.append(self.clock() - self._mark)
+            self._endings.append((self.clock() - self._mark, self._speed))
             self.steps = self.steps or self.done
         self.epoch = epoch
         self.done = 0
 
-    def selected(self) -> None:
-        """Another mask is trained: the steps measured so far are not those to come."""
-        self._steps.clear()
+    def selected(self, ratio: float, fixed_seconds: float = 0.0) -> None:
+        """Another mask is trained: until its own steps are known, those before tell of them.
+
+        Args:
+            ratio: its step time / full step time, as it is thought to be.
+            fixed_seconds: of a step that no mask changes.
+        """
+        factor = ratio / self._ratio
+        fixed = [min(seconds, fixed_seconds) for seconds in self._steps]
+        scaled = [f + factor * (seconds - f) for f, seconds in zip(fixed, self._steps)]
+        self._steps = deque(scaled, maxlen=_LONGEST)
+        self._ratio = ratio
+        self._own = 0
 
     def resume(self) -> None:
         """The callback's own work is over."""
         self._mark = self.clock()
 
-    def step(self, count: int, *, traced: bool) -> None:
-        """`count` steps have passed in one call; `traced`: they were the first of their mask."""
+    def step(self, count: int, *, traced: bool, is_light: bool = False) -> float:
+        """`count` steps have passed in one call.
+
+        Args:
+            count: steps.
+            traced: they were the first of their mask.
+            is_light: they were not those of the selection.
+
+        Returns:
+            Seconds of each.
+        """
         seconds = self.clock() - self._mark
-        if traced:
+        if is_light:
+            pass
+        elif traced:
             self._first = seconds
         elif self.done == 0:
             self._beginnings.append(seconds)
         else:
+            self._own += 1
+            if self._own == _OWN:  # enough: those of other masks are no longer needed
+                self._steps = deque(list(self._steps)[1 - _OWN :], maxlen=_LONGEST)
             self._steps.append(seconds / count)
         self.done += count
         self.steps_per_call = max(count, self.steps_per_call)
+        return seconds / count
 
     @property
     def elapsed(self) -> float:
@@ -98,16 +126,12 @@ class Pace:
     @property
     def measured(self) -> int:
         """Calls under the present mask that tell how long a step takes."""
-        return len(self._steps)
+        return self._own
 
     @property
     def step_seconds(self) -> float | None:
         """Seconds of a step under the present mask, all in all; None before one is measured."""
-        if not self._steps:
-            return None
-        recent = list(self._steps)[-self.span :]
-        most = _STRAY * statistics.median(recent)
-        return statistics.fmean(min(seconds, most) for seconds in recent)
+        return self._mean(self.span)
 
     @property
     def retrace(self) -> float | None:
@@ -117,13 +141,12 @@ class Pace:
     @property
     def ending(self) -> float:
         """Seconds from the last step of an epoch to the next epoch; 0 before one was seen."""
-        # the first validation is traced
-        return statistics.median(self._endings[1:] or self._endings or [0.0])
+        return statistics.median(self._endings_now)
 
     @property
     def longest_ending(self) -> float:
         """The same, of the longest one after the first."""
-        return max(self._endings[1:] or self._endings or [0.0])
+        return max(self._endings_now)
 
     @property
     def steps_left(self) -> int | None:
@@ -146,3 +169,22 @@ class Pace:
         """Seconds to the end under the present mask, selections not counted."""
         steps, seconds = self.steps_left, self.step_seconds
         return None if steps is None or seconds is None else steps * seconds + self.fixed_left
+
+    def _mean(self, span: int) -> float | None:
+        if not self._steps:
+            return None
+        recent = list(self._steps)[-span:]
+        most = _STRAY * statistics.median(recent)
+        return statistics.fmean(min(seconds, most) for seconds in recent)
+
+    @property
+    def _speed(self) -> float:
+        """Seconds of a full step lately; 0 if not known."""
+        return (self._mean(_SHORTEST) or 0.0) / self._ratio
+
+    @property
+    def _endings_now(self) -> list[float]:
+        """The endings seen, as long as they would take at the present speed."""
+        now = self._speed
+        known = self._endings[1:] or self._endings  # the first validation is traced
+        return [s * (now / then if then and now else 1.0) for s, then in known] or [0.0]

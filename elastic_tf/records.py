@@ -35,6 +35,7 @@ class SelectionRecord:
         reason: why it was made: "interval", or between two intervals "ratio" (the achieved ratio
             left the band) or "deadline".
         step: steps of the epoch that had been made.
+        light_steps: steps since that trained the cheapest mask instead, to keep a deadline.
     """
 
     epoch: int
@@ -49,6 +50,7 @@ class SelectionRecord:
     similarity: float | None = None
     reason: str = "interval"
     step: int = 0
+    light_steps: int = 0
 
     @property
     def mask(self) -> np.ndarray:
@@ -87,6 +89,7 @@ COLUMNS = (
     Column("asked", "asked", ".3f"),
     Column("predicted_ratio", "predicted", ".3f"),
     Column("achieved_ratio", "achieved", ".3f"),
+    Column("light_steps", "light steps"),
     Column("similarity", "similarity", ".3f"),
     Column("seconds_importance", "importance s", ".2f"),
     Column("seconds_solve", "solver s", ".3f"),

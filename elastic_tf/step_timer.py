@@ -14,6 +14,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -49,7 +50,7 @@ class StepTimer:
         self.batch: Any = None
         self._clock = clock
         self._function: Any = None
-        self._calls = 0
+        self._calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of each function
         self._started = clock()
         self._overhead = 0.0
         self._size = 0
@@ -61,7 +62,6 @@ class StepTimer:
         if function is None or function is self._timed:
             return
         self._function = function
-        self._calls = 0
         self.model.train_function = self._timed
 
     def detach(self) -> None:
@@ -76,16 +76,16 @@ class StepTimer:
         return self.__dict__.setdefault("_bound", self._call)
 
     def _call(self, iterator: Any) -> Any:
-        self._calls += 1
-        self.traced = self._calls == 1 and self._is_new()
+        calls = self._calls[self._function] = self._calls.get(self._function, 0) + 1
+        self.traced = calls == 1 and self._is_new()
         self.seconds = self.waited = None
-        if self._calls <= _WARM_UP:
+        if calls <= _WARM_UP:
             return self._function(iterator)
         count = steps_of(self.model)
         if not isinstance(iterator, tf.data.Iterator):
             return self._run(iterator, count)
         now = self._clock()
-        if self._calls > _WARM_UP + _SURELY and self._overhead > _SHARE * (now - self._started):
+        if calls > _WARM_UP + _SURELY and self._overhead > _SHARE * (now - self._started):
             logs = self._run(iterator, count)
             self.seconds = self._without_waiting(self.seconds or 0.0)
             return logs

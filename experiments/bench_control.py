@@ -29,9 +29,9 @@ from elastic_tf.stopwatch import measure_ratios
 RHOS = (0.4, 0.5, 0.6, 0.7)
 RATIO_EPOCHS, RATIO_INTERVAL = 2, 1
 DEADLINE_EPOCHS, DEADLINE_INTERVAL = 6, 2
-REPEATS = 4  # passes over the few training images in an epoch
-SHARES = (0.7, 0.8, 0.9)  # deadlines, as parts of what full training takes by the profile
-CONTROL = 0.2  # trainings of seconds must pay for tracing a full step as well
+REPEATS = 12  # passes over the few training images in an epoch
+SHARES = (0.6, 0.75, 0.9)  # deadlines, as parts of what full training takes by the profile
+CONTROL = 0.15  # trainings of seconds must pay for tracing a full step as well
 
 
 def main() -> dict[str, Any]:
@@ -151,6 +151,7 @@ class Bench:
             "last_rho": callback.selections[-1].rho,
             "selections": len(callback.selections),
             "early": sum(record.reason == "deadline" for record in callback.selections),
+            "light": sum(record.light_steps for record in callback.selections),
             "accuracy": history["val_accuracy"][-1],
         }
 
@@ -222,5 +223,6 @@ DEADLINE_COLUMNS = (
     Column("last_rho", "last rho", ".2f"),
     Column("selections", "selections"),
     Column("early", "of them early"),
+    Column("light", "light steps"),
     Column("accuracy", "accuracy", ".1%"),
 )

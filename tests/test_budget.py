@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from instances import chain_table
@@ -9,10 +11,12 @@ from instances import chain_table
 from elastic_tf.budget import (
     RatioControl,
     backward_budget,
+    doubt,
     rho_at,
     rho_for_deadline,
     step_budget,
 )
+from elastic_tf.timing import DependencySet, TimingProfile
 
 
 def test_number_holds_in_every_epoch() -> None:
@@ -93,6 +97,29 @@ def test_control_notices_both_sides_of_the_band() -> None:
             assert not control.is_off(0.5)  # too few full steps to be sure
             control.full_step(100.0)
         assert control.is_off(0.5) is off
+
+
+def test_good_profile_is_not_spoiled_by_noise() -> None:
+    rng = np.random.default_rng(3)
+    asked: dict[float, list[float]] = {0.02: [], 0.1: []}
+    for deviation, asks in asked.items():
+        for _ in range(50):
+            control = RatioControl(doubt=deviation)
+            control.selected(0.5)
+            for _ in range(control.enough):
+                for _ in range(3):
+                    control.step(50.0 * rng.lognormal(sigma=0.15))
+                control.full_step(100.0 * rng.lognormal(sigma=0.15))
+            control.learn()
+            asks.append(control.ask(0.5))
+    assert np.std(asked[0.02]) < 0.6 * np.std(asked[0.1])
+
+
+def test_doubt_follows_from_the_profile() -> None:
+    profile = TimingProfile(1.0, (DependencySet((0,), 1.0),), 1)
+    assert doubt(profile) == 0.1
+    assert doubt(dataclasses.replace(profile, uncertainty=0.03)) == pytest.approx(0.025)
+    assert doubt(dataclasses.replace(profile, uncertainty=0.9)) == 0.1
 
 
 def test_control_without_measurements_trusts_the_profile() -> None:

@@ -79,3 +79,25 @@ def test_expectation_names_both_ends() -> None:
     said = Deadline(60).expectation(100, 80.0, 0.35, rho=0.6)
     assert "100 steps take 80.0 s in full and 28.0 s at the smallest feasible rho, 0.350" in said
     assert said.endswith("Starts with rho 0.600.")
+
+
+def test_light_steps_make_up_for_what_is_late() -> None:
+    options = {"light_seconds": 0.5, "other_seconds": 2.0}
+    # 50 steps to come, 48 seconds for them with the aim at 98.5: 3.5 too few
+    assert Deadline(100.0).light_share(halfway(), cost=0.0, **options) == pytest.approx(3.5 / 25)
+    assert Deadline(100.0).light_share(halfway(), cost=1.0, **options) == pytest.approx(4.5 / 25)
+    assert Deadline(104.0).light_share(halfway(), cost=0.0, **options) == 0.0
+    assert Deadline(50.0).light_share(halfway(), cost=0.0, **options) == 1.0
+
+
+def test_light_steps_are_not_traced_for_a_moment() -> None:
+    options = {"light_seconds": 0.5, "other_seconds": 0.0}
+    assert Deadline(101.0).light_share(halfway(), cost=0.0, **options) > 0.0
+    assert Deadline(101.0).light_share(halfway(), cost=1.0, **options) == 0.0
+
+
+def test_too_many_light_steps_are_a_reason_to_choose_anew() -> None:
+    options = {"other_seconds": 0.0, "cost": 2.0, "can_grow": True}
+    assert not Deadline(80.0).is_off(halfway(), light_share=0.3, **options)
+    assert Deadline(80.0).is_off(halfway(), light_share=0.6, **options)
+    assert not Deadline(98.0).is_off(halfway(), light_share=0.6, **options)  # does not pay

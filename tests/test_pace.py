@@ -81,12 +81,43 @@ def test_stray_step_is_not_expected_again() -> None:
     assert pace.step_seconds == pytest.approx((9 + 3) / 10)
 
 
-def test_new_selection_forgets_the_steps_before() -> None:
+def test_steps_before_a_selection_tell_of_those_after_it() -> None:
     clock = Clock()
-    pace = Pace(clock, epochs=2, steps=4)
+    pace = Pace(clock, epochs=2, steps=40)
+    pace.selected(0.8)
     epoch(pace, clock, 0)
-    pace.selected()
-    assert pace.step_seconds is None
+    pace.selected(0.4, fixed_seconds=0.2)
+    assert pace.step_seconds == pytest.approx(0.2 + 0.5 * 0.8)
+    assert pace.measured == 0
+    pace.resume()
+    for _ in range(30):
+        clock.passes(0.7)
+        pace.step(1, traced=False)
+        pace.resume()
+    assert pace.step_seconds == pytest.approx(0.7)  # enough of its own
+
+
+def test_light_steps_are_not_taken_for_those_of_the_selection() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=2, steps=40)
+    epoch(pace, clock, 0)
+    clock.passes(0.1)
+    assert pace.step(1, traced=True, is_light=True) == pytest.approx(5.1)
+    assert (pace.step_seconds, pace.retrace, pace.done) == (1.0, None, 5)
+
+
+def test_endings_are_expected_as_slow_as_the_steps_have_become() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=4, steps=4)
+    for number in range(3):
+        epoch(pace, clock, number, ending=5.0)
+    pace.epoch_begins(3)
+    assert pace.ending == pytest.approx(5.0)
+    for _ in range(30):
+        clock.passes(2.0)
+        pace.step(1, traced=False)
+        pace.resume()
+    assert pace.longest_ending == pytest.approx(10.0, rel=0.05)
 
 
 def test_speed_is_that_of_a_part_of_what_is_still_to_come() -> None:
