@@ -2,6 +2,7 @@
 
     python experiments/bench.py             every part
     python experiments/bench.py time-model  one part
+    python experiments/bench.py time-model:vgg16,resnet50  some of it again; the rest stays
     python experiments/bench.py --list      the parts
 
 Close everything else first: what is compared is timed in turn, but a busy machine blurs it.
@@ -9,6 +10,7 @@ Close everything else first: what is compared is timed in turn, but a busy machi
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -41,18 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if names == ["--list"]:
         print("\n".join(PARTS))
         return
-    unknown = [name for name in names if name not in PARTS]
+    unknown = [name for name in names if name.partition(":")[0] not in PARTS]
     if unknown:
         raise SystemExit(f"Parts are {', '.join(PARTS)}. Received: {', '.join(unknown)}.")
-    for name in names or PARTS:
-        print(f"== {name}", flush=True)
-        measure: Callable[[], Any] = import_module(PARTS[name]).main
+    for chosen in names or PARTS:
+        print(f"== {chosen}", flush=True)
+        name, _, some = chosen.partition(":")
+        measure: Callable[..., Any] = import_module(PARTS[name]).main
         started = time.perf_counter()
-        data = measure()
+        data = {**measured(name), **measure(some.split(","))} if some else measure()
         write_json(
             RESULTS / f"{name}.json",
             {
-                "command": f"python experiments/bench.py {name}",
+                "command": f"python experiments/bench.py {chosen}",
                 "version": et.__version__,
                 "device": describe_device(),
                 "date": time.strftime("%Y-%m-%d"),
@@ -60,6 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "data": to_json(data),
             },
         )
+
+
+def measured(name: str) -> dict[str, Any]:
+    """What a part measured last."""
+    data: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["data"]
+    return data
 
 
 if __name__ == "__main__":

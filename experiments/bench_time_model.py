@@ -10,6 +10,7 @@ selecting by the chain would lose.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import harness
@@ -40,9 +41,10 @@ REPROFILE_REPEATS = 2  # as the callback does
 PREDICTIONS = ("predicted", "op_times", "chain", "paper")
 
 
-def main() -> dict[str, Any]:
-    """Measure all models, print three tables."""
-    results = {name: measure(name, alpha, size) for name, alpha, size in MODELS}
+def main(names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure all models, or those named; print two tables."""
+    models = [model for model in MODELS if names is None or model[0] in names]
+    results = {name: measure(name, alpha, size) for name, alpha, size in models}
     print(format_table([summary(name, data) for name, data in results.items()], COLUMNS))
     print("\nAchieved ratio for the rho asked:")
     rows = [{"model": name, **data["achieved"]} for name, data in results.items()]
