@@ -16,9 +16,9 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import harness
 import numpy as np
+import recording
 import tensorflow as tf
 from pretrain_digits import IMAGE_SIZE, WEIGHTS
-from train import trained_masks
 
 from elastic_tf import plots, runs
 from elastic_tf.commandline import option, parse
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     )
     turns, clocks, fits = harness.Turns(), {}, {}
     for name, model in models.items():
-        clocks[name] = harness.TrainingClock()
+        clocks[name] = recording.TrainingClock()
         chosen = [callback] if name == "elastic" else []
         first, last = turns.callbacks(name)
         fits[name] = functools.partial(
@@ -142,9 +142,17 @@ class Progress(tf.keras.callbacks.Callback):
         self._bar.add(0, values=[(self._name, (logs or {})["val_accuracy"])])
 
 
+def trained_masks(
+    starts: Sequence[int], masks: Sequence[np.ndarray], epochs: int
+) -> list[np.ndarray]:
+    """The mask at the end of each epoch, from those selected and the epochs of their selection."""
+    last = np.searchsorted(starts, np.arange(epochs), side="right") - 1
+    return [masks[index] for index in last]
+
+
 def draw(
     out: Path,
-    clocks: dict[str, harness.TrainingClock],
+    clocks: dict[str, recording.TrainingClock],
     accuracy: dict[str, list[float]],
     masks: list[np.ndarray],
     model: et.ElasticModel,

@@ -1,4 +1,4 @@
-"""Adapt a pre-trained model to a folder of images: one run, one directory, one table.
+"""Adapt a pre-trained model to new images by one method: one run, one directory, one table.
 
 Example: python experiments/train.py --method elastic --model mobilenet --alpha 0.75
 --weights mobilenet.h5 --data birds --rho 0.5 --epochs 6 --batch-size 4 --optimizer adam
@@ -7,70 +7,32 @@ Example: python experiments/train.py --method elastic --model mobilenet --alpha 
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
+import data as sources
 import harness
-import numpy as np
+import measurement
+import recording
+import step_bench
 import strategies
 import tensorflow as tf
+from run_settings import CHOOSING, Settings, completed
 
-from elastic_tf import commandline, energy, replicas, runs, runtime, tfds_data
-from elastic_tf.commandline import option, parse
-from elastic_tf.selection import check_rho
-
-METHODS = ("elastic", "full")
-TFDS = "tfds:"  # before the name of one of TensorFlow Datasets
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """One run."""
-
-    data: Path = option(help="folder with train/CLASS/*.jpg and test/CLASS/*.jpg, or tfds:NAME")
-    out: Path = option(help="directory of the run")
-    method: str = option("elastic", help="how to choose what to train", choices=METHODS)
-    model: str = option("mobilenet", help="model of the zoo", choices=et.zoo.NAMES)
-    alpha: float = option(1.0, help="width multiplier, for models that have one")
-    weights: str = option("imagenet", help="'imagenet', 'none', or a file of weights")
-    input_size: int = option(224, help="height and width of the images in pixels")
-    batch_size: int = option(4, help="images in a training step of each replica")
-    epochs: int = option(12, help="passes over the training images")
-    optimizer: str = option("sgdw", help="optimizer", choices=et.optimizers.NAMES)
-    learning_rate: float = option(1e-4, help="learning rate at the start")
-    schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
-    rho: float = option(0.5, help="allowed step time / full step time (elastic)")
-    interval: int = option(3, help="epochs between two selections (elastic)")
-    probe_size: int = option(64, help="images on which importance is evaluated (elastic)")
-    profile: Optional[Path] = option(  # noqa: UP045 (read at run time, by 3.9 too)
-        None, help="timing profile; measured first if left out"
-    )
-    warm_head: int = option(0, help="epochs that train the new head alone first")
-    warm_head_rate: float = option(1e-3, help="learning rate of Adam meanwhile")
-    flip: bool = option(False, help="flip training images at random")
-    bn_training: bool = option(False, help="let batch normalisation use the batch's statistics")
-    skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
-    strategy: str = option(
-        "none",
-        help="where to train: here, on all devices, or on all of TF_CONFIG's workers",
-        choices=strategies.NAMES,
-    )
-    seed: int = option(0, help="of weights, order and draws")
-    quiet: bool = option(False, help="show no progress bar")
+from elastic_tf import baselines, commandline, energy, replicas, runs, runtime
+from elastic_tf.commandline import parse
 
 
 def main(arguments: Sequence[str] | None = None) -> runs.Run:
     """Load, warm the head, profile, train, measure, print."""
-    settings = parse(Settings, __doc__ or "", arguments)
-    check_rho(settings.rho)
+    settings = completed(parse(Settings, __doc__ or "", arguments))
     profile = None if settings.profile is None else et.TimingProfile.load(settings.profile)
     if profile is not None and __name__ == "__main__":
         runtime.restart_under(profile.settings, sys.argv)
@@ -102,10 +64,11 @@ def trained(
     say: Callable[[str], None],
 ) -> runs.Run:
     """Train, from the backup of an interrupted run if there is one; only the chief writes."""
-    verbose = 0 if settings.quiet or not replicas.is_chief(strategy) else "auto"
+    is_chief = replicas.is_chief(strategy)
+    verbose = 0 if settings.quiet or not is_chief else "auto"
+    method = baselines.get(settings.method)
     backup = backup_of(settings)
     is_continued = bool(run.history)
-    steps = settings.epochs * data.steps_per_epoch
     with strategy.scope():
         model = built(settings, data, settings.weights)
         warm_seconds = harness.warm_head(
@@ -113,25 +76,40 @@ def trained(
             data.train,
             epochs=0 if is_continued else settings.warm_head,
             learning_rate=settings.warm_head_rate,
+            one_hot=data.one_hot,
             verbose=verbose,
         )
-        rate = harness.rate(settings.schedule, settings.learning_rate, steps)
+        rate = harness.rate(
+            settings.schedule, settings.learning_rate, settings.epochs * data.steps_per_epoch
+        )
         xla = profile is not None and profile.settings.xla
-        elastic = harness.compiled(model, settings.optimizer, rate, xla=xla)
-    bench = Bench(settings, strategy, data, elastic)
-    callback = None
-    if settings.method == "elastic":
+        elastic = harness.compiled(
+            method.adapt(model), settings.optimizer, rate, xla=xla, one_hot=data.one_hot
+        )
+    bench = step_bench.Bench(settings, strategy, data, elastic, built)
+    if method.needs_profile:
         kept = settings.out / "profile.json"
         if profile is None and is_continued and kept.is_file():
             profile = et.TimingProfile.load(kept)
         profile = replicas.from_chief(strategy, lambda: profile or bench.profile(say))
-        callback = chooser(settings, elastic, data, profile)
+        shape = [tuple(elastic.input_shape[1:])]
+        profile.check(elastic, batch_size=settings.batch_size, input_shape=shape)
 
-    clock = harness.TrainingClock()
-    callbacks: list[Any] = [clock, *([callback] if callback else [])]
-    if replicas.is_chief(strategy):
-        callbacks.append(harness.Recorder(run, clock, callback, sensor=energy.find_sensor()))
-    callbacks.append(tf.keras.callbacks.BackupAndRestore(str(backup)))
+    clock = recording.TrainingClock()
+    chosen = method.callbacks(task(settings, elastic, data, profile))
+    callbacks: list[Any] = [clock, *chosen]
+    if is_chief:
+        choosers = [one for one in chosen if isinstance(one, et.ElasticCallback)]
+        recorder = recording.Recorder(
+            run,
+            clock,
+            choosers[0] if choosers else None,
+            cost=bench.cost,
+            sensor=energy.find_sensor(),
+        )
+        callbacks.append(recorder)
+    # kept until the result is there: a run can be interrupted after its last epoch too
+    callbacks.append(tf.keras.callbacks.BackupAndRestore(str(backup), delete_checkpoint=False))
     elastic.fit(
         data.train,
         epochs=settings.epochs,
@@ -144,24 +122,18 @@ def trained(
         tested = elastic.evaluate(data.test, verbose=verbose, return_dict=True)
     with tempfile.TemporaryDirectory() as elsewhere:
         # all workers: reading statistics that each replica keeps for itself takes all of them
-        folder = settings.out if replicas.is_chief(strategy) else Path(elsewhere)
+        folder = settings.out if is_chief else Path(elsewhere)
         elastic.save_weights(folder / "weights.h5")
-    if replicas.is_chief(strategy):
-        chosen = run.selections
-        masks = [elastic.mask]
-        if callback:
-            masks = trained_masks(
-                [selection["epoch"] for selection in chosen],
-                [selection["mask"] for selection in chosen],
-                settings.epochs,
-            )
+    if is_chief:
         row = {
-            **harness.row(settings.method, run.history, clock, bench.achieved_ratio(masks)),
-            "training_seconds": sum(epoch["seconds"] for epoch in run.history),
-            **({"accuracy": tested["accuracy"]} if tested else {}),
+            "method": settings.method,
+            **bench.result(run.history, measurement.targets_of(settings.targets)),
+            **tested,
+            "validation_accuracy": run.history[-1]["val_accuracy"] if tested else None,
+            "warm_head_seconds": warm_seconds,
+            "class_names": data.class_names,
         }
-        details = {"warm_head_seconds": warm_seconds, "epochs": len(run.history)}
-        run.finish({**row, **details, "class_names": data.class_names})
+        run.finish(row)
         shutil.rmtree(backup, ignore_errors=True)
         say(runs.format_table([row]))
         say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
@@ -170,17 +142,17 @@ def trained(
 
 def loaded(settings: Settings, batch_size: int) -> et.datasets.ImageData:
     """The images of the run."""
-    source = str(settings.data)
-    options: dict[str, Any] = {
-        "image_size": settings.input_size,
-        "batch_size": batch_size,
-        "seed": settings.seed,
-        "flip": settings.flip,
-    }
-    if source.startswith(TFDS):
-        return tfds_data.tfds_images(source[len(TFDS) :], **options)
-    on_bad_image = "skip" if settings.skip_bad_images else "raise"
-    return et.datasets.image_folder(source, **options, on_bad_image=on_bad_image)
+    return sources.load(
+        settings.data,
+        channels=et.zoo.ARCHITECTURES[settings.model].channels,
+        image_size=settings.input_size,
+        batch_size=batch_size,
+        seed=settings.seed,
+        flip=settings.flip,
+        augment=sources.augmentations(settings.augment),
+        validation_share=settings.validation,
+        on_bad_image="skip" if settings.skip_bad_images else "raise",
+    )
 
 
 def backup_of(settings: Settings) -> Path:
@@ -189,7 +161,7 @@ def backup_of(settings: Settings) -> Path:
 
 
 def built(settings: Settings, data: et.datasets.ImageData, weights: str) -> tf.keras.Model:
-    """The model of the run."""
+    """The model of the run, as it is before the method changes it."""
     return et.zoo.build(
         settings.model,
         classes=data.classes,
@@ -200,68 +172,22 @@ def built(settings: Settings, data: et.datasets.ImageData, weights: str) -> tf.k
     )
 
 
-class Bench:
-    """Measures steps on one device; with several replicas on a model apart, of equal layers.
-
-    Its batches are those of one replica.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        strategy: tf.distribute.Strategy,
-        data: et.datasets.ImageData,
-        model: et.ElasticModel,
-    ) -> None:
-        self._settings = settings
-        self._data = data
-        self._model = model if replicas.count(strategy) == 1 else None
-
-    def profile(self, say: Callable[[str], None]) -> et.TimingProfile:
-        """A profile made now, kept in the run's directory."""
-        say("Profiling this device ...")
-        profile = self._alone(lambda model, batch: et.profile_model(model, *batch))
-        profile.save(self._settings.out / "profile.json")
-        return profile
-
-    def achieved_ratio(self, masks: list[np.ndarray]) -> float:
-        """Mean step time under the masks / full step time."""
-        return self._alone(lambda model, batch: harness.achieved_ratio(model, batch, masks))
-
-    def _alone(self, measure: Callable[[et.ElasticModel, Any], Any]) -> Any:
-        if self._model is None:
-            model = built(self._settings, self._data, "none")
-            rate = self._settings.learning_rate
-            self._model = harness.compiled(model, self._settings.optimizer, rate)
-        size = self._settings.batch_size
-        return measure(self._model, tuple(part[:size] for part in next(iter(self._data.train))))
-
-
-def chooser(
+def task(
     settings: Settings,
     model: et.ElasticModel,
     data: et.datasets.ImageData,
-    profile: et.TimingProfile,
-) -> et.ElasticCallback:
-    """The elastic callback."""
-    profile.check(model, batch_size=settings.batch_size, input_shape=[tuple(model.input_shape[1:])])
-    return et.ElasticCallback(
-        profile,
-        rho=settings.rho,
-        interval=settings.interval,
+    profile: et.TimingProfile | None,
+) -> baselines.Task:
+    """What the method's callbacks are made from."""
+    given = {name: getattr(settings, name) for name in CHOOSING}
+    return baselines.Task(
+        model=model,
+        profile=profile,
         probe=data.probe,
-        probe_size=settings.probe_size,
-        required=et.zoo.head_tensors(model),
+        epochs=settings.epochs,
         seed=settings.seed,
+        **{name: value for name, value in given.items() if value is not None},
     )
-
-
-def trained_masks(
-    starts: Sequence[int], masks: Sequence[np.ndarray], epochs: int
-) -> list[np.ndarray]:
-    """The mask at the end of each epoch, from those selected and the epochs of their selection."""
-    last = np.searchsorted(starts, np.arange(epochs), side="right") - 1
-    return [masks[index] for index in last]
 
 
 def _nothing(text: str) -> None:

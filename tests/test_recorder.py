@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import harness
+import recording
 from networks import crossentropy, images, network
 
 from elastic_tf import runs
@@ -28,9 +28,9 @@ class Ticking:
 def recorded(path, **options):
     model = ElasticModel.from_model(network())
     model.compile("sgd", crossentropy())
-    clock = harness.TrainingClock()
+    clock = recording.TrainingClock()
     run = runs.create(path, {"seed": 0})
-    recorder = harness.Recorder(run, clock, **options)
+    recorder = recording.Recorder(run, clock, **options)
     x, y = images()
     model.fit(x, y, epochs=2, batch_size=10, verbose=0, callbacks=[clock, recorder])
     return runs.load(path).history
@@ -40,12 +40,21 @@ def test_history_holds_operations_and_no_invented_energy(tmp_path):
     model = ElasticModel.from_model(network())
     model.compile("sgd", crossentropy())
     flops = step_flops(model, *(part[:10] for part in images()))
-    for epoch in recorded(tmp_path, flops=lambda mask: flops):
+    for epoch in recorded(tmp_path, cost=lambda mask: (flops, 400)):
         parts = epoch["flops_per_step"]
         assert parts["forward"] == flops.forward > 0
         assert parts["backward"] == flops.backward > 0
         assert parts["uncounted"] == {}
+        assert epoch["activation_bytes"] == 400
         assert epoch["energy_joules"] == "no sensor"
+
+
+def test_history_holds_seconds_and_what_was_trained(tmp_path):
+    for epoch in recorded(tmp_path):
+        assert epoch["seconds"] >= epoch["overhead_seconds"] >= 0
+        assert epoch["evaluation_seconds"] == 0
+        assert epoch["trained"] == [[0, epoch["tensors"] - 1]]
+        assert epoch["steps"] > 0
 
 
 def test_history_holds_the_energy_of_each_epoch(tmp_path):

@@ -21,9 +21,10 @@ from elastic_tf.runtime import RuntimeSettings
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
 SMALL = (
     "--model mobilenet --alpha 0.25 --weights none --input-size 32 --batch-size 2 --epochs 2 "
-    "--interval 1 --probe-size 4 --optimizer adam --learning-rate 1e-3 --warm-head 1 --quiet "
-    "--rho 0.7 "
+    "--optimizer adam --learning-rate 1e-3 --warm-head 1 --quiet "
+    "--validation 0.25 "
 )
+ELASTIC = SMALL + "--rho 0.7 --interval 1 --probe-size 4 "
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def images(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def elastic_run(images, tmp_path_factory) -> runs.Run:
     out = tmp_path_factory.mktemp("runs") / "elastic"
-    return train.main([*SMALL.split(), "--data", str(images), "--out", str(out)])
+    return train.main([*ELASTIC.split(), "--data", str(images), "--out", str(out)])
 
 
 @pytest.mark.slow
@@ -93,14 +94,14 @@ def test_train_stores_weights_that_load_again(elastic_run):
 
 @pytest.mark.slow
 def test_train_prints_a_finished_run_again(elastic_run, images, capsys):
-    arguments = [*SMALL.split(), "--data", str(images), "--out", str(elastic_run.path)]
+    arguments = [*ELASTIC.split(), "--data", str(images), "--out", str(elastic_run.path)]
     assert train.main(arguments).result == elastic_run.result
     assert "Finished before" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_train_refuses_the_directory_of_another_run(elastic_run, images):
-    arguments = [*SMALL.split(), "--data", str(images), "--out", str(elastic_run.path)]
+    arguments = [*ELASTIC.split(), "--data", str(images), "--out", str(elastic_run.path)]
     with pytest.raises(ValueError, match="'learning_rate'.*0.001.*0.5"):
         train.main([*arguments, "--learning-rate", "0.5"])
 
@@ -120,9 +121,67 @@ def test_train_refuses_a_profile_of_another_batch_size(images, tmp_path):
     table = et.TimingProfile.from_chain(t_dw=np.ones(count), t_dy=np.ones(count), t_forward=50.0)
     other = et.TimingProfile(table.t_forward, table.sets, count, batch_size=8)
     other.save(tmp_path / "profile.json")
-    arguments = [*SMALL.split(), "--data", str(images), "--out", str(tmp_path / "run")]
+    arguments = [*ELASTIC.split(), "--data", str(images), "--out", str(tmp_path / "run")]
     with pytest.raises(ValueError, match="batch size 8, data of batch size 2"):
         train.main([*arguments, "--profile", str(tmp_path / "profile.json")])
+
+
+@pytest.mark.slow
+def test_train_takes_arrays_mixes_them_and_tells_the_time_to_accuracies(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (12, 40, 40, 3), np.uint8), np.arange(12) % 2
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x[:4], y_test=y[:4])
+    arguments = [*SMALL.split(), "--method", "bn_bias", "--data", str(tmp_path / "a.npz")]
+    arguments += ["--augment", "cutmix,mixup", "--targets", "0.001,1"]
+    result = train.main([*arguments, "--out", str(tmp_path / "run")]).result
+    assert result["method"] == "bn_bias"
+    assert set(result["seconds_to"]) == {"0.001", "1"}
+    assert 0 < result["flops_ratio"] < 1
+    assert result["full_step_seconds"] > 0 and result["activation_bytes"] > 0
+    assert result["seconds_with_evaluation"] > result["training_seconds"]
+    assert result["energy_joules"] == "no sensor" or result["energy_joules"] > 0
+    assert 0 <= result["validation_accuracy"] <= 1
+    for epoch in runs.load(tmp_path / "run").history:
+        assert 0 < sum(last - first + 1 for first, last in epoch["trained"]) < epoch["tensors"]
+
+
+def completed(*arguments):
+    settings = train.parse(train.Settings, "", ["--data", "digits", "--out", "run", *arguments])
+    return train.completed(settings)
+
+
+def test_train_gives_each_method_the_options_that_it_takes():
+    elastic = completed("--method", "elastic", "--interval", "5")
+    assert (elastic.rho, elastic.interval, elastic.probe_size) == (0.5, 5, 64)
+    full = completed("--method", "full")
+    assert (full.rho, full.interval, full.probe_size) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "received"),
+    [
+        (["--method", "full", "--rho", "0.5"], "--rho is for the methods .*elastic.*0.5 for full"),
+        (["--method", "bn_bias", "--probe-size", "8"], "--probe-size .*Received: 8 for bn_bias"),
+        (["--rho", "1.7"], "`rho` must be .*rho=1.7"),
+        (["--targets", "0.7,fast"], "`targets`.*Received: '0.7,fast'"),
+        (["--targets", "70"], "`targets`.*Received: '70'"),
+        (["--augment", "cutout"], "randaugment, cutmix, mixup. Received: 'cutout'"),
+    ],
+)
+def test_train_refuses_options_that_do_not_fit(arguments, received):
+    with pytest.raises(ValueError, match=received):
+        completed(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("option", "known"),
+    [("--method", "traditional_tl"), ("--model", "vit_b16"), ("--optimizer", "sgdw")],
+)
+def test_train_names_what_it_knows_instead_of_an_unknown_name(option, known, capsys):
+    with pytest.raises(SystemExit):
+        completed(option, "magic")
+    error = capsys.readouterr().err
+    assert "invalid choice: 'magic'" in error and known in error
 
 
 def test_train_names_the_missing_folder(tmp_path):
@@ -151,17 +210,17 @@ def test_train_refuses_many_workers_without_their_names(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_train_goes_on_where_it_was_interrupted(images, tmp_path, monkeypatch):
-    arguments = [*SMALL.split(), "--data", str(images), "--out", str(tmp_path / "run")]
+    arguments = [*ELASTIC.split(), "--data", str(images), "--out", str(tmp_path / "run")]
     arguments += ["--epochs", "3"]
 
-    class Broken(train.harness.TrainingClock):
+    class Broken(train.recording.TrainingClock):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             if epoch == 2:
                 raise InterruptedError
 
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
-        patch.setattr(train.harness, "TrainingClock", Broken)
+        patch.setattr(train.recording, "TrainingClock", Broken)
         train.main(arguments)
     run = train.main(arguments)
     assert [epoch["epoch"] for epoch in run.history] == [0, 1, 2]
@@ -182,7 +241,7 @@ def start(images, out, strategy, **environment):
     )
     options = ["--data", str(images), "--out", str(out), "--strategy", strategy]
     return subprocess.Popen(
-        [sys.executable, "-c", code, *SMALL.split(), *options],
+        [sys.executable, "-c", code, *ELASTIC.split(), *options],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -216,7 +275,7 @@ def test_train_starts_again_under_the_settings_of_the_profile(elastic_run, image
     dataclasses.replace(measured, settings=settings, device=device).save(path)
     paths = ["--data", str(images), "--out", str(tmp_path / "run"), "--profile", str(path)]
     finished = subprocess.run(
-        [sys.executable, train.__file__, *SMALL.split(), *paths],
+        [sys.executable, train.__file__, *ELASTIC.split(), *paths],
         env={**RuntimeSettings().environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

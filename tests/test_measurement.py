@@ -1,0 +1,86 @@
+"""What a run's history says of the run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from measurement import counter, seconds_to, speed, summary
+from networks import crossentropy, images, network
+
+from elastic_tf.activations import activation_bytes
+from elastic_tf.flops import step_flops
+from elastic_tf.model import ElasticModel
+
+
+def epochs(*accuracies, energy="no sensor"):
+    return [
+        {
+            "val_accuracy": accuracy,
+            "val_loss": 1.0,
+            "seconds": 10.0,
+            "overhead_seconds": 2.0,
+            "evaluation_seconds": 3.0,
+            "steps": 5,
+            "peak_memory_bytes": 100 + index,
+            "energy_joules": energy,
+            "activation_bytes": 50 - index,
+            "flops_per_step": {"forward": 10, "backward": 20, "update": 1},
+        }
+        for index, accuracy in enumerate(accuracies)
+    ]
+
+
+def test_summary_adds_up_the_epochs():
+    found = summary(epochs(0.5, 0.7, 0.6), (0.6, 0.9))
+    assert found["accuracy"] == 0.6  # the last, not the best
+    assert found["training_seconds"] == 30 and found["seconds_with_evaluation"] == 39
+    assert found["overhead_share"] == pytest.approx(6 / 24)
+    assert found["flops"] == 15 * 31
+    assert found["peak_memory_bytes"] == 102 and found["activation_bytes"] == 50
+    assert found["seconds_to"] == {"0.6": 20.0, "0.9": None}
+
+
+@pytest.mark.parametrize(("energy", "total"), [("no sensor",) * 2, (None, None), (2.5, 5.0)])
+def test_energy_is_never_invented(energy, total):
+    assert summary(epochs(0.5, 0.6, energy=energy))["energy_joules"] == total
+
+
+def test_energy_is_unknown_where_a_part_is():
+    history = [*epochs(0.5, energy=2.5), *epochs(0.6, energy=None)]
+    assert summary(history)["energy_joules"] is None
+
+
+def test_operations_are_unknown_where_they_were_not_counted():
+    history = epochs(0.5)
+    del history[0]["flops_per_step"]
+    assert summary(history)["flops"] is None
+
+
+def test_seconds_to_an_accuracy_are_those_of_the_first_epoch_that_reaches_it():
+    assert seconds_to(epochs(0.5, 0.7, 0.6, 0.8), 0.7) == 20.0
+
+
+def compiled():
+    model = ElasticModel.from_model(network())
+    model.compile("sgd", crossentropy())
+    return model
+
+
+def test_counter_counts_zeros_like_images():
+    model = compiled()
+    x, y = images()
+    mask = np.arange(len(model.tensors)) > 2
+    count = counter(model, x.shape[1:], 10, None)
+    assert count(mask).flops.total == step_flops(model, x[:10], y[:10], mask).total
+    assert count(mask).activation_bytes == activation_bytes(model, (x[:10], y[:10]), mask) > 0
+    assert count(mask) is count(mask.copy())
+
+
+def test_speed_is_measured_against_another_full_model_and_leaves_nothing_behind():
+    model, full = compiled(), compiled()
+    x, y = images()
+    before = [variable.numpy().tobytes() for variable in model.variables + full.variables]
+    head = np.arange(len(model.tensors)) == len(model.tensors) - 1
+    found = speed([(model, head), (model, head)], full, (x[:10], y[:10]), repeats=1)
+    assert found.ratio > 0 and found.full_step_seconds > 0
+    assert before == [variable.numpy().tobytes() for variable in model.variables + full.variables]
