@@ -1,0 +1,235 @@
+"""The trainings behind a comparison of methods, and the rows of its tables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trials
+import verdicts
+from contenders import Contender, Cost, Plan, contenders, rates_of
+from run_settings import taken_by
+
+from elastic_tf import baselines, runs
+
+_PROFILER = Path(__file__).resolve().parents[1] / "profiling" / "profile_device.py"
+# Seconds above those of the reference that count as equal: what is measured varies as much.
+_EQUAL = 1.03
+
+
+class Contest:
+    """Runs what a comparison needs, each training once.
+
+    Args:
+        settings: of compare.py.
+        launch: trains.
+    """
+
+    def __init__(self, settings: Any, launch: trials.Launch) -> None:
+        self._settings = settings
+        self._launch = launch
+        self._contenders = contenders(settings.methods)
+        names = [one.name for one in self._contenders]
+        if settings.reference not in names:
+            raise ValueError(
+                f"`reference` must be one of the methods {', '.join(names)}. Received: "
+                f"{settings.reference!r}."
+            )
+        if settings.seeds < 1 or settings.epochs < 1:
+            raise ValueError(
+                "There must be at least one seed and one epoch. Received: "
+                f"seeds={settings.seeds}, epochs={settings.epochs}."
+            )
+        if not 0 < settings.validation < 1:
+            raise ValueError(
+                "Rates are chosen on a validation part: `validation` must be in (0, 1). Received: "
+                f"{settings.validation}."
+            )
+        self._rates = rates_of(settings.rates)
+        self._done: dict[Path, runs.Run] = {}
+        self._heads = [self._head(seed) for seed in range(settings.seeds)]
+        self._profile = self._profiled()
+
+    @property
+    def full_step_seconds(self) -> float:
+        """One full step, the median over all trainings."""
+        return float(np.median([run.result["full_step_seconds"] for run in self._done.values()]))
+
+    @property
+    def head_seconds(self) -> list[float]:
+        """Of the trainings of the head that all methods start from."""
+        return [0.0 if head is None else head.result["training_seconds"] for head in self._heads]
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """A row for each method, at equal epochs and, unless it is left out, at equal seconds."""
+        epochs = self._settings.epochs
+        plan = {one: (self._best_rate(one, epochs), epochs) for one in self._contenders}
+        plans = {"equal_epochs": plan}
+        self._rows(plan)  # all trainings: what a full step takes is known afterwards
+        if self._settings.equal == "both":
+            plans["equal_seconds"] = self._for_equal_seconds(plan)
+            self._rows(plans["equal_seconds"])
+        return {name: self._rows(one) for name, one in plans.items()}
+
+    def _for_equal_seconds(self, plan: Plan) -> Plan:
+        """Epochs for the seconds that the reference takes."""
+        costs = {
+            one.name: [self._cost(run) for run in self._runs(one, rate, epochs)]
+            for one, (rate, epochs) in plan.items()
+        }
+        mean = {name: Cost(*np.mean(found, axis=0)) for name, found in costs.items()}
+        allowed = _EQUAL * mean[self._settings.reference].seconds(self._settings.epochs)
+        longer = {}
+        for one, (rate, _) in plan.items():
+            once, each = mean[one.name]
+            fitting = max(1, int((allowed - once) / each))
+            if self._settings.tune_again:
+                rate = self._best_rate(one, fitting)
+            longer[one] = (rate, fitting)
+        return longer
+
+    def _rows(self, plan: Plan) -> list[dict[str, Any]]:
+        results = {one: self._runs(one, rate, epochs) for one, (rate, epochs) in plan.items()}
+        accuracies = {
+            one.name: [run.result["accuracy"] for run in found] for one, found in results.items()
+        }
+        rows = []
+        for one, found in results.items():
+            rate, epochs = plan[one]
+            mean = verdicts.interval(accuracies[one.name])
+            is_reference = one.name == self._settings.reference
+            against = verdicts.difference(
+                accuracies[one.name], accuracies[self._settings.reference]
+            )
+            rows.append(
+                {
+                    "method": one.name,
+                    "rate": rate,
+                    "rate_at_edge": len(self._rates) > 1
+                    and rate in (min(self._rates), max(self._rates)),
+                    "epochs": epochs,
+                    "accuracy": str(mean),
+                    "accuracies": accuracies[one.name],
+                    "mean": mean.mean,
+                    "half_width": mean.half_width,
+                    "difference": against.mean,
+                    "difference_half_width": against.half_width,
+                    "verdict": "(reference)" if is_reference else verdicts.verdict(against),
+                    "seconds": float(np.mean([self._cost(run).seconds(epochs) for run in found])),
+                    "raw_seconds": _mean(found, "training_seconds"),
+                    "ratio": _mean(found, "achieved_ratio"),
+                    "overhead_share": _mean(found, "overhead_share"),
+                    "flops_ratio": _mean(found, "flops_ratio"),
+                    "peak_memory_bytes": _mean(found, "peak_memory_bytes"),
+                    "activation_bytes": _mean(found, "activation_bytes"),
+                }
+            )
+        return rows
+
+    def _cost(self, run: runs.Run) -> Cost:
+        """Seconds of a run at reference speed."""
+        steps = [epoch["steps"] for epoch in run.history]
+        overheads = [epoch["overhead_seconds"] for epoch in run.history]
+        in_steps = sum(epoch["seconds"] for epoch in run.history) - sum(overheads)
+        step = run.result["achieved_ratio"] * self.full_step_seconds
+        # what was measured in that training, in seconds at reference speed
+        scale = step * sum(steps) / in_steps
+        later = float(np.mean(overheads[1:] or overheads))
+        return Cost(scale * (overheads[0] - later), step * float(np.mean(steps)) + scale * later)
+
+    def _runs(self, one: Contender, rate: float, epochs: int) -> list[runs.Run]:
+        """The trainings of a method with all seeds."""
+        return [self._run(one, rate, epochs, seed) for seed in range(self._settings.seeds)]
+
+    def _best_rate(self, one: Contender, epochs: int) -> float:
+        """The rate with the best accuracy on the validation part, with the first seed."""
+        reached = {}
+        for rate in self._rates:
+            try:
+                run = self._run(one, rate, epochs, 0)
+            except trials.TrainingFailed as error:
+                print(f"{one.name} at {rate:g} does not train: {error}", flush=True)
+                continue
+            reached[rate] = run.result["validation_accuracy"]
+        if not reached:
+            raise trials.TrainingFailed(f"{one.name} trains at none of {self._settings.rates}.")
+        return max(reached, key=lambda rate: reached[rate])
+
+    def _run(self, one: Contender, rate: float, epochs: int, seed: int) -> runs.Run:
+        head = self._heads[seed]
+        taken = taken_by(one.method)
+        options = {
+            **self._shared(seed),
+            "method": one.method,
+            "rho": one.rho,
+            **{
+                name: getattr(self._settings, name)
+                for name in ("interval", "probe_size")
+                if name in taken
+            },
+            "profile": self._profile,
+            "weights": self._settings.weights if head is None else head.path / "weights.h5",
+            "optimizer": self._settings.optimizer,
+            "learning_rate": rate,
+            "epochs": epochs,
+        }
+        path = self._settings.out / one.name / f"{epochs}_epochs_rate_{rate:g}" / f"seed_{seed}"
+        if path not in self._done:
+            self._done[path] = trials.run(trials.Trial(path, options), self._launch)
+        return self._done[path]
+
+    def _head(self, seed: int) -> runs.Run | None:
+        """The training of the new head alone that all methods start from."""
+        if not self._settings.warm_head:
+            return None
+        options = {
+            **self._shared(seed),
+            "method": "traditional_tl",
+            "weights": self._settings.weights,
+            "optimizer": "adam",
+            "schedule": "constant",
+            "learning_rate": self._settings.warm_head_rate,
+            "epochs": self._settings.warm_head,
+        }
+        trial = trials.Trial(self._settings.out / "heads" / f"seed_{seed}", options)
+        return trials.run(trial, self._launch)
+
+    def _shared(self, seed: int) -> dict[str, Any]:
+        """Options of every training."""
+        names = ("data", "model", "alpha", "input_size", "batch_size", "validation", "flip")
+        given = {name: getattr(self._settings, name) for name in names}
+        return {**given, "augment": self._settings.augment, "seed": seed}
+
+    def _profiled(self) -> Path | None:
+        """The timing profile for all trainings; they also run under its settings."""
+        settings = self._settings
+        needed = any(baselines.get(one.method).needs_profile for one in self._contenders)
+        # without a head trained before, the number of classes is not known here
+        if settings.profile is not None or not needed or self._heads[0] is None:
+            return settings.profile
+        path = settings.out / "profile.json"
+        if not path.is_file():
+            shared = {
+                name: getattr(settings, name)
+                for name in ("model", "alpha", "input_size", "batch_size", "optimizer")
+            }
+            words = [f"--{name.replace('_', '-')}={value}" for name, value in shared.items()]
+            classes = len(self._heads[0].result["class_names"])
+            print("Profiling this device ...", flush=True)
+            subprocess.run(
+                [sys.executable, str(_PROFILER), *words, f"--classes={classes}", f"--out={path}"]
+                + ["--as-is"],
+                stdout=subprocess.DEVNULL,
+                check=True,
+            )
+        return path
+
+
+def _mean(found: Sequence[runs.Run], key: str) -> float | None:
+    """Of a number in the results; None where one has none."""
+    values = [run.result[key] for run in found]
+    return None if None in values else float(np.mean(values))

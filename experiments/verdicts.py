@@ -1,0 +1,64 @@
+"""Means over seeds, their 95 % intervals, and verdicts in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+_CONFIDENCE = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean and half the width of its 95 % interval; None where one value tells no spread."""
+
+    mean: float
+    half_width: float | None
+
+    def __str__(self) -> str:
+        spread = "" if self.half_width is None else f" ± {100 * self.half_width:.1f}"
+        return f"{100 * self.mean:.1f}{spread}"
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Mean over seeds with Student's t interval.
+
+    Raises:
+        ValueError: no values.
+    """
+    if not len(values):
+        raise ValueError("There must be at least one value. Received: none.")
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Interval(mean, None)
+    error = float(np.std(values, ddof=1)) / np.sqrt(len(values))
+    return Interval(mean, float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)) * error)
+
+
+def difference(values: Sequence[float], reference: Sequence[float]) -> Interval:
+    """Mean difference to a reference, paired: both have one value for each of the same seeds.
+
+    Raises:
+        ValueError: another number of values.
+    """
+    if len(values) != len(reference):
+        raise ValueError(
+            f"What is compared must have the same seeds. Received: {len(values)} and "
+            f"{len(reference)} values."
+        )
+    return interval(np.subtract(values, reference))
+
+
+def verdict(found: Interval) -> str:
+    """What a difference of accuracies shows, in points: "better by 0.4 to 2.1 points" ..."""
+    if found.half_width is None:
+        return "one seed: nothing shown"
+    low = 100 * (found.mean - found.half_width)
+    high = 100 * (found.mean + found.half_width)
+    if low > 0:
+        return f"better by {low:.1f} to {high:.1f} points"
+    if high < 0:
+        return f"worse by {-high:.1f} to {-low:.1f} points"
+    return f"no difference shown ({low:+.1f} to {high:+.1f} points)"

@@ -1,0 +1,178 @@
+"""The comparison of methods on made-up trainings, and once on real ones."""
+
+from __future__ import annotations
+
+import json
+
+import compare
+import pytest
+import train
+import trials
+import verdicts
+
+from elastic_tf import runs
+
+METHODS = "full,traditional_tl,elastic@0.5"
+RATIO = {"full": 1.0, "traditional_tl": 0.4, "elastic": 0.5}
+BEST_RATE = {"full": 1e-5, "traditional_tl": 1e-3, "elastic": 1e-4}
+
+
+class Made:
+    """Writes runs instead of training; what fits best is the best rate and many epochs."""
+
+    def __init__(self):
+        self.trained = []
+
+    def __call__(self, arguments, log):
+        settings = train.completed(train.parse(train.Settings, "", arguments))
+        self.trained.append(settings)
+        run = runs.create(settings.out, settings)
+        ratio = RATIO[settings.method]
+        for epoch in range(settings.epochs):
+            tracing = 0.9 if epoch == 0 else 0.0
+            run.append_epoch(
+                {"steps": 100, "seconds": 3.0 * ratio + tracing, "overhead_seconds": tracing}
+            )
+        accuracy = 0.5 if settings.method == "traditional_tl" else 0.8
+        accuracy += 0.01 * settings.seed + 0.001 * settings.epochs
+        if settings.learning_rate != BEST_RATE[settings.method]:
+            accuracy -= 0.1
+        run.finish(
+            {
+                "accuracy": accuracy,
+                "validation_accuracy": accuracy - 0.05,
+                "achieved_ratio": ratio,
+                "overhead_share": 0.0,
+                "full_step_seconds": 0.02,
+                "training_seconds": settings.epochs * ratio * 3.0 + 0.9,
+                "flops_ratio": ratio,
+                "peak_memory_bytes": 1000,
+                "activation_bytes": 500,
+                "class_names": ["a", "b"],
+            }
+        )
+
+
+def compared(out, launch, *more):
+    (out / "profile").mkdir(parents=True, exist_ok=True)
+    options = ["--data", "digits", "--model", "digits_resnet", "--weights", "none"]
+    options += ["--methods", METHODS, "--rates", "1e-5,1e-4,1e-3", "--epochs", "4"]
+    options += ["--profile", str(out / "profile.json"), "--out", str(out), *more]
+    return compare.main(options, launch)
+
+
+def by_method(result, table):
+    return {row["method"]: row for row in result["tables"][table]}
+
+
+def test_each_method_gets_its_best_rate_from_the_same_trials(tmp_path):
+    launch = Made()
+    rows = by_method(compared(tmp_path, launch, "--equal", "epochs"), "equal_epochs")
+    assert {name: row["rate"] for name, row in rows.items()} == {
+        "full": 1e-5,
+        "traditional_tl": 1e-3,
+        "elastic@0.5": 1e-4,
+    }
+    assert [rows[name]["rate_at_edge"] for name in rows] == [True, True, False]
+    tried = [(one.method, one.learning_rate) for one in launch.trained[3:] if one.seed == 0]
+    assert len(tried) == len(set(tried)) == 3 * 3
+
+
+def test_all_start_from_the_same_head_of_their_seed(tmp_path):
+    launch = Made()
+    compared(tmp_path, launch)
+    heads = [one for one in launch.trained if "heads" in str(one.out)]
+    assert [one.seed for one in heads] == [0, 1, 2]
+    for one in launch.trained[3:]:
+        assert one.weights == str(tmp_path / "heads" / f"seed_{one.seed}" / "weights.h5")
+        assert one.warm_head == 0
+
+
+def test_equal_seconds_give_each_method_the_epochs_that_fit(tmp_path):
+    result = compared(tmp_path, Made())
+    rows = by_method(result, "equal_seconds")
+    assert {name: row["epochs"] for name, row in rows.items()} == {
+        "full": 2,
+        "traditional_tl": 5,
+        "elastic@0.5": 4,
+    }
+    # Steps, times the ratio, times the full step of all; tracing took 0.9 s where 100 full steps
+    # took 3 instead of 2.
+    assert rows["full"]["seconds"] == pytest.approx(200 * 0.02 + 0.6)
+    assert rows["elastic@0.5"]["seconds"] == pytest.approx(400 * 0.5 * 0.02 + 0.6)
+    assert rows["elastic@0.5"]["raw_seconds"] == pytest.approx(4 * 1.5 + 0.9)
+
+
+def test_verdicts_are_given_against_the_reference(tmp_path, capsys):
+    rows = by_method(compared(tmp_path, Made()), "equal_epochs")
+    assert rows["elastic@0.5"]["verdict"] == "(reference)"
+    assert rows["traditional_tl"]["verdict"] == "worse by 30.0 to 30.0 points"
+    assert "no difference shown" in rows["full"]["verdict"]
+    assert "81.4 ± 2.5" in capsys.readouterr().out
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    first = Made()
+    result = compared(tmp_path, first)
+    again = Made()
+    assert compared(tmp_path, again) == result
+    assert first.trained and not again.trained
+    assert json.loads((tmp_path / "comparison.json").read_text()) == result
+
+
+def test_a_rate_that_does_not_train_is_left_out(tmp_path):
+    made = Made()
+
+    def launch(arguments, log):
+        if "1e-05" in arguments and "full" in arguments:
+            raise trials.TrainingFailed("the loss is not finite")
+        made(arguments, log)
+
+    rows = by_method(compared(tmp_path, launch, "--equal", "epochs"), "equal_epochs")
+    assert rows["full"]["rate"] != 1e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [
+        (["--methods", "full,magic"], "traditional_tl.*Received: 'magic'"),
+        (["--methods", "full@0.5"], "'full' takes no rho. Received: 'full@0.5'"),
+        (["--methods", "elastic"], "takes a rho, as in elastic@0.5. Received: 'elastic'"),
+        (["--methods", "elastic@2"], "Received: rho=2"),
+        (["--methods", "full,full"], "different methods. Received: 'full,full'"),
+        (["--reference", "magic"], "full, traditional_tl, elastic@0.5. Received: 'magic'"),
+        (["--rates", "fast"], "Received: 'fast'"),
+        (["--validation", "0"], "`validation` must be in .0, 1.. Received: 0.0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, options, received):
+    with pytest.raises(ValueError, match=received):
+        compared(tmp_path, Made(), *options)
+
+
+def test_a_failed_training_says_what_it_printed(tmp_path):
+    trial = trials.Trial(tmp_path / "run", {"data": str(tmp_path / "nowhere"), "method": "full"})
+    with pytest.raises(trials.TrainingFailed, match="exit code 2(.|\n)*nowhere"):
+        trials.run(trial)
+
+
+@pytest.mark.parametrize(
+    ("values", "reference", "words"),
+    [
+        ([0.82, 0.83, 0.84], [0.80, 0.81, 0.82], "better by 2.0 to 2.0 points"),
+        ([0.70, 0.72, 0.71], [0.80, 0.81, 0.82], "worse by 7.5 to 12.5 points"),
+        ([0.80, 0.83, 0.81], [0.80, 0.81, 0.82], r"no difference shown (-3.5 to +4.1 points)"),
+        ([0.9], [0.1], "one seed: nothing shown"),
+    ],
+)
+def test_verdict_says_what_the_interval_of_the_paired_difference_shows(values, reference, words):
+    assert verdicts.verdict(verdicts.difference(values, reference)) == words
+
+
+def test_interval_is_students():
+    found = verdicts.interval([0.7, 0.8, 0.9])
+    assert found.mean == pytest.approx(0.8)
+    assert found.half_width == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-4)
+    assert str(found) == "80.0 ± 24.8"
+    with pytest.raises(ValueError, match="3 and 2 values"):
+        verdicts.difference([1, 2, 3], [1, 2])
