@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:
     from elastic_tf.timing import TimingProfile
@@ -29,22 +30,92 @@ def accuracy_over_seconds(
         curves: method -> (seconds of training so far, accuracy in [0, 1]) after each epoch.
         title: above the picture.
     """
+    percent = {name: (x, 100 * np.asarray(y)) for name, (x, y) in curves.items()}
+    return lines(percent, x="training time (s)", y="test accuracy (%)", title=title)
+
+
+def lines(
+    curves: Mapping[str, tuple[Sequence[float], Any]],
+    *,
+    x: str,
+    y: str,
+    title: str = "",
+    is_log: bool = False,
+    is_whole: bool = False,
+) -> Figure:
+    """Lines in one picture.
+
+    Args:
+        curves: label -> (values along x, values along y).
+        x: what stands along it, with its unit.
+        y: likewise.
+        title: above the picture.
+        is_log: whether x is logarithmic.
+        is_whole: whether x are whole numbers, as epochs are; otherwise x begins at 0.
+    """
     figure = _figure(7.0, 4.2)
     axes = figure.add_subplot()
-    for index, (name, (seconds, accuracy)) in enumerate(curves.items()):
+    for index, (name, values) in enumerate(curves.items()):
         style: dict[str, Any] = {
             "color": COLOURS[index % len(COLOURS)],
             "marker": _MARKERS[index % len(_MARKERS)],
+            # a second round of colours is told apart by its lines
+            "linestyle": ("-", "--", ":")[index // len(COLOURS) % 3],
             "markersize": 4.5,
             "linewidth": 1.8,
         }
-        axes.plot(seconds, 100 * np.asarray(accuracy), label=name, **style)
-    axes.set_xlabel("training time (s)")
-    axes.set_ylabel("test accuracy (%)")
-    axes.set_xlim(left=0)
+        axes.plot(*values, label=name, **style)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if is_log:
+        axes.set_xscale("log")
+    elif is_whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        axes.set_xlim(left=0)
     axes.grid(color=_GREY)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False)
+    axes.set_title(title, loc="left")
+    return figure
+
+
+def bars(
+    groups: Mapping[str, Mapping[str, float]],
+    *,
+    y: str,
+    title: str = "",
+    notes: Mapping[str, Mapping[str, str]] | None = None,
+) -> Figure:
+    """Groups of bars.
+
+    Args:
+        groups: group -> label of a bar -> its height; a label has one colour in all groups.
+        y: what stands along y, with its unit.
+        title: above the picture.
+        notes: what to write above a bar, like `groups`; None: the heights.
+    """
+    labels = list(dict.fromkeys(label for bars in groups.values() for label in bars))
+    figure = _figure(max(5.0, 1.5 + 0.55 * sum(len(bars) + 1 for bars in groups.values())), 4.2)
+    axes = figure.add_subplot()
+    place, ticks = 0.0, []
+    seen: set[str] = set()
+    for group, heights in groups.items():
+        ticks.append((place + (len(heights) - 1) / 2, group))
+        for label, height in heights.items():
+            colour = COLOURS[labels.index(label) % len(COLOURS)]
+            hatch = "" if labels.index(label) < len(COLOURS) else "//"
+            shown = {} if label in seen else {"label": label}
+            seen.add(label)
+            axes.bar(place, height, width=0.85, color=colour, hatch=hatch, **shown)
+            note = f"{height:.3g}" if notes is None else notes[group][label]
+            axes.annotate(note, (place, height), ha="center", va="bottom", fontsize=7)
+            place += 1
+        place += 1
+    axes.set_xticks([at for at, _ in ticks], [name for _, name in ticks])
+    axes.set_ylabel(y)
+    axes.margins(y=0.12)
+    figure.legend(frameon=False, loc="outside right upper", fontsize=8)
     axes.set_title(title, loc="left")
     return figure
 

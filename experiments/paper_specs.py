@@ -1,0 +1,228 @@
+"""The runs behind each figure and table of the paper, as data.
+
+Models and data sets go by the paper's names here; `paper_scales` says what stands for them at a
+scale. Runs that several figures need are the same run.
+
+Source: Huang et al., ElasticTrainer, MobiSys 2023, Figures 2 to 23, Tables 1 and 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+RESNET, VGG, MOBILENET_V2, VIT = "resnet50", "vgg16", "mobilenet_v2", "vit_b16"
+MODELS = (RESNET, VGG, MOBILENET_V2, VIT)
+CUB, PET, DOGS = "cub", "pet", "dogs"
+DATA = {CUB: "CUB-200", PET: "Oxford-IIIT Pet", DOGS: "Stanford Dogs"}
+LABELS = {
+    "full": "Full Training",
+    "traditional_tl": "Traditional TL",
+    "bn_bias": "BN+Bias",
+    "prunetrain": "PruneTrain",
+    "elastic": "ElasticTrainer",
+    "elastic_weight": "Weight",
+    "elastic_grad": "Grad.",
+    "last_k": "last tensors",
+    "offline_optimal": "Offline optimal",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """One training.
+
+    Attributes:
+        model: of `MODELS`.
+        data: of `DATA`.
+        method: of `baselines.NAMES`.
+        rho: of methods that keep to one.
+        epochs: None for the scale's own.
+        interval: epochs between two selections; None for the method's default.
+        probe_size: likewise.
+        is_beginning: the learning rate stays where it starts: only the first epochs are looked at.
+    """
+
+    model: str
+    data: str
+    method: str
+    rho: float | None = None
+    epochs: int | None = None
+    interval: int | None = None
+    probe_size: int | None = None
+    is_beginning: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its directory: equal for equal trainings."""
+        parts = [self.method]
+        for letter, value in (("@", self.rho), ("_e", self.epochs), ("_i", self.interval)):
+            parts += [] if value is None else [f"{letter}{value:g}"]
+        parts += [] if self.probe_size is None else [f"_p{self.probe_size}"]
+        return f"{self.data}/{self.model}/{''.join(parts)}{'_beginning' * self.is_beginning}"
+
+    @property
+    def label(self) -> str:
+        """In a legend."""
+        share = "" if self.rho is None else f", rho={self.rho:g}"
+        return LABELS[self.method] + share
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """One figure or table.
+
+    Attributes:
+        title: what it shows.
+        form: how it is drawn, a name in `figure_forms.FORMS`.
+        trainings: what it is drawn from.
+        measure: what it is drawn from, a name in `paper_measures.MEASURES`; None for trainings.
+        targets: accuracies, for tables of times to them.
+    """
+
+    title: str
+    form: str
+    trainings: tuple[Training, ...] = ()
+    measure: str | None = None
+    targets: tuple[float, ...] = ()
+
+
+def schemes(
+    model: str, data: str, rho: float, *, epochs: int | None = None
+) -> tuple[Training, ...]:
+    """ElasticTrainer and the four methods that the paper compares it with."""
+    methods = ("full", "traditional_tl", "bn_bias", "prunetrain")
+    others = (Training(model, data, method, epochs=epochs) for method in methods)
+    return (*others, Training(model, data, "elastic", rho, epochs=epochs))
+
+
+def metrics(data: str) -> tuple[Training, ...]:
+    """The metrics of importance."""
+    methods = ("elastic", "elastic_weight", "elastic_grad")
+    return tuple(Training(RESNET, data, method, 0.5) for method in methods)
+
+
+_FIRST = {"epochs": 3, "is_beginning": True}
+# 2(a): bottom layers as they fit into so much of the time; 2(b): an objective of 1.7x.
+_LAST_LAYERS = (
+    *(Training(RESNET, CUB, "last_k", rho, **_FIRST) for rho in (0.45, 0.5, 0.6, 0.8)),
+    Training(RESNET, CUB, "full", **_FIRST),
+)
+_SUBOPTIMAL = tuple(
+    Training(RESNET, CUB, method, rho, epochs=6, is_beginning=True)
+    for method, rho in (("offline_optimal", 0.59), ("last_k", 0.59), ("bn_bias", None))
+)
+_EVERY_EPOCH = tuple(
+    Training(model, data, "elastic", 0.5, interval=1)
+    for model in (RESNET, VGG)
+    for data in (CUB, PET)
+)
+_PROBES = tuple(
+    Training(RESNET, CUB, "elastic", 0.5, interval=1, probe_size=size) for size in (4, 8, 16, 32)
+)
+_RHOS = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)
+_BY_RHO = (*schemes(RESNET, CUB, 0.5)[:-1], *(Training(RESNET, CUB, "elastic", r) for r in _RHOS))
+# Small models get extra epochs until they converge (Sec. 8.3).
+_BY_MODEL = (
+    *schemes(RESNET, CUB, 0.4),
+    *schemes(VGG, CUB, 0.4),
+    *schemes(MOBILENET_V2, CUB, 0.4, epochs=24),
+    *schemes(VIT, CUB, 0.4),
+)
+
+
+def _over_time(
+    letters: str, measures: tuple[str, ...], data: tuple[str, ...]
+) -> dict[str, Picture]:
+    words = {"accuracy": "Testing accuracy", "loss": "Training loss"}
+    shown = [(measure, name) for measure in measures for name in data]
+    return {
+        letter: Picture(f"{words[m]} on {DATA[d]}", f"{m}_over_time", schemes(RESNET, d, 0.5))
+        for letter, (m, d) in zip(letters, shown)
+    }
+
+
+def _numbered(number: int, pictures: dict[str, Picture]) -> dict[str, Picture]:
+    return {f"{number}{letter}": picture for letter, picture in pictures.items()}
+
+
+_MEASURES = ("accuracy", "loss")
+_TIME_BY_RHO = Picture("Training time on CUB-200 by rho", "time_bars", _BY_RHO)
+_FLOPS_BY_RHO = Picture("Training FLOPs on CUB-200 by rho", "flops_bars", _BY_RHO)
+_ACCURACY_BY_MODEL = Picture("Accuracy of models on CUB-200", "model_accuracy", _BY_MODEL)
+_TIME_BY_MODEL = Picture("Training time of models on CUB-200", "model_time", _BY_MODEL)
+_MEMORY = Picture("Peak memory", "memory_bars", schemes(RESNET, CUB, 0.5))
+_ENERGY = Picture("Energy of a training", "energy_bars", schemes(RESNET, CUB, 0.5))
+
+
+def _selected(model: str, data: str, rho: float) -> Picture:
+    title = f"Selected tensors of {model} on {DATA[data]}, rho={rho:g}"
+    return Picture(title, "selection_map", (Training(model, data, "elastic", rho),))
+
+
+# The panels of a figure that shows two devices are the same runs on each of them.
+FIGURES: dict[str, Picture] = {
+    "2a": Picture("Progress of the first 3 epochs by bottom layers", "progress", _LAST_LAYERS),
+    "2b": Picture("Suboptimal choices of what to train", "accuracy_by_epoch", _SUBOPTIMAL),
+    "7a": Picture("Importance at other intervals", "similarity", _EVERY_EPOCH),
+    "7b": Picture("Importance from other batch sizes", "probe_sizes", _PROBES),
+    "13a": Picture("Subproblems of the solver", "subproblems", measure="solver"),
+    "13b": Picture("Time resolution of the solver", "resolutions", measure="solver"),
+    **_numbered(15, _over_time("abcdef", _MEASURES, (CUB, PET, DOGS))),
+    **_numbered(16, _over_time("abcd", _MEASURES, (CUB, PET))),
+    "17a": _TIME_BY_RHO,
+    "17b": _FLOPS_BY_RHO,
+    "17c": _TIME_BY_RHO,
+    "17d": _FLOPS_BY_RHO,
+    "18": Picture("FLOPs of every epoch on CUB-200", "flops_by_epoch", _BY_RHO),
+    "19a": _ACCURACY_BY_MODEL,
+    "19b": _TIME_BY_MODEL,
+    "19c": _ACCURACY_BY_MODEL,
+    "19d": _TIME_BY_MODEL,
+    "20a": Picture("Metrics of importance on CUB-200", "accuracy_by_epoch", metrics(CUB)),
+    "20b": Picture("Metrics of importance on Pet", "accuracy_by_epoch", metrics(PET)),
+    "21a": _selected(RESNET, CUB, 0.7),
+    "21b": _selected(RESNET, CUB, 0.5),
+    "21c": _selected(RESNET, PET, 0.7),
+    "21d": _selected(VGG, PET, 0.7),
+    "22a": _MEMORY,
+    "22b": _MEMORY,
+    "23a": _ENERGY,
+    "23b": _ENERGY,
+}
+TABLES: dict[str, Picture] = {
+    "1": Picture("Overhead of profiling every epoch", "profiling_table", measure="profiling"),
+    "2": Picture(
+        "Speedup against the best baseline by accuracy",
+        "speedup_table",
+        tuple(one for data in DATA for one in schemes(RESNET, data, 0.5)),
+    ),
+}
+# Table 2's own, for the paper's data sets.
+TARGETS = {CUB: (0.60, 0.64, 0.68), PET: (0.85, 0.87, 0.89), DOGS: (0.77, 0.78, 0.79)}
+
+
+def pictures(figure: str = "", table: str = "") -> dict[str, Picture]:
+    """Figures of a name, "15a" or all of "15", or a table; everything if neither is given.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if figure:
+        found = {
+            name: one for name, one in FIGURES.items() if figure in (name, name.rstrip("abcdef"))
+        }
+        if not found:
+            raise ValueError(
+                f"The paper's figures are {', '.join(FIGURES)}. Received: --figure {figure}."
+            )
+        return {f"figure {name}": one for name, one in found.items()}
+    if table:
+        if table not in TABLES:
+            raise ValueError(
+                f"The paper's tables are {', '.join(TABLES)}. Received: --table {table}."
+            )
+        return {f"table {table}": TABLES[table]}
+    return {
+        **{f"figure {name}": one for name, one in FIGURES.items()},
+        **{f"table {name}": one for name, one in TABLES.items()},
+    }
