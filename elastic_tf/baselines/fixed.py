@@ -68,7 +68,7 @@ def bias_tensors(model: ElasticMixin) -> np.ndarray:
     Returns:
         bool, shape (N,), forward order.
     """
-    return _among(
+    return is_among(
         model,
         (
             value
@@ -86,7 +86,7 @@ def scale_tensors(model: ElasticMixin) -> np.ndarray:
         bool, shape (N,), forward order.
     """
     layers = filter(_normalises, model._flatten_layers())
-    return _among(model, (vars(layer)["gamma"] for layer in layers))
+    return is_among(model, (vars(layer)["gamma"] for layer in layers))
 
 
 def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.ndarray:
@@ -124,8 +124,8 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
     return {"gamma", "beta"} <= vars(layer).keys()
 
 
-def _among(model: ElasticMixin, variables: Iterator[Any]) -> np.ndarray:
-    """True for the tensors of the model that are among `variables`."""
+def is_among(model: ElasticMixin, variables: Iterator[Any]) -> np.ndarray:
+    """True for the tensors of the model that are among `variables`; bool, shape (N,)."""
     chosen = {id(variable) for variable in variables if variable is not None}
     return np.array([id(tensor) in chosen for tensor in model.tensors])
 

@@ -1,0 +1,107 @@
+"""Layers of a frozen backbone that compute what Keras's do and keep less for the backward pass.
+
+Training a bias needs no activations by itself: the gradient passes a normalisation by stored
+statistics as a multiplication, and ReLU as a mask (Cai et al., TinyTL, NeurIPS 2020, Sec. 3). The
+gradients that TensorFlow 2.15 has for them keep a float for every number all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+L = tf.keras.layers
+
+_RELUS = {tf.nn.relu: None, tf.keras.activations.relu: None, tf.nn.relu6: 6.0}
+
+
+@tf.keras.saving.register_keras_serializable(package="elastic_tf")
+class StoredNormalization(tf.keras.layers.BatchNormalization):
+    """Batch normalisation by its stored statistics, in training too.
+
+    Keeps its input only where gamma is trained.
+    """
+
+    def call(self, inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:
+        """Bit for bit as `BatchNormalization` with `training=False`."""
+        del training, mask
+        mean, variance = tf.identity(self.moving_mean), tf.identity(self.moving_variance)
+        gamma = tf.ones_like(mean) if self.gamma is None else tf.identity(self.gamma)
+        beta = tf.zeros_like(mean) if self.beta is None else tf.identity(self.beta)
+
+        @tf.custom_gradient
+        def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+            y, _, _ = tf.compat.v1.nn.fused_batch_norm(
+                x, gamma, beta, mean, variance, epsilon=self.epsilon, is_training=False
+            )
+
+            def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                per_deviation = tf.math.rsqrt(variance + self.epsilon)
+                dx = dy * tf.cast(gamma * per_deviation, dy.dtype)
+                dy = tf.cast(dy, gamma.dtype)
+                axes = [0, 1, 2]
+                # pruned from the graph where gamma is not trained
+                deviations = (tf.cast(x, gamma.dtype) - mean) * per_deviation
+                return dx, tf.reduce_sum(dy * deviations, axes), tf.reduce_sum(dy, axes)
+
+            return y, gradient
+
+        return normalised(inputs, gamma, beta)
+
+
+@tf.keras.saving.register_keras_serializable(package="elastic_tf")
+class MaskedReLU(tf.keras.layers.Layer):
+    """ReLU that keeps one byte a number: whether it lies inside.
+
+    Args:
+        max_value: None or 6.
+    """
+
+    def __init__(self, max_value: float | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_value = max_value
+
+    def get_config(self) -> dict[str, Any]:
+        """What the layer is made from."""
+        return {**super().get_config(), "max_value": self.max_value}
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Bit for bit as `tf.nn.relu` or `tf.nn.relu6`."""
+
+        @tf.custom_gradient
+        def masked(x: tf.Tensor) -> Any:
+            if self.max_value is None:
+                y = tf.nn.relu(x)
+                inside = y > 0
+            else:
+                y = tf.nn.relu6(x)
+                inside = (y > 0) & (y < self.max_value)
+            return y, lambda dy: tf.where(inside, dy, tf.zeros_like(dy))
+
+        return masked(inputs)
+
+
+def in_place_of(layer: tf.keras.layers.Layer, *, is_stored: bool) -> tf.keras.layers.Layer:
+    """A new layer that computes the same, a sparing one if there is one for it.
+
+    Args:
+        layer: of a functional model.
+        is_stored: whether a batch normalisation uses its stored statistics in training.
+    """
+    config = layer.get_config()
+    if type(layer) is L.BatchNormalization and is_stored and layer.fused and _is_last(layer):
+        return StoredNormalization.from_config(config)
+    common = {"name": layer.name, "dtype": layer._dtype_policy, "trainable": layer.trainable}
+    if type(layer) is L.ReLU and layer.max_value in (None, 6.0):
+        if not (layer.negative_slope or layer.threshold):
+            bound = None if layer.max_value is None else 6.0
+            return MaskedReLU(bound, **common)
+    if type(layer) is L.Activation and layer.activation in _RELUS:
+        return MaskedReLU(_RELUS[layer.activation], **common)
+    return type(layer).from_config(config)
+
+
+def _is_last(layer: tf.keras.layers.Layer) -> bool:
+    """Whether it normalises the last axis of images."""
+    return list(layer.axis) == [3]
