@@ -105,9 +105,9 @@ def bars(
         for label, height in heights.items():
             colour = COLOURS[labels.index(label) % len(COLOURS)]
             hatch = "" if labels.index(label) < len(COLOURS) else "//"
-            shown = {} if label in seen else {"label": label}
+            shown = "" if label in seen else label  # once in the legend
             seen.add(label)
-            axes.bar(place, height, width=0.85, color=colour, hatch=hatch, **shown)
+            axes.bar(place, height, width=0.85, color=colour, hatch=hatch, label=shown)
             note = f"{height:.3g}" if notes is None else notes[group][label]
             axes.annotate(note, (place, height), ha="center", va="bottom", fontsize=7)
             place += 1

@@ -87,6 +87,8 @@ class Contest:
         for one, (rate, _) in plan.items():
             once, each = mean[one.name]
             fitting = max(1, int((allowed - once) / each))
+            if one.name == self._settings.reference:
+                fitting = self._settings.epochs
             if self._settings.tune_again:
                 rate = self._best_rate(one, fitting)
             longer[one] = (rate, fitting)
