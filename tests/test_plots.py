@@ -20,6 +20,24 @@ def test_accuracy_over_seconds_draws_a_line_for_each_method():
     assert axes.get_ylabel() == "test accuracy (%)"
 
 
+def test_lines_name_what_they_show():
+    curves = {"one": ([1, 10], [2.0, 3.0]), "two": ([1, 10], [4.0, 5.0])}
+    (axes,) = plots.lines(curves, x="ticks", y="time (s)", is_log=True).axes
+    assert labels(axes) == ["one", "two"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("ticks", "time (s)")
+    assert axes.get_xscale() == "log"
+
+
+def test_bars_of_one_label_have_one_colour_and_one_place_in_the_legend():
+    figure = plots.bars({"a": {"x": 1.0, "y": 2.0}, "b": {"y": 3.0}}, y="time (s)")
+    (axes,) = figure.axes
+    assert [bar.get_height() for bar in axes.patches] == [1.0, 2.0, 3.0]
+    colours = [bar.get_facecolor() for bar in axes.patches]
+    assert colours[1] == colours[2] != colours[0]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["x", "y"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["a", "b"]
+
+
 def test_selection_map_shows_tensors_down_and_epochs_across():
     masks = [np.array([True, False, False]), np.array([False, False, True])]
     (axes,) = plots.selection_map(masks, names=["a", "b", "c"]).axes
