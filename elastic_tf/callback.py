@@ -65,7 +65,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         deadline: seconds that the whole `fit` may take, everything included; instead of `rho`.
         control: part of the training time that keeping the ratio may cost: tracing and timing full
             steps, tracing anew between two selections. A training too short to afford it goes on
-            uncontrolled, and so does one with 0.
+            uncontrolled, and so does one with 0. A deadline needs no full step.
         band: relative distance from `rho` within which the achieved ratio counts as kept.
         reprofile_every: epochs after which the device is profiled again, for devices that throttle;
             None never does (Sec. 5.4). Takes about five steps; `profiles` holds the results.
@@ -239,7 +239,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         if logs is not None:
             logs["rho"] = record.rho
             logs["predicted_ratio"] = record.predicted_ratio
-            if self.control:
+            if self.control and self.deadline is None:
                 achieved = record.achieved_ratio
                 logs["achieved_ratio"] = float("nan") if achieved is None else achieved
         if self._board is not None:

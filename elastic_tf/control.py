@@ -18,7 +18,8 @@ _MICROSECONDS = 1e6  # in a second
 _TRACE = 2.0  # tracing a full step / tracing the selected one, at a guess
 _SETTLED = 15  # calls under a selection before it is judged
 _AT_MOST = 0.2  # of the time left for a selection
-_PAID_OFF = 3.0  # times the seconds of its tracing, likewise: else tracing is all there is
+_PAID_OFF = 10.0  # times the seconds of its tracing, likewise: else tracing is all there is
+_APART = 0.1  # difference of two ratios from which a line through their times is believed
 _LIGHT = 0.9  # of the selection's step time: a light step takes less, or none is worth it
 
 
@@ -55,7 +56,8 @@ class Control:
         self.pace = Pace(clock, epochs=epochs, steps=steps, already=already)
         self.ratio = RatioControl(band=band, doubt=doubt)
         self.timer = StepTimer(model, clock)
-        self.share = share
+        # what follows from a deadline needs no full step: steps of two masks are measured
+        self.share = share if deadline is None else 0.0
         self.deadline = deadline
         self.reserve = 0.0  # seconds that the end of the training takes
         self.light = LightSteps()
@@ -75,10 +77,10 @@ class Control:
 
     def selected(self, record: SelectionRecord, *, changed: bool) -> None:
         """A selection was made; `changed`: its mask is another one."""
-        fixed = self._fixed_seconds
+        line = self._line
         self.ratio.selected(record.predicted_ratio)
         if changed:
-            self.pace.selected(self.ratio.thought, fixed)
+            self.pace.selected(self.ratio.thought, line[1] if line else 0.0)
         self._mask = record.mask
         self._is_traced = False
         self._since = 0
@@ -158,10 +160,10 @@ class Control:
             mask: of a light step.
             ratio: its step time / full step time, as predicted.
         """
-        share = ratio / self.ratio.thought
+        whole = self.ratio.thought
         accumulates = self.model._elastic.accumulation is not None
-        worth = share < _LIGHT and not accumulates and not np.array_equal(mask, self._mask)
-        self.light.offer(mask if worth else None, share)
+        worth = ratio < _LIGHT * whole and not accumulates and not np.array_equal(mask, self._mask)
+        self.light.offer(mask if worth else None, ratio, whole)
 
     def take_turns(self, *, other_seconds: float) -> None:
         """Let the next call make light steps if the deadline asks for some.
@@ -193,12 +195,25 @@ class Control:
         )
 
     @property
-    def _fixed_seconds(self) -> float:
-        """Of a step that no mask changes: waiting for data, other callbacks."""
-        whole, step = self.pace.step_seconds, self.ratio.step_microseconds
-        if whole is None or step is None:
-            return 0.0
-        return max(whole - step / _MICROSECONDS, 0.0)
+    def _line(self) -> tuple[float, float] | None:
+        """Seconds of a full step, and seconds of every step that no mask changes; None if unknown.
+
+        The fixed part is waiting for data and what other callbacks do. The line goes through the
+        steps of the selection and the light ones, if they are measured and differ enough; else what
+        was timed apart from the steps is fixed.
+        """
+        whole, ratio = self.pace.step_seconds, self.ratio.thought
+        if whole is None:
+            return None
+        light, apart = self.light, ratio - self.light.ratio
+        if light.is_known and apart > _APART:
+            full = max(whole - light.seconds(whole), 0.0) / apart
+            fixed = whole - ratio * full
+            if full > 0.0 and 0.0 <= fixed:
+                return full, fixed
+        step = self.ratio.step_microseconds
+        fixed = 0.0 if step is None else max(whole - step / _MICROSECONDS, 0.0)
+        return (whole - fixed) / ratio, fixed
 
     def retraced(self) -> float:
         """Seconds that tracing the present selection took; 0 if it was traced before."""
@@ -215,10 +230,7 @@ class Control:
             smallest: smallest feasible rho.
             other_seconds: what the selections, this one's tracing too, will take.
         """
-        full, fixed = t_full / _MICROSECONDS, self._fixed_seconds
-        whole = self.pace.step_seconds
-        if whole is not None:
-            full = (whole - fixed) / self.ratio.thought
+        full, fixed = self._line or (t_full / _MICROSECONDS, 0.0)
         rho = deadline.rho(
             self.pace,
             full_seconds=full,

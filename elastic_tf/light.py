@@ -11,6 +11,7 @@ from collections import deque
 
 import numpy as np
 
+_KNOWN = 10  # light calls from which their time is believed
 _RECENT = 60  # light calls that tell how long the next ones will take
 _RUN = 4.0  # light steps in a row, at least: those after a change of mask are slower
 _STRAY = 3.0  # times the median: more is not believed to come again
@@ -23,33 +24,41 @@ class LightSteps:
         mask: trained in a light step; None: there is none that is cheaper.
         is_on: whether the next step is a light one.
         made: light steps since the selection.
+        ratio: predicted step time / full step time of a light step.
     """
 
     def __init__(self) -> None:
         self.mask: np.ndarray | None = None
         self.is_on = False
         self.made = 0
-        self._ratio = 1.0
+        self.ratio = 1.0
+        self._heavy_ratio = 1.0
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         self._owed = 0.0
 
-    def offer(self, mask: np.ndarray | None, ratio: float) -> None:
+    def offer(self, mask: np.ndarray | None, ratio: float, heavy_ratio: float) -> None:
         """After a selection.
 
         Args:
-            mask: the cheapest one.
-            ratio: its step time / step time of the selection, as predicted.
+            mask: the cheapest one; None: there is none, or the selection is hardly dearer.
+            ratio: its step time / full step time, as predicted.
+            heavy_ratio: that of the selection.
         """
         known = self.mask is not None and mask is not None and np.array_equal(mask, self.mask)
         if not known:
             self._seconds.clear()
-        self.mask, self._ratio = mask, ratio
+        self.mask, self.ratio, self._heavy_ratio = mask, ratio, heavy_ratio
         self.made, self._owed, self.is_on = 0, 0.0, False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough of them are measured."""
+        return len(self._seconds) >= _KNOWN
 
     def seconds(self, heavy: float) -> float:
         """Of a light step; `heavy`: seconds of one of the selection."""
         if not self._seconds:
-            return self._ratio * heavy
+            return self.ratio / self._heavy_ratio * heavy
         most = _STRAY * statistics.median(self._seconds)
         return statistics.fmean(min(seconds, most) for seconds in self._seconds)
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 _LONGEST, _SHORTEST = 400, 30  # calls that tell how long the next ones will take
 _OWN = 20  # calls under a mask that tell it without those before
 _OF_THE_REST = 8  # in between, one for so many that are still to come
+_ENDINGS = 5  # ends of epochs that tell of the next ones
+_SLOWER = 2.0  # times: a greater change of the speed since then is not believed
 _STRAY = 3.0  # times the median: more is not believed to come again
 
 
@@ -187,4 +189,7 @@ class Pace:
         """The endings seen, as long as they would take at the present speed."""
         now = self._speed
         known = self._endings[1:] or self._endings  # the first validation is traced
-        return [s * (now / then if then and now else 1.0) for s, then in known] or [0.0]
+        return [
+            seconds * (min(max(now / then, 1.0 / _SLOWER), _SLOWER) if then and now else 1.0)
+            for seconds, then in known[-_ENDINGS:]
+        ] or [0.0]

@@ -10,7 +10,7 @@ from elastic_tf.light import LightSteps
 
 def offered() -> LightSteps:
     steps = LightSteps()
-    steps.offer(np.array([False, True]), 0.5)
+    steps.offer(np.array([False, True]), 0.4, 0.8)
     return steps
 
 
@@ -38,14 +38,18 @@ def test_seconds_are_predicted_until_they_are_measured() -> None:
         steps.step(seconds, 1, traced=False)
     assert steps.seconds(2.0) == pytest.approx((3 * 1.2 + 3 * 1.2) / 4)  # a stray one is not 12
     assert steps.made == 5
+    assert not steps.is_known
+    for _ in range(6):
+        steps.step(1.2, 1, traced=False)
+    assert steps.is_known
 
 
 def test_the_same_mask_offered_again_keeps_what_is_known() -> None:
     steps = offered()
     steps.step(1.4, 1, traced=False)
-    steps.offer(np.array([False, True]), 0.4)
+    steps.offer(np.array([False, True]), 0.4, 0.9)
     assert (steps.seconds(2.0), steps.made) == (1.4, 0)
-    steps.offer(np.array([True, False]), 0.4)
+    steps.offer(np.array([True, False]), 0.4, 1.0)
     assert steps.seconds(2.0) == pytest.approx(0.8)
-    steps.offer(None, 1.0)
+    steps.offer(None, 1.0, 1.0)
     assert steps.mask is None
