@@ -64,8 +64,9 @@ def test_kernels_and_scales_of_the_backbone_are_frozen_and_the_rest_learns():
         *(f"{name}_bn/beta:0" for name in ("stem", "in", "out", "depthwise", "pointwise")),
         *("in/bias:0", "out/bias:0", "head/kernel:0", "head/bias:0"),
     }
-    # two groups, scale and shift, 1x1, scale
-    assert sum("lite" in name for name in names) == 2 * 6
+    # a kernel for each group, scale and shift, 1x1, scale
+    inside = sum(len(module.grouped) + 4 for module in modules(model))
+    assert sum("lite" in name for name in names) == inside
 
 
 def test_the_given_model_does_not_learn():
@@ -117,7 +118,7 @@ def test_layers_called_twice_and_several_inputs_survive():
     model = tf.keras.Model([one, two], [L.Dense(2)(z), z])
     adapted = with_lite_residuals(model)
     assert len(modules(adapted)) == 1
-    assert len(adapted.weights) == len(model.weights) + 6
+    assert len(adapted.weights) == len(model.weights) + len(modules(adapted)[0].weights)
     rng = np.random.default_rng(0)
     images = [rng.normal(size=(2, 8, 8, 2)).astype(np.float32) for _ in range(2)]
     for before, after in zip(model(images), adapted(images)):
@@ -129,7 +130,8 @@ def test_frozen_layers_stay_frozen():
     model.get_layer("in").trainable = False
     adapted = with_lite_residuals(model)
     assert not adapted.get_layer("in").trainable
-    assert len(adapted.trainable_weights) == len(model.trainable_weights) + 12
+    inside = sum(len(module.trainable_weights) for module in modules(adapted))
+    assert len(adapted.trainable_weights) == len(model.trainable_weights) + inside
 
 
 @pytest.mark.parametrize(
@@ -175,15 +177,24 @@ def test_a_module_must_know_the_size():
         LiteResidual().build([tf.TensorShape([None, None, None, 4])] * 2)
 
 
-def test_a_module_is_no_dearer_than_its_block():
-    # 1x1 of 64 channels to 64: the grouped convolution has a quarter of the pixels
+def test_a_module_is_lighter_than_its_block():
+    # the grouped convolution has a quarter of the pixels
     inputs = L.Input((32, 32, 64))
     x = L.DepthwiseConv2D(3, padding="same")(inputs)
     x = L.GlobalAveragePooling2D()(L.Conv2D(64, 1)(x))
     (module,) = modules(with_lite_residuals(tf.keras.Model(inputs, L.Dense(2)(x))))
-    # for each pixel 9 * 64 + 64 * 64 = 4672 against 25 * 64 * 64 / 4 / 4 = 6400 for 5x5 in four
-    # groups, 9 * 64 * 64 / 2 / 4 = 4608 for 3x3 in two
-    assert (module.grouped[0].kernel_size, len(module.grouped)) == ((3, 3), 2)
+    # half of 9 * 64 + 64 * 64 is 2336 for each pixel; 5x5 in eight groups 25 * 64 * 64 / 8 / 4 is
+    # 3200, 3x3 in two groups 4608, in four 2304
+    assert (module.grouped[0].kernel_size, len(module.grouped)) == ((3, 3), 4)
+
+
+def test_inverted_residuals_get_the_modules_of_the_source():
+    inputs = L.Input((32, 32, 24))
+    x = L.DepthwiseConv2D(3, padding="same")(L.Conv2D(144, 1)(inputs))
+    x = L.GlobalAveragePooling2D()(L.Add()([inputs, L.Conv2D(24, 1)(x)]))
+    (module,) = modules(with_lite_residuals(tf.keras.Model(inputs, L.Dense(2)(x))))
+    assert [layer.kernel.shape for layer in module.grouped] == [(5, 5, 12, 12)] * 2
+    assert module.pointwise.kernel.shape == (1, 1, 24, 24)
 
 
 def test_a_module_is_as_narrow_as_the_bottleneck():

@@ -123,9 +123,10 @@ def fitting(block: Block, *, kernel_size: int, groups: int, **options: Any) -> L
     """A module for one block.
 
     It is as wide as the block's input, at most as the block's narrowest convolution: the source's
-    backbones are narrow between their blocks, a bottleneck is narrow inside. And it is not dearer
-    than the block: where the grouped convolution would take more operations, there are twice as
-    many groups or the kernel is the next smaller one.
+    backbones are narrow between their blocks, a bottleneck is narrow inside. And it is lighter than
+    the block: where the grouped convolution would take more than half of the block's operations,
+    there are more groups, up to four times as many, or the kernel is the next smaller one. The
+    source's inverted residuals come out as they are there: 5x5 in two groups.
 
     Args:
         block: where the module goes.
@@ -137,9 +138,9 @@ def fitting(block: Block, *, kernel_size: int, groups: int, **options: Any) -> L
     narrowest = min(channels, block.width)
     pixels = math.prod(-(-(size or 0) // _POOL) for size in shape[1:3])
     for kernel in range(kernel_size, 0, -2):
-        for count in (groups, 2 * groups):
+        for count in (groups, 2 * groups, 4 * groups):
             operations = pixels * kernel**2 * channels * narrowest // count
-            if operations <= block.operations:
+            if operations <= block.operations // 2:
                 return LiteResidual(narrowest, kernel_size=kernel, groups=count, **options)
     return LiteResidual(narrowest, kernel_size=1, groups=groups, **options)
 
