@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from elastic_tf.baselines import fixed, policies, tinytl
+from elastic_tf.baselines import fixed, policies, prunetrain, tinytl
 from elastic_tf.baselines.method import Method, Task
 
 __all__ = ["METHODS", "NAMES", "Method", "Task", "get"]
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (*fixed.METHODS, *tinytl.METHODS, *policies.METHODS)
+    method.name: method
+    for method in (*fixed.METHODS, *tinytl.METHODS, *prunetrain.METHODS, *policies.METHODS)
 }
 NAMES = tuple(METHODS)
 

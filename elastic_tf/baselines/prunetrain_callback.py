@@ -52,6 +52,8 @@ class PruneTrainCallback(tf.keras.callbacks.Callback):
     the optimizer. Under SGD it is the learning rate times the coefficient at each step, which takes
     many steps at the low rates of fine-tuning; Adam divides by the size of the gradients and
     shrinks groups that the loss does not hold against it by up to the learning rate.
+    Around zero a group swings by about what a step moves it, so that it falls below the threshold
+    only when the learning rate has become small: a rate that decays removes far more.
 
     Weights that another callback keeps over a rebuild (`EarlyStopping(restore_best_weights=True)`)
     no longer fit the model.
