@@ -11,13 +11,11 @@ from test_baselines import CLASSES, arrays, data, network
 
 from elastic_tf import zoo
 from elastic_tf.activations import activation_bytes
-from elastic_tf.baselines import get, sparing
+from elastic_tf.baselines import get
 from elastic_tf.baselines.lite_residual import LiteResidual
 from elastic_tf.baselines.method import Task
 from elastic_tf.baselines.tinytl import tinytl_tensors, with_lite_residuals
 from elastic_tf.model import ElasticModel
-
-FLOAT, BOOL = 4, 1  # bytes
 
 
 def modules(model: tf.keras.Model) -> list[LiteResidual]:
@@ -134,114 +132,6 @@ def test_frozen_layers_stay_frozen():
     assert len(adapted.trainable_weights) == len(model.trainable_weights) + inside
 
 
-@pytest.mark.parametrize(
-    ("block_input", "block_output", "kernel"),
-    [
-        ((8, 8, 4), (8, 8, 6), 3),  # pooled to 4: the largest odd kernel inside is 3
-        ((16, 16, 4), (8, 8, 6), 5),
-        ((7, 7, 4), (4, 4, 6), 3),
-        ((5, 9, 3), (5, 9, 3), 1),
-        ((3, 3, 4), (3, 3, 4), 1),  # pooled to a point
-        ((1, 1, 4), (1, 1, 4), 1),
-        ((12, 12, 4), (4, 4, 4), 5),
-    ],
-)
-def test_a_module_fits_blocks_of_any_size_and_adds_nothing_at_first(
-    block_input, block_output, kernel
-):
-    rng = np.random.default_rng(0)
-    x, y = (rng.normal(size=(2, *shape)).astype("float32") for shape in (block_input, block_output))
-    module = LiteResidual()
-    np.testing.assert_array_equal(module([x, y]), y)
-    assert module.grouped[0].kernel_size == (kernel, kernel)
-    assert len(module.grouped) == (1 if block_input[-1] % 2 else 2)
-    module.last_norm.gamma.assign(tf.ones_like(module.last_norm.gamma))
-    assert module([x, y]).shape == y.shape
-    assert module.last_norm.beta is None
-
-
-def test_the_groups_do_not_see_each_other():
-    module = LiteResidual(kernel_size=3)
-    x = np.random.default_rng(0).normal(size=(1, 8, 8, 4)).astype("float32")
-    module([x, x])
-    first, second = (layer(part) for layer, part in zip(module.grouped, np.split(x, 2, axis=-1)))
-    kernel = np.zeros((3, 3, 4, 4), np.float32)
-    kernel[:, :, :2, :2] = module.grouped[0].kernel
-    kernel[:, :, 2:, 2:] = module.grouped[1].kernel
-    whole = tf.nn.conv2d(x, kernel, 1, "SAME")
-    np.testing.assert_allclose(tf.concat([first, second], -1), whole, rtol=1e-4, atol=1e-5)
-
-
-def test_a_module_must_know_the_size():
-    with pytest.raises(ValueError, match=r"size.*Received: shapes \(None, None, None, 4\)"):
-        LiteResidual().build([tf.TensorShape([None, None, None, 4])] * 2)
-
-
-def test_a_module_is_lighter_than_its_block():
-    # the grouped convolution has a quarter of the pixels
-    inputs = L.Input((32, 32, 64))
-    x = L.DepthwiseConv2D(3, padding="same")(inputs)
-    x = L.GlobalAveragePooling2D()(L.Conv2D(64, 1)(x))
-    (module,) = modules(with_lite_residuals(tf.keras.Model(inputs, L.Dense(2)(x))))
-    # half of 9 * 64 + 64 * 64 is 2336 for each pixel; 5x5 in eight groups 25 * 64 * 64 / 8 / 4 is
-    # 3200, 3x3 in two groups 4608, in four 2304
-    assert (module.grouped[0].kernel_size, len(module.grouped)) == ((3, 3), 4)
-
-
-def test_inverted_residuals_get_the_modules_of_the_source():
-    inputs = L.Input((32, 32, 24))
-    x = L.DepthwiseConv2D(3, padding="same")(L.Conv2D(144, 1)(inputs))
-    x = L.GlobalAveragePooling2D()(L.Add()([inputs, L.Conv2D(24, 1)(x)]))
-    (module,) = modules(with_lite_residuals(tf.keras.Model(inputs, L.Dense(2)(x))))
-    assert [layer.kernel.shape for layer in module.grouped] == [(5, 5, 12, 12)] * 2
-    assert module.pointwise.kernel.shape == (1, 1, 24, 24)
-
-
-def test_a_module_is_as_narrow_as_the_bottleneck():
-    inputs = L.Input((16, 16, 32))
-    x = L.Conv2D(8, 3, padding="same")(L.Conv2D(8, 1)(inputs))
-    x = L.Add()([inputs, L.Conv2D(32, 1)(x)])
-    model = tf.keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
-    (module,) = modules(with_lite_residuals(model))
-    assert module.pointwise.kernel.shape == (1, 1, 8, 32)
-
-
-def gradients(layer: L.Layer, x: tf.Tensor, **options) -> list[np.ndarray]:
-    """The result, and the gradients of a weighted sum of it."""
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = layer(x, **options)
-        weights = np.arange(y.shape.num_elements(), dtype=np.float32).reshape(y.shape)
-        weighted = tf.reduce_sum(tf.where(tf.math.is_finite(y), y, 0.0) * weights)
-    return [y, *tape.gradient(weighted, [x, *layer.trainable_weights])]
-
-
-@pytest.mark.parametrize("options", [{}, {"scale": False}, {"center": False}, {"epsilon": 1e-7}])
-def test_stored_normalisation_is_batch_normalisation_at_inference(options):
-    x = tf.random.stateless_normal((2, 3, 3, 4), [0, 1])
-    layers = [L.BatchNormalization(**options), sparing.StoredNormalization(**options)]
-    rng = np.random.default_rng(0)
-    for layer in layers:
-        layer.build(x.shape)
-    layers[0].set_weights([rng.uniform(0.5, 2, w.shape) for w in layers[0].get_weights()])
-    layers[1].set_weights(layers[0].get_weights())
-    usual = gradients(layers[0], x, training=False)
-    for training in (False, True):
-        found = gradients(layers[1], x, training=training)
-        np.testing.assert_array_equal(found[0], usual[0])
-        for one, other in zip(found, usual):
-            np.testing.assert_allclose(one, other, rtol=1e-4)
-
-
-@pytest.mark.parametrize("bound", [None, 6.0])
-def test_masked_relu_is_relu(bound):
-    numbers = [-2.0, -0.0, 0.0, 1.0, 6.0, 7.0, np.inf, -np.inf, np.nan]
-    x = tf.reshape(tf.constant(numbers), (1, 1, 1, -1))
-    usual = gradients(L.ReLU(bound), x)
-    for one, other in zip(gradients(sparing.MaskedReLU(bound), x), usual):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_half_precision_is_kept():
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     try:
@@ -253,35 +143,6 @@ def test_half_precision_is_kept():
     np.testing.assert_array_equal(adapted(x), model(x))
     assert {module.compute_dtype for module in modules(adapted)} == {"float16"}
     assert adapted.get_layer("block_relu").compute_dtype == "float16"
-
-
-def test_other_layers_are_not_replaced():
-    layers = [L.ReLU(negative_slope=0.1), L.ReLU(threshold=1.0), L.ReLU(3.0), L.PReLU()]
-    layers += [L.Activation("tanh"), L.BatchNormalization(axis=1), L.Dense(3)]
-    for layer in layers:
-        layer.build((None, 4, 4, 3))
-        assert type(sparing.in_place_of(layer, is_stored=True)) is type(layer)
-    assert type(sparing.in_place_of(L.Activation("relu"), is_stored=True)) is sparing.MaskedReLU
-
-
-def test_a_frozen_backbone_keeps_one_byte_for_each_relu():
-    inputs = L.Input((8, 8, 3))
-    x = L.BatchNormalization(name="bn1")(L.Conv2D(4, 1, name="conv1")(inputs), training=False)
-    x = L.ReLU(6.0)(x)
-    x = L.BatchNormalization(name="bn2")(L.Conv2D(5, 1, name="conv2")(x), training=False)
-    x = L.GlobalAveragePooling2D()(L.ReLU()(x))
-    model = tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(x))
-    same = tf.keras.models.clone_model(
-        model, clone_function=lambda layer: sparing.in_place_of(layer, is_stored=True)
-    )
-    batch = np.ones((2, 8, 8, 3), np.float32), np.zeros(2)
-    usual, less = compiled(model), compiled(same)
-    mask = np.array([not tensor.name.endswith(("kernel:0", "gamma:0")) for tensor in less.tensors])
-    loss = FLOAT * 2 * CLASSES
-    pixels = 2 * 8 * 8
-    # usually the input of both normalisations and the result of both activations
-    assert activation_bytes(usual, batch, mask) == loss + FLOAT * pixels * (4 + 4 + 5 + 5)
-    assert activation_bytes(less, batch, mask) == loss + BOOL * pixels * (4 + 5)
 
 
 def test_modules_keep_what_they_learn_from_at_half_the_resolution():
