@@ -143,7 +143,7 @@ class Pace:
     @property
     def ending(self) -> float:
         """Seconds from the last step of an epoch to the next epoch; 0 before one was seen."""
-        return statistics.median(self._endings_now)
+        return statistics.median_low(self._endings_now)  # one stall is no rule
 
     @property
     def longest_ending(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import augmentation
+
+_WORKERS = max(os.cpu_count() or 1, 2)  # images decoded at a time
+_AHEAD = 4  # batches made in advance
 
 Load = Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
 
@@ -108,14 +112,14 @@ def batched(
     def training(order_seed: int) -> tf.data.Dataset:
         batches = _training(train, batch_size, order_seed, flip)
         if one_hot:
-            batches = batches.map(shares, tf.data.AUTOTUNE)
-        return augmentation.augmented(batches, augment, seed=order_seed).prefetch(tf.data.AUTOTUNE)
+            batches = batches.map(shares)
+        return _ahead(augmentation.augmented(batches, augment, seed=order_seed))
 
     def in_order(source: Source) -> tf.data.Dataset:
         batches = _batches(source.examples, source.load, batch_size, drop_remainder=False)
         if one_hot:
-            batches = batches.map(shares, tf.data.AUTOTUNE)
-        return batches.prefetch(tf.data.AUTOTUNE)
+            batches = batches.map(shares)
+        return _ahead(batches)
 
     def shares(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return x, tf.one_hot(y, len(class_names))
@@ -156,10 +160,21 @@ def _batches(
 ) -> tf.data.Dataset:
     """What `load` makes of every element of `order`, in batches of float32."""
     return (
-        order.map(load, tf.data.AUTOTUNE)
+        order.map(load, _WORKERS)
         .batch(batch_size, drop_remainder=drop_remainder)
         .map(lambda x, y: (tf.cast(x, tf.float32), y))
     )
+
+
+def _ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """The batches, some of them made in advance.
+
+    Without tf.data's tuning: its thread sleeps up to a minute, and TensorFlow 2.15 sometimes waits
+    for it at the end of an epoch (9.5 s in trainings of a minute).
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return batches.prefetch(_AHEAD).with_options(options)
 
 
 def check_positive(name: str, value: int) -> None:
