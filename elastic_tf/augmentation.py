@@ -50,6 +50,9 @@ def augmented(batches: tf.data.Dataset, names: Sequence[str], *, seed: int) -> t
         names: of `NAMES`; applied in its order, each at most once.
         seed: of the draws.
 
+    CutMix of KerasCV 0.9 counts a cut as a whole in the label, also where it reaches over the edge
+    of the image.
+
     Sources: Yun et al., CutMix, ICCV 2019; Zhang et al., mixup, ICLR 2018; Cubuk et al.,
     RandAugment, NeurIPS 2020.
     """

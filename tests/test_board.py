@@ -71,8 +71,8 @@ def test_table_has_a_line_for_each_selection():
     assert (
         lines[0].split()
         == (
-            "epoch step because of tensors rho asked predicted achieved similarity importance s "
-            "solver s tracing s"
+            "epoch step because of tensors rho asked predicted achieved light steps similarity "
+            "importance s solver s tracing s"
         ).split()
     )
     trained = record().mask.sum()

@@ -169,7 +169,7 @@ def test_what_is_no_graph_of_layers_is_refused():
     class Subclassed(tf.keras.Model):
         pass
 
-    with pytest.raises(TypeError, match="Received: 'subclassed' of class Subclassed"):
+    with pytest.raises(TypeError, match=r"Received: 'subclassed\w*' of class Subclassed"):
         with_lite_residuals(Subclassed())
     with pytest.raises(TypeError, match="Received: 3 of type int"):
         with_lite_residuals(3)
