@@ -17,7 +17,6 @@ from elastic_tf.step_timer import FullStep, StepTimer
 _MICROSECONDS = 1e6  # in a second
 _TRACE = 2.0  # tracing a full step / tracing the selected one, at a guess
 _SETTLED = 15  # calls under a selection before it is judged
-_AT_MOST = 0.2  # of the time left for a selection
 _PAID_OFF = 10.0  # times the seconds of its tracing, likewise: else tracing is all there is
 _APART = 0.1  # difference of two ratios from which a line through their times is believed
 _LIGHT = 0.9  # of the selection's step time: a light step takes less, or none is worth it
@@ -243,12 +242,6 @@ class Control:
     def is_over(self) -> bool:
         """Whether the training must stop now."""
         return self.deadline is not None and self.deadline.is_over(self.pace, self.reserve)
-
-    def is_too_late_for(self, seconds: float) -> bool:
-        """Whether a selection that takes so long would use up too much of the time left."""
-        if self.deadline is None:
-            return False
-        return seconds > _AT_MOST * (self.deadline.seconds - self.pace.elapsed)
 
     def _time_full_step(self) -> None:
         accumulates = self.model._elastic.accumulation is not None

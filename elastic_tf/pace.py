@@ -12,6 +12,8 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 _LONGEST, _SHORTEST = 400, 30  # calls that tell how long the next ones will take
 _OWN = 20  # calls under a mask that tell it without those before
 _OF_THE_REST = 8  # in between, one for so many that are still to come
@@ -52,6 +54,7 @@ class Pace:
         self._mark = clock()
         self._started = self._mark - already
         self._steps: deque[float] = deque(maxlen=_LONGEST)
+        self._means: dict[int, float] = {}  # of the last ones, by their number
         self._own = 0  # of them under the present mask
         self._ratio = 1.0
         self._first = 0.0  # the last first step under a new selection, whole
@@ -77,6 +80,7 @@ class Pace:
         fixed = [min(seconds, fixed_seconds) for seconds in self._steps]
         scaled = [f + factor * (seconds - f) for f, seconds in zip(fixed, self._steps)]
         self._steps = deque(scaled, maxlen=_LONGEST)
+        self._means.clear()
         self._ratio = ratio
         self._own = 0
 
@@ -96,17 +100,8 @@ class Pace:
             Seconds of each.
         """
         seconds = self.clock() - self._mark
-        if is_light:
-            pass
-        elif traced:
-            self._first = seconds
-        elif self.done == 0:
-            self._beginnings.append(seconds)
-        else:
-            self._own += 1
-            if self._own == _OWN:  # enough: those of other masks are no longer needed
-                self._steps = deque(list(self._steps)[1 - _OWN :], maxlen=_LONGEST)
-            self._steps.append(seconds / count)
+        if not is_light:
+            self._note(seconds, count, traced)
         self.done += count
         self.steps_per_call = max(count, self.steps_per_call)
         return seconds / count
@@ -172,12 +167,27 @@ class Pace:
         steps, seconds = self.steps_left, self.step_seconds
         return None if steps is None or seconds is None else steps * seconds + self.fixed_left
 
+    def _note(self, seconds: float, count: int, traced: bool) -> None:
+        """A call under the present mask took so long."""
+        if traced:
+            self._first = seconds
+        elif self.done == 0:
+            self._beginnings.append(seconds)
+        else:
+            self._own += 1
+            if self._own == _OWN:  # enough: those of other masks are no longer needed
+                self._steps = deque(list(self._steps)[1 - _OWN :], maxlen=_LONGEST)
+            self._steps.append(seconds / count)
+            self._means.clear()
+
     def _mean(self, span: int) -> float | None:
+        """Of the last calls, strays cut; made once between two steps, for it is asked often."""
         if not self._steps:
             return None
-        recent = list(self._steps)[-span:]
-        most = _STRAY * statistics.median(recent)
-        return statistics.fmean(min(seconds, most) for seconds in recent)
+        if span not in self._means:
+            recent = np.array(self._steps)[-span:]
+            self._means[span] = float(np.minimum(recent, _STRAY * np.median(recent)).mean())
+        return self._means[span]
 
     @property
     def _speed(self) -> float:

@@ -6,51 +6,41 @@ import json
 
 import compare
 import pytest
-import train
 import trials
 import verdicts
-
-from elastic_tf import runs
+from launches import Launches
 
 METHODS = "full,traditional_tl,elastic@0.5"
 RATIO = {"full": 1.0, "traditional_tl": 0.4, "elastic": 0.5}
 BEST_RATE = {"full": 1e-5, "traditional_tl": 1e-3, "elastic": 1e-4}
 
 
-class Made:
-    """Writes runs instead of training; what fits best is the best rate and many epochs."""
-
-    def __init__(self):
-        self.trained = []
-
-    def __call__(self, arguments, log):
-        settings = train.completed(train.parse(train.Settings, "", arguments))
-        self.trained.append(settings)
-        run = runs.create(settings.out, settings)
-        ratio = RATIO[settings.method]
-        for epoch in range(settings.epochs):
-            tracing = 0.9 if epoch == 0 else 0.0
-            run.append_epoch(
-                {"steps": 100, "seconds": 3.0 * ratio + tracing, "overhead_seconds": tracing}
-            )
-        accuracy = 0.5 if settings.method == "traditional_tl" else 0.8
-        accuracy += 0.01 * settings.seed + 0.001 * settings.epochs
-        if settings.learning_rate != BEST_RATE[settings.method]:
-            accuracy -= 0.1
-        run.finish(
-            {
-                "accuracy": accuracy,
-                "validation_accuracy": accuracy - 0.05,
-                "achieved_ratio": ratio,
-                "overhead_share": 0.0,
-                "full_step_seconds": 0.02,
-                "training_seconds": settings.epochs * ratio * 3.0 + 0.9,
-                "flops_ratio": ratio,
-                "peak_memory_bytes": 1000,
-                "activation_bytes": 500,
-                "class_names": ["a", "b"],
-            }
+def made(settings, run):
+    """What fits best is the best rate and many epochs."""
+    ratio = RATIO[settings.method]
+    for epoch in range(settings.epochs):
+        tracing = 0.9 if epoch == 0 else 0.0
+        run.append_epoch(
+            {"steps": 100, "seconds": 3.0 * ratio + tracing, "overhead_seconds": tracing}
         )
+    accuracy = 0.5 if settings.method == "traditional_tl" else 0.8
+    accuracy += 0.01 * settings.seed + 0.001 * settings.epochs
+    if settings.learning_rate != BEST_RATE[settings.method]:
+        accuracy -= 0.1
+    run.finish(
+        {
+            "accuracy": accuracy,
+            "validation_accuracy": accuracy - 0.05,
+            "achieved_ratio": ratio,
+            "overhead_share": 0.0,
+            "full_step_seconds": 0.02,
+            "training_seconds": settings.epochs * ratio * 3.0 + 0.9,
+            "flops_ratio": ratio,
+            "peak_memory_bytes": 1000,
+            "activation_bytes": 500,
+            "class_names": ["a", "b"],
+        }
+    )
 
 
 def compared(out, launch, *more):
@@ -66,7 +56,7 @@ def by_method(result, table):
 
 
 def test_each_method_gets_its_best_rate_from_the_same_trials(tmp_path):
-    launch = Made()
+    launch = Launches(made)
     rows = by_method(compared(tmp_path, launch, "--equal", "epochs"), "equal_epochs")
     assert {name: row["rate"] for name, row in rows.items()} == {
         "full": 1e-5,
@@ -79,7 +69,7 @@ def test_each_method_gets_its_best_rate_from_the_same_trials(tmp_path):
 
 
 def test_all_start_from_the_same_head_of_their_seed(tmp_path):
-    launch = Made()
+    launch = Launches(made)
     compared(tmp_path, launch)
     heads = [one for one in launch.trained if "heads" in str(one.out)]
     assert [one.seed for one in heads] == [0, 1, 2]
@@ -89,7 +79,7 @@ def test_all_start_from_the_same_head_of_their_seed(tmp_path):
 
 
 def test_equal_seconds_give_each_method_the_epochs_that_fit(tmp_path):
-    result = compared(tmp_path, Made())
+    result = compared(tmp_path, Launches(made))
     rows = by_method(result, "equal_seconds")
     assert {name: row["epochs"] for name, row in rows.items()} == {
         "full": 2,
@@ -104,7 +94,7 @@ def test_equal_seconds_give_each_method_the_epochs_that_fit(tmp_path):
 
 
 def test_verdicts_are_given_against_the_reference(tmp_path, capsys):
-    rows = by_method(compared(tmp_path, Made()), "equal_epochs")
+    rows = by_method(compared(tmp_path, Launches(made)), "equal_epochs")
     assert rows["elastic@0.5"]["verdict"] == "(reference)"
     assert rows["traditional_tl"]["verdict"] == "worse by 30.0 to 30.0 points"
     assert "no difference shown" in rows["full"]["verdict"]
@@ -112,21 +102,21 @@ def test_verdicts_are_given_against_the_reference(tmp_path, capsys):
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
-    first = Made()
+    first = Launches(made)
     result = compared(tmp_path, first)
-    again = Made()
+    again = Launches(made)
     assert compared(tmp_path, again) == result
     assert first.trained and not again.trained
     assert json.loads((tmp_path / "comparison.json").read_text()) == result
 
 
 def test_a_rate_that_does_not_train_is_left_out(tmp_path):
-    made = Made()
+    launches = Launches(made)
 
     def launch(arguments, log):
         if "1e-05" in arguments and "full" in arguments:
             raise trials.TrainingFailed("the loss is not finite")
-        made(arguments, log)
+        launches(arguments, log)
 
     rows = by_method(compared(tmp_path, launch, "--equal", "epochs"), "equal_epochs")
     assert rows["full"]["rate"] != 1e-5
@@ -147,7 +137,7 @@ def test_a_rate_that_does_not_train_is_left_out(tmp_path):
 )
 def test_what_cannot_be_compared_is_refused(tmp_path, options, received):
     with pytest.raises(ValueError, match=received):
-        compared(tmp_path, Made(), *options)
+        compared(tmp_path, Launches(made), *options)
 
 
 def test_a_failed_training_says_what_it_printed(tmp_path):

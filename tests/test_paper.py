@@ -11,9 +11,10 @@ import paper_scales
 import paper_specs
 import pytest
 import train
+from launches import Launches
 from paper_specs import FIGURES, TABLES, Training
 
-from elastic_tf import baselines, runs
+from elastic_tf import baselines
 
 SCALES = {
     "digits": paper_scales.digits(),
@@ -24,23 +25,16 @@ PICTURES = {**FIGURES, **{f"table {name}": one for name, one in TABLES.items()}}
 TRAININGS = {t.name: t for one in PICTURES.values() for t in one.trainings}
 
 
-class Made:
-    """Writes a finished run instead of training."""
-
-    def __init__(self):
-        self.trained = []
-
-    def __call__(self, arguments, log):
-        settings = train.completed(train.parse(train.Settings, "", arguments))
-        self.trained.append(settings)
-        runs.create(settings.out, settings).finish({"accuracy": 0.5})
+def made(settings, run):
+    """A finished run."""
+    run.finish({"accuracy": 0.5})
 
 
 def started(tmp_path, monkeypatch, *arguments):
     """paper.py at the smallest scale, without profiling; what was trained."""
     monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
     monkeypatch.setattr(paper, "profiled", lambda *_: tmp_path / "profile.json")
-    launch = Made()
+    launch = Launches(made)
     paper.main([*arguments, "--out", str(tmp_path)], launch)
     return launch.trained
 
@@ -110,16 +104,16 @@ def test_pictures_say_what_stands_for_the_papers_models_and_data():
 def test_one_training_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
     monkeypatch.setattr(paper, "profiled", lambda *_: tmp_path / "profile.json")
-    made = Made()
+    launches = Launches(made)
 
     def launch(arguments, log):
         if "elastic_weight" in arguments:
             raise paper.trials.TrainingFailed("exit code 1")
-        made(arguments, log)
+        launches(arguments, log)
 
     with pytest.raises(paper.trials.TrainingFailed, match="1 of 3: .*elastic_weight@0.5"):
         paper.main(["--figure", "20a", "--out", str(tmp_path)], launch)
-    assert [one.method for one in made.trained] == ["elastic", "elastic_grad"]
+    assert [one.method for one in launches.trained] == ["elastic", "elastic_grad"]
 
 
 def test_a_second_device_has_the_runs_of_the_first():
@@ -152,7 +146,7 @@ def test_list_names_what_there_is(capsys):
 )
 def test_what_is_not_there_is_refused(tmp_path, arguments, received):
     with pytest.raises(ValueError, match=received):
-        paper.main([*arguments, "--out", str(tmp_path)], Made())
+        paper.main([*arguments, "--out", str(tmp_path)], Launches(made))
 
 
 def test_pictures_of_a_number_are_all_its_panels():

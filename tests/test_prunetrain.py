@@ -247,3 +247,16 @@ def test_the_backup_of_another_model_is_refused(tmp_path):
     backup = tf.keras.callbacks.BackupAndRestore(str(tmp_path))
     with pytest.raises(ValueError, match="rebuilt 1 times.*backup of another one, rebuilt 1"):
         fit(model, callbacks=[PruneTrainCallback(), backup])
+
+
+class Silent(tf.keras.layers.Layer):
+    def get_config(self):
+        raise NotImplementedError
+
+
+def test_a_layer_that_cannot_be_made_again_is_refused_whatever_it_says():
+    inputs = tf.keras.Input((6, 6, 3))
+    x = Silent()(tf.keras.layers.Conv2D(4, 3)(inputs))
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(2)(tf.keras.layers.Flatten()(x)))
+    with pytest.raises(TypeError, match=r"'silent\w*' of class Silent: NotImplementedError\(\)"):
+        prunetrain.adapt(model)

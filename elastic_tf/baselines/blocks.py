@@ -158,18 +158,19 @@ class _Graph:
         return after if after and {"gamma", "beta"} <= vars(after.layer).keys() else node
 
     def _forwards(self, node: Any) -> Iterator[Any]:
-        while len(self._users[id(node)]) == 1:
-            (node,) = self._users[id(node)]
-            if len(self._sources[id(node)]) != 1:
-                return
-            yield node
+        return _in_line(node, self._users, self._sources)
 
     def _backwards(self, node: Any) -> Iterator[Any]:
-        while len(self._sources[id(node)]) == 1:
-            (node,) = self._sources[id(node)]
-            if len(self._users[id(node)]) != 1:
-                return
-            yield node
+        return _in_line(node, self._sources, self._users)
+
+
+def _in_line(node: Any, onward: dict[int, Any], back: dict[int, Any]) -> Iterator[Any]:
+    """The nodes that follow one by one, as long as nothing branches off or joins."""
+    while len(onward[id(node)]) == 1:
+        (node,) = onward[id(node)]
+        if len(back[id(node)]) != 1:
+            return
+        yield node
 
 
 def _key(node: Any) -> int | None:

@@ -45,9 +45,26 @@ def _is_elementwise(activation: Any) -> bool:
     return id(activation) in own
 
 
-def _made(site: Site, count: int, labels: Labels) -> np.ndarray:
-    """New channels of a layer with an activation; those that the activation mixes stay."""
-    return labels.new(count, pinned=not _is_elementwise(site.layer.activation))
+def _made(
+    site: Site, width: str, kernel: tf.Variable, sides: tuple[Any, ...], labels: Labels
+) -> np.ndarray:
+    """New channels of a layer; those that its activation mixes stay.
+
+    Args:
+        site: the layer.
+        width: its attribute that counts them.
+        kernel: what makes them.
+        sides: axis of the kernel's input channels, their labels, axis of its output channels.
+        labels: gives the new ones.
+    """
+    layer = site.layer
+    into, taken, out = sides
+    made = labels.new(getattr(layer, width), pinned=not _is_elementwise(layer.activation))
+    site.side(kernel, into, taken)
+    site.side(kernel, out, made)
+    site.axis(layer.bias, 0, made)
+    site.width = (width, made)
+    return made
 
 
 def _convolution(
@@ -57,12 +74,8 @@ def _convolution(
     layer = site.layer
     if layer.groups != 1:
         return None
-    made = _made(site, layer.filters, labels)
-    site.side(layer.kernel, layer.rank, taken[0])
-    site.side(layer.kernel, layer.rank + 1, made)
-    site.axis(layer.bias, 0, made)
-    site.width = ("filters", made)
-    return made
+    sides = (layer.rank, taken[0], layer.rank + 1)
+    return _made(site, "filters", layer.kernel, sides, labels)
 
 
 def _transposed(
@@ -70,12 +83,8 @@ def _transposed(
 ) -> np.ndarray:
     """Kernel (..., output, input)."""
     layer = site.layer
-    made = _made(site, layer.filters, labels)
-    site.side(layer.kernel, layer.rank + 1, taken[0])
-    site.side(layer.kernel, layer.rank, made)
-    site.axis(layer.bias, 0, made)
-    site.width = ("filters", made)
-    return made
+    sides = (layer.rank + 1, taken[0], layer.rank)
+    return _made(site, "filters", layer.kernel, sides, labels)
 
 
 def _depthwise(
@@ -99,26 +108,17 @@ def _separable(
 ) -> np.ndarray:
     """A depthwise convolution and one of 1x1: the groups are those of the second."""
     layer = site.layer
-    made = _made(site, layer.filters, labels)
     site.axis(layer.depthwise_kernel, layer.rank, taken[0])
-    site.side(layer.pointwise_kernel, layer.rank, np.repeat(taken[0], layer.depth_multiplier))
-    site.side(layer.pointwise_kernel, layer.rank + 1, made)
-    site.axis(layer.bias, 0, made)
-    site.width = ("filters", made)
-    return made
+    between = np.repeat(taken[0], layer.depth_multiplier)
+    sides = (layer.rank, between, layer.rank + 1)
+    return _made(site, "filters", layer.pointwise_kernel, sides, labels)
 
 
 def _dense(
     site: Site, taken: list[np.ndarray], shapes: list[_Shape], shape: _Shape, labels: Labels
 ) -> np.ndarray:
     """Kernel (input, output)."""
-    layer = site.layer
-    made = _made(site, layer.units, labels)
-    site.side(layer.kernel, 0, taken[0])
-    site.side(layer.kernel, 1, made)
-    site.axis(layer.bias, 0, made)
-    site.width = ("units", made)
-    return made
+    return _made(site, "units", site.layer.kernel, (0, taken[0], 1), labels)
 
 
 def _batch_normalisation(

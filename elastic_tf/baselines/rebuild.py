@@ -182,10 +182,11 @@ def _anew(layer: Any, changes: dict[str, Any]) -> Any:
     try:
         return type(layer).from_config({**layer.get_config(), **changes})
     except Exception as error:  # whatever a layer's own code raises
+        said = (str(error).strip() or repr(error)).splitlines()[0]
         raise TypeError(
             "PruneTrain rebuilds the model, so that every layer must be one that `get_config` "
             f"describes. Received: '{layer.name}' of class {type(layer).__name__}: "
-            f"{str(error).strip().splitlines()[0]} Define get_config in that class."
+            f"{said} Define get_config in that class."
         ) from error
 
 

@@ -1,0 +1,24 @@
+"""Runs that are written instead of trained, for scripts that launch train.py."""
+
+from __future__ import annotations
+
+import train
+
+from elastic_tf import runs
+
+
+class Launches:
+    """Stands in for `trials.launched`; `made` writes what a training would.
+
+    Attributes:
+        trained: settings of the runs that were launched.
+    """
+
+    def __init__(self, made) -> None:
+        self.trained: list[train.Settings] = []
+        self._made = made
+
+    def __call__(self, arguments, log) -> None:
+        settings = train.completed(train.parse(train.Settings, "", arguments))
+        self.trained.append(settings)
+        self._made(settings, runs.create(settings.out, settings))
