@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-from elastic_tf.runtime import RuntimeSettings
+from elastic_tf.runtime import RuntimeSettings, usable_cores
 
 
 def describe_device() -> dict[str, Any]:
@@ -18,10 +17,10 @@ def describe_device() -> dict[str, Any]:
 
     Returns:
         `name`: the first GPU's name if TensorFlow sees one, else the processor's; `kind`: "gpu" or
-        "cpu"; `cores`; `inter_op_threads` and `intra_op_threads`, as set in the program or in the
-        environment (0: TensorFlow chooses);
-        `onednn`: whether oneDNN's kernels are on; `xla`: whether the compiler clusters ops by
-        itself; `tensorflow`: its version; `system`.
+        "cpu"; `cores` that this process may use; `inter_op_threads` and `intra_op_threads`, as set
+        in the program or in the environment (0: TensorFlow chooses); `onednn`: whether oneDNN's
+        kernels are on; `xla`: whether the compiler clusters ops by itself; `tensorflow`: its
+        version; `system`.
     """
     gpus = tf.config.list_physical_devices("GPU")
     name = _processor()
@@ -32,7 +31,7 @@ def describe_device() -> dict[str, Any]:
     return {
         "name": name,
         "kind": "gpu" if gpus else "cpu",
-        "cores": os.cpu_count() or 1,
+        "cores": usable_cores(),
         "inter_op_threads": threads.get_inter_op_parallelism_threads() or asked.inter_op_threads,
         "intra_op_threads": threads.get_intra_op_parallelism_threads() or asked.intra_op_threads,
         "onednn": bool(_pywrap_util_port.IsMklEnabled()),

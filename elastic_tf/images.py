@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.runtime import usable_cores
+
 
 class Part(NamedTuple):
     """The files of `train` or `test`, class by class, each class sorted by file name."""
@@ -99,7 +101,7 @@ def load_parts(
         images = np.empty((len(part.paths), size, size, 3), np.uint8) if keep else None
         good: list[int] = []
         # TensorFlow decodes without Python's lock: threads use all cores.
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
             try:
                 decoded = pool.map(lambda path: _decode_file(path, size), part.paths)
                 for index, (path, result) in enumerate(zip(part.paths, decoded)):

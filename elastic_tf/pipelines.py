@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import augmentation
+from elastic_tf.runtime import usable_cores
 
-_WORKERS = max(os.cpu_count() or 1, 2)  # images decoded at a time
+_WORKERS = max(usable_cores(), 2)  # images decoded at a time
 _AHEAD = 4  # batches made in advance
 
 Load = Callable[[Any], tuple[tf.Tensor, tf.Tensor]]

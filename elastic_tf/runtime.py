@@ -83,6 +83,17 @@ class SettingsTrial:
     error: str = ""
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on, fewer than there are under `taskset` or in a container.
+
+    Returns:
+        At least 1. Those that the system counts where it does not tell (macOS, Windows).
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def restart_under(settings: RuntimeSettings, command: Sequence[str]) -> None:
     """Start this program again under `settings`, unless it runs under them already.
 

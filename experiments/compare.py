@@ -14,7 +14,7 @@ Seconds are given at reference speed, for the speed of a shared machine drifts: 
 step ratio timed in turn with full steps, times one full step time for all; selecting and tracing
 count for as many steps as they took the time of in that training. Seconds as they passed stand
 beside them. At equal seconds each method trains, on a schedule of its own, as many epochs as fit
-into the seconds of the reference; 3 % more counts as equal.
+into the seconds of the reference, where 3 % more counts as equal, or into those of `--budget`.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ class Settings:
     seeds: int = option(3, help="trainings of each method, with seeds from 0")
     epochs: int = option(6, help="of each training at equal epochs")
     equal: str = option("both", help="what is equal", choices=("both", "epochs"))
+    budget: str = option(
+        "",
+        help="those seconds, as a share of a method's at equal epochs: full:0.5; else the "
+        "reference's",
+    )
     tune_again: bool = option(False, help="choose rates anew for the epochs at equal seconds")
     model: str = option("mobilenet", help="model of the zoo", choices=et.zoo.NAMES)
     alpha: float = option(1.0, help="width multiplier, for models that have one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from elastic_tf import baselines
@@ -71,3 +72,22 @@ def rates_of(text: str) -> list[float]:
             f"`rates` must be learning rates above 0. Received: {text!r}. Use 1e-5,1e-4."
         )
     return rates
+
+
+def budget_of(text: str, names: Sequence[str]) -> tuple[str, float]:
+    """A share of the seconds of one method: "full:0.5".
+
+    Raises:
+        ValueError: an unknown method or a share that is not above 0.
+    """
+    name, _, number = text.rpartition(":")
+    try:
+        share = float(number)
+    except ValueError:
+        share = float("nan")
+    if name not in names or not 0 < share < float("inf"):
+        raise ValueError(
+            f"`budget` must be one of the methods {', '.join(names)} and a share of its seconds, "
+            f"as in {names[0]}:0.5. Received: {text!r}."
+        )
+    return name, share

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import trials
 import verdicts
-from contenders import Contender, Cost, Plan, contenders, rates_of
+from contenders import Contender, Cost, Plan, budget_of, contenders, rates_of
 from run_settings import taken_by
 
 from elastic_tf import baselines, runs
@@ -50,6 +50,7 @@ class Contest:
                 f"{settings.validation}."
             )
         self._rates = rates_of(settings.rates)
+        self._budget = budget_of(settings.budget or f"{settings.reference}:{_EQUAL}", names)
         self._done: dict[Path, runs.Run] = {}
         self._heads = [self._head(seed) for seed in range(settings.seeds)]
         self._profile = self._profiled()
@@ -76,19 +77,18 @@ class Contest:
         return {name: self._rows(one) for name, one in plans.items()}
 
     def _for_equal_seconds(self, plan: Plan) -> Plan:
-        """Epochs for the seconds that the reference takes."""
+        """Epochs for the seconds of the budget."""
         costs = {
             one.name: [self._cost(run) for run in self._runs(one, rate, epochs)]
             for one, (rate, epochs) in plan.items()
         }
         mean = {name: Cost(*np.mean(found, axis=0)) for name, found in costs.items()}
-        allowed = _EQUAL * mean[self._settings.reference].seconds(self._settings.epochs)
+        name, share = self._budget
+        allowed = share * mean[name].seconds(self._settings.epochs)
         longer = {}
         for one, (rate, _) in plan.items():
             once, each = mean[one.name]
             fitting = max(1, int((allowed - once) / each))
-            if one.name == self._settings.reference:
-                fitting = self._settings.epochs
             if self._settings.tune_again:
                 rate = self._best_rate(one, fitting)
             longer[one] = (rate, fitting)

@@ -8,7 +8,6 @@ hold on a machine whose speed drifts.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from elastic_tf.device import describe_device
-from elastic_tf.runtime import RuntimeSettings, SettingsTrial
+from elastic_tf.runtime import RuntimeSettings, SettingsTrial, usable_cores
 
 _SERVER = Path(__file__).resolve().parent / "step_server.py"
 _START_SECONDS = 600  # to build the model and, with XLA, to compile a step
@@ -67,7 +66,7 @@ def _onednn(base: RuntimeSettings) -> Iterable[RuntimeSettings]:
 
 
 def _threads(base: RuntimeSettings) -> Iterable[RuntimeSettings]:
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     pairs = sorted({(1, cores), (cores, 1), (2, cores), (1, max(cores // 2, 1))} - {(cores, cores)})
     return [replace(base, inter_op_threads=a, intra_op_threads=b) for a, b in pairs]
 

@@ -93,6 +93,16 @@ def test_equal_seconds_give_each_method_the_epochs_that_fit(tmp_path):
     assert rows["elastic@0.5"]["raw_seconds"] == pytest.approx(4 * 1.5 + 0.9)
 
 
+def test_seconds_can_be_a_share_of_those_of_one_method(tmp_path):
+    result = compared(tmp_path, Launches(made), "--budget", "full:0.5")
+    equal = by_method(result, "equal_epochs")
+    rows = by_method(result, "equal_seconds")
+    most = 0.5 * equal["full"]["seconds"]
+    for name, each in (("full", 2.0), ("traditional_tl", 0.8), ("elastic@0.5", 1.0)):
+        assert rows[name]["seconds"] <= most or rows[name]["epochs"] == 1
+        assert rows[name]["seconds"] + each > most
+
+
 def test_verdicts_are_given_against_the_reference(tmp_path, capsys):
     rows = by_method(compared(tmp_path, Launches(made)), "equal_epochs")
     assert rows["elastic@0.5"]["verdict"] == "(reference)"
@@ -131,6 +141,8 @@ def test_a_rate_that_does_not_train_is_left_out(tmp_path):
         (["--methods", "elastic@2"], "Received: rho=2"),
         (["--methods", "full,full"], "different methods. Received: 'full,full'"),
         (["--reference", "magic"], "full, traditional_tl, elastic@0.5. Received: 'magic'"),
+        (["--budget", "magic:0.5"], "share of its seconds, as in full:0.5. Received: 'magic:0.5'"),
+        (["--budget", "full:-1"], "Received: 'full:-1'"),
         (["--rates", "fast"], "Received: 'fast'"),
         (["--validation", "0"], "`validation` must be in .0, 1.. Received: 0.0"),
     ],
