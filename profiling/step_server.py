@@ -7,7 +7,9 @@ number n on its input it runs n full steps and prints their seconds.
 from __future__ import annotations
 
 import json
+import os
 import sys
+from typing import TextIO
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
@@ -22,13 +24,22 @@ from elastic_tf.trace import StepFunction
 
 def main() -> None:
     """Build, warm up, serve."""
+    answers = output_of_its_own()
     model, batch = build(parse(Settings, __doc__ or "", None))
     et.optimizers.build(model.optimizer, model.trainable_variables)
     run, data = StepFunction(model, np.ones(len(model.tensors), bool)), as_batch(*batch)
     run.warm_up(data)
-    print("ready", flush=True)
+    print("ready", file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps([seconds(run, data) for _ in range(int(line))]), flush=True)
+        times = [seconds(run, data) for _ in range(int(line))]
+        print(json.dumps(times), file=answers, flush=True)
+
+
+def output_of_its_own() -> TextIO:
+    """The process's output, for answers alone: what libraries print goes to the errors instead."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
 
 
 if __name__ == "__main__":

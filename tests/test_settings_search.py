@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import settings_search
 from settings_search import StepProcess, search
@@ -91,3 +95,22 @@ def test_a_step_process_that_says_nothing_is_ended(monkeypatch, tmp_path):
     with StepProcess([], RuntimeSettings()) as process:
         with pytest.raises(RuntimeError, match="took longer than 0 seconds"):
             process.steps()
+
+
+def test_what_libraries_print_does_not_get_among_the_answers():
+    program = (
+        "import os, step_server\n"
+        "answers = step_server.output_of_its_own()\n"
+        "print('Using a backend', flush=True)\n"
+        "os.write(1, b'from a library in C')\n"
+        "print('answer', file=answers, flush=True)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(settings_search.__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "answer\n"
+    assert "Using a backend" in ended.stderr and "from a library" in ended.stderr
