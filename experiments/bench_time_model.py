@@ -34,7 +34,7 @@ MODELS = (
     ("mobilenet", 0.75, 160),
 )
 BATCH, CLASSES = 4, 40
-MASKS, ROUNDS = 24, 5
+MASKS, ROUNDS = 24, 11
 RHOS = (0.4, 0.5, 0.6, 0.7)
 EPOCH_STEPS = 1500  # the epoch that costs are held against
 REPROFILE_REPEATS = 2  # as the callback does
