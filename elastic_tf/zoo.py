@@ -230,7 +230,10 @@ def _vision_transformer(
         del weights, alpha, bn_training
         from keras_cv import layers  # seconds to import: only for those who need it
 
-        x = layers.PatchingAndEmbedding(width, patch, name="patches")(_to_unit_range(inputs))
+        patches = layers.PatchingAndEmbedding(width, patch, name="patches")
+        # its private methods cannot be converted; TensorFlow would say so at every tracing
+        patches.call = tf.autograph.experimental.do_not_convert(patches.call)
+        x = patches(_to_unit_range(inputs))
         for index in range(blocks):
             x = layers.TransformerEncoder(
                 width,

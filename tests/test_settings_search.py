@@ -45,6 +45,7 @@ def test_search_keeps_the_best_of_each_kind(monkeypatch):
         return 1.0 - 0.3 * (settings.onednn is True) - 0.2 * (settings.inter_op_threads == 1)
 
     monkeypatch.setattr(settings_search, "describe_device", lambda: {"onednn": False})
+    monkeypatch.setattr(settings_search, "usable_cores", lambda: 2)
     best, trials = searched(monkeypatch, speed)
     assert (best.onednn, best.inter_op_threads, best.xla) == (True, 1, False)
     assert [trial.settings for trial in trials][0] == RuntimeSettings(onednn=True)
