@@ -18,6 +18,8 @@ from typing import Any
 import tensorflow as tf
 from keras.src.optimizers.utils import all_reduce_sum_gradients
 
+from elastic_tf import own_counts
+
 LEGACY = tf.keras.optimizers.legacy.Optimizer
 CURRENT = tf.keras.optimizers.Optimizer
 
@@ -123,6 +125,8 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
                 f"an optimizer built over {len(inner._index_dict)} tensors without "
                 f"'{variable.name}'. Compile the model with a new optimizer."
             )
+    with tf.init_scope():
+        own_counts.build(inner, len(inner._index_dict))
 
 
 def gradients(
@@ -166,7 +170,8 @@ def apply_selected(
     if not variables:
         return
     options = {"experimental_aggregate_gradients": False} if _can_skip_sum(optimizer) else {}
-    optimizer.apply_gradients(list(zip(gradients, variables)), **options)
+    with own_counts.counting(unwrapped(optimizer), variables):
+        optimizer.apply_gradients(list(zip(gradients, variables)), **options)
 
 
 @contextlib.contextmanager
@@ -209,7 +214,7 @@ def state(optimizer: Any) -> list[tf.Variable]:
             getattr(inner, "_learning_rate", None),
             getattr(inner, "_current_learning_rate", None),
         )
-        found = [*inner.variables, *rates]
+        found = [*inner.variables, *rates, own_counts.of(inner)]
     if inner is not optimizer and optimizer.dynamic:
         found += [optimizer.dynamic_counter, optimizer._loss_scale.current_loss_scale]
     unique = {id(item): item for item in found if isinstance(item, tf.Variable)}

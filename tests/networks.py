@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
+from elastic_tf import optimizers, own_counts
 
 CLASSES = 3
 IMAGE = (6, 6, 2)
@@ -33,6 +33,12 @@ MORE_OPTIMIZERS = {
     "scaled_legacy": lambda: tf.keras.mixed_precision.LossScaleOptimizer(K.legacy.SGD(0.1)),
     "scaled_sgdw": lambda: tf.keras.mixed_precision.LossScaleOptimizer(optimizers.sgdw(0.05)),
 }
+
+
+def shared_state(optimizer: Any) -> list[tf.Variable]:
+    """What an optimizer holds in plain Keras too."""
+    own = own_counts.of(optimizers.unwrapped(optimizer))
+    return [variable for variable in optimizers.state(optimizer) if variable is not own]
 
 
 def network(*, seed: int = 0, regularizer: Any = None, activation: str = "relu") -> tf.keras.Model:

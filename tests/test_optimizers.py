@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import MORE_OPTIMIZERS, K, crossentropy, fit, network, values
+from networks import MORE_OPTIMIZERS, K, crossentropy, fit, network, shared_state, values
 from tensorflow.python.framework.ops import gradient_registry
 
 from elastic_tf import optimizers
@@ -38,7 +38,7 @@ def test_build_makes_the_variables_of_a_plain_model(kind):
 
     # Inside a loss scale optimizer, Keras makes legacy variables in the name scope of a `tf.cond`.
     expected = [(v.name.replace("cond_1/", ""), v.shape) for v in optimizers.state(plain.optimizer)]
-    assert [(v.name, v.shape) for v in optimizers.state(optimizer)] == expected
+    assert [(v.name, v.shape) for v in shared_state(optimizer)] == expected
 
 
 @pytest.mark.parametrize("kind", MORE_OPTIMIZERS)
@@ -99,7 +99,7 @@ def test_apply_selected_changes_the_selected_as_apply_gradients(kind):
     their_step()
 
     assert values(ours) == values(theirs)
-    assert values(optimizers.state(our_optimizer)) == values(optimizers.state(their_optimizer))
+    assert values(shared_state(our_optimizer)) == values(shared_state(their_optimizer))
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgdw", "scaled"])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, network, values
+from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, network, shared_state, values
 
-from elastic_tf import optimizers
 from elastic_tf.model import ElasticModel
 
 UPPER = ("conv2", "head")  # tensors of these layers; both batch normalisations are left out
@@ -67,7 +66,7 @@ def plain(
 
 
 def everything(model) -> list[bytes]:
-    return values(model.weights + optimizers.state(model.optimizer))
+    return values(model.weights + shared_state(model.optimizer))
 
 
 def random_masks(model, count: int) -> list[np.ndarray]:

@@ -1,0 +1,93 @@
+"""A step count for each tensor, for optimizers that correct moments which began at zero.
+
+Adam divides its moments by `1 - beta ** t`, t the optimizer's steps so far. The moments of a tensor
+that joins at step t begin at zero all the same, so that with the optimizer's t its first hundred
+steps would be three to seven times too long. Here t is the number of steps that the tensor itself
+took part in; where all tensors are trained from the start both are the same, bit for bit.
+
+Source: Kingma & Ba, Adam, ICLR 2015, Sec. 3 (why moments are corrected).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# Those that use the step count for nothing else.
+_KINDS = (tf.keras.optimizers.Adam, tf.keras.optimizers.AdamW, tf.keras.optimizers.Adamax)
+_NAME = "missed_steps"  # attribute of the optimizer; Keras's checkpoints take it along
+
+
+class OwnCount:
+    """Stands for `optimizer.iterations` in the update of one tensor.
+
+    Reads its variables where it is used: the graph of an update may be a function of its own.
+    """
+
+    def __init__(self, iterations: tf.Variable, missed: tf.Variable, index: int) -> None:
+        self._iterations, self._missed, self._index = iterations, missed, index
+
+    def __add__(self, steps: int) -> tf.Tensor:
+        """Steps that the tensor took part in, and `steps` more."""
+        return self._iterations - self._missed[self._index] + steps
+
+
+def build(optimizer: Any, count: int) -> None:
+    """Count the missed steps of so many tensors, where the optimizer corrects moments.
+
+    Args:
+        optimizer: a Keras optimizer that is built; not one that wraps another.
+        count: its tensors.
+    """
+    if type(optimizer).update_step not in [kind.update_step for kind in _KINDS]:
+        return
+    if not hasattr(optimizer, _NAME):
+        missed = tf.Variable(
+            tf.zeros(count, tf.int64),
+            trainable=False,
+            name=_NAME,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        setattr(optimizer, _NAME, missed)
+
+
+def of(optimizer: Any) -> tf.Variable | None:
+    """Steps that each tensor was left out of; int64, shape (tensors,); None where none count."""
+    return getattr(optimizer, _NAME, None)
+
+
+@contextlib.contextmanager
+def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]:
+    """Let each tensor have its own step count in the updates made in this context.
+
+    Args:
+        optimizer: a Keras optimizer; not one that wraps another.
+        variables: those that are updated.
+    """
+    missed = of(optimizer)
+    if missed is None:
+        yield
+        return
+    iterations, update_step = optimizer.iterations, optimizer.update_step
+    own = vars(optimizer)  # past `setattr`, which would track what is put there
+
+    def update_one(gradient: Any, variable: tf.Variable) -> None:
+        index = optimizer._index_dict[optimizer._var_key(variable)]
+        own["_iterations"] = OwnCount(iterations, missed, index)
+        try:
+            update_step(gradient, variable)
+        finally:
+            own["_iterations"] = iterations
+
+    own["update_step"] = update_one
+    try:
+        yield
+    finally:
+        del own["update_step"]
+    taken = {optimizer._index_dict[optimizer._var_key(variable)] for variable in variables}
+    left_out = [int(index not in taken) for index in range(missed.shape[0])]
+    if any(left_out):
+        missed.assign_add(tf.constant(left_out, tf.int64))
