@@ -82,11 +82,15 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
         finally:
             own["_iterations"] = iterations
 
-    own["update_step"] = update_one
+    # replicas are in here together, and one of them makes the updates of all
+    is_first = "update_step" not in own
+    if is_first:
+        own["update_step"] = update_one
     try:
         yield
     finally:
-        del own["update_step"]
+        if is_first:
+            del own["update_step"]
     taken = {optimizer._index_dict[optimizer._var_key(variable)] for variable in variables}
     left_out = [int(index not in taken) for index in range(missed.shape[0])]
     if any(left_out):
