@@ -1,18 +1,18 @@
-"""Elastic training for Keras: choose at run time which tensors to train within a time budget."""
+"""Elastic training for Keras: choose at run time which tensors to train within a time budget.
+
+`python -m elastic_tf --help` names what can be done without code; `elastic_tf.commands` is behind
+it.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+from typing import TYPE_CHECKING, Any
 
 # TensorFlow reports a missing CUDA as errors at start-up. What really fails raises an exception.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-from elastic_tf import datasets, importance, optimizers, zoo
-from elastic_tf.callback import ElasticCallback
-from elastic_tf.model import ElasticMixin, ElasticModel
-from elastic_tf.profiler import profile_model
-from elastic_tf.selection import Selection, select_tensors
-from elastic_tf.timing import TimingProfile
 
 __version__ = "0.1.0"
 
@@ -29,3 +29,37 @@ __all__ = [
     "select_tensors",
     "zoo",
 ]
+
+if TYPE_CHECKING:
+    from elastic_tf import datasets, importance, optimizers, zoo
+    from elastic_tf.callback import ElasticCallback
+    from elastic_tf.mixin import ElasticMixin
+    from elastic_tf.model import ElasticModel
+    from elastic_tf.profiler import profile_model
+    from elastic_tf.selection import Selection, select_tensors
+    from elastic_tf.timing import TimingProfile
+else:
+    # The other names are modules.
+    _HOMES = {
+        "ElasticCallback": "callback",
+        "ElasticMixin": "mixin",
+        "ElasticModel": "model",
+        "Selection": "selection",
+        "TimingProfile": "timing",
+        "profile_model": "profiler",
+        "select_tensors": "selection",
+    }
+
+    def __getattr__(name: str) -> Any:
+        """A public name that has not been loaded yet."""
+        if name not in __all__:
+            raise AttributeError(f"module 'elastic_tf' has no attribute {name!r}")
+        found = importlib.import_module(f"elastic_tf.{_HOMES.get(name, name)}")
+        globals()[name] = getattr(found, name) if name in _HOMES else found
+        return globals()[name]
+
+    # All at once, but for `python -m elastic_tf`, whose argv[0] is "-m" so far: there each command
+    # loads what it needs, and `doctor` works where TensorFlow does not.
+    if sys.argv[:1] != ["-m"]:
+        for _name in __all__:
+            __getattr__(_name)

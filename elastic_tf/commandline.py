@@ -1,4 +1,7 @@
-"""Command lines made from dataclasses: each field is an option, its metadata the help."""
+"""Command lines made from dataclasses: each field is an option, its metadata the help.
+
+Also how a program of this package ends when it refuses something, and how it starts another one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 Settings = TypeVar("Settings")
 _PACKAGE = Path(__file__).resolve().parent
@@ -21,25 +24,43 @@ def option(default: Any = dataclasses.MISSING, *, help: str, choices: Sequence[s
 
 
 def parse(kind: type[Settings], description: str, arguments: Sequence[str] | None) -> Settings:
-    """Settings from a command line; `--help` lists every field with its default."""
+    """Settings from a command line; `--help` lists every field with its default.
+
+    A `bool` is a flag, `T | None` is given as a T, `tuple[T, ...]` as one T or several.
+    """
     parser = argparse.ArgumentParser(description=description)
     hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        required = field.default is dataclasses.MISSING
+        hint, required = hints[field.name], field.default is dataclasses.MISSING
         text = field.metadata["help"]
-        options: dict[str, Any] = {"help": text if required else f"{text} (default: %(default)s)"}
-        if hints[field.name] is bool:
+        is_bare = required or field.default == ()
+        options: dict[str, Any] = {"help": text if is_bare else f"{text} (default: %(default)s)"}
+        if hint is bool:
             options["action"] = "store_true"
         else:
-            # `T | None` is given as a T on the command line
-            kinds = [k for k in getattr(hints[field.name], "__args__", ()) if k is not type(None)]
-            options["type"] = kinds[0] if kinds else hints[field.name]
+            kinds = [k for k in get_args(hint) if k not in (type(None), Ellipsis)]
+            options["type"] = kinds[0] if kinds else hint
             options["choices"] = field.metadata["choices"] or None
             options["required"] = required
+            if get_origin(hint) is tuple:
+                options["nargs"] = "+"
         if not required:
             options["default"] = field.default
         parser.add_argument(f"--{field.name.replace('_', '-')}", **options)
-    return kind(**vars(parser.parse_args(arguments)))
+    given = vars(parser.parse_args(arguments))
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+
+
+def command(name: str, words: Sequence[str]) -> list[str]:
+    """What follows the interpreter to run a command of `python -m elastic_tf`.
+
+    Child processes are started so, for it works from a checkout and from an installed wheel alike.
+
+    Args:
+        name: of the command.
+        words: its arguments.
+    """
+    return ["-m", "elastic_tf", name, *words]
 
 
 def run(main: Callable[[], Any]) -> None:
@@ -51,8 +72,8 @@ def run(main: Callable[[], Any]) -> None:
     try:
         main()
     except (ValueError, TypeError, OSError) as error:
-        last = Path(traceback.extract_tb(error.__traceback__)[-1].filename).resolve().parent
-        ours = last in (_PACKAGE, Path(sys.argv[0]).resolve().parent)
+        last = Path(traceback.extract_tb(error.__traceback__)[-1].filename).resolve()
+        ours = _PACKAGE in last.parents or last.parent == Path(sys.argv[0]).resolve().parent
         if not ours and not (isinstance(error, OSError) and error.filename is not None):
             raise
         print("error: " + " ".join(str(error).split()), file=sys.stderr)

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import demo
-import harness
 import tensorflow as tf
 from pretrain_digits import IMAGE_SIZE
 
 import elastic_tf as et
+from elastic_tf.commands import harness
 from elastic_tf.runs import Column, format_table
 from elastic_tf.stopwatch import measure_ratios
 

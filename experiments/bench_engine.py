@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import harness
 import numpy as np
 import tensorflow as tf
 from bench_time_model import BATCH, CLASSES, MODELS, random_mask
 
 import elastic_tf as et
+from elastic_tf.commands import harness
 from elastic_tf.runs import Column, format_table
 
 ROUNDS, STEPS = 25, 4  # fits of each copy, steps of a fit

@@ -19,11 +19,11 @@ from typing import Any
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
-import harness
 import numpy as np
 import tensorflow as tf
 from bench_time_model import CLASSES, random_mask
 
+from elastic_tf.commands import harness
 from elastic_tf.runs import Column, format_table
 
 SELECTIONS = 100

@@ -14,13 +14,13 @@ from typing import Any
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
-import harness
 import numpy as np
 import tensorflow as tf
 from instances import instance
 from mixed_integer import optimum
 from paper_selection import paper_selection
 
+from elastic_tf.commands import harness
 from elastic_tf.runs import Column, format_table
 
 KINDS = ("chain", "residual", "towers")

@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import harness
 import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
+from elastic_tf.commands import harness
 from elastic_tf.folding import dependency_sets, fold, members
 from elastic_tf.profiler import Profiler
 from elastic_tf.runs import Column, format_table

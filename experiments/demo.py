@@ -14,14 +14,13 @@ from pathlib import Path
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
-import harness
 import numpy as np
-import recording
 import tensorflow as tf
 from pretrain_digits import IMAGE_SIZE, WEIGHTS
 
 from elastic_tf import plots, runs
 from elastic_tf.commandline import option, parse
+from elastic_tf.commands import harness, recording
 from elastic_tf.files import write_json
 
 

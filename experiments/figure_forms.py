@@ -9,10 +9,10 @@ import numpy as np
 from figure_tables import profiling_table, speedup_table
 from importance_drift import similarity
 from matplotlib.figure import Figure
-from measurement import trained_masks
 from paper_specs import DATA, Picture, Training
 
 from elastic_tf import plots
+from elastic_tf.commands.measurement import trained_masks
 from elastic_tf.runs import Run
 
 Runs = Mapping[Training, Run]

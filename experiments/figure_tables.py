@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from measurement import seconds_to
 from paper_specs import DATA, TARGETS, Picture, Training
 
+from elastic_tf.commands.measurement import seconds_to
 from elastic_tf.runs import Column, Run, format_table
 
 # Shares of what full training ends with, where the paper's own accuracies are out of reach.

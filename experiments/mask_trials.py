@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
-import harness
 import numpy as np
 import tensorflow as tf
 from pretrain_digits import IMAGE_SIZE, WEIGHTS
+
+from elastic_tf.commands import harness
 
 # Pre-trained weights and photographs, where there are any.
 ASSETS = Path(

@@ -28,14 +28,12 @@ from typing import Any, Optional
 # isort: split
 import paper_measures
 import paper_scales
-import trials
 from paper_specs import FIGURES, TABLES, VIT, Picture, Training, pictures
 
 from elastic_tf import baselines, commandline, runs
 from elastic_tf.commandline import option, parse
+from elastic_tf.commands import trials
 from elastic_tf.files import write_json
-
-_PROFILER = Path(__file__).resolve().parents[1] / "profiling" / "profile_device.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +105,9 @@ def profiled(
         words = [f"--{n.replace('_', '-')}={options[n]}" for n in names if n in options]
         words += [f"--classes={scale.classes[training.data]}", f"--out={path}", "--as-is"]
         subprocess.run(
-            [sys.executable, str(_PROFILER), *words], stdout=subprocess.DEVNULL, check=True
+            [sys.executable, *commandline.command("profile", words)],
+            stdout=subprocess.DEVNULL,
+            check=True,
         )
     return path
 

@@ -9,13 +9,13 @@ from typing import Any
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
-import harness
 import numpy as np
 import tensorflow as tf
 from paper_scales import Scale
 from paper_selection import paper_selection
 from paper_specs import CUB, RESNET
 
+from elastic_tf.commands import harness
 from elastic_tf.probe import Probe
 from elastic_tf.reprofiling import Reprofiling
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from paper_specs import CUB, DOGS, MOBILENET_V2, PET, RESNET, VGG, VIT, Picture, Training
 from pretrain_digits import WEIGHTS as DIGITS_WEIGHTS
-from run_settings import taken_by
+
+from elastic_tf.commands.run_settings import taken_by
 
 # Pre-trained weights and photographs, where there are any.
 ASSETS = Path(
@@ -22,7 +23,7 @@ NAMES = ("small", "paper")
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Options of train.py for everything that the specs name.
+    """Options of a training for everything that the specs name.
 
     Attributes:
         common: of every training.

@@ -12,10 +12,10 @@ from pathlib import Path
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
-import harness
 import tensorflow as tf
 
 from elastic_tf.commandline import option, parse
+from elastic_tf.commands import harness
 
 WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet.h5"
 IMAGE_SIZE = 32

@@ -1,10 +1,9 @@
-"""Runs that are written instead of trained, for scripts that launch train.py."""
+"""Runs that are written instead of trained, for what launches trainings."""
 
 from __future__ import annotations
 
-import train
-
 from elastic_tf import runs
+from elastic_tf.commands import train
 
 
 class Launches:

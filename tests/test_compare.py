@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-import compare
 import pytest
-import trials
-import verdicts
 from launches import Launches
+
+from elastic_tf.commands import compare, trials, verdicts
 
 METHODS = "full,traditional_tl,elastic@0.5"
 RATIO = {"full": 1.0, "traditional_tl": 0.4, "elastic": 0.5}

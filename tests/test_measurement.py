@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from measurement import counter, seconds_to, speed, summary
 from networks import crossentropy, images, network
 
 from elastic_tf.activations import activation_bytes
+from elastic_tf.commands.measurement import counter, seconds_to, speed, summary
 from elastic_tf.flops import step_flops
 from elastic_tf.model import ElasticModel
 

@@ -10,11 +10,11 @@ import paper_measures
 import paper_scales
 import paper_specs
 import pytest
-import train
 from launches import Launches
 from paper_specs import FIGURES, TABLES, Training
 
 from elastic_tf import baselines
+from elastic_tf.commands import train
 
 SCALES = {
     "digits": paper_scales.digits(),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import recording
 from networks import crossentropy, images, network
 
 from elastic_tf import runs
+from elastic_tf.commands import recording
 from elastic_tf.flops import step_flops
 from elastic_tf.model import ElasticModel
 

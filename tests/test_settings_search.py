@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import settings_search
-from settings_search import StepProcess, search
 
+from elastic_tf.commands import settings_search
+from elastic_tf.commands.settings_search import StepProcess, search
 from elastic_tf.runtime import RuntimeSettings
 
 ARGUMENTS = (
@@ -91,7 +91,7 @@ def test_a_step_process_that_fails_tells_why():
 def test_a_step_process_that_says_nothing_is_ended(monkeypatch, tmp_path):
     silent = tmp_path / "silent.py"
     silent.write_text("import time\ntime.sleep(60)\n")
-    monkeypatch.setattr(settings_search, "_SERVER", silent)
+    monkeypatch.setattr(settings_search, "_SERVER", (str(silent),))
     monkeypatch.setattr(settings_search, "_START_SECONDS", 0.2)
     with StepProcess([], RuntimeSettings()) as process:
         with pytest.raises(RuntimeError, match="took longer than 0 seconds"):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-import train
 
 from elastic_tf import tfds_data
+from elastic_tf.commands import train
 from elastic_tf.tfds_data import tfds_images
 
 COUNT = 20  # images in each split of a made-up data set

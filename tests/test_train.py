@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-import train
 import worker
 
 import elastic_tf as et
 from elastic_tf import runs
+from elastic_tf.commands import train
 from elastic_tf.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
@@ -24,6 +24,7 @@ SMALL = (
     "--optimizer adam --learning-rate 1e-3 --warm-head 1 --quiet "
     "--validation 0.25 "
 )
+SCRIPT = Path(__file__).resolve().parents[1] / "experiments" / "train.py"
 ELASTIC = SMALL + "--rho 0.7 --interval 1 --probe-size 4 "
 
 
@@ -230,9 +231,10 @@ def test_train_goes_on_where_it_was_interrupted(images, tmp_path, monkeypatch):
 
 
 def start(images, out, strategy, **environment):
-    """The script in a process of its own, with two logical devices."""
+    """The command in a process of its own, with two logical devices."""
     code = (
-        "import elastic_tf, tensorflow as tf, train, sys\n"
+        "import elastic_tf, tensorflow as tf, sys\n"
+        "from elastic_tf.commands import train\n"
         "if sys.argv[-1] == 'mirrored':\n"
         "    two = [tf.config.LogicalDeviceConfiguration()] * 2\n"
         "    cpu = tf.config.list_physical_devices('CPU')[0]\n"
@@ -275,7 +277,7 @@ def test_train_starts_again_under_the_settings_of_the_profile(elastic_run, image
     dataclasses.replace(measured, settings=settings, device=device).save(path)
     paths = ["--data", str(images), "--out", str(tmp_path / "run"), "--profile", str(path)]
     finished = subprocess.run(
-        [sys.executable, train.__file__, *ELASTIC.split(), *paths],
+        [sys.executable, str(SCRIPT), *ELASTIC.split(), *paths],
         env={**RuntimeSettings().environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import measurement
 import numpy as np
 import tensorflow as tf
-from harness import compiled
-from measurement import Cost
 
 import elastic_tf as et
 from elastic_tf import baselines, replicas
+from elastic_tf.commands import measurement
+from elastic_tf.commands.harness import compiled
+from elastic_tf.commands.measurement import Cost
 
 _LASSO = 0.2  # share of the group lasso in the loss; any takes as long
 

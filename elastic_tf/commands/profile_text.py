@@ -34,7 +34,14 @@ def listing(folder: Path) -> str:
         Column("full", "full step ms", ".1f"),
         Column("forward", "forward", ".0%"),
     )
-    return format_table(rows, columns) if rows else f"No tables in {folder}"
+    if rows:
+        return format_table(rows, columns)
+    return (
+        f"There are no tables in '{folder}'. Those of devices measured before come with the "
+        "project's checkout, not with an installed package: give its folder profiling/tables, or "
+        "one of your own with a folder for each device. To measure this device, see "
+        "python -m elastic_tf profile --help."
+    )
 
 
 def comparison(one: et.TimingProfile, two: et.TimingProfile, dearest: int = 15) -> str:

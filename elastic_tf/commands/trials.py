@@ -1,7 +1,7 @@
-"""Trainings by train.py, each in a directory and a process of its own; done ones are passed over.
+"""Trainings by the command `train`, each in a directory and a process of its own.
 
-A process of its own keeps what is measured apart: memory above all. One that was interrupted goes
-on from its last complete epoch.
+Done ones are passed over. A process of its own keeps what is measured apart: memory above all. One
+that was interrupted goes on from its last complete epoch.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import train
-
-from elastic_tf import runs
+from elastic_tf import commandline, runs
 from elastic_tf.commandline import parse
+from elastic_tf.commands.run_settings import Settings, completed
 
 _LOG_LINES = 12  # of a training that failed, in the message
 
-# Runs train.py with these arguments, its output in that file.
+# Trains with these arguments, its output in that file.
 Launch = Callable[[Sequence[str], Path], None]
 
 
@@ -34,7 +33,7 @@ class Trial:
 
     Attributes:
         path: its directory.
-        options: of train.py, by the names of its settings; None is left out.
+        options: of the command `train`, by the names of its settings; None is left out.
     """
 
     path: Path
@@ -42,7 +41,7 @@ class Trial:
 
     @property
     def arguments(self) -> list[str]:
-        """The command line for train.py."""
+        """The command line."""
         words = []
         for name, value in {**self.options, "out": self.path, "quiet": True}.items():
             if value is None or value is False:
@@ -54,13 +53,13 @@ class Trial:
 
 
 def launched(arguments: Sequence[str], log: Path) -> None:
-    """Run train.py in a child process.
+    """Train in a child process.
 
     Raises:
         TrainingFailed: it failed; the message ends with what it printed last.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, train.__file__, *arguments]
+    command = [sys.executable, *commandline.command("train", arguments)]
     with open(log, "w", encoding="utf-8") as file:
         code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
     if code:
@@ -77,8 +76,19 @@ def run(trial: Trial, launch: Launch = launched) -> runs.Run:
         ValueError: its directory holds a run with other settings.
         TrainingFailed: the training failed.
     """
-    settings = train.completed(parse(train.Settings, "", trial.arguments))
+    settings = completed(parse(Settings, "", trial.arguments))
     if not (trial.path / "result.json").is_file():
         print(f"Training: {trial.path}", flush=True)
         launch(trial.arguments, trial.path.parent / f"{trial.path.name}.log")
     return runs.create(trial.path, settings)
+
+
+def result_of(run: runs.Run) -> dict[str, Any]:
+    """What came out of a run.
+
+    Raises:
+        TrainingFailed: it is not finished.
+    """
+    if run.result is None:
+        raise TrainingFailed(f"A training ended without a result. Received: '{run.path}'.")
+    return run.result

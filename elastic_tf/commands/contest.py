@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import trials
-import verdicts
-from contenders import Contender, Cost, Plan, budget_of, contenders, rates_of
-from run_settings import taken_by
 
-from elastic_tf import baselines, runs
+from elastic_tf import baselines, commandline, runs
+from elastic_tf.commands import trials, verdicts
+from elastic_tf.commands.contenders import (
+    Contender,
+    Cost,
+    Plan,
+    budget_of,
+    contenders,
+    rates_of,
+)
+from elastic_tf.commands.run_settings import taken_by
 
-_PROFILER = Path(__file__).resolve().parents[1] / "profiling" / "profile_device.py"
 # Seconds above those of the reference that count as equal: what is measured varies as much.
 _EQUAL = 1.03
 
@@ -25,7 +30,7 @@ class Contest:
     """Runs what a comparison needs, each training once.
 
     Args:
-        settings: of compare.py.
+        settings: of the command `compare`.
         launch: trains.
     """
 
@@ -58,12 +63,17 @@ class Contest:
     @property
     def full_step_seconds(self) -> float:
         """One full step, the median over all trainings."""
-        return float(np.median([run.result["full_step_seconds"] for run in self._done.values()]))
+        return float(
+            np.median([trials.result_of(run)["full_step_seconds"] for run in self._done.values()])
+        )
 
     @property
     def head_seconds(self) -> list[float]:
         """Of the trainings of the head that all methods start from."""
-        return [0.0 if head is None else head.result["training_seconds"] for head in self._heads]
+        return [
+            0.0 if head is None else trials.result_of(head)["training_seconds"]
+            for head in self._heads
+        ]
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """A row for each method, at equal epochs and, unless it is left out, at equal seconds."""
@@ -97,7 +107,8 @@ class Contest:
     def _rows(self, plan: Plan) -> list[dict[str, Any]]:
         results = {one: self._runs(one, rate, epochs) for one, (rate, epochs) in plan.items()}
         accuracies = {
-            one.name: [run.result["accuracy"] for run in found] for one, found in results.items()
+            one.name: [trials.result_of(run)["accuracy"] for run in found]
+            for one, found in results.items()
         }
         rows = []
         for one, found in results.items():
@@ -137,7 +148,7 @@ class Contest:
         steps = [epoch["steps"] for epoch in run.history]
         overheads = [epoch["overhead_seconds"] for epoch in run.history]
         in_steps = sum(epoch["seconds"] for epoch in run.history) - sum(overheads)
-        step = run.result["achieved_ratio"] * self.full_step_seconds
+        step = trials.result_of(run)["achieved_ratio"] * self.full_step_seconds
         # what was measured in that training, in seconds at reference speed
         scale = step * sum(steps) / in_steps
         later = float(np.mean(overheads[1:] or overheads))
@@ -156,7 +167,7 @@ class Contest:
             except trials.TrainingFailed as error:
                 print(f"{one.name} at {rate:g} does not train: {error}", flush=True)
                 continue
-            reached[rate] = run.result["validation_accuracy"]
+            reached[rate] = trials.result_of(run)["validation_accuracy"]
         if not reached:
             raise trials.TrainingFailed(f"{one.name} trains at none of {self._settings.rates}.")
         return max(reached, key=lambda rate: reached[rate])
@@ -220,11 +231,11 @@ class Contest:
                 for name in ("model", "alpha", "input_size", "batch_size", "optimizer")
             }
             words = [f"--{name.replace('_', '-')}={value}" for name, value in shared.items()]
-            classes = len(self._heads[0].result["class_names"])
+            words += [f"--classes={len(trials.result_of(self._heads[0])['class_names'])}"]
+            words += [f"--out={path}", "--as-is"]
             print("Profiling this device ...", flush=True)
             subprocess.run(
-                [sys.executable, str(_PROFILER), *words, f"--classes={classes}", f"--out={path}"]
-                + ["--as-is"],
+                [sys.executable, *commandline.command("profile", words)],
                 stdout=subprocess.DEVNULL,
                 check=True,
             )
@@ -233,5 +244,5 @@ class Contest:
 
 def _mean(found: Sequence[runs.Run], key: str) -> float | None:
     """Of a number in the results; None where one has none."""
-    values = [run.result[key] for run in found]
+    values = [trials.result_of(run)[key] for run in found]
     return None if None in values else float(np.mean(values))

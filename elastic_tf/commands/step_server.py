@@ -1,6 +1,6 @@
-"""Take training steps of a model when asked to: a helper process of settings_search.py.
+"""Take training steps of a model when asked to: a child process of settings_search.
 
-Takes the arguments of profile_device.py. Prints "ready" when it is warm; for each line with a
+Takes the arguments of the command `profile`. Prints "ready" when it is warm; for each line with a
 number n on its input it runs n full steps and prints their seconds.
 """
 
@@ -11,13 +11,11 @@ import os
 import sys
 from typing import TextIO
 
-import elastic_tf as et  # before TensorFlow: it quiets its start-up
-
-# isort: split
 import numpy as np
-from profile_device import Settings, build
 
+import elastic_tf as et
 from elastic_tf.commandline import parse
+from elastic_tf.commands.profile import Settings, build
 from elastic_tf.stopwatch import as_batch, seconds
 from elastic_tf.trace import StepFunction
 

@@ -1,20 +1,23 @@
 from __future__ import annotations
 
-import profile_device
-import profile_text
+import runpy
+from pathlib import Path
+
 import pytest
 
 import elastic_tf as et
+from elastic_tf.commands import profile, profile_text
 from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 from elastic_tf.timing_file import TensorSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
+SCRIPT = Path(__file__).resolve().parents[1] / "profiling" / "profile_device.py"
 
 
 @pytest.mark.slow
-def test_profile_device_writes_the_profile_that_it_prints(tmp_path, capsys):
+def test_profile_writes_the_profile_that_it_prints(tmp_path, capsys):
     path = tmp_path / "deep" / "mobilenet.json"
-    profile_device.main(
+    profile.main(
         f"--model mobilenet --alpha 0.25 --input-size 32 --batch-size 2 --classes 3 --repeats 3 "
         f"--dearest 4 --optimizer sgd --as-is --out {path} --plot {tmp_path / 'bars.png'}".split()
     )
@@ -28,7 +31,7 @@ def test_profile_device_writes_the_profile_that_it_prints(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_profile_device_measures_under_the_best_settings_and_keeps_the_trials(
+def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
     tmp_path, capsys, monkeypatch
 ):
     best = RuntimeSettings(inter_op_threads=1, intra_op_threads=1)
@@ -42,9 +45,9 @@ def test_profile_device_measures_under_the_best_settings_and_keeps_the_trials(
             report(trial)
         return best, trials
 
-    monkeypatch.setattr(profile_device, "search", found)
+    monkeypatch.setattr(profile, "search", found)
     path = tmp_path / "mobilenet.json"
-    profile_device.main(
+    profile.main(
         f"--model mobilenet --alpha 0.25 --input-size 32 --batch-size 2 --classes 3 --repeats 3 "
         f"--optimizer sgd --out {path}".split()
     )
@@ -58,17 +61,17 @@ def test_profile_device_measures_under_the_best_settings_and_keeps_the_trials(
     assert "Best: 1 inter-op threads, 1 intra-op threads" in printed
 
 
-def test_profile_device_refuses_a_file_it_cannot_write_before_it_measures(tmp_path):
+def test_profile_refuses_a_file_it_cannot_write_before_it_measures(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit, match="--out cannot be written. Received: '.*file/p.json'"):
-        profile_device.main(
+        profile.main(
             ["--model", "vgg16", "--classes", "3", "--out", str(tmp_path / "file" / "p.json")]
         )
 
 
-def test_profile_device_names_the_known_models(capsys):
+def test_profile_names_the_known_models(capsys):
     with pytest.raises(SystemExit, match="2"):
-        profile_device.main("--model resnet5 --classes 3 --out x.json".split())
+        profile.main("--model resnet5 --classes 3 --out x.json".split())
     error = capsys.readouterr().err
     assert "'resnet5'" in error
     assert "'resnet50'" in error
@@ -81,19 +84,36 @@ def table(scale: float, name: str) -> et.TimingProfile:
     return et.TimingProfile(4e3, sets, 2, tensors=specs, device={"name": name}, batch_size=4)
 
 
-def test_list_shows_the_tables_of_each_device(tmp_path, monkeypatch, capsys):
+def test_list_shows_the_tables_of_each_device(tmp_path, capsys):
     table(1.0, "Board 5").save(tmp_path / "board5" / "net.json")
-    monkeypatch.setattr(profile_device, "TABLES", tmp_path)
-    profile_device.main(["--list"])
-    line = capsys.readouterr().out.splitlines()[2]
-    assert line.split() == ["board5/net.json", "Board", "5", "2", "4", "10.0", "40%"]
+    profile.main(["--list"], tables=tmp_path)
+    told = capsys.readouterr().out
+    assert told.splitlines()[2].split() == "board5/net.json Board 5 2 4 10.0 40%".split()
+    profile.main(["--list", str(tmp_path)])
+    assert capsys.readouterr().out == told
+
+
+def test_list_says_where_tables_come_from_where_there_are_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    profile.main(["--list"])
+    assert "no tables in 'profiling/tables'" in capsys.readouterr().out
+    profile.main(["--list", "mine"])
+    told = capsys.readouterr().out
+    assert "no tables in 'mine'" in told and "the project's checkout" in told
+
+
+def test_script_lists_the_tables_that_come_with_the_checkout(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["profile_device.py", "--list"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert "amd_epyc_2cores/resnet50_224_b4.json" in capsys.readouterr().out
 
 
 def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
     paths = [str(tmp_path / name) for name in ("one.json", "two.json")]
     for path, scale in zip(paths, (1.0, 2.0)):
         table(scale, f"Board {scale:g}").save(path)
-    profile_device.main(["--compare", *paths])
+    profile.main(["--compare", *paths])
     printed = capsys.readouterr().out
     assert "A: Board 1" in printed
     full = next(line for line in printed.splitlines() if line.startswith("full step"))

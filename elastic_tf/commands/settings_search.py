@@ -14,13 +14,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 
 from elastic_tf.device import describe_device
 from elastic_tf.runtime import RuntimeSettings, SettingsTrial, usable_cores
 
-_SERVER = Path(__file__).resolve().parent / "step_server.py"
+_SERVER = ("-m", "elastic_tf.commands.step_server")
 _START_SECONDS = 600  # to build the model and, with XLA, to compile a step
 _STEP_SECONDS = 120  # for the steps of one turn
 _TURNS = 5
@@ -37,7 +36,7 @@ def search(
     """Try settings of one kind after the other, each with the best of those before it.
 
     Args:
-        arguments: of `profile_device.py`; they name the model and the batch.
+        arguments: of the command `profile`; they name the model and the batch.
         report: called with each trial when it is done.
 
     Returns:
@@ -101,7 +100,7 @@ class StepProcess:
 
     def __init__(self, arguments: Sequence[str], settings: RuntimeSettings) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(_SERVER), *arguments, *["--xla"] * settings.xla],
+            [sys.executable, *_SERVER, *arguments, *["--xla"] * settings.xla],
             env=settings.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The settings of one run of train.py, and which of them each method takes."""
+"""The settings of one training, and which of them each method takes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-import elastic_tf as et  # before TensorFlow: it quiets its start-up
-
-# isort: split
-import data as sources
-import measurement
-import strategies
-
+import elastic_tf as et
 from elastic_tf import baselines
 from elastic_tf.commandline import option
+from elastic_tf.commands import measurement, sources, strategies
 from elastic_tf.selection import check_rho
 
 # Of the methods that choose within a share of the step time, unless they are given.

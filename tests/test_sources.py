@@ -1,14 +1,17 @@
-"""The images that train.py takes, by name."""
+"""The images that a training takes, by name."""
 
 from __future__ import annotations
 
-import data
 import numpy as np
 import pytest
 
+from elastic_tf.commands import sources
+
 
 def load(source, **options):
-    return data.load(str(source), **{"channels": 3, "image_size": 16, "batch_size": 4, **options})
+    return sources.load(
+        str(source), **{"channels": 3, "image_size": 16, "batch_size": 4, **options}
+    )
 
 
 def saved(path, channels=1, size=8):
@@ -18,7 +21,7 @@ def saved(path, channels=1, size=8):
     return path
 
 
-@pytest.mark.parametrize("name", data.DOMAINS)
+@pytest.mark.parametrize("name", sources.DOMAINS)
 def test_digits_have_the_channels_of_the_model(name):
     for channels in (1, 3):
         found = load(name, channels=channels)
@@ -27,8 +30,8 @@ def test_digits_have_the_channels_of_the_model(name):
 
 
 def test_domains_of_the_digits_differ():
-    first = [next(iter(load(name).test))[0].numpy().tobytes() for name in data.DOMAINS]
-    assert len(set(first)) == len(data.DOMAINS)
+    first = [next(iter(load(name).test))[0].numpy().tobytes() for name in sources.DOMAINS]
+    assert len(set(first)) == len(sources.DOMAINS)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -68,5 +71,5 @@ def test_colour_arrays_are_refused_for_a_grey_model(tmp_path):
 
 
 def test_augmentations_are_read_from_a_command_line():
-    assert data.augmentations("none") == data.augmentations("") == ()
-    assert data.augmentations("mixup, cutmix") == ("mixup", "cutmix")
+    assert sources.augmentations("none") == sources.augmentations("") == ()
+    assert sources.augmentations("mixup, cutmix") == ("mixup", "cutmix")

@@ -1,4 +1,4 @@
-"""What every experiment shares: the preparation of a model, step ratios, fits side by side."""
+"""What trainings and experiments share: preparing a model, step ratios, fits side by side."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from recording import TrainingClock
 
 import elastic_tf as et
+from elastic_tf.commands.recording import TrainingClock
 from elastic_tf.stopwatch import measure_ratios
 
 

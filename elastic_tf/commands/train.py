@@ -1,0 +1,199 @@
+"""Adapt a pre-trained model to new images by one method: one run, one directory, one table.
+
+Example: python -m elastic_tf train --method elastic --model mobilenet --alpha 0.75
+--weights mobilenet.h5 --data birds --rho 0.5 --epochs 6 --batch-size 4 --optimizer adam
+--learning-rate 3e-5 --warm-head 2 --profile mobilenet.json --out runs/birds
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+import elastic_tf as et
+from elastic_tf import baselines, commandline, energy, replicas, runs, runtime
+from elastic_tf.commandline import parse
+from elastic_tf.commands import (
+    harness,
+    measurement,
+    recording,
+    sources,
+    step_bench,
+    strategies,
+)
+from elastic_tf.commands.run_settings import CHOOSING, Settings, completed
+
+
+def main(arguments: Sequence[str] | None = None) -> runs.Run:
+    """Load, warm the head, profile, train, measure, print.
+
+    Args:
+        arguments: of the command line; None: those of the program, which is then started again
+            where the profile asks for other runtime settings.
+    """
+    settings = completed(parse(Settings, __doc__ or "", arguments))
+    profile = None if settings.profile is None else et.TimingProfile.load(settings.profile)
+    if profile is not None and arguments is None:
+        runtime.restart_under(profile.settings, commandline.command("train", sys.argv[1:]))
+    strategy = strategies.make(settings.strategy)  # before anything else of TensorFlow's
+    replicas.from_chief(strategy, lambda: None)  # all workers are there
+    tf.keras.utils.set_random_seed(settings.seed)
+    data = loaded(settings, settings.batch_size * replicas.count(strategy))
+    run = replicas.from_chief(strategy, lambda: runs.create(settings.out, settings))
+    say = print if replicas.is_chief(strategy) else _nothing
+    for path in data.skipped:
+        say(f"Left out, not an image: {path}")
+    if run.result is not None:
+        say(f"Finished before, in {settings.out}:\n" + runs.format_table([run.result]))
+        return run
+    if run.history and not backup_of(settings).is_dir():
+        raise ValueError(
+            f"{settings.out} holds a run that was interrupted after {len(run.history)} epochs and "
+            "left no backup. Remove it to start again, or choose another --out."
+        )
+    return trained(settings, strategy, data, profile, run, say)
+
+
+def trained(
+    settings: Settings,
+    strategy: tf.distribute.Strategy,
+    data: et.datasets.ImageData,
+    profile: et.TimingProfile | None,
+    run: runs.Run,
+    say: Callable[[str], None],
+) -> runs.Run:
+    """Train, from the backup of an interrupted run if there is one; only the chief writes."""
+    is_chief = replicas.is_chief(strategy)
+    verbose = 0 if settings.quiet or not is_chief else "auto"
+    method = baselines.get(settings.method)
+    backup = backup_of(settings)
+    is_continued = bool(run.history)
+    with strategy.scope():
+        model = built(settings, data, settings.weights)
+        warm_seconds = harness.warm_head(
+            model,
+            data.train,
+            epochs=0 if is_continued else settings.warm_head,
+            learning_rate=settings.warm_head_rate,
+            one_hot=data.one_hot,
+            verbose=verbose,
+        )
+        rate = harness.rate(
+            settings.schedule, settings.learning_rate, settings.epochs * data.steps_per_epoch
+        )
+        xla = profile is not None and profile.settings.xla
+        elastic = harness.compiled(
+            method.adapt(model), settings.optimizer, rate, xla=xla, one_hot=data.one_hot
+        )
+    bench = step_bench.Bench(settings, strategy, data, elastic, built)
+    if method.needs_profile:
+        kept = settings.out / "profile.json"
+        if profile is None and is_continued and kept.is_file():
+            profile = et.TimingProfile.load(kept)
+        profile = replicas.from_chief(strategy, lambda: profile or bench.profile(say))
+        shape = [tuple(elastic.input_shape[1:])]
+        profile.check(elastic, batch_size=settings.batch_size, input_shape=shape)
+
+    clock = recording.TrainingClock()
+    chosen = method.callbacks(task(settings, elastic, data, profile))
+    callbacks: list[Any] = [clock, *chosen]
+    if is_chief:
+        choosers = [one for one in chosen if isinstance(one, et.ElasticCallback)]
+        recorder = recording.Recorder(
+            run,
+            clock,
+            choosers[0] if choosers else None,
+            cost=bench.cost,
+            sensor=energy.find_sensor(),
+        )
+        callbacks.append(recorder)
+    # kept until the result is there: a run can be interrupted after its last epoch too
+    callbacks.append(tf.keras.callbacks.BackupAndRestore(str(backup), delete_checkpoint=False))
+    elastic.fit(
+        data.train,
+        epochs=settings.epochs,
+        validation_data=data.validation or data.test,
+        verbose=verbose,
+        callbacks=callbacks,
+    )
+    tested = {}
+    if data.validation is not None:  # the test images are used once, by all workers
+        tested = elastic.evaluate(data.test, verbose=verbose, return_dict=True)
+    with tempfile.TemporaryDirectory() as elsewhere:
+        # all workers: reading statistics that each replica keeps for itself takes all of them
+        folder = settings.out if is_chief else Path(elsewhere)
+        elastic.save_weights(folder / "weights.h5")
+    if is_chief:
+        row = {
+            "method": settings.method,
+            **bench.result(run.history, measurement.targets_of(settings.targets)),
+            **tested,
+            "validation_accuracy": run.history[-1]["val_accuracy"] if tested else None,
+            "warm_head_seconds": warm_seconds,
+            "class_names": data.class_names,
+        }
+        run.finish(row)
+        shutil.rmtree(backup, ignore_errors=True)
+        say(runs.format_table([row]))
+        say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
+    return run
+
+
+def loaded(settings: Settings, batch_size: int) -> et.datasets.ImageData:
+    """The images of the run."""
+    return sources.load(
+        settings.data,
+        channels=et.zoo.ARCHITECTURES[settings.model].channels,
+        image_size=settings.input_size,
+        batch_size=batch_size,
+        seed=settings.seed,
+        flip=settings.flip,
+        augment=sources.augmentations(settings.augment),
+        validation_share=settings.validation,
+        on_bad_image="skip" if settings.skip_bad_images else "raise",
+    )
+
+
+def backup_of(settings: Settings) -> Path:
+    """Where the state after the last finished epoch is kept until the run ends."""
+    return settings.out / "backup"
+
+
+def built(settings: Settings, data: et.datasets.ImageData, weights: str) -> tf.keras.Model:
+    """The model of the run, as it is before the method changes it."""
+    return et.zoo.build(
+        settings.model,
+        classes=data.classes,
+        input_size=settings.input_size,
+        alpha=settings.alpha,
+        weights=None if weights == "none" else weights,
+        bn_training=settings.bn_training,
+    )
+
+
+def task(
+    settings: Settings,
+    model: et.ElasticModel,
+    data: et.datasets.ImageData,
+    profile: et.TimingProfile | None,
+) -> baselines.Task:
+    """What the method's callbacks are made from."""
+    given = {name: getattr(settings, name) for name in CHOOSING}
+    return baselines.Task(
+        model=model,
+        profile=profile,
+        probe=data.probe,
+        epochs=settings.epochs,
+        seed=settings.seed,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _nothing(text: str) -> None:
+    """Only the chief prints."""
