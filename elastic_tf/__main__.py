@@ -6,6 +6,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from elastic_tf import __version__, commandline
 
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
         sys.argv = [f"{PROGRAM} {words[0]}", *words[1:]]  # as a script of that name would see it
-        commandline.run(importlib.import_module(f"elastic_tf.commands.{words[0]}").main)
+        commandline.run(loaded(words[0]).main)
         return
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
@@ -40,6 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, text in COMMANDS.items():
         known.add_parser(name, help=text)
     parser.parse_args(words)
+
+
+def loaded(name: str) -> ModuleType:
+    """The module of a command; ends the program where a package that it needs is not there."""
+    try:
+        return importlib.import_module(f"elastic_tf.commands.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "elastic_tf":
+            raise
+        raise SystemExit(
+            f"error: {PROGRAM} {name} needs the package '{error.name}'. Received: an environment "
+            f"without it, {sys.executable}. Install elastic_tf with pip, which brings its packages."
+        ) from error
 
 
 if __name__ == "__main__":

@@ -6,9 +6,6 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-from tensorflow.python.util import _pywrap_util_port
-
 from elastic_tf.runtime import RuntimeSettings, usable_cores
 
 
@@ -22,6 +19,10 @@ def describe_device() -> dict[str, Any]:
         kernels are on; `xla`: whether the compiler clusters ops by itself; `tensorflow`: its
         version; `system`.
     """
+    # Seconds to import: run directories and doctor are read without it.
+    import tensorflow as tf
+    from tensorflow.python.util import _pywrap_util_port
+
     gpus = tf.config.list_physical_devices("GPU")
     name = _processor()
     if gpus:

@@ -1,0 +1,36 @@
+"""Start TensorFlow, train a step, say what it runs on: a child process of doctor.
+
+In a process of its own, for a TensorFlow that does not fit the processor or the other packages ends
+the process, and what TensorFlow prints at its start is only seen from outside. Prints one line of
+JSON: what `describe_device` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import elastic_tf as et  # before TensorFlow: it quiets its start-up
+
+# isort: split
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.device import describe_device
+
+
+def main() -> None:
+    """Train one elastic step of a tiny network."""
+    model = et.ElasticModel.from_model(
+        tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(2,)), tf.keras.layers.Dense(1)])
+    )
+    model.compile("sgd", "mse")
+    model.set_mask(np.array([False, False, True, True]))
+    model.fit(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32), batch_size=4, verbose=0)
+    with contextlib.suppress(ImportError):  # there is no build for Linux on ARM
+        et.optimizers.by_name("sgdw", 1e-4)  # announces its end of life when it is loaded
+    print(json.dumps(describe_device()))
+
+
+if __name__ == "__main__":
+    main()
