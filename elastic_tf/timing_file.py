@@ -14,7 +14,7 @@ from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 
 SCHEMA_VERSION = 1
 REMEASURE = (
-    "Profile this model again with elastic_tf.profile_model, or with profiling/profile_device.py "
+    "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
     "if it is one of the zoo."
 )
 _MAX_TENSORS = 100_000  # a file that claims more is not a profile

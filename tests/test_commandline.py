@@ -7,6 +7,7 @@ from typing import Optional
 import numpy as np
 import pytest
 
+from elastic_tf import baselines
 from elastic_tf.commandline import option, parse, run
 from elastic_tf.datasets import image_folder
 
@@ -18,11 +19,13 @@ class Settings:
     share: Optional[float] = option(None, help="how much")  # noqa: UP045
     kind: str = option("one", help="which", choices=("one", "two"))
     loud: bool = option(False, help="aloud")
+    more: tuple[int, ...] = option((), help="others")
 
 
 def test_parse_gives_each_field_its_type():
     words = ["--folder", "a/b", "--count", "7", "--share", "0.5", "--kind", "two", "--loud"]
-    assert parse(Settings, "", words) == Settings(Path("a/b"), 7, 0.5, "two", True)
+    words += ["--more", "1", "2"]
+    assert parse(Settings, "", words) == Settings(Path("a/b"), 7, 0.5, "two", True, (1, 2))
 
 
 def test_parse_takes_the_defaults():
@@ -51,6 +54,7 @@ def test_help_explains_every_field(capsys):
     for field in dataclasses.fields(Settings):
         assert field.metadata["help"] in text
     assert "how many (default: 3)" in text
+    assert "others (default" not in text
 
 
 def test_run_reports_a_refusal_in_one_line(tmp_path, capsys):
@@ -59,6 +63,12 @@ def test_run_reports_a_refusal_in_one_line(tmp_path, capsys):
     assert end.value.code == 2
     text = capsys.readouterr().err
     assert text.startswith("error: ") and "nowhere" in text and text.count("\n") == 1
+
+
+def test_run_reports_a_refusal_of_any_part_of_the_package(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run(lambda: baselines.get("magic"))
+    assert "Received: 'magic'" in capsys.readouterr().err
 
 
 def test_run_reports_a_file_that_is_missing(tmp_path, capsys):

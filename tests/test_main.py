@@ -1,0 +1,135 @@
+"""The commands of `python -m elastic_tf`, and the scripts that are the same."""
+
+from __future__ import annotations
+
+import ast
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import elastic_tf as et
+from elastic_tf import __main__ as program
+from elastic_tf.commandline import command
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = {
+    "profile": ROOT / "profiling" / "profile_device.py",
+    "train": ROOT / "experiments" / "train.py",
+    "compare": ROOT / "experiments" / "compare.py",
+}
+
+
+def python(*words, cwd=None):
+    """A Python that says what it says by itself."""
+    quiet = ("TF_CPP_MIN_LOG_LEVEL", "PYTHONWARNINGS")
+    environment = {name: text for name, text in os.environ.items() if name not in quiet}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def helped(capsys, start) -> str:
+    """What a command says to --help, without line breaks."""
+    with pytest.raises(SystemExit, match="0"):
+        start()
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_names_every_command(capsys):
+    said = helped(capsys, lambda: program.main(["--help"]))
+    assert said.startswith("usage: python -m elastic_tf")
+    for name, text in program.COMMANDS.items():
+        assert f"{name} {text}" in said
+
+
+@pytest.mark.parametrize("name", program.COMMANDS)
+def test_help_of_a_command_names_it_as_it_is_called(name, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["restored afterwards"])
+    said = helped(capsys, lambda: program.main([name, "--help"]))
+    assert said.startswith(f"usage: python -m elastic_tf {name} [-h]")
+    assert "--out" in said
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_take_what_the_commands_take(name, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["restored afterwards"])
+    by_name = helped(capsys, lambda: program.main([name, "--help"]))
+    monkeypatch.setattr("sys.argv", [str(SCRIPTS[name]), "--help"])
+    by_script = helped(capsys, lambda: runpy.run_path(str(SCRIPTS[name]), run_name="__main__"))
+    assert by_script == by_name.replace(f"python -m elastic_tf {name}", SCRIPTS[name].name)
+
+
+@pytest.mark.parametrize(
+    ("words", "received"),
+    [(["tran"], "invalid choice: 'tran' (choose from"), ([], "arguments are required: COMMAND")],
+)
+def test_what_is_no_command_is_refused(words, received, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        program.main(words)
+    assert received in capsys.readouterr().err
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+
+    monkeypatch.setattr(program.importlib, "import_module", missing)
+    with pytest.raises(SystemExit, match="train needs the package 'numpy'"):
+        program.loaded("train")
+
+
+def test_a_module_of_the_package_that_is_missing_is_an_error():
+    with pytest.raises(ModuleNotFoundError, match="elastic_tf.commands.magic"):
+        program.loaded("magic")
+
+
+def test_child_processes_run_the_package_and_no_file_of_it():
+    assert command("train", ["--out", "x"]) == ["-m", "elastic_tf", "train", "--out", "x"]
+
+
+def test_the_program_and_doctor_start_without_tensorflow():
+    code = (
+        "import sys; sys.argv = ['-m']\n"
+        "import elastic_tf.__main__, elastic_tf.commands.doctor\n"
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    assert python("-c", code).returncode == 0
+
+
+def test_import_loads_every_public_name():
+    assert set(et.__all__) <= set(vars(et))
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'elastic_tf' has no attribute 'magic'"):
+        et.magic  # noqa: B018
+
+
+def test_the_library_never_imports_from_the_commands():
+    package = ROOT / "elastic_tf"
+    for path in package.rglob("*.py"):
+        if path.parent.name == "commands":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            assert not any(name.startswith("elastic_tf.commands") for name in names), path
+
+
+@pytest.mark.slow
+def test_doctor_says_nothing_that_it_was_not_asked(tmp_path):
+    done = python("-m", "elastic_tf", "doctor", cwd=tmp_path)
+    assert done.stderr == ""
+    assert done.returncode == 0, done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["start-up", "ok", "quiet"] in rows
+    assert list(tmp_path.iterdir()) == []
