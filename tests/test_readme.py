@@ -1,22 +1,35 @@
-"""The README's code runs as it stands there."""
+"""The README's code and commands run as they stand there, the long ones in a short form."""
 
 from __future__ import annotations
 
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from launches import Launches
 from networks import crossentropy, images, network
+from test_compare import made
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+from elastic_tf.__main__ import COMMANDS
+from elastic_tf.commands import compare
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+SHORT = {
+    "profile": "--as-is --repeats 3",
+    "elastic": "--epochs 1 --quiet --probe-size 32 --rho 0.9",
+    "full": "--epochs 1 --quiet",
+}
 
 
-def block(heading: str) -> str:
-    """The first Python block below a heading."""
+def block(heading: str, language: str = "python") -> str:
+    """The first block of that language below a heading."""
     text = README.read_text(encoding="utf-8").split(f"## {heading}\n")[1]
-    found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    found = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
     assert found is not None
     return found[1]
 
@@ -77,3 +90,28 @@ def test_deadline_runs(tmp_path, monkeypatch, capsys):
     assert "Deadline 600 s" in said
     assert said.splitlines()[-6].startswith("epoch")  # titles, a rule, four selections
     assert list((tmp_path / "runs" / "board").glob("events*"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The machine is too busy")
+def test_commands_run_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = block("On the command line", "bash").replace("\\\n", " ")
+    used = []
+    for line in filter(None, (line.partition("#")[0] for line in text.splitlines())):
+        python, module, package, name, *words = shlex.split(line)
+        assert (python, module, package) == (".venv/bin/python", "-m", "elastic_tf")
+        used.append(name)
+        words = [word.replace("experiments/", f"{ROOT}/experiments/") for word in words]
+        method = words[words.index("--method") + 1] if "--method" in words else name
+        words += SHORT.get(method, "").split()
+        if name == "compare":  # trains too much for a test
+            result = compare.main(words, Launches(made))
+            assert len(result["tables"]["equal_seconds"]) == 3
+        else:
+            importlib.import_module(f"elastic_tf.commands.{name}").main(words)
+    assert set(used) == set(COMMANDS)
+    assert {path.name for path in Path("runs").glob("*.png")} == {
+        "accuracy.png",
+        "accuracy_elastic_rho_0.9.png",
+    }
