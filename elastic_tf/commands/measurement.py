@@ -93,8 +93,10 @@ def counter(
         # a method may make the network smaller
         key = (mask.tobytes(), *(tuple(tensor.shape) for tensor in model.tensors))
         if key not in known:
-            sizes = [kept.bytes for kept in activations(model, (x, y), mask)]
-            known[key] = Cost(step_flops(model, x, y, mask), None if None in sizes else sum(sizes))
+            found = activations(model, (x, y), mask)
+            sizes = [activation.bytes for activation in found if activation.bytes is not None]
+            held = sum(sizes) if len(sizes) == len(found) else None
+            known[key] = Cost(step_flops(model, x, y, mask), held)
         return known[key]
 
     return count

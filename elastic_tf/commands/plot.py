@@ -67,13 +67,13 @@ def of_runs(found: Sequence[runs.Run], settings: Settings) -> dict[Path, Figure]
         ValueError: a run has no epoch yet.
     """
     named = dict(zip(labels(found), found))
-    curves = {}
+    curves: dict[str, tuple[list[float], list[float]]] = {}
     for label, run in named.items():
         if not run.history:
             raise ValueError(
                 f"`runs` must have finished an epoch. Received: '{run.path}', which has none yet."
             )
-        seconds = np.cumsum([epoch["seconds"] for epoch in run.history])
+        seconds = np.cumsum([epoch["seconds"] for epoch in run.history]).tolist()
         curves[label] = (seconds, [100 * epoch["val_accuracy"] for epoch in run.history])
     y = f"{_evaluated_on(found)} accuracy (%)"
     drawn = plots.lines(curves, x="training time (s)", y=y, title=settings.title)

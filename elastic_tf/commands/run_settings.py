@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import elastic_tf as et
 from elastic_tf import baselines
@@ -14,7 +14,7 @@ from elastic_tf.commands import measurement, sources, strategies
 from elastic_tf.selection import check_rho
 
 # Of the methods that choose within a share of the step time, unless they are given.
-CHOOSING = {"rho": 0.5, "interval": 3, "probe_size": 64}
+CHOOSING: dict[str, Any] = {"rho": 0.5, "interval": 3, "probe_size": 64}
 
 
 @dataclasses.dataclass(frozen=True)

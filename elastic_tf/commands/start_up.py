@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 
-import elastic_tf as et  # before TensorFlow: it quiets its start-up
-
-# isort: split
 import numpy as np
 import tensorflow as tf
 
+import elastic_tf as et
 from elastic_tf.device import describe_device
 
 

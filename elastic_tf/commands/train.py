@@ -122,7 +122,7 @@ def trained(
         verbose=verbose,
         callbacks=callbacks,
     )
-    tested = {}
+    tested: dict[str, Any] = {}
     if data.validation is not None:  # the test images are used once, by all workers
         tested = elastic.evaluate(data.test, verbose=verbose, return_dict=True)
     with tempfile.TemporaryDirectory() as elsewhere:
