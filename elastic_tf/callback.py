@@ -16,7 +16,7 @@ from elastic_tf.budget import RatioControl, Rho, doubt, rho_at
 from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
 from elastic_tf.deadline import Deadline
-from elastic_tf.model import ElasticMixin
+from elastic_tf.mixin import ElasticMixin
 from elastic_tf.probe import Probe
 from elastic_tf.records import ProfileRecord, SelectionRecord
 from elastic_tf.reprofiling import Reprofiling

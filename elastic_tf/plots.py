@@ -183,8 +183,8 @@ def save(figure: Figure, path: str | Path) -> None:
 def pixels(figure: Figure) -> np.ndarray:
     """A picture as uint8, shape (height, width, 4)."""
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.array(canvas.buffer_rgba())
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
 
 
 def _figure(width: float, height: float) -> Figure:

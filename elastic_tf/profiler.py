@@ -17,7 +17,8 @@ from elastic_tf.folding import dependency_sets, fold, forward_surplus, members
 from elastic_tf.runtime import RuntimeSettings
 from elastic_tf.state import kept
 from elastic_tf.stopwatch import as_batch, ratio_uncertainty, time_in_turn
-from elastic_tf.timing import DependencySet, TimingProfile, optimizer_name, tensor_specs
+from elastic_tf.timing import TimingProfile, optimizer_name, tensor_specs
+from elastic_tf.timing_file import DependencySet
 from elastic_tf.trace import StepFunction, StepTrace, compiled_by_xla, trace_step
 
 if TYPE_CHECKING:

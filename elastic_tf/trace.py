@@ -25,7 +25,7 @@ from elastic_tf.events import op_events
 from elastic_tf.graph import Node, read_graph_def
 
 if TYPE_CHECKING:
-    from elastic_tf.model import ElasticMixin
+    from elastic_tf.mixin import ElasticMixin
 
 _WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches
 

@@ -164,7 +164,7 @@ def targets_of(text: str) -> tuple[float, ...]:
 
 def _largest(history: Sequence[Mapping[str, Any]], key: str) -> int | None:
     """Over all epochs; None where one is not known."""
-    values = [epoch.get(key) for epoch in history]
+    values: list[Any] = [epoch.get(key) for epoch in history]
     return None if None in values else max(values)
 
 

@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None, tables: Path = TABLES) -> None:
         print(listing(Path(words[1]) if words[1:] else tables))
     elif words[:1] == ["--compare"] and len(words) == 3:
         try:
-            print(comparison(*(et.TimingProfile.load(path) for path in words[1:])))
+            one, two = (et.TimingProfile.load(path) for path in words[1:])
+            print(comparison(one, two))
         except (ValueError, OSError) as error:
             raise SystemExit(f"These profiles cannot be compared: {error}") from error
     else:

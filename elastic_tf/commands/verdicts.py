@@ -48,7 +48,7 @@ def difference(values: Sequence[float], reference: Sequence[float]) -> Interval:
             f"What is compared must have the same seeds. Received: {len(values)} and "
             f"{len(reference)} values."
         )
-    return interval(np.subtract(values, reference))
+    return interval(np.subtract(values, reference).tolist())
 
 
 def verdict(found: Interval) -> str:
