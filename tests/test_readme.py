@@ -20,9 +20,9 @@ from elastic_tf.commands import compare
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 SHORT = {
-    "profile": "--as-is --repeats 3",
-    "elastic": "--epochs 1 --quiet --probe-size 32 --rho 0.9",
-    "full": "--epochs 1 --quiet",
+    "profile": "--as-is --repeats 3 --input-size 16",
+    "elastic": "--epochs 1 --quiet --probe-size 32 --rho 0.9 --input-size 16",
+    "full": "--epochs 1 --quiet --input-size 16",
 }
 
 

@@ -40,14 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def examine(settings: Settings) -> list[Finding]:
     """All findings; those that ask TensorFlow only where it starts."""
-    findings = [machine.load()]  # before the checks put a load on the machine themselves
-    findings += [installation.python(), *installation.packages()]
+    load = machine.load()  # before the checks put a load on the machine themselves
     started, device = installation.tensorflow()
-    findings += [*started, machine.cores(), machine.clock(), machine.sensor(), machine.memory()]
+    findings = [installation.python(), *installation.packages(), *started, machine.cores()]
+    if device is not None:
+        findings.append(machine.onednn(device))
+    findings += [load, machine.clock(), machine.memory(), machine.sensor()]
     findings += [storage.run_directory(settings.out), storage.disk(settings.out)]
     findings.append(storage.data_sets())
     if device is not None:
-        findings += [machine.onednn(device), storage.profile(settings.profile, device)]
+        findings.append(storage.profile(settings.profile, device))
     return findings
 
 
