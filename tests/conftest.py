@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+
+# jupyter_core 5 warns, when it is imported, that it will look for its files elsewhere from 6 on.
+os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism

@@ -1,4 +1,4 @@
-"""Pictures of what notebooks and results show: what stands where, and colours that keep their sense."""
+"""What stands where in the pictures, and colours that mean the same everywhere."""
 
 from __future__ import annotations
 
