@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 
-# jupyter_core 5 warns, when it is imported, that it will look for its files elsewhere from 6 on.
+# Some versions of jupyter_core 5 warn, when imported, that 6 will look for its files elsewhere.
 os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
 
 import pytest
