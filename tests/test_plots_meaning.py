@@ -119,6 +119,15 @@ def test_accuracy_and_cost_draws_the_interval():
     assert len(axes.containers[1].lines[1]) == 0
 
 
+def test_accuracy_intervals_have_a_line_for_each_method_that_has_an_interval():
+    rows = [row("full", accuracies=[0.6, 0.8]), row("elastic@0.5", accuracies=[0.7])]
+    rows[1]["half_width"] = None
+    (axes,) = plots.accuracy_intervals(rows).axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [pytest.approx([68.0, 72.0])]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["full", "elastic@0.5"]
+    np.testing.assert_allclose(axes.collections[1].get_offsets()[:, 0], [60.0, 80.0])
+
+
 def test_method_panels_say_what_was_not_measured():
     rows = [row("full", memory=2.0**21), row("elastic@0.5", memory=None)]
     (axes,) = plots.method_panels(rows, {"memory": ("memory (MiB)", 2.0**20)}).axes

@@ -7,7 +7,12 @@ functions return; `save` writes it, `pixels` hands it to TensorBoard.
 from __future__ import annotations
 
 from elastic_tf.plots.charts import accuracy_over_seconds, agreement, bars, lines
-from elastic_tf.plots.results import accuracy_and_cost, deadlines, method_panels
+from elastic_tf.plots.results import (
+    accuracy_and_cost,
+    accuracy_intervals,
+    deadlines,
+    method_panels,
+)
 from elastic_tf.plots.selections import (
     image_grid,
     importance_map,
@@ -22,6 +27,7 @@ __all__ = [
     "METHODS",
     "Picture",
     "accuracy_and_cost",
+    "accuracy_intervals",
     "accuracy_over_seconds",
     "agreement",
     "bars",
