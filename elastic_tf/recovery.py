@@ -1,0 +1,254 @@
+"""Backing up one `fit`, and going on with one that was interrupted, as if it had not been.
+
+A backup is made between two steps: at the beginning of every epoch, before anything is selected for
+it, after every so many steps, and at the end. Selecting, tracing and writing change nothing of what
+a backup holds, so that a kill during one of them only repeats it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from elastic_tf import backup_state, optimizers, passes
+from elastic_tf.backup import Slots, State
+from elastic_tf.choosing import Chooser
+from elastic_tf.control import Control
+from elastic_tf.interruptions import Interruptions
+from elastic_tf.mixin import ElasticMixin
+from elastic_tf.ranges import from_ranges, to_ranges
+
+_LOWER = 0.5  # times the learning rate, after the loss was not finite
+POLICIES = ("restore", "stop", "ignore")
+
+
+class Recovery:
+    """Keeps the state of a training in two files.
+
+    Args:
+        model: the model that is trained.
+        slots: where to.
+        every: steps between two backups; None: one at the beginning of every epoch.
+        nan: what to do when the loss or a weight is not finite, one of `POLICIES`.
+        chooser: selects.
+        control: keeps the budget.
+        masks: at the end of each epoch.
+    """
+
+    def __init__(
+        self,
+        model: ElasticMixin,
+        slots: Slots,
+        *,
+        every: int | None,
+        nan: str,
+        chooser: Chooser,
+        control: Control,
+        masks: list[np.ndarray],
+    ) -> None:
+        self._model = model
+        self._slots = slots
+        self._every = every
+        self._nan = nan
+        self._chooser = chooser
+        self._control = control
+        self._masks = masks
+        self._handler: Any = model._elastic.data
+        self._first: int = self._handler._initial_epoch
+        self._since = 0  # steps since the last backup
+        self._is_lowered = False  # the learning rate
+        self._resumed: State | None = None  # until the interrupted epoch begins
+        self._signals = Interruptions()
+
+    def begin(self) -> int | None:
+        """Go on from a backup, if there is one; returns the epoch the training began with, then.
+
+        Raises:
+            ValueError: the directory cannot be written, or holds no backup of this training.
+        """
+        self._slots.check()
+        backup_state.use_generators(self._model)
+        state = self._slots.read()
+        if state is not None:
+            self._go_on(state)
+        self._signals.catch()
+        self._model._elastic.leave = self._signals.release
+        return None if state is None else self._first
+
+    def epoch_begins(self, epoch: int) -> int:
+        """Steps of this epoch that were made before an interruption; else it is backed up."""
+        if self._resumed is None:
+            self._write(epoch, 0)
+            self._signals.obey()
+            return 0
+        data, values = self._resumed
+        self._resumed = None
+        self._set_history(data)
+        if data["step"]:
+            items = backup_state.metrics(self._model)
+            backup_state.check(data["metrics"], items, what="metrics' variables")
+            backup_state.assign(items, values, "metric")
+        backup_state.set_host_generators(data["random"])
+        return int(data["step"])
+
+    def steps_made(self, count: int, logs: dict[str, Any] | None) -> None:
+        """Back up where it is due, and leave where a signal asks for it.
+
+        Args:
+            count: steps since the last call.
+            logs: of the step.
+
+        Raises:
+            FloatingPointError: the loss is not finite, and nothing more can be done about it.
+            SystemExit: a signal was received.
+        """
+        loss = (logs or {}).get("loss")
+        if self._nan != "ignore" and loss is not None and not np.isfinite(loss):
+            self._diverged(f"loss={loss}")
+            return
+        self._since += count
+        pace, steps = self._control.pace, self._handler._inferred_steps
+        if steps is None or pace.done >= steps:
+            return  # the beginning of the next epoch is not far
+        is_due = self._every is not None and self._since >= self._every
+        if is_due or self._signals.received is not None:
+            self._write(pace.epoch, pace.done)
+            self._signals.obey()
+
+    def end(self) -> None:
+        """Keep the trained model: the same command has nothing left to do."""
+        if self._resumed is not None:
+            self._set_history(self._resumed.data)
+        else:
+            if self._model._elastic.accumulation is not None:
+                self._model._elastic.accumulation.flush()  # as `fit` would next
+            self._write(self._control.pace.epoch + 1, 0, is_finished=True)
+        self._signals.release()
+        self._signals.obey()
+
+    def _go_on(self, state: State) -> None:
+        data, values = state
+        model, handler = self._model, self._handler
+        self._check_place(data)
+        items = backup_state.variables(model)
+        backup_state.check(data["variables"], items, what="variables")
+        backup_state.assign(items, values, "variable")
+        self._chooser.go_on(data["chooser"])
+        self._control.go_on(data["control"])
+        self._masks.extend(from_ranges(mask, len(model.tensors)) for mask in data["masks"])
+        self._is_lowered = data["is_lowered"]
+        trained = model.trainable_variables
+        model._elastic.averaged.clear()
+        model._elastic.averaged.update(id(trained[k]) for k in data["averaged"])
+        if data["collected"]:
+            chosen = model._trained(model._elastic.mask)
+            sums = [values[f"sum/{k}"] for k in range(len(chosen))]
+            model._elastic.accumulation.go_on(chosen, *data["collected"], sums)
+        self._resumed = state
+        is_over = data["is_finished"] and handler._epochs <= data["epochs"]
+        passes.start_at(
+            handler,
+            epoch=handler._epochs if is_over else data["epoch"],
+            step=data["step"],
+            steps=data["steps"],
+            arrived=self._chooser.pass_over,
+            ready=lambda iterator: backup_state.make_metrics(model, iterator),
+        )
+
+    def _check_place(self, data: dict[str, Any]) -> None:
+        now = {"initial_epoch": self._first, "batches in an epoch": self._handler._inferred_steps}
+        for (name, value), held in zip(now.items(), (data["first"], data["steps"])):
+            if None not in (value, held) and value != held:
+                raise ValueError(
+                    "A training goes on with the arguments of `fit` it was started with. Received: "
+                    f"{name} {value}, in the backup {held}. Use the same, or another `backup_dir`."
+                )
+
+    def _write(self, epoch: int, step: int, *, is_finished: bool = False) -> None:
+        """Write a backup; where that fails, the last good one stays and training goes on."""
+        model, state = self._model, self._model._elastic
+        items, metrics = backup_state.variables(model), backup_state.metrics(model) if step else []
+        trained = model._trained(state.mask)
+        collected = state.accumulation.collected(trained) if state.accumulation else (0, [])
+        sums = state.accumulation.sums(trained) if collected[0] else []
+        history = model.history
+        data = {
+            "epoch": epoch,
+            "step": step,
+            "first": self._first,
+            "epochs": self._handler._epochs,
+            "steps": self._handler._inferred_steps,
+            "is_finished": is_finished,
+            "is_lowered": self._is_lowered,
+            "variables": backup_state.described(items),
+            "metrics": backup_state.described(metrics),
+            "averaged": [
+                k for k, v in enumerate(model.trainable_variables) if id(v) in state.averaged
+            ],
+            "collected": collected if collected[0] else None,
+            "chooser": self._chooser.state(),
+            "control": self._control.state(),
+            "masks": [to_ranges(mask) for mask in self._masks],
+            "history": {
+                name: [np.asarray(value).tolist() for value in values]
+                for name, values in history.history.items()
+            },
+            "history_epochs": history.epoch,
+            "random": backup_state.host_generators(),
+        }
+
+        def arrays() -> Iterator[tuple[str, np.ndarray]]:
+            for item, (name, value) in zip(items, backup_state.arrays(items, "variable")):
+                if self._nan != "ignore" and item.trainable and value.dtype.kind == "f":
+                    if not np.isfinite(value).all():
+                        raise FloatingPointError(f"a weight of '{item.name}'")
+                yield name, value
+            yield from backup_state.arrays(metrics, "metric")
+            yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
+
+        self._since = 0
+        try:
+            self._slots.write(data, arrays())
+        except FloatingPointError as error:
+            self._diverged(str(error))
+        except OSError as error:
+            warnings.warn(
+                f"The backup of epoch {epoch}, step {step} could not be written: {error}. Training "
+                f"goes on; the last good backup in '{self._slots.path}' stays.",
+                stacklevel=3,
+            )
+
+    def _diverged(self, what: str) -> None:
+        """Go back to the last good weights and lower the learning rate, once; then stop."""
+        pace, rate = self._control.pace, optimizers.rate(self._model.optimizer)
+        where = f"{what} in epoch {pace.epoch} after {pace.done} steps"
+        state = None
+        if self._nan == "restore" and not self._is_lowered and rate is not None:
+            state = self._slots.read()
+        if state is None:
+            again = ", for the second time" if self._is_lowered else ""
+            raise FloatingPointError(
+                f"The loss and the weights must be finite. Received: {where}{again}. The last good "
+                f"state is in '{self._slots.path}'. Lower the learning rate, clip the gradients, "
+                "or look at the data, and choose another `backup_dir`."
+            )
+        self._is_lowered = True
+        backup_state.assign(backup_state.variables(self._model), state.arrays, "variable")
+        rate.assign(_LOWER * rate)
+        self._model.reset_metrics()
+        if self._model._elastic.accumulation is not None:
+            self._model._elastic.accumulation.forget()
+        warnings.warn(
+            f"Received: {where}. Weights and slots go back to epoch {state.data['epoch']}, step "
+            f"{state.data['step']}; the learning rate is halved to {float(rate.numpy()):g}, once. "
+            "What the epoch reports begins here.",
+            stacklevel=3,
+        )
+
+    def _set_history(self, data: dict[str, Any]) -> None:
+        history = self._model.history
+        history.epoch = list(data["history_epochs"])
+        history.history = {name: list(values) for name, values in data["history"].items()}
