@@ -1,4 +1,4 @@
-.PHONY: demo test bench lint clean
+.PHONY: demo test bench faults lint clean
 
 # At every start TensorFlow reports missing CUDA libraries as errors; 3 is the level that hides them.
 # What really fails raises an exception.
@@ -16,6 +16,9 @@ test: $(installed)
 
 bench: $(installed)
 	$(python) experiments/bench.py
+
+faults: $(installed)
+	$(python) tests/faults/kills.py
 
 lint: $(installed)
 	$(python) -m ruff check --config .ci/ruff.toml .

@@ -174,7 +174,7 @@ def _verified(path: Path) -> int:
         if match is None:
             raise ValueError(f"is no backup or cut off ({path.stat().st_size} bytes)")
         number = int(match[2])
-        if _digest(file, number) != match[3].decode():
+        if _head(number, _digest(file, number)) != head:
             raise ValueError("was cut off or changed: its checksum does not match")
         return number
 

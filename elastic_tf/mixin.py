@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 else:
     _Model = object
 
+_CALLBACKS = 5  # their place among the arguments of Keras's `fit`
+
 
 class Step(NamedTuple):
     """One forward pass: the unpacked batch, the prediction and the total loss."""
@@ -49,6 +51,7 @@ class _State:
         self.fit_started: float | None = None  # seconds of time.perf_counter
         self.accumulation: Accumulation | None = None
         self.data: Any = None  # Keras's data handler of this `fit`
+        self.callbacks: Any = None  # that it was given
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
 
 
@@ -232,6 +235,7 @@ class ElasticMixin(_Model):
         state.averaged.clear()
         state.callback = None  # an interrupted `fit` leaves one
         state.fit_started = time.perf_counter()
+        state.callbacks = kwargs.get("callbacks", args[_CALLBACKS] if args[_CALLBACKS:] else None)
         saved.values = {}
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None
@@ -244,7 +248,7 @@ class ElasticMixin(_Model):
             return history
         finally:
             saved.listening = False
-            state.data = None
+            state.data = state.callbacks = None
             if state.leave is not None:
                 state.leave()
                 state.leave = None

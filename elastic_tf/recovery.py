@@ -19,6 +19,7 @@ from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
 from elastic_tf.interruptions import Interruptions
 from elastic_tf.mixin import ElasticMixin
+from elastic_tf.neighbours import Neighbours
 from elastic_tf.ranges import from_ranges, to_ranges
 
 _LOWER = 0.5  # times the learning rate, after the loss was not finite
@@ -58,6 +59,7 @@ class Recovery:
         self._masks = masks
         self._handler: Any = model._elastic.data
         self._first: int = self._handler._initial_epoch
+        self._neighbours = Neighbours(model._elastic.callbacks)
         self._since = 0  # steps since the last backup
         self._is_lowered = False  # the learning rate
         self._resumed: State | None = None  # until the interrupted epoch begins
@@ -85,8 +87,8 @@ class Recovery:
             self._signals.obey()
             return 0
         data, values = self._resumed
+        self._take_up_logs(self._resumed)
         self._resumed = None
-        self._set_history(data)
         if data["step"]:
             items = backup_state.metrics(self._model)
             backup_state.check(data["metrics"], items, what="metrics' variables")
@@ -121,7 +123,7 @@ class Recovery:
     def end(self) -> None:
         """Keep the trained model: the same command has nothing left to do."""
         if self._resumed is not None:
-            self._set_history(self._resumed.data)
+            self._take_up_logs(self._resumed)
         else:
             if self._model._elastic.accumulation is not None:
                 self._model._elastic.accumulation.flush()  # as `fit` would next
@@ -135,6 +137,8 @@ class Recovery:
         self._check_place(data)
         items = backup_state.variables(model)
         backup_state.check(data["variables"], items, what="variables")
+        self._neighbours.check(data["neighbours"])
+        model._fit_state.values = data["fit_state"]
         backup_state.assign(items, values, "variable")
         self._chooser.go_on(data["chooser"])
         self._control.go_on(data["control"])
@@ -197,6 +201,8 @@ class Recovery:
                 for name, values in history.history.items()
             },
             "history_epochs": history.epoch,
+            "neighbours": self._neighbours.state(),
+            "fit_state": model.fit_state,
             "random": backup_state.host_generators(),
         }
 
@@ -207,6 +213,7 @@ class Recovery:
                         raise FloatingPointError(f"a weight of '{item.name}'")
                 yield name, value
             yield from backup_state.arrays(metrics, "metric")
+            yield from self._neighbours.arrays()
             yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
 
         self._since = 0
@@ -248,7 +255,9 @@ class Recovery:
             stacklevel=3,
         )
 
-    def _set_history(self, data: dict[str, Any]) -> None:
-        history = self._model.history
+    def _take_up_logs(self, state: State) -> None:
+        """What was reported so far, and what others made of it."""
+        data, history = state.data, self._model.history
+        self._neighbours.go_on(data["neighbours"], state.arrays)
         history.epoch = list(data["history_epochs"])
         history.history = {name: list(values) for name, values in data["history"].items()}

@@ -64,7 +64,7 @@ def check_replicas(
         )
     if backup and replicas.count(strategy) > 1:
         raise ValueError(
-            "`backup_dir` must be None with several replicas: the place in the data is kept of one. "
+            "`backup_dir` must be None with several replicas: it keeps one's place in the data. "
             f"Received: {replicas.count(strategy)} replicas. Add "
             "tf.keras.callbacks.BackupAndRestore, which begins the interrupted epoch again."
         )

@@ -61,13 +61,9 @@ class KillAt(tf.keras.callbacks.Callback):
                 raise Kill
 
         setattr(self, method, stop)
-        self._called = method
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return True  # Keras asks the class only
 
 
 def at_call(count: int, act: Callable[[], None], place: Any, name: str) -> Callable[..., Any]:
@@ -98,12 +94,12 @@ def shuffled() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(SAMPLES, seed=3).batch(BATCH)
 
 
-def network() -> tf.keras.Model:
+def network(dropout: float) -> tf.keras.Model:
     """Dense layers with batch normalisation and dropout: 8 tensors."""
     inputs = L.Input((FEATURES,))
     x = L.Dense(8, "relu", name="one")(inputs)
     x = L.BatchNormalization(name="norm")(x)
-    x = L.Dropout(0.3, name="drop")(x)
+    x = L.Dropout(dropout, name="drop")(x)
     x = L.Dense(8, "relu", name="two")(x)
     return tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(x))
 
@@ -115,20 +111,22 @@ def train(
     optimizer: str = "adam",
     compiled: dict[str, Any] | None = None,
     fitted: dict[str, Any] | None = None,
+    dropout: float = 0.3,
     **options: Any,
 ) -> dict[str, Any]:
     """One training as a new process makes it; all that must be the same after a kill."""
     tf.keras.utils.set_random_seed(0)
-    model = et.ElasticModel.from_model(network())
-    kind = MORE_OPTIMIZERS[optimizer]()
-    model.compile(kind, crossentropy(), metrics=["accuracy"], **compiled or {})
-    train = shuffled() if data is None else data()
+    model = et.ElasticModel.from_model(network(dropout))
+    options_of_compile = {"metrics": ["accuracy"], **(compiled or {})}
+    model.compile(MORE_OPTIMIZERS[optimizer](), crossentropy(), **options_of_compile)
+    given = {"x": shuffled()} if data is None else data()
+    probe = given["x"] if data is None else shuffled()
     callback = et.ElasticCallback(
         et.TimingProfile.from_chain(t_dw=np.ones(8), t_dy=np.ones(8), t_forward=5.0),
         **{
             "rho": 0.6,
             "interval": 2,
-            "probe": train if isinstance(train, tf.data.Dataset) else train["probe"],
+            "probe": probe,
             "probe_size": 8,
             "smoothing": 0.5,
             "control": 0.0,
@@ -137,7 +135,6 @@ def train(
             **options,
         },
     )
-    given = {"x": train} if isinstance(train, tf.data.Dataset) else train["fit"]
     history = model.fit(
         **given,
         **{"epochs": EPOCHS, "verbose": 0, "validation_data": arrays(), **(fitted or {})},
