@@ -23,6 +23,21 @@ from elastic_tf.state import host_generators_kept
 
 Arrays = Iterator[tuple[str, np.ndarray]]
 
+# Ops whose place in their sequence cannot be read.
+_HIDDEN = frozenset(
+    {
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    }
+)
+
 
 def variables(model: ElasticMixin) -> list[tf.Variable]:
     """Every variable of a training but the metrics', in an order that the model alone decides."""
@@ -108,6 +123,17 @@ def use_generators(model: ElasticMixin) -> None:
             part._maybe_init()
     if changed:
         model.make_train_function(force=True)
+
+
+def hidden_draws(model: ElasticMixin) -> list[str]:
+    """Random ops of the traced steps whose place no backup can hold."""
+    traceable = model.train_tf_function
+    found: set[str] = set()
+    for traced in [] if traceable is None else traceable._list_all_concrete_functions():
+        graph = traced.graph.as_graph_def()
+        inside = (node.op for function in graph.library.function for node in function.node_def)
+        found |= _HIDDEN & {*(node.op for node in graph.node), *inside}
+    return sorted(found)
 
 
 def make_metrics(model: ElasticMixin, iterator: Any) -> None:

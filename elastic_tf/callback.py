@@ -17,10 +17,11 @@ from elastic_tf.budget import RatioControl, Rho, doubt, rho_at
 from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
 from elastic_tf.deadline import Deadline
+from elastic_tf.divergence import POLICIES
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.probe import Probe
 from elastic_tf.records import ProfileRecord, SelectionRecord
-from elastic_tf.recovery import POLICIES, Recovery
+from elastic_tf.recovery import Recovery
 from elastic_tf.reprofiling import Reprofiling
 from elastic_tf.selection import smallest_feasible_rho
 from elastic_tf.timing import TimingProfile
@@ -76,9 +77,11 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         backup_dir: directory of the training's backups; the same `fit` goes on from the last one
             if it is interrupted, with the same results (see "Power cuts" in keras.md). Kept when
             training has ended, so that nothing is trained again. None keeps none.
-        backup_every: steps between two backups within an epoch; None: at its beginning only.
+        backup_every: steps between two backups within an epoch; there is one at its beginning.
+        backup_seconds: likewise, by the clock.
         nan: what to do when the loss or a weight is not finite, where there are backups: "restore"
-            goes back to the last good weights and halves the learning rate, once, then stops;
+            goes back to the last good weights and halves the learning rate, once, then raises;
+            "skip" takes back the step, for which a copy of all weights and slots is made at each;
             "stop" raises at once; "ignore" goes on.
         verbose: 1 prints a line for each selection.
         seed: of the draws from arrays.
@@ -110,6 +113,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         log_dir: str | Path | None = None,
         backup_dir: str | Path | None = None,
         backup_every: int | None = None,
+        backup_seconds: float | None = None,
         nan: str = "restore",
         verbose: int = 0,
         seed: int = 0,
@@ -129,11 +133,15 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 "Give `rho` or `deadline`, not both: with a deadline, rho follows from the time "
                 f"left. Received: rho={rho!r}, deadline={deadline!r}."
             )
-        if backup_every is not None and backup_dir is None:
-            raise ValueError(
-                "`backup_every` needs `backup_dir`, a directory for the backups. Received: "
-                f"backup_every={backup_every!r} and backup_dir=None."
-            )
+        often = {"backup_every": backup_every, "backup_seconds": backup_seconds}
+        for name, value in often.items():
+            if value is not None and backup_dir is None:
+                raise ValueError(
+                    f"`{name}` needs `backup_dir`, a directory for the backups. Received: "
+                    f"{name}={value!r} and backup_dir=None."
+                )
+        if backup_seconds is not None and not backup_seconds > 0.0:
+            raise ValueError(f"`backup_seconds` must be above 0. Received: {backup_seconds!r}.")
         if nan not in POLICIES:
             raise ValueError(f"`nan` must be one of {', '.join(POLICIES)}. Received: nan={nan!r}.")
         self.rho = _RHO if rho is None else rho
@@ -157,6 +165,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.log_dir = log_dir
         self.backup_dir = backup_dir
         self.backup_every = backup_every
+        self.backup_seconds = backup_seconds
         self.nan = nan
         self.verbose = verbose
         self.selections: list[SelectionRecord] = []
@@ -250,6 +259,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Keep the number of the first step of a call."""
         self._step = batch
+        if self._recovery is not None:
+            self._recovery.step_begins()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Measure; select anew where the budget is not kept."""
@@ -310,6 +321,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             self.model,
             slots,
             every=self.backup_every,
+            seconds=self.backup_seconds,
             nan=self.nan,
             chooser=self._chooser,
             control=self._control,

@@ -13,17 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from elastic_tf import backup_state, optimizers, passes
+from elastic_tf import backup_state, passes
 from elastic_tf.backup import Slots, State
 from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
+from elastic_tf.divergence import Divergence
 from elastic_tf.interruptions import Interruptions
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.neighbours import Neighbours
 from elastic_tf.ranges import from_ranges, to_ranges
-
-_LOWER = 0.5  # times the learning rate, after the loss was not finite
-POLICIES = ("restore", "stop", "ignore")
 
 
 class Recovery:
@@ -32,8 +30,9 @@ class Recovery:
     Args:
         model: the model that is trained.
         slots: where to.
-        every: steps between two backups; None: one at the beginning of every epoch.
-        nan: what to do when the loss or a weight is not finite, one of `POLICIES`.
+        every: steps between two backups in an epoch; None: not by steps.
+        seconds: likewise, by the clock.
+        nan: what to do when the loss or a weight is not finite, one of `divergence.POLICIES`.
         chooser: selects.
         control: keeps the budget.
         masks: at the end of each epoch.
@@ -45,6 +44,7 @@ class Recovery:
         slots: Slots,
         *,
         every: int | None,
+        seconds: float | None,
         nan: str,
         chooser: Chooser,
         control: Control,
@@ -53,15 +53,18 @@ class Recovery:
         self._model = model
         self._slots = slots
         self._every = every
-        self._nan = nan
+        self._seconds = seconds
+        self._clock = control.pace.clock
         self._chooser = chooser
         self._control = control
         self._masks = masks
         self._handler: Any = model._elastic.data
         self._first: int = self._handler._initial_epoch
         self._neighbours = Neighbours(model._elastic.callbacks)
+        self._is_looked_at = False  # the first step
         self._since = 0  # steps since the last backup
-        self._is_lowered = False  # the learning rate
+        self._written_at = self._clock()
+        self._divergence = Divergence(model, slots, nan)
         self._resumed: State | None = None  # until the interrupted epoch begins
         self._signals = Interruptions()
 
@@ -96,6 +99,10 @@ class Recovery:
         backup_state.set_host_generators(data["random"])
         return int(data["step"])
 
+    def step_begins(self) -> None:
+        """Before the train function is called."""
+        self._divergence.step_begins()
+
     def steps_made(self, count: int, logs: dict[str, Any] | None) -> None:
         """Back up where it is due, and leave where a signal asks for it.
 
@@ -107,15 +114,18 @@ class Recovery:
             FloatingPointError: the loss is not finite, and nothing more can be done about it.
             SystemExit: a signal was received.
         """
-        loss = (logs or {}).get("loss")
-        if self._nan != "ignore" and loss is not None and not np.isfinite(loss):
-            self._diverged(f"loss={loss}")
+        if not self._is_looked_at:
+            self._is_looked_at = True
+            self._warn_of_hidden_draws()
+        pace, steps = self._control.pace, self._handler._inferred_steps
+        if self._divergence.is_met(logs, self._where):
             return
         self._since += count
-        pace, steps = self._control.pace, self._handler._inferred_steps
         if steps is None or pace.done >= steps:
             return  # the beginning of the next epoch is not far
         is_due = self._every is not None and self._since >= self._every
+        if self._seconds is not None:
+            is_due |= self._clock() - self._written_at >= self._seconds
         if is_due or self._signals.received is not None:
             self._write(pace.epoch, pace.done)
             self._signals.obey()
@@ -131,6 +141,10 @@ class Recovery:
         self._signals.release()
         self._signals.obey()
 
+    @property
+    def _where(self) -> str:
+        return f"in epoch {self._control.pace.epoch} after {self._control.pace.done} steps"
+
     def _go_on(self, state: State) -> None:
         data, values = state
         model, handler = self._model, self._handler
@@ -143,7 +157,7 @@ class Recovery:
         self._chooser.go_on(data["chooser"])
         self._control.go_on(data["control"])
         self._masks.extend(from_ranges(mask, len(model.tensors)) for mask in data["masks"])
-        self._is_lowered = data["is_lowered"]
+        self._divergence.is_lowered = data["is_lowered"]
         trained = model.trainable_variables
         model._elastic.averaged.clear()
         model._elastic.averaged.update(id(trained[k]) for k in data["averaged"])
@@ -186,7 +200,7 @@ class Recovery:
             "epochs": self._handler._epochs,
             "steps": self._handler._inferred_steps,
             "is_finished": is_finished,
-            "is_lowered": self._is_lowered,
+            "is_lowered": self._divergence.is_lowered,
             "variables": backup_state.described(items),
             "metrics": backup_state.described(metrics),
             "averaged": [
@@ -208,19 +222,17 @@ class Recovery:
 
         def arrays() -> Iterator[tuple[str, np.ndarray]]:
             for item, (name, value) in zip(items, backup_state.arrays(items, "variable")):
-                if self._nan != "ignore" and item.trainable and value.dtype.kind == "f":
-                    if not np.isfinite(value).all():
-                        raise FloatingPointError(f"a weight of '{item.name}'")
+                self._divergence.check(item, value)
                 yield name, value
             yield from backup_state.arrays(metrics, "metric")
             yield from self._neighbours.arrays()
             yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
 
-        self._since = 0
+        self._since, self._written_at = 0, self._clock()
         try:
             self._slots.write(data, arrays())
         except FloatingPointError as error:
-            self._diverged(str(error))
+            self._divergence.meet(f"{error} {self._where}")
         except OSError as error:
             warnings.warn(
                 f"The backup of epoch {epoch}, step {step} could not be written: {error}. Training "
@@ -228,32 +240,15 @@ class Recovery:
                 stacklevel=3,
             )
 
-    def _diverged(self, what: str) -> None:
-        """Go back to the last good weights and lower the learning rate, once; then stop."""
-        pace, rate = self._control.pace, optimizers.rate(self._model.optimizer)
-        where = f"{what} in epoch {pace.epoch} after {pace.done} steps"
-        state = None
-        if self._nan == "restore" and not self._is_lowered and rate is not None:
-            state = self._slots.read()
-        if state is None:
-            again = ", for the second time" if self._is_lowered else ""
-            raise FloatingPointError(
-                f"The loss and the weights must be finite. Received: {where}{again}. The last good "
-                f"state is in '{self._slots.path}'. Lower the learning rate, clip the gradients, "
-                "or look at the data, and choose another `backup_dir`."
+    def _warn_of_hidden_draws(self) -> None:
+        hidden = backup_state.hidden_draws(self._model)
+        if hidden:
+            warnings.warn(
+                f"The training step holds {', '.join(hidden)}: random ops that keep their place to "
+                "themselves, so that a training that goes on draws other numbers. Use "
+                "tf.random.Generator in the layer, or Keras's own layers.",
+                stacklevel=4,
             )
-        self._is_lowered = True
-        backup_state.assign(backup_state.variables(self._model), state.arrays, "variable")
-        rate.assign(_LOWER * rate)
-        self._model.reset_metrics()
-        if self._model._elastic.accumulation is not None:
-            self._model._elastic.accumulation.forget()
-        warnings.warn(
-            f"Received: {where}. Weights and slots go back to epoch {state.data['epoch']}, step "
-            f"{state.data['step']}; the learning rate is halved to {float(rate.numpy()):g}, once. "
-            "What the epoch reports begins here.",
-            stacklevel=3,
-        )
 
     def _take_up_logs(self, state: State) -> None:
         """What was reported so far, and what others made of it."""

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +109,18 @@ def train(
     *callbacks: Any,
     data: Any = None,
     optimizer: str = "adam",
+    loss: Any = None,
     compiled: dict[str, Any] | None = None,
     fitted: dict[str, Any] | None = None,
     dropout: float = 0.3,
+    first: Sequence[Any] = (),
     **options: Any,
 ) -> dict[str, Any]:
     """One training as a new process makes it; all that must be the same after a kill."""
     tf.keras.utils.set_random_seed(0)
     model = et.ElasticModel.from_model(network(dropout))
     options_of_compile = {"metrics": ["accuracy"], **(compiled or {})}
-    model.compile(MORE_OPTIMIZERS[optimizer](), crossentropy(), **options_of_compile)
+    model.compile(MORE_OPTIMIZERS[optimizer](), loss or crossentropy(), **options_of_compile)
     given = {"x": shuffled()} if data is None else data()
     probe = given["x"] if data is None else shuffled()
     callback = et.ElasticCallback(
@@ -138,7 +140,7 @@ def train(
     history = model.fit(
         **given,
         **{"epochs": EPOCHS, "verbose": 0, "validation_data": arrays(), **(fitted or {})},
-        callbacks=[callback, *callbacks],
+        callbacks=[*first, callback, *callbacks],
     )
     return {
         "variables": digests(model),

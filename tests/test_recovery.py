@@ -167,6 +167,14 @@ def test_ends_as_if_nothing_had_happened(tmp_path, options):
     assert train(tmp_path / "cut", **options) == expected
 
 
+def test_backups_are_made_by_the_clock_as_well(tmp_path, cheap):
+    options = {**CHEAP, "backup_every": None, "backup_seconds": 1e-9}
+    killed(tmp_path, KillAt("on_train_batch_end", 1, 2), **options)
+    count = Count()
+    assert train(tmp_path, count, **CHEAP) == cheap
+    assert count.steps == 2 + 2 * STEPS
+
+
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"elastic_tf backup    9 "])
 def test_goes_on_from_the_other_backup_when_one_is_damaged(tmp_path, cheap, damage):
     killed(tmp_path, KillAt("on_train_batch_end", 2, 3), **CHEAP)
@@ -266,7 +274,7 @@ def test_nan_goes_back_to_the_last_good_weights_once(tmp_path):
 
 def test_nan_stops_the_training_the_second_time(tmp_path):
     with pytest.warns(UserWarning, match="halved"):
-        with pytest.raises(FloatingPointError, match="loss=nan in epoch 2 .*second time"):
+        with pytest.raises(FloatingPointError, match="loss=nan in epoch 2 .*after all that could"):
             train(tmp_path, Poison(1, 2), **CHEAP)
 
 
@@ -274,6 +282,36 @@ def test_nan_stops_the_training_the_second_time(tmp_path):
 def test_nan_stops_the_training_where_nothing_can_be_lowered(tmp_path, options):
     with pytest.raises(FloatingPointError, match="loss=nan in epoch 1 after 4 steps"):
         train(tmp_path, Poison(1), **CHEAP, **options)
+
+
+class BadBatch(Poison):
+    """Spoils what a step computes, not what was there before it."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.epoch in self.epochs and batch in (0, 3):
+            loss = next(m for m in self.model.metrics if m.name == "loss")
+            self.step = [(loss.total, np.nan), (self.model.trainable_variables[-1], np.nan)]
+
+    def on_train_batch_end(self, batch, logs=None):
+        for variable, factor in self.__dict__.pop("step", []):
+            variable.assign(variable * factor)
+            logs["loss"] = factor
+
+
+@pytest.mark.parametrize("epochs", [(0,), (1, 2)])
+def test_nan_leaves_the_step_out_when_asked(tmp_path, epochs):
+    bad = BadBatch(*epochs)
+    bad._supports_tf_logs = False
+    with pytest.warns(UserWarning, match="loss=nan in epoch . after . steps. The step is left out"):
+        outcome = train(tmp_path, first=[bad], nan="skip", **CHEAP)
+    assert np.isfinite(outcome["history"]["loss"]).all()
+    assert int(bad.model.optimizer.iterations) == 4 * STEPS - 2 * len(epochs)
+
+
+def test_nan_that_stays_ends_the_training(tmp_path):
+    with pytest.warns(UserWarning, match="The step is left out"):
+        with pytest.raises(FloatingPointError, match="loss=nan in epoch 3 .*after all that could"):
+            train(tmp_path, first=[Poison(1)], nan="skip", interval=9, **CHEAP)
 
 
 def test_nan_is_ignored_when_asked(tmp_path):
@@ -316,6 +354,15 @@ def test_a_backup_of_another_training_is_refused(tmp_path):
         train(tmp_path, fitted={"initial_epoch": 1}, **CHEAP)
     with pytest.raises(ValueError, match="Received: batches in an epoch 20, in the backup 5"):
         train(tmp_path, data=lambda: {"x": shuffled().unbatch().batch(1).take(20)}, **CHEAP)
+
+
+def test_random_ops_that_no_backup_can_hold_are_named(tmp_path):
+    def loss(y_true, y_pred):
+        noise = tf.random.normal(tf.shape(y_pred)[:1])
+        return tf.keras.losses.sparse_categorical_crossentropy(y_true, y_pred, True) + noise
+
+    with pytest.warns(UserWarning, match="step holds RandomStandardNormal: random ops"):
+        train(tmp_path, fitted={"epochs": 1}, loss=loss, **CHEAP)
 
 
 def test_two_backups_of_one_training_are_refused(tmp_path):
