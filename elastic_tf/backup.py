@@ -17,7 +17,7 @@ import warnings
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
@@ -51,25 +51,39 @@ class Slots:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._lock: TextIO | None = None
         self._number = 0  # of the newest good one
         self._next = _NAMES[0]
 
-    def check(self) -> None:
-        """Refuse a directory that cannot be written.
+    def open(self) -> None:
+        """Take the directory for this process, until `close`; a kill gives it back.
 
         Raises:
-            ValueError: it cannot be made, or no file in it.
+            ValueError: it cannot be made or written, or another training has it.
         """
         part = self.path / f"{self._next}.part"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             part.write_bytes(b"")
             part.unlink()
+            self._lock = open(self.path / "lock", "w", encoding="utf-8")
         except OSError as error:
             raise ValueError(
                 f"`backup_dir` must be a directory that can be written. Received: '{self.path}': "
                 f"{error}. Choose another one, or change its permissions."
             ) from error
+        if not _is_ours(self._lock):
+            self.close()
+            raise ValueError(
+                "`backup_dir` must be that of one training. Received: "
+                f"'{self.path}', which another training uses now. Choose another one, or wait."
+            )
+
+    def close(self) -> None:
+        """Give the directory back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def read(self) -> State | None:
         """The newest backup that is whole; None where there is no file.
@@ -140,6 +154,19 @@ class Slots:
         for name in _NAMES:
             (self.path / name).unlink(missing_ok=True)
         self._number, self._next = 0, _NAMES[0]
+
+
+def _is_ours(file: TextIO) -> bool:
+    """Lock a file until it is closed; False if somebody else has."""
+    try:
+        import fcntl  # Unix only
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # nor can every network file system
+        pass
+    return True
 
 
 def _head(number: int, digest: str) -> bytes:

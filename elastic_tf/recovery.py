@@ -74,13 +74,13 @@ class Recovery:
         Raises:
             ValueError: the directory cannot be written, or holds no backup of this training.
         """
-        self._slots.check()
+        self._model._elastic.leave = self._leave
+        self._slots.open()
         backup_state.use_generators(self._model)
         state = self._slots.read()
         if state is not None:
             self._go_on(state)
         self._signals.catch()
-        self._model._elastic.leave = self._signals.release
         return None if state is None else self._first
 
     def epoch_begins(self, epoch: int) -> int:
@@ -140,6 +140,11 @@ class Recovery:
             self._write(self._control.pace.epoch + 1, 0, is_finished=True)
         self._signals.release()
         self._signals.obey()
+
+    def _leave(self) -> None:
+        """`fit` ends, in whatever way."""
+        self._signals.release()
+        self._slots.close()
 
     @property
     def _where(self) -> str:

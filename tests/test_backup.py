@@ -19,9 +19,10 @@ def write(slots: Slots, number: int) -> None:
 
 def written(path, count: int) -> Slots:
     slots = Slots(path)
-    slots.check()
+    slots.open()
     for number in range(1, count + 1):
         write(slots, number)
+    slots.close()
     return slots
 
 
@@ -167,7 +168,7 @@ def test_a_full_disk_leaves_both_files(tmp_path):
             write(slots, 3)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "lock"]
     assert newest(tmp_path) == 2
     write(slots, 4)
     assert newest(tmp_path) == 4
@@ -176,7 +177,7 @@ def test_a_full_disk_leaves_both_files(tmp_path):
 def test_a_place_that_is_no_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"`backup_dir` must be.*file/backup.*Not a directory"):
-        Slots(tmp_path / "file" / "backup").check()
+        Slots(tmp_path / "file" / "backup").open()
 
 
 def test_a_read_only_directory_is_refused(tmp_path, monkeypatch):
@@ -185,7 +186,7 @@ def test_a_read_only_directory_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(backup.Path, "write_bytes", refuse)
     with pytest.raises(ValueError, match=r"`backup_dir` must be.*Permission denied"):
-        Slots(tmp_path).check()
+        Slots(tmp_path).open()
 
 
 def test_clear_leaves_nothing_to_read(tmp_path):
@@ -194,3 +195,13 @@ def test_clear_leaves_nothing_to_read(tmp_path):
     assert slots.read() is None
     write(slots, 1)
     assert newest(tmp_path) == 1
+
+
+def test_two_trainings_do_not_share_a_directory(tmp_path):
+    one, two = Slots(tmp_path), Slots(tmp_path)
+    one.open()
+    with pytest.raises(ValueError, match="which another training uses now"):
+        two.open()
+    one.close()
+    two.open()
+    two.close()

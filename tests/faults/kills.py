@@ -198,7 +198,8 @@ def full_disks(expected: Any, times: int, rng: random.Random) -> dict[str, Any]:
 
     def start(folder: Path, out: Path) -> int:
         trial.tried += 1
-        return child(folder, out, callbacks=lambda: [SmallDisk(random.Random(rng.random()))])
+        seed = rng.random()
+        return child(folder, out, callbacks=lambda: [SmallDisk(random.Random(seed))])
 
     trial.run(times, start)
     return trial.row()
@@ -251,6 +252,8 @@ def child(
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)
+        except KeyboardInterrupt:  # before the training began, or after its end
+            code = 130
         except BaseException:
             traceback.print_exc()
         finally:
