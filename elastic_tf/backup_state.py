@@ -148,7 +148,8 @@ def make_metrics(model: ElasticMixin, iterator: Any) -> None:
 
 def host_generators() -> dict[str, Any]:
     """The state of the process's random generators, as JSON values."""
-    kind, keys, *rest = np.random.get_state()
+    state: Any = np.random.get_state()
+    kind, keys, *rest = state
     seeds = getattr(context.context(), "_rng", None)  # of eager ops without a seed
     shared = stateful_random_ops.global_generator
     return {

@@ -13,11 +13,11 @@ import tensorflow as tf
 from elastic_tf import importance as importances
 from elastic_tf import records, replicas, resume
 from elastic_tf.backup import Slots
+from elastic_tf.backup_options import BackupOptions
 from elastic_tf.budget import RatioControl, Rho, doubt, rho_at
 from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
 from elastic_tf.deadline import Deadline
-from elastic_tf.divergence import POLICIES
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.probe import Probe
 from elastic_tf.records import ProfileRecord, SelectionRecord
@@ -120,8 +120,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__()
-        _check_counts(interval=interval, probe_size=probe_size)
-        _check_counts(or_none=True, reprofile_every=reprofile_every, backup_every=backup_every)
+        _check_counts(interval=interval, probe_size=probe_size, reprofile_every=reprofile_every)
         _check_shares(smoothing=smoothing, control=control)
         if not isinstance(profile, TimingProfile):
             raise TypeError(
@@ -133,17 +132,6 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 "Give `rho` or `deadline`, not both: with a deadline, rho follows from the time "
                 f"left. Received: rho={rho!r}, deadline={deadline!r}."
             )
-        often = {"backup_every": backup_every, "backup_seconds": backup_seconds}
-        for name, value in often.items():
-            if value is not None and backup_dir is None:
-                raise ValueError(
-                    f"`{name}` needs `backup_dir`, a directory for the backups. Received: "
-                    f"{name}={value!r} and backup_dir=None."
-                )
-        if backup_seconds is not None and not backup_seconds > 0.0:
-            raise ValueError(f"`backup_seconds` must be above 0. Received: {backup_seconds!r}.")
-        if nan not in POLICIES:
-            raise ValueError(f"`nan` must be one of {', '.join(POLICIES)}. Received: nan={nan!r}.")
         self.rho = _RHO if rho is None else rho
         if not callable(self.rho):
             rho_at(self.rho, 0)
@@ -163,10 +151,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.band = band
         self.reprofile_every = reprofile_every
         self.log_dir = log_dir
-        self.backup_dir = backup_dir
-        self.backup_every = backup_every
-        self.backup_seconds = backup_seconds
-        self.nan = nan
+        self.backups = BackupOptions(backup_dir, backup_every, backup_seconds, nan)
         self.verbose = verbose
         self.selections: list[SelectionRecord] = []
         self.profiles: list[ProfileRecord] = []
@@ -191,7 +176,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             self.model,
             deadline=self.deadline is not None,
             reprofile=self.reprofile_every is not None,
-            backup=self.backup_dir is not None,
+            backup=self.backups.directory is not None,
         )
         self._register()
         self.profile.check(self.model)
@@ -312,17 +297,15 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     def _open_recovery(self) -> None:
         """Go on with a `fit` that was interrupted, and back up this one."""
         self._recovery = None
-        if self.backup_dir is None:
+        if self.backups.directory is None:
             return
-        slots = Slots(self.backup_dir)
+        slots = Slots(self.backups.directory)
         if self._has_ended:
             slots.clear()  # another `fit` of the same process
         self._recovery = Recovery(
             self.model,
             slots,
-            every=self.backup_every,
-            seconds=self.backup_seconds,
-            nan=self.nan,
+            options=self.backups,
             chooser=self._chooser,
             control=self._control,
             masks=self._masks,
@@ -385,9 +368,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def _check_counts(*, or_none: bool = False, **options: Any) -> None:
+def _check_counts(**options: Any) -> None:
     for name, value in options.items():
-        if value is None and or_none:
+        if value is None and name == "reprofile_every":
             continue
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")

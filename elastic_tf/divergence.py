@@ -12,7 +12,6 @@ from elastic_tf import backup_state, optimizers
 from elastic_tf.backup import Slots
 from elastic_tf.mixin import ElasticMixin
 
-POLICIES = ("restore", "skip", "stop", "ignore")
 _LOWER = 0.5  # times the learning rate, after going back
 _MOST = 10  # steps left out in a row
 
@@ -23,9 +22,10 @@ class Divergence:
     Args:
         model: the model that is trained.
         slots: its backups.
-        policy: one of `POLICIES`: "restore" goes back to the weights of the last backup and halves
-            the learning rate, once; "skip" takes back the step, which takes a copy of all that is
-            trained at each of them; where that does not help, and with "stop", training ends.
+        policy: one of `backup_options.POLICIES`: "restore" goes back to the weights of the last
+            backup and halves the learning rate, once; "skip" takes back the step, which takes a
+            copy of all that is trained at each of them; where that does not help, and with "stop",
+            training ends.
 
     Attributes:
         is_lowered: whether the learning rate was.

@@ -15,6 +15,7 @@ import numpy as np
 
 from elastic_tf import backup_state, passes
 from elastic_tf.backup import Slots, State
+from elastic_tf.backup_options import BackupOptions
 from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
 from elastic_tf.divergence import Divergence
@@ -30,9 +31,7 @@ class Recovery:
     Args:
         model: the model that is trained.
         slots: where to.
-        every: steps between two backups in an epoch; None: not by steps.
-        seconds: likewise, by the clock.
-        nan: what to do when the loss or a weight is not finite, one of `divergence.POLICIES`.
+        options: how often, and what to do when the loss is not finite.
         chooser: selects.
         control: keeps the budget.
         masks: at the end of each epoch.
@@ -43,17 +42,14 @@ class Recovery:
         model: ElasticMixin,
         slots: Slots,
         *,
-        every: int | None,
-        seconds: float | None,
-        nan: str,
+        options: BackupOptions,
         chooser: Chooser,
         control: Control,
         masks: list[np.ndarray],
     ) -> None:
         self._model = model
         self._slots = slots
-        self._every = every
-        self._seconds = seconds
+        self._options = options
         self._clock = control.pace.clock
         self._chooser = chooser
         self._control = control
@@ -64,7 +60,7 @@ class Recovery:
         self._is_looked_at = False  # the first step
         self._since = 0  # steps since the last backup
         self._written_at = self._clock()
-        self._divergence = Divergence(model, slots, nan)
+        self._divergence = Divergence(model, slots, options.nan)
         self._resumed: State | None = None  # until the interrupted epoch begins
         self._signals = Interruptions()
 
@@ -123,10 +119,10 @@ class Recovery:
         self._since += count
         if steps is None or pace.done >= steps:
             return  # the beginning of the next epoch is not far
-        is_due = self._every is not None and self._since >= self._every
-        if self._seconds is not None:
-            is_due |= self._clock() - self._written_at >= self._seconds
-        if is_due or self._signals.received is not None:
+        every, seconds = self._options.every, self._options.seconds
+        is_due = every is not None and self._since >= every
+        is_late = seconds is not None and self._clock() - self._written_at >= seconds
+        if is_due or is_late or self._signals.received is not None:
             self._write(pace.epoch, pace.done)
             self._signals.obey()
 
