@@ -40,7 +40,7 @@ class BackupOptions:
                 f"`nan` must be one of {', '.join(POLICIES)}. Received: nan={self.nan!r}."
             )
 
-    def _check(self, name: str, value: Any, kinds: tuple[type, ...], rule: str) -> None:
+    def _check(self, name: str, value: Any, kinds: Any, rule: str) -> None:
         if value is None:
             return
         if self.directory is None:

@@ -77,7 +77,7 @@ class Probe:
     def _next(self) -> tuple[Any, int]:
         """The next batch of the dataset, and its size."""
         if self._batches is None:
-            self._batches = iter(self.source.repeat())
+            self._batches = iter(endless(self.source))
         batch = next(self._batches, None)
         if batch is None:
             raise ValueError(
@@ -104,6 +104,17 @@ class Probe:
         rows = self._generator.permutation(counts.pop())[: self.size]
         drawn = tf.nest.map_structure(lambda part: tf.gather(part, rows), data)
         return drawn if len(drawn) == 3 else (*drawn, None)
+
+
+def endless(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Pass after pass, each begun only when its first batch is asked for.
+
+    `tf.data` would read ahead otherwise, in a thread. When a pass begins its seeds are drawn, from
+    a sequence that the training data share if they are the same dataset.
+    """
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return batches.repeat().with_options(options)
 
 
 def _kind(source: Any) -> str:

@@ -162,10 +162,11 @@ class Recovery:
         trained = model.trainable_variables
         model._elastic.averaged.clear()
         model._elastic.averaged.update(id(trained[k]) for k in data["averaged"])
-        if data["collected"]:
+        if data["collected"] and model._elastic.accumulation is not None:
             chosen = model._trained(model._elastic.mask)
+            count, without = data["collected"]
             sums = [values[f"sum/{k}"] for k in range(len(chosen))]
-            model._elastic.accumulation.go_on(chosen, *data["collected"], sums)
+            model._elastic.accumulation.go_on(chosen, count, without, sums)
         self._resumed = state
         is_over = data["is_finished"] and handler._epochs <= data["epochs"]
         passes.start_at(
@@ -192,7 +193,7 @@ class Recovery:
         items, metrics = backup_state.variables(model), backup_state.metrics(model) if step else []
         trained = model._trained(state.mask)
         collected = state.accumulation.collected(trained) if state.accumulation else (0, [])
-        sums = state.accumulation.sums(trained) if collected[0] else []
+        sums = state.accumulation.sums(trained) if state.accumulation and collected[0] else []
         history = model.history
         data = {
             "epoch": epoch,

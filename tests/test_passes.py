@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras.src.engine import data_adapter
 
 from elastic_tf import passes
+from elastic_tf.probe import endless
 
 ROWS, SIZE = 7, 2
 BATCHES = 4  # the last one is smaller
@@ -17,13 +18,17 @@ def shuffled() -> tf.data.Dataset:
     return tf.data.Dataset.range(ROWS).shuffle(ROWS, seed=1).batch(SIZE)
 
 
+def twice_shuffled() -> tf.data.Dataset:
+    return tf.data.Dataset.range(ROWS).shuffle(ROWS, seed=1).shuffle(3, seed=2).batch(SIZE)
+
+
 def numbers() -> np.ndarray:
     return np.arange(ROWS)
 
 
 KINDS = {
     "dataset": lambda: {"x": shuffled()},
-    "shuffle below shuffle": lambda: {"x": shuffled().unbatch().shuffle(3, seed=2).batch(SIZE)},
+    "shuffle below shuffle": lambda: {"x": twice_shuffled()},
     "repeated": lambda: {"x": shuffled().repeat(), "steps_per_epoch": 3},
     "one pass for all": lambda: {"x": shuffled().repeat(9), "steps_per_epoch": BATCHES},
     "arrays": lambda: {"x": numbers(), "batch_size": SIZE, "shuffle": True},
@@ -89,7 +94,7 @@ def test_another_iterator_of_the_same_dataset_gets_what_it_got():
 
         def draw(epoch):
             if not probe:
-                probe.append(iter(data.repeat()))
+                probe.append(iter(endless(data)))
             drawn.append(np.ravel(next(probe[0])).tolist())
 
         handler = data_adapter.DataHandler(x=data, epochs=8, model=None)

@@ -289,13 +289,14 @@ class BadBatch(Poison):
 
     def on_train_batch_begin(self, batch, logs=None):
         if self.epoch in self.epochs and batch in (0, 3):
-            loss = next(m for m in self.model.metrics if m.name == "loss")
-            self.step = [(loss.total, np.nan), (self.model.trainable_variables[-1], np.nan)]
+            self.is_bad = True
 
     def on_train_batch_end(self, batch, logs=None):
-        for variable, factor in self.__dict__.pop("step", []):
-            variable.assign(variable * factor)
-            logs["loss"] = factor
+        if self.__dict__.pop("is_bad", False):
+            loss = next(m for m in self.model.metrics if m.name == "loss")
+            for variable in (loss.total, self.model.trainable_variables[-1]):
+                variable.assign(variable * np.nan)
+            logs["loss"] = np.nan
 
 
 @pytest.mark.parametrize("epochs", [(0,), (1, 2)])
@@ -353,7 +354,11 @@ def test_a_backup_of_another_training_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Received: initial_epoch 1, in the backup 0"):
         train(tmp_path, fitted={"initial_epoch": 1}, **CHEAP)
     with pytest.raises(ValueError, match="Received: batches in an epoch 20, in the backup 5"):
-        train(tmp_path, data=lambda: {"x": shuffled().unbatch().batch(1).take(20)}, **CHEAP)
+        train(
+            tmp_path,
+            data=lambda: {"x": tf.data.Dataset.from_tensor_slices(arrays()).batch(1)},
+            **CHEAP,
+        )
 
 
 def test_random_ops_that_no_backup_can_hold_are_named(tmp_path):
