@@ -179,13 +179,23 @@ class Recovery:
         )
 
     def _check_place(self, data: dict[str, Any]) -> None:
-        now = {"initial_epoch": self._first, "batches in an epoch": self._handler._inferred_steps}
-        for (name, value), held in zip(now.items(), (data["first"], data["steps"])):
+        for name, value in self._place.items():
+            held = data["place"][name]
             if None not in (value, held) and value != held:
                 raise ValueError(
                     "A training goes on with the arguments of `fit` it was started with. Received: "
                     f"{name} {value}, in the backup {held}. Use the same, or another `backup_dir`."
                 )
+
+    @property
+    def _place(self) -> dict[str, int | None]:
+        """What the number of a step means."""
+        accumulation = self._model._elastic.accumulation
+        return {
+            "initial_epoch": self._first,
+            "batches in an epoch": self._handler._inferred_steps,
+            "accumulate": 1 if accumulation is None else accumulation.steps,
+        }
 
     def _write(self, epoch: int, step: int, *, is_finished: bool = False) -> None:
         """Write a backup; where that fails, the last good one stays and training goes on."""
@@ -198,7 +208,7 @@ class Recovery:
         data = {
             "epoch": epoch,
             "step": step,
-            "first": self._first,
+            "place": self._place,
             "epochs": self._handler._epochs,
             "steps": self._handler._inferred_steps,
             "is_finished": is_finished,
