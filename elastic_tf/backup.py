@@ -177,8 +177,9 @@ _HEAD_BYTES = len(_head(0, "0" * 64))
 
 
 def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+    write: Any = np.lib.format.write_array  # which has no types
     with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-        np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+        write(member, np.asanyarray(array), allow_pickle=False)
 
 
 def _digest(file: BinaryIO, number: int) -> str:
