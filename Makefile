@@ -1,4 +1,4 @@
-.PHONY: demo test bench lint notebooks clean
+.PHONY: demo test bench faults lint notebooks clean
 
 # At every start TensorFlow reports missing CUDA libraries as errors; 3 is the level that hides them.
 # What really fails raises an exception.
@@ -20,6 +20,9 @@ bench: $(installed)
 notebooks: $(installed)
 	$(python) -m pip install -qq --editable ".[notebooks]"
 	$(python) -m jupyterlab notebooks
+
+faults: $(installed)
+	$(python) tests/faults/kills.py
 
 lint: $(installed)
 	$(python) -m ruff check --config .ci/ruff.toml .

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
@@ -96,6 +97,33 @@ class Accumulation:
                 local = self._strategy.experimental_local_results(self._sums[key])[0]
                 self._sums[key].assign(tf.zeros_like(local))
         self._collected = 0
+
+    def collected(self, variables: Sequence[tf.Variable]) -> tuple[int, list[int]]:
+        """Micro-batches collected since the last update, and which of `variables` have no gradient.
+
+        Args:
+            variables: the trained tensors.
+        """
+        without = [k for k, v in enumerate(variables) if id(v) in self._without_gradient]
+        return self._collected, without
+
+    def sums(self, variables: Sequence[tf.Variable]) -> list[np.ndarray]:
+        """What was collected for each of the trained tensors."""
+        return [self._sums[id(variable)].numpy() for variable in variables]
+
+    def go_on(
+        self,
+        variables: Sequence[tf.Variable],
+        collected: int,
+        without: Sequence[int],
+        sums: Sequence[np.ndarray],
+    ) -> None:
+        """Go on from what `collected` and `sums` returned for the same tensors."""
+        self.hold(variables)
+        for variable, value in zip(variables, sums):
+            self._sums[id(variable)].assign(value)
+        self._without_gradient.update(id(variables[k]) for k in without)
+        self._collected, self._update = collected, self._make_update(variables)
 
     def _variable(self, value: tf.Tensor) -> tf.Variable:
         """A sum; each replica has its own."""

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from elastic_tf.selection import check_rho
 
@@ -233,6 +233,28 @@ class RatioControl:
         """What to ask the selector for, so that `rho` is achieved; not below `smallest`."""
         check_rho(rho)
         return min(1.0, max(1.0 - (1.0 - rho) / self.delivered, smallest))
+
+    def state(self) -> dict[str, Any]:
+        """What was learned and measured, as JSON values."""
+        return {
+            "delivered": self.delivered,
+            "variance": self._variance,
+            "predicted": self._predicted,
+            "steps": list(self._steps),
+            "ratios": list(self._ratios),
+            "at_reference": self._at_reference,
+            "since_reference": self._since_reference,
+            "is_learned": self._is_learned,
+        }
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.delivered, self._variance = state["delivered"], state["variance"]
+        self._predicted, self._is_learned = state["predicted"], state["is_learned"]
+        self._steps.extend(state["steps"])
+        self._ratios.extend(state["ratios"])
+        self._at_reference = state["at_reference"]
+        self._since_reference = state["since_reference"]
 
     @property
     def _error(self) -> float:

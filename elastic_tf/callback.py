@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from elastic_tf import importance as importances
 from elastic_tf import records, replicas, resume
+from elastic_tf.backup import Slots
+from elastic_tf.backup_options import BackupOptions
 from elastic_tf.budget import RatioControl, Rho, doubt, rho_at
 from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
@@ -19,6 +21,7 @@ from elastic_tf.deadline import Deadline
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.probe import Probe
 from elastic_tf.records import ProfileRecord, SelectionRecord
+from elastic_tf.recovery import Recovery
 from elastic_tf.reprofiling import Reprofiling
 from elastic_tf.selection import smallest_feasible_rho
 from elastic_tf.timing import TimingProfile
@@ -71,6 +74,15 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             None never does (Sec. 5.4). Takes about five steps; `profiles` holds the results.
         log_dir: directory for TensorBoard: ratios, similarity of the importance, seconds, and a
             picture of what was trained when.
+        backup_dir: directory of the training's backups; the same `fit` goes on from the last one
+            if it is interrupted, with the same results (see "Power cuts" in keras.md). Kept when
+            training has ended, so that nothing is trained again. None keeps none.
+        backup_every: steps between two backups within an epoch; there is one at its beginning.
+        backup_seconds: likewise, by the clock.
+        nan: what to do when the loss or a weight is not finite, where there are backups: "restore"
+            goes back to the last good weights and halves the learning rate, once, then raises;
+            "skip" takes back the step, for which a copy of all weights and slots is made at each;
+            "stop" raises at once; "ignore" goes on.
         verbose: 1 prints a line for each selection.
         seed: of the draws from arrays.
         clock: seconds now; another one is for tests.
@@ -99,6 +111,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         band: float = 0.05,
         reprofile_every: int | None = None,
         log_dir: str | Path | None = None,
+        backup_dir: str | Path | None = None,
+        backup_every: int | None = None,
+        backup_seconds: float | None = None,
+        nan: str = "restore",
         verbose: int = 0,
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
@@ -135,10 +151,13 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.band = band
         self.reprofile_every = reprofile_every
         self.log_dir = log_dir
+        self.backups = BackupOptions(backup_dir, backup_every, backup_seconds, nan)
         self.verbose = verbose
         self.selections: list[SelectionRecord] = []
         self.profiles: list[ProfileRecord] = []
         self._clock = clock
+        self._recovery: Recovery | None = None
+        self._has_ended = False  # a `fit` with this callback
         RatioControl(band=band)  # refuses rubbish
         self._worth()
 
@@ -157,6 +176,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             self.model,
             deadline=self.deadline is not None,
             reprofile=self.reprofile_every is not None,
+            backup=self.backups.directory is not None,
         )
         self._register()
         self.profile.check(self.model)
@@ -197,10 +217,20 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             clock=self._clock,
         )
         self.profiles = self._reprofiling.records
+        self._open_recovery()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Profile and select anew where their intervals have passed."""
-        self._control.pace.epoch_begins(epoch)
+        pace = self._control.pace
+        pace.epoch_begins(epoch)
+        pace.done = 0 if self._recovery is None else self._recovery.epoch_begins(epoch)
+        if not pace.done:
+            self._choose(epoch)
+        self._control.timer.attach()
+        pace.resume()
+
+    def _choose(self, epoch: int) -> None:
+        """What is due before an epoch."""
         is_first = not self.selections
         if is_first and self.deadline is not None:
             self.deadline.check(*self._expected())
@@ -210,12 +240,12 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             self._chooser.select(epoch)
         if is_first and self.deadline is not None:
             print(self.deadline.expectation(*self._expected(), rho=self.selections[0].rho))
-        self._control.timer.attach()
-        self._control.pace.resume()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Keep the number of the first step of a call."""
         self._step = batch
+        if self._recovery is not None:
+            self._recovery.step_begins()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Measure; select anew where the budget is not kept."""
@@ -229,6 +259,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         else:
             control.end_light_steps()
             control.timer.attach()
+        if self._recovery is not None:
+            self._recovery.steps_made(batch - self._step + 1, logs)
         control.pace.resume()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -258,6 +290,29 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         if self._board is not None:
             self._board.picture(self._masks, self._control.pace.epoch)
             self._board.close()
+        self._has_ended = True
+        if self._recovery is not None:
+            self._recovery.end()
+
+    def _open_recovery(self) -> None:
+        """Go on with a `fit` that was interrupted, and back up this one."""
+        self._recovery = None
+        if self.backups.directory is None:
+            return
+        slots = Slots(self.backups.directory)
+        if self._has_ended:
+            slots.clear()  # another `fit` of the same process
+        self._recovery = Recovery(
+            self.model,
+            slots,
+            options=self.backups,
+            chooser=self._chooser,
+            control=self._control,
+            masks=self._masks,
+        )
+        began = self._recovery.begin()
+        if began is not None:
+            self._reprofiling.began(began)
 
     def _register(self) -> None:
         """One callback for one model: `fit` has none at its beginning."""

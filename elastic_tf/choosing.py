@@ -6,7 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from elastic_tf.control import Control
 from elastic_tf.deadline import Deadline
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.records import SelectionRecord
+from elastic_tf.runs import to_json
 from elastic_tf.selection import select_tensors, smallest_feasible_rho
 from elastic_tf.timing import TimingProfile
 from elastic_tf.worth import Worth
@@ -40,6 +41,7 @@ class Chooser:
 
     Attributes:
         records: one for each selection.
+        evaluated: epochs before which the importance was evaluated, with a selection or without.
         profile: the times in use; another one may be put there.
         board: what TensorBoard shows; None shows nothing.
         verbose: whether a line is printed for each selection.
@@ -61,6 +63,7 @@ class Chooser:
         self.model = model
         self.profile = profile
         self.records: list[SelectionRecord] = []
+        self.evaluated: list[int] = []
         self.board: Board | None = None
         self.verbose = False
         self._rho = rho
@@ -72,6 +75,7 @@ class Chooser:
         self._clock = clock
         self._probe_seconds = probe_seconds
         self._selected_at: int | None = None
+        self._earlier: dict[int, tuple[int, ...]] = {}  # batches drawn before an interruption
 
     def is_due(self, epoch: int) -> bool:
         """Whether a new importance is due before that epoch."""
@@ -83,6 +87,7 @@ class Chooser:
         """Evaluate the importance and select; keep the last selection where the probe fails."""
         rho = rho_at(self._rho, epoch)
         previous, self._selected_at = self._selected_at, epoch
+        self.evaluated.append(epoch)
         started = self._clock()
         try:
             importance, similarity = self._worth.evaluate(self.model, self.profile.check_data)
@@ -127,6 +132,31 @@ class Chooser:
             seconds_retrace=retrace,
             light_steps=self._control.light.made,
         )
+
+    def state(self) -> dict[str, Any]:
+        """The selections so far, and the importance they came from, as JSON values."""
+        return {
+            "records": [to_json(record) for record in self.records],
+            "selected_at": self._selected_at,
+            "worth": self._worth.state(),
+            "evaluated": self.evaluated,
+            "draws": [probe.draws[-len(self.evaluated) :] for probe in self._worth.probes],
+        }
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; `pass_over` is to be called for every epoch that was begun."""
+        self._worth.go_on(state["worth"])
+        self._earlier = dict(zip(state["evaluated"], zip(*state["draws"])))
+        taken = [resume.record_of(record) for record in state["records"]]
+        if taken:
+            self._take_up(taken, state["selected_at"])
+
+    def pass_over(self, epoch: int) -> None:
+        """Draw what was drawn for the importance before that epoch, and drop it."""
+        if epoch in self._earlier:
+            self.evaluated.append(epoch)
+            for probe, batches in zip(self._worth.probes, self._earlier[epoch]):
+                probe.skip(batches)
 
     def seconds_to_come(self) -> float:
         """Seconds of all selections after the present one, at a guess."""
@@ -220,14 +250,18 @@ class Chooser:
         self._control.offer_light_steps(mask, ratio)
 
     def _resume(self) -> None:
-        """Go on with the selection of a `fit` that was interrupted."""
+        """Go on with the selection of a `fit` that Keras's own backup goes on with."""
         recalled = resume.recall(self.model)
         if recalled is not None:
-            record, self._selected_at = recalled
-            self.records.append(record)
-            self.model.set_mask(record.mask)  # the backup may hold that of a light step
-            self._control.selected(record, changed=True)
-            self._offer_light_steps(record)
+            record, selected_at = recalled
+            self._take_up([record], selected_at)
+
+    def _take_up(self, taken: list[SelectionRecord], selected_at: int) -> None:
+        record, self._selected_at = taken[-1], selected_at
+        self.records.extend(taken)
+        self.model.set_mask(record.mask)  # the backup may hold that of a light step
+        self._control.selected(record, changed=True)
+        self._offer_light_steps(record)
 
     def _warn_if_worthless(self, record: SelectionRecord) -> None:
         if (record.importance > 0.0).any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -135,6 +136,20 @@ class Control:
             return False
         self._spent += cost
         return True
+
+    def state(self) -> dict[str, Any]:
+        """What was learned and spent, as JSON values."""
+        return {
+            "ratio": self.ratio.state(),
+            "spent": self._spent,
+            "elapsed": self.pace.elapsed,
+        }
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; the time without power does not count."""
+        self.ratio.go_on(state["ratio"])
+        self._spent = state["spent"]
+        self.pace.already(state["elapsed"])
 
     def knows(self, mask: np.ndarray) -> bool:
         """Whether the steps under that mask need not be traced."""

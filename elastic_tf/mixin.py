@@ -7,13 +7,13 @@ in the graph. A new set is a new function; the last few are kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import freezing, optimizers, refusals
+from elastic_tf import freezing, optimizers, passes, refusals
 from elastic_tf.accumulation import Accumulation
 from elastic_tf.fit_state import FitState
 from elastic_tf.graph import forward_order
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with
 else:
     _Model = object
+
+_CALLBACKS = 5  # their place among the arguments of Keras's `fit`
 
 
 class Step(NamedTuple):
@@ -48,6 +50,9 @@ class _State:
         self.callback: Any = None  # the ElasticCallback of this `fit`
         self.fit_started: float | None = None  # seconds of time.perf_counter
         self.accumulation: Accumulation | None = None
+        self.data: Any = None  # Keras's data handler of this `fit`
+        self.callbacks: Any = None  # that it was given
+        self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
 
 
 class ElasticMixin(_Model):
@@ -230,17 +235,23 @@ class ElasticMixin(_Model):
         state.averaged.clear()
         state.callback = None  # an interrupted `fit` leaves one
         state.fit_started = time.perf_counter()
+        state.callbacks = kwargs.get("callbacks", args[_CALLBACKS] if args[_CALLBACKS:] else None)
         saved.values = {}
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None
         try:
             with refusals.xla_explained(bool(getattr(self, "_jit_compile", False))):
                 with optimizers.finalizing_only(self.optimizer, state.averaged, before=flush):
-                    history = super().fit(*args, **kwargs)
+                    with passes.caught(self, lambda data: setattr(state, "data", data)):
+                        history = super().fit(*args, **kwargs)
             flush()
             return history
         finally:
             saved.listening = False
+            state.data = state.callbacks = None
+            if state.leave is not None:
+                state.leave()
+                state.leave = None
             if state.accumulation is not None:
                 state.accumulation.forget()
 

@@ -221,6 +221,14 @@ def state(optimizer: Any) -> list[tf.Variable]:
     return list(unique.values())
 
 
+def rate(optimizer: Any) -> tf.Variable | None:
+    """The learning rate; None where it follows a schedule."""
+    inner = unwrapped(optimizer)
+    legacy = isinstance(inner, LEGACY)
+    found = inner._hyper.get("learning_rate") if legacy else inner._learning_rate
+    return found if isinstance(found, tf.Variable) else None
+
+
 def unwrapped(optimizer: Any) -> Any:
     """The optimizer inside a loss scale optimizer, or the optimizer itself."""
     if isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer):

@@ -111,6 +111,10 @@ class Pace:
         """Seconds since the training began."""
         return self.clock() - self._started
 
+    def already(self, seconds: float) -> None:
+        """So many seconds were spent before an interruption."""
+        self._started -= seconds
+
     @property
     def span(self) -> int:
         """Calls that tell how long the next ones will take: the more, the more are to come.

@@ -25,6 +25,7 @@ class Probe:
         self.size = size
         self.name = name
         self.batch_size: int | None = None  # of the dataset, once a batch was drawn
+        self.draws: list[int] = []  # batches of the dataset in each draw so far
         self._generator = np.random.default_rng(seed)
         self._batches: Iterator[Any] | None = None
         if not isinstance(source, tf.data.Dataset) and not (
@@ -38,31 +39,32 @@ class Probe:
 
     def draw(self) -> tuple[Any, Any, Any]:
         """x, y and sample weights (or None) of `size` samples, or of all there are."""
+        self.draws.append(0)
         if not isinstance(self.source, tf.data.Dataset):
             return self._draw_rows(*self.source)
-        if self._batches is None:
-            self._batches = iter(self.source.repeat())
         parts: list[Any] = []
         count = 0
         while count < self.size:
-            batch = next(self._batches, None)
-            if batch is None:
-                raise ValueError(
-                    f"`{self.name}` must yield batches. Received: an empty dataset. Look at its "
-                    "source."
-                )
-            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            if y is None or any(part.shape.rank == 0 for part in tf.nest.flatten(y)):
-                raise ValueError(
-                    f"`{self.name}` must yield batches of (x, y). Received: "
-                    f"{self.source.element_spec}. Use dataset.batch(batch_size)."
-                )
-            parts.append((x, y) if weight is None else (x, y, weight))
-            size = int(tf.nest.flatten(x)[0].shape[0])
-            self.batch_size = max(size, self.batch_size or 0)  # the last batch may be smaller
+            part, size = self._next()
+            self.draws[-1] += 1
+            parts.append(part)
             count += size
         joined = tf.nest.map_structure(lambda *p: tf.concat(p, axis=0)[: self.size], *parts)
         return joined if len(joined) == 3 else (*joined, None)
+
+    def skip(self, batches: int) -> None:
+        """Go on as after a draw of so many batches."""
+        for _ in range(batches):
+            self._next()
+        self.draws.append(batches)
+
+    def state(self) -> dict[str, Any]:
+        """Where the draws from arrays are, as JSON values."""
+        return dict(self._generator.bit_generator.state)
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Draw from arrays what comes after `state`."""
+        self._generator.bit_generator.state = state
 
     def batch(self, size: int) -> tuple[Any, Any]:
         """x and y of the first `size` samples, or the first batch of a dataset if `size` is 0."""
@@ -71,6 +73,25 @@ class Probe:
             x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(next(iter(whole)))
             return x, y
         return tuple(tf.nest.map_structure(lambda part: part[: size or None], self.source[:2]))
+
+    def _next(self) -> tuple[Any, int]:
+        """The next batch of the dataset, and its size."""
+        if self._batches is None:
+            self._batches = iter(endless(self.source))
+        batch = next(self._batches, None)
+        if batch is None:
+            raise ValueError(
+                f"`{self.name}` must yield batches. Received: an empty dataset. Look at its source."
+            )
+        x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        if y is None or any(part.shape.rank == 0 for part in tf.nest.flatten(y)):
+            raise ValueError(
+                f"`{self.name}` must yield batches of (x, y). Received: "
+                f"{self.source.element_spec}. Use dataset.batch(batch_size)."
+            )
+        size = int(tf.nest.flatten(x)[0].shape[0])
+        self.batch_size = max(size, self.batch_size or 0)  # the last batch may be smaller
+        return ((x, y) if weight is None else (x, y, weight)), size
 
     def _draw_rows(self, x: Any, y: Any, weight: Any = None) -> tuple[Any, Any, Any]:
         data = (x, y) if weight is None else (x, y, weight)
@@ -83,6 +104,17 @@ class Probe:
         rows = self._generator.permutation(counts.pop())[: self.size]
         drawn = tf.nest.map_structure(lambda part: tf.gather(part, rows), data)
         return drawn if len(drawn) == 3 else (*drawn, None)
+
+
+def endless(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Pass after pass, each begun only when its first batch is asked for.
+
+    `tf.data` would read ahead otherwise, in a thread. When a pass begins its seeds are drawn, from
+    a sequence that the training data share if they are the same dataset.
+    """
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return batches.repeat().with_options(options)
 
 
 def _kind(source: Any) -> str:

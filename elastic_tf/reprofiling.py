@@ -46,6 +46,10 @@ class Reprofiling:
         self._first_epoch: int | None = None
         self._profiler: Profiler | None = None
 
+    def began(self, epoch: int) -> None:
+        """The training began with that epoch, before it was interrupted."""
+        self._first_epoch = epoch
+
     def is_due(self, epoch: int) -> bool:
         """Whether a profile is due before that epoch; never before the first one."""
         if self._first_epoch is None:

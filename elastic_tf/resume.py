@@ -27,21 +27,28 @@ def remember(model: ElasticMixin, record: SelectionRecord, selected_at: int) -> 
     model.fit_state[_KEY] = {"record": to_json(record), "selected_at": selected_at}
 
 
+def record_of(data: dict[str, Any]) -> SelectionRecord:
+    """A record that `to_json` was made of."""
+    values = dict(data)
+    values["selection"] = _made(Selection, values["selection"])
+    return _made(SelectionRecord, values)
+
+
 def recall(model: ElasticMixin) -> tuple[SelectionRecord, int] | None:
     """What `remember` was given before `fit` was interrupted; None in a `fit` that starts."""
     data = model.fit_state.get(_KEY)
     if data is None:
         return None
-    values = dict(data["record"])
-    values["selection"] = _made(Selection, values["selection"])
-    return _made(SelectionRecord, values), int(data["selected_at"])
+    return record_of(data["record"]), int(data["selected_at"])
 
 
-def check_replicas(model: ElasticMixin, *, deadline: bool, reprofile: bool) -> None:
+def check_replicas(
+    model: ElasticMixin, *, deadline: bool, reprofile: bool, backup: bool = False
+) -> None:
     """Refuse what one worker or replica cannot decide for all.
 
     Raises:
-        ValueError: a deadline over several workers, or profiling on several replicas.
+        ValueError: a deadline over several workers, or profiling or backups on several replicas.
     """
     strategy = model.distribute_strategy
     if deadline and replicas.spans_workers(strategy):
@@ -54,6 +61,12 @@ def check_replicas(model: ElasticMixin, *, deadline: bool, reprofile: bool) -> N
         raise ValueError(
             "`reprofile_every` must be None with several replicas: a profile is measured on one. "
             f"Received: {replicas.count(strategy)} replicas. Profile each device before."
+        )
+    if backup and replicas.count(strategy) > 1:
+        raise ValueError(
+            "`backup_dir` must be None with several replicas: it keeps one's place in the data. "
+            f"Received: {replicas.count(strategy)} replicas. Add "
+            "tf.keras.callbacks.BackupAndRestore, which begins the interrupted epoch again."
         )
 
 

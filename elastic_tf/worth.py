@@ -77,6 +77,26 @@ class Worth:
         self._smoothed = importance
         return importance, cosine_similarity(before, self._evaluated)
 
+    @property
+    def probes(self) -> list[Probe]:
+        """What samples are drawn from, in the order of the draws."""
+        return (
+            [self._probe] if self._gradient_probe is None else [self._probe, self._gradient_probe]
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The importance so far, and where the probes are, as JSON values."""
+        kept = {"evaluated": self._evaluated, "smoothed": self._smoothed}
+        values = {name: None if part is None else part.tolist() for name, part in kept.items()}
+        return {**values, "probes": [probe.state() for probe in self.probes]}
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; a dataset's batches are to be skipped as well."""
+        kept = [state["evaluated"], state["smoothed"]]
+        self._evaluated, self._smoothed = (None if one is None else np.array(one) for one in kept)
+        for probe, where in zip(self.probes, state["probes"]):
+            probe.go_on(where)
+
     def _evaluate(self, model: ElasticMixin, check: Callable[..., None]) -> np.ndarray:
         x, y, weight = self._probe.draw()
         shared = replicas.count(model.distribute_strategy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -184,3 +185,17 @@ def test_deadline_that_cannot_be_met_says_what_is_needed(seconds: float) -> None
         rho_for_deadline(
             seconds, steps=100, full_step_seconds=1.0, other_seconds=10.0, smallest=0.35
         )
+
+
+def test_control_goes_on_where_it_was() -> None:
+    one, two = RatioControl(), RatioControl()
+    one.selected(0.5)
+    for _ in range(4):
+        for _ in range(6):
+            one.step(60.0)
+        one.full_step(100.0)
+    one.learn()
+    two.go_on(json.loads(json.dumps(one.state())))
+    assert two.state() == one.state()
+    assert (two.achieved, two.thought, two.is_off(0.5)) == (0.6, 0.6, one.is_off(0.5))
+    assert two.ask(0.5) == one.ask(0.5) < 0.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -46,3 +48,16 @@ def test_first_batch_is_of_the_size_asked_for() -> None:
 def test_probe_is_named_in_messages() -> None:
     with pytest.raises(TypeError, match="`gradient_probe` must be .* Received: tuple of length 1"):
         Probe((X,), 4, 0, name="gradient_probe")
+
+
+@pytest.mark.parametrize("arrays", [False, True])
+def test_draws_go_on_where_they_were(arrays: bool) -> None:
+    source = (X, Y) if arrays else dataset(X, Y, size=4)
+    one, two = Probe(source, 3, 0), Probe(source, 3, 0)
+    for _ in range(4):
+        one.draw()
+    for batches in one.draws:
+        two.skip(batches)
+    two.go_on(json.loads(json.dumps(one.state())))
+    assert (two.draws, two.batch_size) == (one.draws, one.batch_size)
+    np.testing.assert_array_equal(two.draw()[1], one.draw()[1])

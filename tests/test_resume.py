@@ -54,3 +54,5 @@ def test_profiling_on_several_replicas_is_refused(monkeypatch):
     monkeypatch.setattr(type(model), "distribute_strategy", strategy)
     with pytest.raises(ValueError, match="`reprofile_every`.*2 replicas"):
         resume.check_replicas(model, deadline=False, reprofile=True)
+    with pytest.raises(ValueError, match="`backup_dir`.*2 replicas"):
+        resume.check_replicas(model, deadline=False, reprofile=False, backup=True)

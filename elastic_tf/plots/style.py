@@ -130,8 +130,8 @@ def png(figure: Figure) -> bytes:
 def pixels(figure: Figure) -> np.ndarray:
     """A picture as uint8, shape (height, width, 4)."""
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.array(canvas.buffer_rgba())
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
 
 
 def _method(label: str) -> str:

@@ -1,0 +1,368 @@
+"""A training that is killed, wherever, ends bit for bit as one that is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from interrupted import BATCH, MOMENTS, STEPS, Kill, KillAt, arrays, at_call, shuffled, train
+
+import elastic_tf as et
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("deterministic")]
+
+CHEAP = {"importance": et.importance.weight_magnitude}  # nothing to trace
+
+
+def kill() -> None:
+    raise Kill
+
+
+def killed(folder, *callbacks, **options) -> None:
+    with pytest.raises(Kill):
+        train(folder, *callbacks, **options)
+
+
+def files_by_age(folder) -> list[str]:
+    """Older first: the number stands in the head."""
+    return sorted("ab", key=lambda name: (folder / name).read_bytes()[22:35])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict:
+    tf.config.experimental.enable_op_determinism()
+    return train(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def cheap(tmp_path_factory) -> dict:
+    tf.config.experimental.enable_op_determinism()
+    return train(tmp_path_factory.mktemp("cheap"), **CHEAP)
+
+
+def test_the_training_selects_anew_and_again(whole):
+    selections = whole["selections"]
+    assert [selection[0] for selection in selections] == [0, 2]
+    assert selections[0][3] != selections[1][3]  # masks
+    assert not all(selections[0][3])
+
+
+def test_killed_again_and_again(tmp_path, whole):
+    places = [
+        ("on_epoch_begin", 0),
+        ("on_train_batch_begin", 0, 0),
+        ("on_train_batch_end", 0, 0),
+        ("on_train_batch_begin", 0, 3),
+        ("on_train_batch_end", 0, 3),
+        ("on_train_batch_end", 1, STEPS - 1),
+        ("on_epoch_end", 1),
+        ("on_test_batch_end", 1),
+        ("on_epoch_begin", 2),
+        ("on_train_batch_end", 3, 2),
+        ("on_epoch_end", 3),
+        ("on_train_end",),
+    ]
+    for place in places:
+        killed(tmp_path, KillAt(*place))
+    assert train(tmp_path) == whole
+
+
+def test_killed_within_what_is_no_step(tmp_path, monkeypatch, whole):
+    times = [
+        ("importance", 1),
+        ("tracing", 1),
+        ("array", 40),
+        ("checksum", 3),
+        ("rename", 3),
+        ("flush", 3),
+        ("importance", 1),
+        ("names", 1),
+        ("data", 1),
+        ("tracing", 1),
+    ]
+    for moment, count in times:
+        place, name = MOMENTS[moment]
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, at_call(count, kill, place, name))
+            killed(tmp_path)
+    assert train(tmp_path) == whole
+
+
+def test_backups_change_nothing(tmp_path):
+    assert train(tmp_path, dropout=0.0, **CHEAP) == train(None, dropout=0.0, **CHEAP)
+
+
+def in_arrays() -> dict:
+    x, y = arrays()
+    return {"x": x, "y": y, "batch_size": BATCH}
+
+
+def by_gradient(model, x, y, gradient_data):
+    """A cheap importance that depends on both probes."""
+    spread = float(tf.reduce_sum(x[0])) - float(tf.reduce_sum(gradient_data[0][0]))
+    return et.importance.weight_magnitude(model) + np.sin(spread * np.arange(8.0))
+
+
+def repeated() -> dict:
+    weights = {0: 1.0, 1: 2.0, 2: 0.5}
+    return {"x": shuffled().repeat(), "steps_per_epoch": STEPS, "class_weight": weights}
+
+
+def of_unknown_length() -> dict:
+    return {"x": shuffled().filter(lambda x, y: True)}
+
+
+class Batches(tf.keras.utils.Sequence):
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, k):
+        return tuple(part[k * BATCH : (k + 1) * BATCH] for part in arrays())
+
+
+def twice_shuffled() -> dict:
+    x, y = arrays()
+    rows = tf.data.Dataset.range(len(y)).shuffle(len(y), seed=5)
+    return {"x": rows.map(lambda k: (tf.gather(x, k), tf.gather(y, k))).shuffle(9, 2).batch(BATCH)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data": in_arrays, "optimizer": "schedule"},
+        {"data": repeated, "optimizer": "average"},
+        {"data": of_unknown_length, "gradient_probe": arrays(), "importance": by_gradient},
+        {"data": lambda: {"x": Batches(), "shuffle": False}, "optimizer": "scaled_legacy"},
+        {"data": twice_shuffled, "compiled": {"accumulate": 3}},
+        {"probe": arrays(), "compiled": {"steps_per_execution": 2}},
+        {"backup_every": None, "compiled": {"run_eagerly": True}},
+    ],
+    ids=[
+        "arrays, learning-rate schedule",
+        "repeated dataset, class weights, moving averages",
+        "dataset of unknown length, gradient probe",
+        "sequence, legacy optimizer, loss scale",
+        "shuffle below shuffle, accumulation",
+        "probe of arrays, several steps in a call",
+        "eager steps, backups of epochs alone",
+    ],
+)
+def test_ends_as_if_nothing_had_happened(tmp_path, options):
+    options = {**CHEAP, **options}
+    expected = train(tmp_path / "whole", **options)
+    killed(tmp_path / "cut", KillAt("on_train_batch_end", 1, 3), **options)
+    killed(tmp_path / "cut", KillAt("on_train_batch_end", 2, 3), **options)
+    assert train(tmp_path / "cut", **options) == expected
+
+
+@pytest.mark.parametrize("damage", [b"", b"elastic_tf backup    9 "])
+def test_goes_on_from_the_other_backup_when_one_is_damaged(tmp_path, cheap, damage):
+    killed(tmp_path, KillAt("on_train_batch_end", 2, 3), **CHEAP)
+    (tmp_path / files_by_age(tmp_path)[1]).write_bytes(damage)
+    with pytest.warns(UserWarning, match="The other backup is taken"):
+        assert train(tmp_path, **CHEAP) == cheap
+
+
+def test_callbacks_of_keras_remember_what_they_saw(tmp_path):
+    def neighbours():
+        stop = tf.keras.callbacks.EarlyStopping(
+            "loss", patience=2, min_delta=9.0, restore_best_weights=True
+        )
+        return stop, tf.keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0)
+
+    expected = train(tmp_path / "whole", *neighbours(), **CHEAP)
+    assert len(expected["epochs"]) == 3  # the second and the third one were no better
+    assert expected["history"]["lr"] != expected["history"]["lr"][:1] * 3
+    for place in [("on_train_batch_end", 1, 3), ("on_epoch_begin", 2)]:
+        killed(tmp_path / "cut", *neighbours(), KillAt(*place), **CHEAP)
+    assert train(tmp_path / "cut", *neighbours(), **CHEAP) == expected
+    with pytest.raises(ValueError, match="Received: none, in the backup EarlyStopping, Reduce"):
+        train(tmp_path / "cut", **CHEAP)
+
+
+class Count(tf.keras.callbacks.Callback):
+    steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+
+
+def test_a_training_that_ended_is_not_made_again(tmp_path, cheap):
+    train(tmp_path, **CHEAP)
+    count = Count()
+    assert train(tmp_path, count, **CHEAP) == cheap
+    assert count.steps == 0
+
+
+def test_more_epochs_go_on_where_fewer_ended(tmp_path, cheap):
+    train(tmp_path, fitted={"epochs": 3}, **CHEAP)
+    count = Count()
+    assert train(tmp_path, count, **CHEAP) == cheap
+    assert count.steps == STEPS
+
+
+class Raise(tf.keras.callbacks.Callback):
+    """Sends a signal to this process in the middle of an epoch."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 2:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_process_after_the_step(tmp_path, capsys, cheap, number, code):
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as end:
+        train(tmp_path, Raise(number), **{**CHEAP, "backup_every": 1000})
+    assert end.value.code == code
+    assert "is finished and saved first" in capsys.readouterr().out
+    assert signal.getsignal(number) is before
+    count = Count()
+    assert train(tmp_path, count, **CHEAP) == cheap
+    assert count.steps == 4 * STEPS - 3
+
+
+class Poison(tf.keras.callbacks.Callback):
+    """Makes a weight NaN at the beginning of a step, in so many epochs."""
+
+    def __init__(self, *epochs):
+        super().__init__()
+        self.epochs = epochs
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.epoch in self.epochs and batch == 3:
+            bias = self.model.trainable_variables[-1]
+            bias.assign(bias * np.nan)
+
+
+def test_nan_goes_back_to_the_last_good_weights_once(tmp_path):
+    poison = Poison(1)
+    with pytest.warns(
+        UserWarning, match=r"loss=nan in epoch 1 .* back to epoch 1, step 2; .*0.005"
+    ):
+        outcome = train(tmp_path, poison, **CHEAP)
+    assert np.isfinite(outcome["history"]["loss"]).all()
+    assert float(poison.model.optimizer.learning_rate) == np.float32(0.005)
+
+
+def test_nan_stops_the_training_the_second_time(tmp_path):
+    with pytest.warns(UserWarning, match="halved"):
+        with pytest.raises(FloatingPointError, match="loss=nan in epoch 2 .*after all that could"):
+            train(tmp_path, Poison(1, 2), **CHEAP)
+
+
+@pytest.mark.parametrize("options", [{"nan": "stop"}, {"optimizer": "schedule"}])
+def test_nan_stops_the_training_where_nothing_can_be_lowered(tmp_path, options):
+    with pytest.raises(FloatingPointError, match="loss=nan in epoch 1 after 4 steps"):
+        train(tmp_path, Poison(1), **CHEAP, **options)
+
+
+class BadBatch(Poison):
+    """Spoils what a step computes, not what was there before it."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.epoch in self.epochs and batch in (0, 3):
+            self.is_bad = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.__dict__.pop("is_bad", False):
+            loss = next(m for m in self.model.metrics if m.name == "loss")
+            for variable in (loss.total, self.model.trainable_variables[-1]):
+                variable.assign(variable * np.nan)
+            logs["loss"] = np.nan
+
+
+@pytest.mark.parametrize("epochs", [(0,), (1, 2)])
+def test_nan_leaves_the_step_out_when_asked(tmp_path, epochs):
+    bad = BadBatch(*epochs)
+    bad._supports_tf_logs = False
+    with pytest.warns(UserWarning, match="loss=nan in epoch . after . steps. The step is left out"):
+        outcome = train(tmp_path, first=[bad], nan="skip", **CHEAP)
+    assert np.isfinite(outcome["history"]["loss"]).all()
+    assert int(bad.model.optimizer.iterations) == 4 * STEPS - 2 * len(epochs)
+
+
+def test_nan_that_stays_ends_the_training(tmp_path):
+    with pytest.warns(UserWarning, match="The step is left out"):
+        with pytest.raises(FloatingPointError, match="loss=nan in epoch 3 .*after all that could"):
+            train(tmp_path, first=[Poison(1)], nan="skip", interval=9, **CHEAP)
+
+
+def test_nan_is_ignored_when_asked(tmp_path):
+    outcome = train(tmp_path, Poison(3), nan="ignore", **CHEAP)
+    assert np.isnan(outcome["history"]["loss"][3])
+
+
+class FullDisk(tf.keras.callbacks.Callback):
+    """No file may grow beyond some bytes during one epoch."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if epoch == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, self.limits[1]))
+
+    def on_epoch_end(self, epoch, logs=None):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.limits[1], self.limits[1]))
+
+
+def test_a_full_disk_does_not_stop_the_training(tmp_path, cheap):
+    with pytest.warns(UserWarning, match=r"epoch 2, step [24] could not be written.*goes on"):
+        assert train(tmp_path, FullDisk(), **CHEAP) == cheap
+
+
+def test_a_full_disk_keeps_the_last_good_backup(tmp_path, cheap):
+    with pytest.warns(UserWarning, match="could not be written"):
+        disk = FullDisk()
+        killed(tmp_path, disk, KillAt("on_train_batch_end", 2, 4), **CHEAP)
+    disk.on_epoch_end(2)
+    count = Count()
+    assert train(tmp_path, count, **CHEAP) == cheap
+    assert count.steps == 2 * STEPS
+
+
+def test_a_backup_of_another_training_is_refused(tmp_path):
+    killed(tmp_path, KillAt("on_epoch_begin", 1), **CHEAP)
+    with pytest.raises(ValueError, match="of the same model and optimizer. Received: .* in the"):
+        train(tmp_path, optimizer="sgd", **CHEAP)
+    with pytest.raises(ValueError, match="Received: initial_epoch 1, in the backup 0"):
+        train(tmp_path, fitted={"initial_epoch": 1}, **CHEAP)
+    with pytest.raises(ValueError, match="Received: batches in an epoch 20, in the backup 5"):
+        train(
+            tmp_path,
+            data=lambda: {"x": tf.data.Dataset.from_tensor_slices(arrays()).batch(1)},
+            **CHEAP,
+        )
+
+
+def test_random_ops_that_no_backup_can_hold_are_named(tmp_path):
+    def loss(y_true, y_pred):
+        noise = tf.random.normal(tf.shape(y_pred)[:1])
+        return tf.keras.losses.sparse_categorical_crossentropy(y_true, y_pred, True) + noise
+
+    with pytest.warns(UserWarning, match="step holds RandomStandardNormal: random ops"):
+        train(tmp_path, fitted={"epochs": 1}, loss=loss, **CHEAP)
+
+
+def test_two_backups_of_one_training_are_refused(tmp_path):
+    def keras():
+        return tf.keras.callbacks.BackupAndRestore(str(tmp_path / "keras"))
+
+    killed(tmp_path, keras(), KillAt("on_epoch_begin", 2), **CHEAP)
+    with pytest.raises(ValueError, match="`backup_dir` and another .* begins with epoch 2"):
+        train(tmp_path, keras(), **CHEAP)
+
+
+def test_outcomes_are_plain_data(cheap):
+    assert json.loads(json.dumps(cheap)) == cheap
