@@ -117,6 +117,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert compared(tmp_path, again) == result
     assert first.trained and not again.trained
     assert json.loads((tmp_path / "comparison.json").read_text()) == result
+    assert {path.stem for path in tmp_path.glob("*.png")} == {"equal_epochs", "equal_seconds"}
 
 
 def test_a_rate_that_does_not_train_is_left_out(tmp_path):

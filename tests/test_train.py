@@ -15,7 +15,8 @@ import worker
 
 import elastic_tf as et
 from elastic_tf import runs
-from elastic_tf.commands import train
+from elastic_tf.baselines import prunetrain
+from elastic_tf.commands import step_bench, train
 from elastic_tf.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
@@ -287,3 +288,43 @@ def test_train_starts_again_under_the_settings_of_the_profile(elastic_run, image
     assert "other settings" not in finished.stderr
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["device"]["inter_op_threads"] == 2
+
+
+@pytest.mark.slow
+def test_a_network_that_was_rebuilt_is_measured_and_saved_whole(images, tmp_path, monkeypatch):
+    """PruneTrain finds nothing to remove in so few steps: the first channels stand for it."""
+
+    def reconfigure(model, threshold):
+        if model.removed:
+            return 0
+        site = next(site for site in model.channels.sites.values() if site.width is not None)
+        model.remove(site.width[1][:2].tolist())
+        return 2
+
+    monkeypatch.setattr(prunetrain.PruneTrainModel, "reconfigure", reconfigure)
+    words = f"{SMALL} --method prunetrain --data {images} --out {tmp_path / 'run'}".split()
+    run = train.main(words)
+    assert [epoch["rebuilds"] for epoch in run.history] == [0, 1] or run.history[0]["rebuilds"] == 1
+    smaller = tf.keras.models.load_model(tmp_path / "run" / "network.keras")
+    whole = et.zoo.build("mobilenet", classes=2, input_size=32, alpha=0.25, weights=None)
+    assert smaller.count_params() < whole.count_params()
+    assert smaller(np.zeros((1, 32, 32, 3), np.float32)).shape == (1, 2)
+    assert 0 < run.result["achieved_ratio"]
+
+
+@pytest.mark.slow
+def test_a_run_that_ended_before_its_result_goes_on_there(images, tmp_path, monkeypatch):
+    words = f"{SMALL} --method full --data {images} --out {tmp_path / 'run'}".split()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step_bench.Bench, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(words)
+    weights = (tmp_path / "run" / "weights.h5").stat().st_size
+    run = train.main(words)
+    assert [epoch["epoch"] for epoch in run.history] == [0, 1]  # none is trained again
+    assert run.result["epochs"] == 2
+    assert (tmp_path / "run" / "weights.h5").stat().st_size == weights

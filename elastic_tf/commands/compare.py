@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import elastic_tf as et
-from elastic_tf import runs
+from elastic_tf import plots, runs
 from elastic_tf.commandline import option, parse
 from elastic_tf.commands import contest, sources, trials
 from elastic_tf.device import describe_device
@@ -94,8 +94,9 @@ def main(
         edges = [row["method"] for row in rows if row["rate_at_edge"]]
         if edges:
             print(f"The best rate is the first or the last that was tried: {', '.join(edges)}.")
+        plots.save(plots.accuracy_and_cost(rows), settings.out / f"{name}.png")
     write_json(settings.out / "comparison.json", runs.to_json(result))
-    print(f"\nWritten to {settings.out / 'comparison.json'}")
+    print(f"\nWritten to {settings.out / 'comparison.json'}, with a picture of each table")
     return runs.to_json(result)
 
 

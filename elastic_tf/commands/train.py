@@ -129,6 +129,8 @@ def trained(
         # all workers: reading statistics that each replica keeps for itself takes all of them
         folder = settings.out if is_chief else Path(elsewhere)
         elastic.save_weights(folder / "weights.h5")
+        if getattr(elastic, "removed", None):  # the weights are those of a smaller network
+            elastic.network.save(folder / "network.keras")
     if is_chief:
         row = {
             "method": settings.method,
