@@ -1,0 +1,48 @@
+"""Pictures: drawn without a display, colour-blind safe, labelled with units.
+
+Files follow the flow: times, importance and selections, results. A notebook shows what these
+functions return; `save` writes it, `pixels` hands it to TensorBoard.
+"""
+
+from __future__ import annotations
+
+from elastic_tf.plots.charts import accuracy_over_seconds, agreement, bars, lines
+from elastic_tf.plots.results import (
+    accuracy_and_cost,
+    accuracy_intervals,
+    deadlines,
+    method_panels,
+)
+from elastic_tf.plots.selections import (
+    image_grid,
+    importance_map,
+    selection_bars,
+    selection_map,
+)
+from elastic_tf.plots.style import COLOURS, METHODS, Picture, pixels, png, save
+from elastic_tf.plots.timing import cost_of_depth, dependency_map, step_parts, timing_bars
+
+__all__ = [
+    "COLOURS",
+    "METHODS",
+    "Picture",
+    "accuracy_and_cost",
+    "accuracy_intervals",
+    "accuracy_over_seconds",
+    "agreement",
+    "bars",
+    "cost_of_depth",
+    "deadlines",
+    "dependency_map",
+    "image_grid",
+    "importance_map",
+    "lines",
+    "method_panels",
+    "pixels",
+    "png",
+    "save",
+    "selection_bars",
+    "selection_map",
+    "step_parts",
+    "timing_bars",
+]

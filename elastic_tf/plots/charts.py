@@ -1,0 +1,162 @@
+"""Lines, bars and points: the forms that the other pictures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from elastic_tf.plots.style import DARK, PALE, picture, styles
+
+
+def accuracy_over_seconds(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str = ""
+) -> Figure:
+    """Accuracy reached after so many seconds of training.
+
+    Args:
+        curves: method -> (seconds of training so far, accuracy in [0, 1]) after each epoch.
+        title: above the picture.
+    """
+    percent = {name: (x, 100 * np.asarray(y)) for name, (x, y) in curves.items()}
+    return lines(percent, x="training time (s)", y="test accuracy (%)", title=title)
+
+
+def lines(
+    curves: Mapping[str, tuple[Sequence[float], Any]],
+    *,
+    x: str,
+    y: str,
+    title: str = "",
+    is_log: bool = False,
+    is_whole: bool = False,
+) -> Figure:
+    """Lines in one picture.
+
+    Args:
+        curves: label -> (values along x, values along y); methods have colours of their own.
+        x: what stands along it, with its unit.
+        y: likewise.
+        title: above the picture.
+        is_log: whether x is logarithmic.
+        is_whole: whether x are whole numbers, as epochs are; otherwise x begins at 0.
+    """
+    figure = picture(7.0, 4.2)
+    axes = figure.add_subplot()
+    looks = styles(curves)
+    for name, values in curves.items():
+        # markers on every point of a long line would hide it
+        is_short = len(values[0]) <= 30
+        axes.plot(
+            *values,
+            label=name,
+            color=looks[name].colour,
+            linestyle=looks[name].line,
+            marker=looks[name].marker if is_short else "",
+            markersize=4.5,
+            linewidth=1.8,
+        )
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if is_log:
+        axes.set_xscale("log")
+    elif is_whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        axes.set_xlim(left=0)
+    axes.grid(color=PALE)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False)
+    axes.set_title(title, loc="left")
+    return figure
+
+
+def bars(
+    groups: Mapping[str, Mapping[str, float]],
+    *,
+    y: str,
+    title: str = "",
+    notes: Mapping[str, Mapping[str, str]] | None = None,
+) -> Figure:
+    """Groups of bars.
+
+    Args:
+        groups: group -> label of a bar -> its height; a label has one colour in all groups.
+        y: what stands along y, with its unit.
+        title: above the picture.
+        notes: what to write above a bar, like `groups`; None: the heights.
+    """
+    labels = list(dict.fromkeys(label for bars in groups.values() for label in bars))
+    looks = styles(labels)
+    figure = picture(max(5.0, 1.5 + 0.55 * sum(len(bars) + 1 for bars in groups.values())), 4.2)
+    axes = figure.add_subplot()
+    place, ticks = 0.0, []
+    seen: set[str] = set()
+    for group, heights in groups.items():
+        ticks.append((place + (len(heights) - 1) / 2, group))
+        for label, height in heights.items():
+            shown = "" if label in seen else label  # once in the legend
+            seen.add(label)
+            look = looks[label]
+            axes.bar(place, height, width=0.85, label=shown, color=look.colour, hatch=look.hatch)
+            note = f"{height:.3g}" if notes is None else notes[group][label]
+            axes.annotate(note, (place, height), ha="center", va="bottom", fontsize=7)
+            place += 1
+        place += 1
+    axes.set_xticks([at for at, _ in ticks], [name for _, name in ticks])
+    axes.set_ylabel(y)
+    axes.margins(y=0.12)
+    figure.legend(frameon=False, loc="outside right upper", fontsize=8)
+    axes.set_title(title, loc="left")
+    return figure
+
+
+def agreement(
+    points: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    x: str,
+    y: str,
+    title: str = "",
+    within: float | None = None,
+) -> Figure:
+    """Points against the diagonal on which both values agree.
+
+    Args:
+        points: label -> (values along x, values along y), in one unit.
+        x: what stands along it, with its unit.
+        y: likewise.
+        title: above the picture.
+        within: half-width of a band around the diagonal, in that unit.
+    """
+    figure = picture(5.4, 4.8)
+    axes = figure.add_subplot()
+    every = np.concatenate([np.ravel(part) for pair in points.values() for part in pair])
+    margin = 0.05 * float(np.ptp(every)) or 0.05
+    ends = np.array([every.min() - margin, every.max() + margin])
+    if within is not None:
+        axes.fill_between(
+            ends, ends - within, ends + within, color=PALE, label=f"within {within:g}"
+        )
+    axes.plot(ends, ends, color=DARK, linewidth=1.0)
+    for name, look in styles(points).items():
+        axes.scatter(
+            *points[name],
+            s=26,
+            label=name,
+            color=look.colour,
+            marker=look.marker,
+            alpha=0.85,
+            linewidths=0,
+            zorder=2,
+        )
+    axes.set_xlim(*ends)
+    axes.set_ylim(*ends)
+    axes.set_aspect("equal")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=8)
+    axes.set_title(title, loc="left")
+    return figure

@@ -1,0 +1,140 @@
+"""What trainings reached and what they cost, from the rows that experiments write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from elastic_tf.plots.style import BLUE, DARK, PALE, VERMILLION, picture, styles
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def accuracy_and_cost(
+    rows: Rows, *, cost: str = "seconds", x: str = "training time (s)", title: str = ""
+) -> Figure:
+    """Accuracy of each method with its 95 % interval, over what its training cost.
+
+    Args:
+        rows: of a comparison: "method", "mean" and "half_width" of the accuracy in [0, 1] (None:
+            one seed tells no interval), and the cost.
+        cost: key of what stands along x.
+        x: its name with its unit.
+        title: above the picture.
+    """
+    figure = picture(7.6, 4.2)
+    axes = figure.add_subplot()
+    looks = styles(row["method"] for row in rows)
+    for row in rows:
+        look, mean = looks[row["method"]], 100 * row["mean"]
+        half = row["half_width"]
+        spread = "" if half is None else f" ± {100 * half:.1f}"
+        axes.errorbar(
+            row[cost],
+            mean,
+            yerr=None if half is None else 100 * half,
+            fmt=look.marker,
+            color=look.colour,
+            capsize=4,
+            markersize=8,
+            linewidth=1.6,
+            label=f"{row['method']}: {mean:.1f}{spread} %",
+        )
+    axes.set_xlim(0, 1.08 * max(row[cost] for row in rows))
+    axes.set_xlabel(x)
+    axes.set_ylabel("test accuracy (%), 95 % interval")
+    axes.grid(color=PALE)
+    axes.set_axisbelow(True)
+    figure.legend(frameon=False, loc="outside right upper", fontsize=8)
+    axes.set_title(title, loc="left")
+    return figure
+
+
+def accuracy_intervals(rows: Rows, *, title: str = "") -> Figure:
+    """Accuracy of each method with its 95 % interval, where all cost the same.
+
+    Args:
+        rows: as for `accuracy_and_cost`, and "accuracies", one for each seed.
+        title: above the picture.
+    """
+    figure = picture(7.0, 1.3 + 0.36 * len(rows))
+    axes = figure.add_subplot()
+    looks = styles(row["method"] for row in rows)
+    for place, row in enumerate(rows):
+        look, mean, half = looks[row["method"]], 100 * row["mean"], row["half_width"]
+        if half is not None:
+            ends = [mean - 100 * half, mean + 100 * half]
+            axes.plot(ends, [place, place], color=look.colour, linewidth=3)
+        axes.scatter(mean, place, s=70, color=look.colour, marker=look.marker, zorder=3)
+        seeds = 100 * np.array(row["accuracies"])
+        axes.scatter(seeds, np.full(len(seeds), place), s=60, color=DARK, marker="|", zorder=4)
+    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    axes.margins(y=0.15)
+    axes.invert_yaxis()
+    axes.set_xlabel("test accuracy (%): mean, 95 % interval, each seed")
+    axes.grid(axis="x", color=PALE)
+    axes.set_axisbelow(True)
+    axes.set_title(title, loc="left")
+    return figure
+
+
+def method_panels(
+    rows: Rows, panels: Mapping[str, tuple[str, float]], *, title: str = ""
+) -> Figure:
+    """Several costs of each method, a panel of bars for each.
+
+    Args:
+        rows: "method", and the keys of `panels`; None: not measured.
+        panels: key -> (what it is, with its unit; what to divide by for that unit).
+        title: above the picture.
+    """
+    names = [row["method"] for row in rows]
+    looks = styles(names)
+    figure = picture(1.4 + 2.1 * len(panels), 1.2 + 0.34 * len(rows))
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)
+    for axes, (key, (label, unit)) in zip(grid.flat, panels.items()):
+        widths = [np.nan if row[key] is None else row[key] / unit for row in rows]
+        bars = axes.barh(
+            names,
+            np.nan_to_num(widths),
+            color=[looks[name].colour for name in names],
+            hatch=[looks[name].hatch for name in names],
+        )
+        said = ["not measured" if np.isnan(width) else f"{width:.3g}" for width in widths]
+        axes.bar_label(bars, said, padding=2, fontsize=7)
+        axes.margins(x=0.25)
+        axes.set_xlabel(label, fontsize=8)
+        axes.tick_params(labelsize=8)
+    grid[0, 0].invert_yaxis()
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+def deadlines(rows: Rows, *, title: str = "") -> Figure:
+    """What trainings took of the time they were given.
+
+    Args:
+        rows: "asked" and "taken" in seconds, "load", and "left_out", the steps that were not made.
+        title: above the picture.
+    """
+    figure = picture(7.0, 1.3 + 0.42 * len(rows))
+    axes = figure.add_subplot()
+    taken = [100 * row["taken"] / row["asked"] for row in rows]
+    places = np.arange(len(rows))
+    colours = [BLUE if share <= 100 else VERMILLION for share in taken]
+    bars = axes.barh(places, taken, color=colours, height=0.7)
+    said = [
+        f"{share:.1f} %" + (f", {row['left_out']} steps left out" if row["left_out"] else "")
+        for share, row in zip(taken, rows)
+    ]
+    axes.bar_label(bars, said, label_type="center", color="white", fontsize=8)
+    names = [f"{row['asked']:.0f} s, load: {row['load']}" for row in rows]
+    axes.set_yticks(places, names, fontsize=8)
+    axes.axvline(100, color=DARK, linewidth=1.2)
+    axes.invert_yaxis()
+    axes.set_xlabel("time taken / deadline (%)")
+    axes.set_title(title, loc="left")
+    return figure

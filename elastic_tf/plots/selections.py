@@ -1,0 +1,150 @@
+"""What tensors are worth, which are trained, and the images that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from elastic_tf.plots.style import BLUE, GREY, PALE, picture
+
+_LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
+_ACROSS = 10  # images in a row
+
+
+def selection_map(
+    masks: Sequence[np.ndarray],
+    *,
+    names: Sequence[str] = (),
+    title: str = "",
+    x: str = "epoch",
+    ticks: Sequence[Any] = (),
+) -> Figure:
+    """Which tensors were trained in which epochs (Figure 21 of the paper).
+
+    Args:
+        masks: one mask for each epoch; bool, shape (N,), forward order.
+        names: of the tensors; a few are written along the axis.
+        title: above the picture.
+        x: what the masks stand for, if not epochs.
+        ticks: what to write below each mask, if not its number.
+    """
+    chosen = np.array(masks, bool).T  # (N, epochs)
+    count, epochs = chosen.shape
+    figure = picture(max(5.0, 2.5 + 0.25 * epochs), min(8.0, 2.2 + 0.05 * count))
+    axes = figure.add_subplot()
+    _show(axes, chosen, names, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1)
+    axes.set_xlabel(x)
+    if len(ticks):
+        shown = np.unique(np.linspace(0, epochs - 1, min(epochs, 12)).round().astype(int))
+        axes.set_xticks(shown + 1, [str(ticks[k]) for k in shown])
+    share = chosen.mean()
+    axes.set_title(title or f"trained (blue): {share:.0%} of tensors x epochs", loc="left")
+    return figure
+
+
+def importance_map(
+    worths: Sequence[np.ndarray], *, names: Sequence[str] = (), title: str = ""
+) -> Figure:
+    """Importance of each tensor over the epochs, as its share of that epoch's importance.
+
+    Grey: training the tensor is expected to do harm.
+
+    Args:
+        worths: importance in each epoch; shape (N,), forward order.
+        names: of the tensors; a few are written along the axis.
+        title: above the picture.
+    """
+    worth = np.array(worths, np.float64)  # (epochs, N)
+    gains = np.maximum(worth, 0.0)
+    shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
+    count, epochs = shares.shape
+    figure = picture(max(5.6, 3.4 + 0.25 * epochs), min(8.0, 2.2 + 0.05 * count))
+    axes = figure.add_subplot()
+    colours = colormaps["cividis"].with_extremes(bad=GREY)
+    image = _show(
+        axes,
+        np.where(shares > 0.0, shares, np.nan),  # NaN is drawn grey
+        names,
+        cmap=colours,
+        norm=LogNorm(_LEAST_SHARE, 1.0, clip=True),
+    )
+    axes.set_xlabel("epoch")
+    figure.colorbar(image, label="share of the epoch's importance (grey: harm)")
+    axes.set_title(title, loc="left")
+    return figure
+
+
+def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "") -> Figure:
+    """Importance of each tensor, and which of them are trained.
+
+    Args:
+        importance: shape (N,), forward order.
+        mask: True where a tensor is trained; bool, shape (N,).
+        title: above the picture.
+    """
+    figure = picture(9.0, 3.4)
+    axes = figure.add_subplot()
+    colours = np.where(mask, BLUE, GREY)
+    axes.bar(np.arange(len(mask)), importance, width=1.0, color=colours.tolist())
+    axes.axhline(0.0, color=GREY, linewidth=0.8)
+    # the loss falls by very different amounts: linear near nothing, logarithmic beyond
+    largest = float(np.abs(importance).max())
+    if largest > 0.0:
+        axes.set_yscale("symlog", linthresh=1e-3 * largest)
+    for k in np.flatnonzero(mask):
+        axes.axvspan(k - 0.5, k + 0.5, ymax=0.02, color=BLUE)
+    axes.set_xlim(-0.5, len(mask) - 0.5)
+    axes.set_xlabel("tensor, forward order")
+    axes.set_ylabel("importance (decrease of the loss)")
+    patches = [Patch(color=BLUE, label="trained"), Patch(color=GREY, label="left out")]
+    figure.legend(handles=patches, frameon=False, loc="outside lower center", ncols=2, fontsize=8)
+    axes.set_title(title, loc="left")
+    return figure
+
+
+def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") -> Figure:
+    """Images with what stands below them.
+
+    Args:
+        images: values 0 to 255, shape (count, height, width, 1 or 3).
+        labels: one for each.
+        title: above the picture.
+    """
+    rows = -(-len(labels) // _ACROSS)
+    figure = picture(0.85 * min(len(labels), _ACROSS), 1.1 * rows + 0.4)
+    grid = figure.subplots(rows, min(len(labels), _ACROSS), squeeze=False)
+    for axes in grid.flat:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+    for axes, image, label in zip(grid.flat, images, labels):
+        shown = np.clip(image, 0, 255).astype(np.uint8).squeeze()
+        axes.imshow(shown, cmap="gray", vmin=0, vmax=255)
+        axes.set_xlabel(label, fontsize=8)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -> Any:
+    """Tensors down, epochs across; shape (N, epochs)."""
+    count, epochs = values.shape
+    image = axes.imshow(
+        values,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(0.5, epochs + 0.5, count - 0.5, -0.5),
+        **options,
+    )
+    axes.set_ylabel("tensor, input side at the top")
+    axes.set_xticks(np.unique(np.linspace(1, epochs, min(epochs, 12)).round().astype(int)))
+    ticks = np.unique(np.linspace(0, count - 1, min(count, 12)).round().astype(int))
+    axes.set_yticks(ticks)
+    if names:
+        axes.set_yticklabels([names[k] for k in ticks], fontsize=7)
+    return image

@@ -1,0 +1,140 @@
+"""What all pictures share: colours that mean the same everywhere, and how a picture gets out."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+# Okabe & Ito, Color Universal Design, 2008.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
+BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY, YELLOW = COLOURS
+BLACK, DARK, GREY, PALE = "#000000", "#767676", "#B8B8B8", "#EDEDED"
+
+_PALETTE = 128  # colours of a PNG
+_LINES = ("-", "--", ":", "-.")
+_HATCHES = ("", "//", "..", "xx")
+
+
+class Style(NamedTuple):
+    """How one thing looks: the colour says what it is, the form tells it apart without colours."""
+
+    colour: str
+    marker: str
+    line: str = "-"
+    hatch: str = ""
+
+
+# Blue is elastic and orange is full training, in every picture; variants of a method share its
+# colour and differ in form.
+METHODS = {
+    "elastic": Style(BLUE, "o"),
+    "elastic_weight": Style(BLUE, "d", "--", "//"),
+    "elastic_grad": Style(BLUE, ">", ":", ".."),
+    "full": Style(ORANGE, "s"),
+    "traditional_tl": Style(SKY, "D"),
+    "bn_bias": Style(PURPLE, "^"),
+    "tinytl": Style(VERMILLION, "v"),
+    "prunetrain": Style(GREEN, "P"),
+    "random": Style(DARK, "X"),
+    "last_k": Style(DARK, "<", "--", "//"),
+    "offline_optimal": Style(BLACK, "*"),
+}
+# Names that other programs and the paper use.
+_ALSO = {
+    "elastictrainer": "elastic",
+    "full training": "full",
+    "plain keras": "full",
+    "traditional tl": "traditional_tl",
+    "bn+bias": "bn_bias",
+    "last tensors": "last_k",
+    "offline optimal": "offline_optimal",
+}
+# What is no method: without the two colours of elastic and full training.
+_OTHERS = (
+    Style(GREEN, "o"),
+    Style(PURPLE, "s"),
+    Style(VERMILLION, "D"),
+    Style(SKY, "^"),
+    Style(BLACK, "v"),
+    Style(YELLOW, "P"),
+    Style(DARK, "X"),
+)
+# The parts of a step's time.
+FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
+_PARTS = {
+    "forward pass": Style(FORWARD, "s"),
+    "t_dw": Style(T_DW, "o"),
+    "t_dy": Style(T_DY, "D"),
+}
+
+
+class Picture(Figure):
+    """A figure that a notebook shows as it is."""
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
+
+
+def styles(labels: Iterable[str]) -> dict[str, Style]:
+    """The look of each label: methods ("elastic@0.5", "full") have theirs, others take turns.
+
+    Equal methods with different settings, as at two values of rho, differ in lines and hatches.
+    """
+    found: dict[str, Style] = {}
+    seen: dict[str, int] = {}
+    for label in dict.fromkeys(labels):
+        name = _method(label)
+        known = METHODS.get(name) or _PARTS.get(label)
+        key = name if known else "other"
+        turn = seen.get(key, 0)
+        seen[key] = turn + 1
+        style = known or _OTHERS[turn % len(_OTHERS)]
+        again = turn if known else turn // len(_OTHERS)
+        found[label] = style._replace(
+            line=_LINES[(_LINES.index(style.line) + again) % len(_LINES)],
+            hatch=_HATCHES[(_HATCHES.index(style.hatch) + again) % len(_HATCHES)],
+        )
+    return found
+
+
+def picture(width: float, height: float) -> Picture:
+    """An empty figure of so many inches, without borders that say nothing."""
+    figure = Picture(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write a picture; the file's ending says which kind."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def png(figure: Figure) -> bytes:
+    """A picture as the bytes of a PNG file, of a size for screens."""
+    drawn, packed = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=90)
+    # a palette is enough for what is drawn here, and takes a third of the bytes
+    Image.open(drawn).convert("RGB").quantize(_PALETTE).save(packed, "PNG", optimize=True)
+    return packed.getvalue()
+
+
+def pixels(figure: Figure) -> np.ndarray:
+    """A picture as uint8, shape (height, width, 4)."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+
+
+def _method(label: str) -> str:
+    """The method that a label names: what stands before "@" or a comma."""
+    name = label.partition("@")[0].partition(",")[0].strip().lower()
+    return _ALSO.get(name, name)
