@@ -1,4 +1,4 @@
-.PHONY: demo test bench lint clean
+.PHONY: demo test bench lint notebooks clean
 
 # At every start TensorFlow reports missing CUDA libraries as errors; 3 is the level that hides them.
 # What really fails raises an exception.
@@ -16,6 +16,10 @@ test: $(installed)
 
 bench: $(installed)
 	$(python) experiments/bench.py
+
+notebooks: $(installed)
+	$(python) -m pip install -qq --editable ".[notebooks]"
+	$(python) -m jupyterlab notebooks
 
 lint: $(installed)
 	$(python) -m ruff check --config .ci/ruff.toml .

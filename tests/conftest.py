@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+
+# Some versions of jupyter_core 5 warn, when imported, that 6 will look for its files elsewhere.
+os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism
