@@ -26,7 +26,7 @@ def accuracy_over_seconds(
 
 
 def lines(
-    curves: Mapping[str, tuple[Any, Any]],
+    curves: Mapping[str, tuple[Sequence[float], Any]],
     *,
     x: str,
     y: str,

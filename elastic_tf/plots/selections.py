@@ -69,7 +69,7 @@ def importance_map(
     colours = colormaps["cividis"].with_extremes(bad=GREY)
     image = _show(
         axes,
-        np.ma.masked_less_equal(shares, 0.0),  # type: ignore[no-untyped-call]
+        np.where(shares > 0.0, shares, np.nan),  # NaN is drawn grey
         names,
         cmap=colours,
         norm=LogNorm(_LEAST_SHARE, 1.0, clip=True),

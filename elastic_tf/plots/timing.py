@@ -84,7 +84,7 @@ def cost_of_depth(profiles: Mapping[str, TimingProfile], *, title: str = "") -> 
     for label, profile in profiles.items():
         later = np.cumsum((profile.t_dw + profile.t_dy)[::-1])[::-1]
         curves[label] = (
-            np.arange(profile.count),
+            range(profile.count),
             100 * (profile.t_forward + later) / profile.t_full,
         )
     figure = lines(
@@ -130,5 +130,5 @@ def dependency_map(
     said = {"its t_dw": T_DW, "its t_dy": T_DY, "needs the op too": _PASSED}
     patches = [Patch(color=colour, label=label) for label, colour in said.items()]
     figure.legend(handles=patches, frameon=False, loc="outside lower center", ncols=3, fontsize=8)
-    axes.set_title(title, loc="left")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
