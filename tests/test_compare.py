@@ -20,7 +20,12 @@ def made(settings, run):
     for epoch in range(settings.epochs):
         tracing = 0.9 if epoch == 0 else 0.0
         run.append_epoch(
-            {"steps": 100, "seconds": 3.0 * ratio + tracing, "overhead_seconds": tracing}
+            {
+                "steps": 100,
+                "seconds": 3.0 * ratio + tracing,
+                "overhead_seconds": tracing,
+                "val_loss": None if settings.learning_rate == 1e-5 else settings.learning_rate,
+            }
         )
     accuracy = 0.5 if settings.method == "traditional_tl" else 0.8
     accuracy += 0.01 * settings.seed + 0.001 * settings.epochs
@@ -65,6 +70,16 @@ def test_each_method_gets_its_best_rate_from_the_same_trials(tmp_path):
     assert [rows[name]["rate_at_edge"] for name in rows] == [True, True, False]
     tried = [(one.method, one.learning_rate) for one in launch.trained[3:] if one.seed == 0]
     assert len(tried) == len(set(tried)) == 3 * 3
+
+
+def test_of_rates_with_the_same_accuracy_the_one_with_the_smaller_loss_is_taken(tmp_path):
+    def alike(settings, run):
+        made(settings, run)
+        path = run.path / "result.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "validation_accuracy": 0.5}))
+
+    rows = by_method(compared(tmp_path, Launches(alike), "--equal", "epochs"), "equal_epochs")
+    assert {row["rate"] for row in rows.values()} == {1e-4}  # 1e-5 has no loss, 1e-3 a larger one
 
 
 def test_all_start_from_the_same_head_of_their_seed(tmp_path):

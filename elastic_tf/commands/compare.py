@@ -8,8 +8,9 @@ Every training is a run of the command `train` in a directory of its own: an int
 goes on where it stopped. For each seed the new head is trained alone once, and all methods start
 from it.
 The learning rate of a method is the one of `--rates` with the best accuracy on the validation part
-after the training with the first seed; all methods try the same rates. The accuracies in the tables
-are those on the test images, which are looked at once, at the end of each training.
+after the training with the first seed, of equal ones the one with the smaller loss there; all
+methods try the same rates. The accuracies in the tables are those on the test images, which are
+looked at once, at the end of each training.
 
 Seconds are given at reference speed, for the speed of a shared machine drifts: steps, times the
 step ratio timed in turn with full steps, times one full step time for all; selecting and tracing
