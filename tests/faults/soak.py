@@ -1,0 +1,175 @@
+"""Select anew every few seconds for hours, and watch what the process holds on to.
+
+One `fit` of the digits' network under a budget that changes with every selection, so that nearly
+every selection traces a new train function, with backups, profiles made again and a TensorBoard
+directory. Before an epoch every few seconds memory, files and threads are counted.
+
+Example: python tests/faults/soak.py --minutes 120 --out experiments/results/soak.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import threading
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import elastic_tf as et  # before TensorFlow: it quiets its start-up
+
+# isort: split
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import commandline
+from elastic_tf.commandline import option
+from elastic_tf.commands import harness
+from elastic_tf.files import write_json
+from elastic_tf.runs import Column, format_table
+
+WEIGHTS = Path(__file__).resolve().parents[2] / "experiments" / "weights" / "digits_resnet.h5"
+IMAGE_SIZE, BATCH, STEPS = 32, 32, 20
+RHOS = (0.45, 0.9)  # the budget wanders between them
+WARM_UP = 0.25  # share of the time after which memory must be flat
+COUNTED = ("resident", "files", "threads", "python_threads", "backup_bytes")
+COLUMNS = (
+    Column("minutes", "minutes", ".1f"),
+    Column("selections", "selections"),
+    Column("masks", "different masks"),
+    Column("resident", "resident MiB", ".1f"),
+    Column("files", "open files"),
+    Column("threads", "threads"),
+    Column("python_threads", "of Python"),
+    Column("backup_bytes", "backup bytes"),
+    Column("log_bytes", "log bytes"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Of the soak."""
+
+    minutes: float = option(120.0, help="how long")
+    every: float = option(30.0, help="seconds between two counts")
+    seed: int = option(0, help="of budgets, order and draws")
+    out: Path = option(Path("experiments/results/soak.json"), help="where the figures go")
+
+
+class Watch(tf.keras.callbacks.Callback):
+    """Counts every few seconds; stops the training when its time is over.
+
+    Args:
+        callback: the one that selects.
+        folder: holds its backups and logs.
+        settings: of the soak.
+    """
+
+    def __init__(self, callback: et.ElasticCallback, folder: Path, settings: Settings) -> None:
+        super().__init__()
+        self.counts: list[dict[str, Any]] = []
+        self._callback = callback
+        self._folder = folder
+        self._settings = settings
+        self._started = time.monotonic()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        minutes = (time.monotonic() - self._started) / 60.0
+        last = self.counts[-1]["minutes"] if self.counts else -np.inf
+        if 60.0 * (minutes - last) >= self._settings.every:
+            self.counts.append({"minutes": minutes, **self._count()})
+            if len(self.counts) % 20 == 1:
+                print(format_table(self.counts[-1:], COLUMNS), flush=True)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if time.monotonic() - self._started >= 60.0 * self._settings.minutes:
+            self.model.stop_training = True
+
+    def _count(self) -> dict[str, Any]:
+        selections = self._callback.selections
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return {
+            "selections": len(selections),
+            "masks": len({record.mask.tobytes() for record in selections}),
+            "profiles": len(self._callback.profiles),
+            "resident": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+            "files": len(os.listdir("/proc/self/fd")),
+            "threads": len(os.listdir("/proc/self/task")),
+            "python_threads": threading.active_count(),
+            "backup_bytes": _bytes(self._folder / "backup"),
+            "log_bytes": _bytes(self._folder / "board"),
+        }
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Train, count, print the table, write the figures."""
+    settings = commandline.parse(Settings, __doc__ or "", arguments)
+    tf.keras.utils.set_random_seed(settings.seed)
+    data = et.datasets.from_arrays(
+        *et.datasets.digits(image_size=IMAGE_SIZE, shift=et.datasets.Shift(rotation=45.0)),
+        batch_size=BATCH,
+        seed=settings.seed,
+    )
+    model = et.zoo.build(
+        "digits_resnet", classes=data.classes, input_size=IMAGE_SIZE, weights=WEIGHTS
+    )
+    elastic = harness.compiled(model, "adam", 1e-3)
+    profile = et.profile_model(elastic, *next(iter(data.train)), repeats=10)
+    wander = np.random.default_rng(settings.seed).uniform(*RHOS, size=1_000_000)
+    with tempfile.TemporaryDirectory() as folder:
+        callback = et.ElasticCallback(
+            profile,
+            rho=lambda epoch: float(wander[epoch]),
+            interval=1,
+            probe=data.probe,
+            required=et.zoo.head_tensors(elastic),
+            reprofile_every=25,
+            log_dir=Path(folder, "board"),
+            backup_dir=Path(folder, "backup"),
+        )
+        watch = Watch(callback, Path(folder), settings)
+        elastic.fit(
+            data.train.repeat(),
+            epochs=len(wander),
+            steps_per_epoch=STEPS,
+            verbose=0,
+            callbacks=[callback, watch],
+        )
+    result = {
+        "command": f"python tests/faults/soak.py --minutes {settings.minutes:g}",
+        "date": date.today().isoformat(),
+        "device": profile.device,
+        "growth": growth(watch.counts),
+        "data": watch.counts,
+    }
+    write_json(settings.out, result)
+    shown = [watch.counts[i] for i in np.linspace(0, len(watch.counts) - 1, 12).astype(int)]
+    print("\n" + format_table(shown, COLUMNS))
+    print(f"After the first {WARM_UP:.0%} of the time, per hour: {result['growth']}")
+    return result
+
+
+def growth(counts: list[dict[str, Any]]) -> dict[str, float]:
+    """Slope of a line through what was counted after the warm-up.
+
+    Returns:
+        Per hour: MiB resident, open files, threads, bytes of backups; bytes of logs per selection.
+    """
+    kept = [one for one in counts if one["minutes"] >= WARM_UP * counts[-1]["minutes"]]
+
+    def slope(of: str, over: str) -> float:
+        x, y = (np.array([float(one[name]) for one in kept]) for name in (over, of))
+        return float(np.polyfit(x - x.mean(), y, 1)[0]) if np.ptp(x) else 0.0
+
+    hourly = {name: 60.0 * slope(name, "minutes") for name in COUNTED}
+    return {**hourly, "log_bytes_per_selection": slope("log_bytes", "selections")}
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+if __name__ == "__main__":
+    commandline.run(main)
