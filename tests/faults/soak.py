@@ -9,6 +9,7 @@ Example: python tests/faults/soak.py --minutes 120 --out experiments/results/soa
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 import tempfile
@@ -34,12 +35,13 @@ WEIGHTS = Path(__file__).resolve().parents[2] / "experiments" / "weights" / "dig
 IMAGE_SIZE, BATCH, STEPS = 32, 32, 20
 RHOS = (0.45, 0.9)  # the budget wanders between them
 WARM_UP = 0.25  # share of the time after which memory must be flat
-COUNTED = ("resident", "files", "threads", "python_threads", "backup_bytes")
+COUNTED = ("resident", "allocated", "files", "threads", "python_threads", "backup_bytes")
 COLUMNS = (
     Column("minutes", "minutes", ".1f"),
     Column("selections", "selections"),
     Column("masks", "different masks"),
     Column("resident", "resident MiB", ".1f"),
+    Column("allocated", "allocated MiB", ".1f"),
     Column("files", "open files"),
     Column("threads", "threads"),
     Column("python_threads", "of Python"),
@@ -95,6 +97,7 @@ class Watch(tf.keras.callbacks.Callback):
             "masks": len({record.mask.tobytes() for record in selections}),
             "profiles": len(self._callback.profiles),
             "resident": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+            "allocated": allocated_bytes() / 2**20,
             "files": len(os.listdir("/proc/self/fd")),
             "threads": len(os.listdir("/proc/self/task")),
             "python_threads": threading.active_count(),
@@ -155,7 +158,7 @@ def growth(counts: list[dict[str, Any]]) -> dict[str, float]:
     """Slope of a line through what was counted after the warm-up.
 
     Returns:
-        Per hour: MiB resident, open files, threads, bytes of backups; bytes of logs per selection.
+        Per hour: MiB resident and allocated, open files, threads, bytes of backups; bytes of logs per selection.
     """
     kept = [one for one in counts if one["minutes"] >= WARM_UP * counts[-1]["minutes"]]
 
@@ -165,6 +168,26 @@ def growth(counts: list[dict[str, Any]]) -> dict[str, float]:
 
     hourly = {name: 60.0 * slope(name, "minutes") for name in COUNTED}
     return {**hourly, "log_bytes_per_selection": slope("log_bytes", "selections")}
+
+
+class _Allocated(ctypes.Structure):
+    """What the C library (2.33 or later) says of its heaps: its `mallinfo2`."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks"),
+            *("uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def allocated_bytes() -> int:
+    """Memory in use, without what the C library keeps for later."""
+    asked = ctypes.CDLL("libc.so.6").mallinfo2
+    asked.restype = _Allocated
+    found = asked()
+    return int(found.uordblks + found.hblkhd)
 
 
 def _bytes(folder: Path) -> int:
