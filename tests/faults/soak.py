@@ -158,7 +158,8 @@ def growth(counts: list[dict[str, Any]]) -> dict[str, float]:
     """Slope of a line through what was counted after the warm-up.
 
     Returns:
-        Per hour: MiB resident and allocated, open files, threads, bytes of backups; bytes of logs per selection.
+        Per hour: MiB resident and allocated, open files, threads, bytes of backups; and bytes of
+        logs per selection.
     """
     kept = [one for one in counts if one["minutes"] >= WARM_UP * counts[-1]["minutes"]]
 
