@@ -62,6 +62,7 @@ class Settings:
     input_size: int = option(224, help="height and width of the images in pixels")
     batch_size: int = option(4, help="images in a training step")
     optimizer: str = option("adam", help="optimizer", choices=et.optimizers.NAMES)
+    warm_up: float = option(0.0, help="share of the steps in which the learning rate rises")
     warm_head: int = option(2, help="epochs that train the new head alone first")
     warm_head_rate: float = option(1e-3, help="learning rate of Adam meanwhile")
     validation: float = option(0.1, help="share of the training images to choose rates on")

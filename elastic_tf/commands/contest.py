@@ -197,6 +197,7 @@ class Contest:
             "weights": self._settings.weights if head is None else head.path / "weights.h5",
             "optimizer": self._settings.optimizer,
             "learning_rate": rate,
+            "warm_up": self._settings.warm_up or None,
             "epochs": epochs,
         }
         path = self._settings.out / one.name / f"{epochs}_epochs_rate_{rate:g}" / f"seed_{seed}"

@@ -41,11 +41,27 @@ def compiled(
     return elastic
 
 
-def rate(schedule: str, learning_rate: float, steps: int) -> Any:
-    """The learning rate over a run of `steps` steps: "cosine" to zero, or "constant"."""
+def rate(schedule: str, learning_rate: float, steps: int, *, warm_up: int = 0) -> Any:
+    """The learning rate over a run of `steps` steps: "cosine" to zero, or "constant".
+
+    Args:
+        schedule: one of the two.
+        learning_rate: the largest one.
+        steps: of the run.
+        warm_up: first steps, in which a cosine rises to it linearly; never from zero, where no
+            tensor would have any importance.
+    """
     if schedule == "constant":
         return learning_rate
-    return tf.keras.optimizers.schedules.CosineDecay(learning_rate, max(steps, 1))
+    cosine = tf.keras.optimizers.schedules.CosineDecay
+    if not warm_up:
+        return cosine(learning_rate, max(steps, 1))
+    return cosine(
+        learning_rate / warm_up,
+        max(steps - warm_up, 1),
+        warmup_target=learning_rate,
+        warmup_steps=warm_up,
+    )
 
 
 def warm_head(

@@ -33,6 +33,7 @@ class Settings:
     optimizer: str = option("sgdw", help="optimizer", choices=et.optimizers.NAMES)
     learning_rate: float = option(1e-4, help="learning rate at the start")
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
+    warm_up: float = option(0.0, help="share of the steps in which the learning rate rises to it")
     rho: Optional[float] = option(  # noqa: UP045 (read at run time, by 3.9 too)
         None, help="allowed step time / full step time, for methods that keep to one; then 0.5"
     )
@@ -87,6 +88,16 @@ def completed(settings: Settings) -> Settings:
             )
     if settings.rho is not None:
         check_rho(settings.rho)
+    if not 0 <= settings.warm_up < 1:
+        raise ValueError(
+            "`warm_up` must be a share of the training's steps in [0, 1). Received: "
+            f"warm_up={settings.warm_up}."
+        )
+    if settings.warm_up and settings.schedule == "constant":
+        raise ValueError(
+            "Only the cosine has a warm-up. Received: "
+            f"warm_up={settings.warm_up}, schedule='constant'. Leave one of them out."
+        )
     return settings
 
 

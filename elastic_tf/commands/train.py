@@ -84,8 +84,12 @@ def trained(
             one_hot=data.one_hot,
             verbose=verbose,
         )
+        steps = settings.epochs * data.steps_per_epoch
         rate = harness.rate(
-            settings.schedule, settings.learning_rate, settings.epochs * data.steps_per_epoch
+            settings.schedule,
+            settings.learning_rate,
+            steps,
+            warm_up=round(settings.warm_up * steps),
         )
         xla = profile is not None and profile.settings.xla
         elastic = harness.compiled(
