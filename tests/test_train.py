@@ -16,7 +16,7 @@ import worker
 import elastic_tf as et
 from elastic_tf import runs
 from elastic_tf.baselines import prunetrain
-from elastic_tf.commands import step_bench, train
+from elastic_tf.commands import harness, step_bench, train
 from elastic_tf.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
@@ -167,12 +167,22 @@ def test_train_gives_each_method_the_options_that_it_takes():
         (["--rho", "1.7"], "`rho` must be .*rho=1.7"),
         (["--targets", "0.7,fast"], "`targets`.*Received: '0.7,fast'"),
         (["--targets", "70"], "`targets`.*Received: '70'"),
+        (["--warm-up", "1"], "`warm_up` must be a share.*warm_up=1.0"),
+        (["--warm-up", "0.1", "--schedule", "constant"], "Only the cosine.*warm_up=0.1"),
         (["--augment", "cutout"], "randaugment, cutmix, mixup. Received: 'cutout'"),
     ],
 )
 def test_train_refuses_options_that_do_not_fit(arguments, received):
     with pytest.raises(ValueError, match=received):
         completed(*arguments)
+
+
+def test_the_rate_rises_to_the_one_given_and_falls_to_zero():
+    rate = harness.rate("cosine", 0.3, 40, warm_up=3)
+    rising = [float(rate(step)) for step in range(4)]
+    np.testing.assert_allclose(rising, [0.1, 0.5 / 3, 0.7 / 3, 0.3], rtol=1e-5)
+    falling = [float(rate(step)) for step in range(3, 41)]
+    assert falling == sorted(falling, reverse=True) and falling[-1] == pytest.approx(0.0, abs=1e-7)
 
 
 @pytest.mark.parametrize(
