@@ -112,6 +112,18 @@ def row(record: SelectionRecord) -> dict[str, Any]:
     }
 
 
+def ratios(record: SelectionRecord, achieved: float | None) -> dict[str, float]:
+    """What a progress bar shows: `rho`, and what the steps achieve, or were predicted to.
+
+    Args:
+        record: the present selection.
+        achieved: measured step time / measured full step time; None while there is none.
+    """
+    if achieved is None:
+        return {"rho": record.rho, "predicted": record.predicted_ratio}
+    return {"rho": record.rho, "achieved": achieved}
+
+
 def line(record: SelectionRecord) -> str:
     """What is said when a selection is made."""
     text = (

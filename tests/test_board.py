@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from clocks import table
 
+from elastic_tf import plots
 from elastic_tf.board import Board
 from elastic_tf.records import SelectionRecord, line
 from elastic_tf.records import table as text_table
@@ -64,6 +65,19 @@ def test_picture_is_an_image(tmp_path):
     assert int(width) > 100 and int(height) > 100
     assert image.startswith(b"\x89PNG")
     assert board.seconds_picture > 0.0
+
+
+def test_pictures_are_few_however_often_it_selects(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "selection_map", lambda masks, names: drawn.append(len(masks)))
+    monkeypatch.setattr(plots, "pixels", lambda figure: np.zeros((1, 1, 4), np.uint8))
+    board = Board(tmp_path, [])
+    for epoch in range(100):
+        board.picture([record().mask] * (epoch + 1), epoch)
+    for _ in range(2):  # the second time there is nothing new
+        board.picture([record().mask] * 100, 99, is_last=True)
+    board.close()
+    assert drawn == [1, 2, 4, 8, 16, 32, 64, 100]
 
 
 def test_table_has_a_line_for_each_selection():

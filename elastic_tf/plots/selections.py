@@ -10,10 +10,12 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import SymmetricalLogLocator
 
-from elastic_tf.plots.style import BLUE, GREY, PALE, picture
+from elastic_tf.plots.style import BLUE, GREY, PALE, head, picture
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
+_WIDEST = 12.0  # inches
 _ACROSS = 10  # images in a row
 
 
@@ -36,7 +38,7 @@ def selection_map(
     """
     chosen = np.array(masks, bool).T  # (N, epochs)
     count, epochs = chosen.shape
-    figure = picture(max(5.0, 2.5 + 0.25 * epochs), min(8.0, 2.2 + 0.05 * count))
+    figure = picture(_width(5.0, 2.5, epochs), min(8.0, 2.2 + 0.05 * count))
     axes = figure.add_subplot()
     _show(axes, chosen, names, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1)
     axes.set_xlabel(x)
@@ -44,7 +46,7 @@ def selection_map(
         shown = np.unique(np.linspace(0, epochs - 1, min(epochs, 12)).round().astype(int))
         axes.set_xticks(shown + 1, [str(ticks[k]) for k in shown])
     share = chosen.mean()
-    axes.set_title(title or f"trained (blue): {share:.0%} of tensors x epochs", loc="left")
+    head(axes, title or f"trained (blue): {share:.0%} of tensors x epochs")
     return figure
 
 
@@ -64,7 +66,7 @@ def importance_map(
     gains = np.maximum(worth, 0.0)
     shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
     count, epochs = shares.shape
-    figure = picture(max(5.6, 3.4 + 0.25 * epochs), min(8.0, 2.2 + 0.05 * count))
+    figure = picture(_width(5.6, 3.4, epochs), min(8.0, 2.2 + 0.05 * count))
     axes = figure.add_subplot()
     colours = colormaps["cividis"].with_extremes(bad=GREY)
     image = _show(
@@ -76,7 +78,7 @@ def importance_map(
     )
     axes.set_xlabel("epoch")
     figure.colorbar(image, label="share of the epoch's importance (grey: harm)")
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure
 
 
@@ -97,6 +99,7 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
     largest = float(np.abs(importance).max())
     if largest > 0.0:
         axes.set_yscale("symlog", linthresh=1e-3 * largest)
+        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10.0, linthresh=1e-3 * largest))
     for k in np.flatnonzero(mask):
         axes.axvspan(k - 0.5, k + 0.5, ymax=0.02, color=BLUE)
     axes.set_xlim(-0.5, len(mask) - 0.5)
@@ -104,7 +107,7 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
     axes.set_ylabel("importance (decrease of the loss)")
     patches = [Patch(color=BLUE, label="trained"), Patch(color=GREY, label="left out")]
     figure.legend(handles=patches, frameon=False, loc="outside lower center", ncols=2, fontsize=8)
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure
 
 
@@ -129,6 +132,11 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
         axes.set_xlabel(label, fontsize=8)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
+
+
+def _width(least: float, labels: float, epochs: int) -> float:
+    """Inches for so many epochs beside the labels; those of a long training become narrow."""
+    return min(max(least, labels + 0.25 * epochs), _WIDEST)
 
 
 def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -> Any:
