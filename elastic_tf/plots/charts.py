@@ -122,6 +122,7 @@ def agreement(
     y: str,
     title: str = "",
     within: float | None = None,
+    is_log: bool = False,
 ) -> Figure:
     """Points against the diagonal on which both values agree.
 
@@ -131,12 +132,18 @@ def agreement(
         y: likewise.
         title: above the picture.
         within: half-width of a band around the diagonal, in that unit.
+        is_log: whether both axes are logarithmic; all values are above 0 then.
     """
     figure = picture(5.4, 4.8)
     axes = figure.add_subplot()
     every = np.concatenate([np.ravel(part) for pair in points.values() for part in pair])
-    margin = 0.05 * float(np.ptp(every)) or 0.05
-    ends = np.array([every.min() - margin, every.max() + margin])
+    if is_log:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        ends = np.array([every.min() / 1.5, every.max() * 1.5])
+    else:
+        margin = 0.05 * float(np.ptp(every)) or 0.05
+        ends = np.array([every.min() - margin, every.max() + margin])
     if within is not None:
         axes.fill_between(
             ends, ends - within, ends + within, color=PALE, label=f"within {within:g}"

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from elastic_tf.plots.style import BLUE, DARK, PALE, VERMILLION, head, picture, styles
 
 Rows = Sequence[Mapping[str, Any]]
+_BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}  # of text
 _WIDE = 3.0  # times the usual half-width of an interval
 
 
@@ -66,6 +67,8 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
     """
     by_epochs, by_seconds = tables["equal_epochs"], tables["equal_seconds"]
     looks = styles(row["method"] for row in by_epochs)
+    # variants of one method share its look: numbers tell them apart
+    names = [row["method"].partition("@")[0] for row in by_epochs]
     figure = picture(9.0, 4.4)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, rows in ((left, by_epochs), (right, by_seconds)):
@@ -82,14 +85,17 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
                 markersize=8.5,
                 linewidth=1.6,
             )
-            _, _, rho = row["method"].partition("@")
-            if rho and axes is left:  # variants of one method share its look
+            name, _, rho = row["method"].partition("@")
+            if axes is left and names.count(name) > 1:
+                top = 100 * (row["mean"] + (half or 0.0))
                 axes.annotate(
                     rho,
-                    (at, 100 * row["mean"]),
-                    (8, -4),
+                    (at, top),
+                    (0, 4),
                     textcoords="offset points",
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
+                    ha="center",
+                    fontsize=9,
+                    bbox=_BACKGROUND,
                 )
         axes.grid(color=PALE)
         axes.set_axisbelow(True)
@@ -99,8 +105,8 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
     left.set_ylabel("test accuracy (%), 95 % interval")
     epochs = "/".join(str(count) for count in sorted({row["epochs"] for row in by_epochs}))
     head(left, f"{epochs} epochs each")
-    names = [row["method"] for row in by_seconds]
-    right.set_xticks(range(len(names)), names, rotation=45, ha="right")
+    methods = [row["method"] for row in by_seconds]
+    right.set_xticks(range(len(methods)), methods, rotation=45, ha="right")
     head(right, f"at most {max(row['seconds'] for row in by_seconds):.0f} s each")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure
