@@ -154,5 +154,5 @@ def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -
     ticks = np.unique(np.linspace(0, count - 1, min(count, 12)).round().astype(int))
     axes.set_yticks(ticks)
     if names:
-        axes.set_yticklabels([names[k] for k in ticks], fontsize=7)
+        axes.set_yticklabels([names[k] for k in ticks], fontsize=8)
     return image
