@@ -85,13 +85,14 @@ def test_table_has_a_line_for_each_selection():
     assert (
         lines[0].split()
         == (
-            "epoch step because of tensors rho asked predicted achieved light steps similarity "
-            "importance s solver s tracing s"
+            "epoch step reason tensors rho asked predicted achieved light similar worth s solve s "
+            "trace s"
         ).split()
     )
     trained = record().mask.sum()
     assert lines[2].split()[:8] == f"3 0 interval {trained} of 10 0.700 0.650".split()
     assert lines[3].split()[2] == "ratio"
+    assert max(map(len, lines)) <= 115
     assert "0.610" in lines[3]
 
 
