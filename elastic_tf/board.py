@@ -13,6 +13,7 @@ import tensorflow as tf
 from elastic_tf import plots
 from elastic_tf.records import SelectionRecord
 
+_WIDTH = 5.0  # inches of a picture: TensorBoard shows all pictures equally wide
 _EPOCH_SCALARS = ("rho", "predicted_ratio", "achieved_ratio")
 
 
@@ -66,7 +67,7 @@ class Board:
         if count == self._drawn or (count < 2 * self._drawn and not is_last):
             return
         started = time.perf_counter()
-        figure = plots.selection_map(masks, names=self._names)
+        figure = plots.selection_map(masks, names=self._names, width=_WIDTH)
         with self._writer.as_default():
             tf.summary.image("elastic/selection", plots.pixels(figure)[None], step=epoch)
         self._writer.flush()

@@ -69,7 +69,7 @@ def test_picture_is_an_image(tmp_path):
 
 def test_pictures_are_few_however_often_it_selects(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(plots, "selection_map", lambda masks, names: drawn.append(len(masks)))
+    monkeypatch.setattr(plots, "selection_map", lambda masks, **_: drawn.append(len(masks)))
     monkeypatch.setattr(plots, "pixels", lambda figure: np.zeros((1, 1, 4), np.uint8))
     board = Board(tmp_path, [])
     for epoch in range(100):

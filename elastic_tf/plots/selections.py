@@ -16,6 +16,7 @@ from elastic_tf.plots.style import BLUE, GREY, PALE, head, picture
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches
+_LABELS, _BESIDE, _DIGIT = 2.2, 0.1, 0.13  # inches of names, between numbers, of a digit
 _ACROSS = 10  # images in a row
 
 
@@ -26,6 +27,7 @@ def selection_map(
     title: str = "",
     x: str = "epoch",
     ticks: Sequence[Any] = (),
+    width: float | None = None,
 ) -> Figure:
     """Which tensors were trained in which epochs (Figure 21 of the paper).
 
@@ -35,10 +37,11 @@ def selection_map(
         title: above the picture.
         x: what the masks stand for, if not epochs.
         ticks: what to write below each mask, if not its number.
+        width: inches; by default as many as the epochs need, within reason.
     """
     chosen = np.array(masks, bool).T  # (N, epochs)
     count, epochs = chosen.shape
-    figure = picture(_width(5.0, 2.5, epochs), min(8.0, 2.2 + 0.05 * count))
+    figure = picture(width or _width(5.0, 2.5, epochs), min(8.0, 2.2 + 0.05 * count))
     axes = figure.add_subplot()
     _show(axes, chosen, names, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1)
     axes.set_xlabel(x)
@@ -150,7 +153,9 @@ def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -
         **options,
     )
     axes.set_ylabel("tensor, input side at the top")
-    axes.set_xticks(np.unique(np.linspace(1, epochs, min(epochs, 12)).round().astype(int)))
+    room = (axes.figure.get_figwidth() - _LABELS) / (_BESIDE + _DIGIT * len(str(epochs)))
+    numbers = np.linspace(1, epochs, min(epochs, max(int(room), 2), 12))
+    axes.set_xticks(np.unique(numbers.round().astype(int)))
     ticks = np.unique(np.linspace(0, count - 1, min(count, 12)).round().astype(int))
     axes.set_yticks(ticks)
     if names:
