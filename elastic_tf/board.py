@@ -13,6 +13,7 @@ import tensorflow as tf
 from elastic_tf import plots
 from elastic_tf.records import SelectionRecord
 
+_WIDTH = 5.0  # inches of a picture: TensorBoard shows all pictures equally wide
 _EPOCH_SCALARS = ("rho", "predicted_ratio", "achieved_ratio")
 
 
@@ -22,11 +23,15 @@ class Board:
     Args:
         log_dir: directory of the events; `tensorboard --logdir` reads it.
         names: of the tensors, forward order.
+
+    Attributes:
+        seconds_picture: wall-clock of the last picture.
     """
 
     def __init__(self, log_dir: str | Path, names: Sequence[str]) -> None:
-        self.seconds_picture = 0.0  # that drawing took last
+        self.seconds_picture = 0.0
         self._names = list(names)
+        self._drawn = 0  # epochs in the last picture
         self._writer = tf.summary.create_file_writer(str(log_dir))
 
     def selection(self, record: SelectionRecord) -> None:
@@ -47,15 +52,26 @@ class Board:
             values["seconds_selection"] = record.seconds
         self._write(values, epoch)
 
-    def picture(self, masks: Sequence[np.ndarray], epoch: int) -> None:
-        """Which tensors were trained in which epochs so far; one mask for each."""
-        if not masks:
+    def picture(self, masks: Sequence[np.ndarray], epoch: int, *, is_last: bool = False) -> None:
+        """Which tensors were trained in which epochs so far, if a new picture is due.
+
+        Each has at least twice the epochs of the one before it: there are few, however long the
+        training and however often it selects.
+
+        Args:
+            masks: one for each epoch so far.
+            epoch: the present one.
+            is_last: the training ends; draw what is not in a picture yet.
+        """
+        count = len(masks)
+        if count == self._drawn or (count < 2 * self._drawn and not is_last):
             return
         started = time.perf_counter()
-        figure = plots.selection_map(masks, names=self._names)
+        figure = plots.selection_map(masks, names=self._names, width=_WIDTH)
         with self._writer.as_default():
             tf.summary.image("elastic/selection", plots.pixels(figure)[None], step=epoch)
         self._writer.flush()
+        self._drawn = count
         self.seconds_picture = time.perf_counter() - started
 
     def close(self) -> None:

@@ -84,6 +84,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             "skip" takes back the step, for which a copy of all weights and slots is made at each;
             "stop" raises at once; "ignore" goes on.
         verbose: 1 prints a line for each selection.
+        bar: whether Keras's progress bar shows `rho` and the step ratio achieved; while none is
+            measured, the predicted one.
         seed: of the draws from arrays.
         clock: seconds now; another one is for tests.
 
@@ -116,6 +118,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         backup_seconds: float | None = None,
         nan: str = "restore",
         verbose: int = 0,
+        bar: bool = True,
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -153,6 +156,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.log_dir = log_dir
         self.backups = BackupOptions(backup_dir, backup_every, backup_seconds, nan)
         self.verbose = verbose
+        self.bar_ratios = self._bar_ratios if bar else None
         self.selections: list[SelectionRecord] = []
         self.profiles: list[ProfileRecord] = []
         self._clock = clock
@@ -288,7 +292,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.model.set_mask(self._mask_before)
         self.model._elastic.callback = None
         if self._board is not None:
-            self._board.picture(self._masks, self._control.pace.epoch)
+            self._board.picture(self._masks, self._control.pace.epoch, is_last=True)
             self._board.close()
         self._has_ended = True
         if self._recovery is not None:
@@ -322,6 +326,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 f"'{self.model.name}'. Leave one out."
             )
         self.model._elastic.callback = self
+
+    def _bar_ratios(self) -> dict[str, float]:
+        return records.ratios(self.selections[-1], self._control.ratio.achieved)
 
     def _since_fit(self) -> float:
         """Seconds that Keras has spent on the data since `fit` was called."""

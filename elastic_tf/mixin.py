@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import freezing, optimizers, passes, refusals
+from elastic_tf import freezing, optimizers, passes, progress, refusals
 from elastic_tf.accumulation import Accumulation
 from elastic_tf.fit_state import FitState
 from elastic_tf.graph import forward_order
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with
 else:
     _Model = object
-
-_CALLBACKS = 5  # their place among the arguments of Keras's `fit`
 
 
 class Step(NamedTuple):
@@ -235,7 +233,7 @@ class ElasticMixin(_Model):
         state.averaged.clear()
         state.callback = None  # an interrupted `fit` leaves one
         state.fit_started = time.perf_counter()
-        state.callbacks = kwargs.get("callbacks", args[_CALLBACKS] if args[_CALLBACKS:] else None)
+        state.callbacks, args, kwargs = progress.with_bar(args, kwargs)
         saved.values = {}
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None

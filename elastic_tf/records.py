@@ -83,22 +83,26 @@ class ProfileRecord:
 COLUMNS = (
     Column("epoch", "epoch"),
     Column("step", "step"),
-    Column("reason", "because of"),
+    Column("reason", "reason"),
     Column("trained", "tensors"),
     Column("rho", "rho", ".3f"),
     Column("asked", "asked", ".3f"),
     Column("predicted_ratio", "predicted", ".3f"),
     Column("achieved_ratio", "achieved", ".3f"),
-    Column("light_steps", "light steps"),
-    Column("similarity", "similarity", ".3f"),
-    Column("seconds_importance", "importance s", ".2f"),
-    Column("seconds_solve", "solver s", ".3f"),
-    Column("seconds_retrace", "tracing s", ".2f"),
+    Column("light_steps", "light"),
+    Column("similarity", "similar", ".3f"),
+    Column("seconds_importance", "worth s", ".2f"),
+    Column("seconds_solve", "solve s", ".3f"),
+    Column("seconds_retrace", "trace s", ".2f"),
 )
 
 
 def table(records: Sequence[SelectionRecord]) -> str:
-    """A line for each selection; `asked` is what the selector was asked for."""
+    """A line for each selection, narrow enough for a notebook.
+
+    `asked` is what the selector was asked for, `light` the steps that trained the cheapest mask,
+    `similar` the similarity of the importance, `worth s` the seconds of evaluating it.
+    """
     return format_table([row(record) for record in records], COLUMNS)
 
 
@@ -110,6 +114,18 @@ def row(record: SelectionRecord) -> dict[str, Any]:
         "trained": f"{count} of {len(record.mask)}",
         "asked": record.selection.rho,
     }
+
+
+def ratios(record: SelectionRecord, achieved: float | None) -> dict[str, float]:
+    """What a progress bar shows: `rho`, and what the steps achieve, or were predicted to.
+
+    Args:
+        record: the present selection.
+        achieved: measured step time / measured full step time; None while there is none.
+    """
+    if achieved is None:
+        return {"rho": record.rho, "predicted": record.predicted_ratio}
+    return {"rho": record.rho, "achieved": achieved}
 
 
 def line(record: SelectionRecord) -> str:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,7 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         interval=settings.interval,
         probe=data.probe,
         required=et.zoo.head_tensors(models["elastic"]),
+        log_dir=settings.out / "board" / "selections",
     )
+    # curves of an earlier demo would be drawn into those of this one
+    shutil.rmtree(settings.out / "board", ignore_errors=True)
 
     bar = tf.keras.utils.Progbar(
         2 * settings.epochs * data.steps_per_epoch, unit_name="step", stateful_metrics=[*models]
@@ -77,13 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         clocks[name] = recording.TrainingClock()
         chosen = [callback] if name == "elastic" else []
         first, last = turns.callbacks(name)
+        board = tf.keras.callbacks.TensorBoard(settings.out / "board" / name, write_graph=False)
         fits[name] = functools.partial(
             model.fit,
             data.train,
             epochs=settings.epochs,
             validation_data=data.test,
             verbose=0,
-            callbacks=[first, clocks[name], *chosen, Progress(bar, name), last],
+            callbacks=[first, clocks[name], board, *chosen, Progress(bar, name), last],
         )
     turns.run(fits)
     accuracy = {name: model.history.history["val_accuracy"] for name, model in models.items()}
@@ -113,7 +120,17 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         runs.to_json({"settings": settings, "device": profile.device, "rows": rows}),
     )
     print(f"Pictures: {settings.out}/accuracy.png, {settings.out}/selection.png")
+    print(f"Curves:   {tensorboard(settings.out / 'board')}")
+    print("          then open http://localhost:6006 in a browser; Ctrl-C ends it")
     return rows
+
+
+def tensorboard(log_dir: Path) -> str:
+    """The command that shows `log_dir`, from the present directory."""
+    python = Path(sys.executable)
+    if Path.cwd() in python.parents:
+        python = python.relative_to(Path.cwd())
+    return f"{python} -m tensorboard.main --logdir {os.path.relpath(log_dir)}"
 
 
 def adapted_model(settings: Settings, data: et.datasets.ImageData) -> et.ElasticModel:

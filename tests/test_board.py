@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from clocks import table
 
+from elastic_tf import plots
 from elastic_tf.board import Board
 from elastic_tf.records import SelectionRecord, line
 from elastic_tf.records import table as text_table
@@ -66,18 +67,32 @@ def test_picture_is_an_image(tmp_path):
     assert board.seconds_picture > 0.0
 
 
+def test_pictures_are_few_however_often_it_selects(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "selection_map", lambda masks, **_: drawn.append(len(masks)))
+    monkeypatch.setattr(plots, "pixels", lambda figure: np.zeros((1, 1, 4), np.uint8))
+    board = Board(tmp_path, [])
+    for epoch in range(100):
+        board.picture([record().mask] * (epoch + 1), epoch)
+    for _ in range(2):  # the second time there is nothing new
+        board.picture([record().mask] * 100, 99, is_last=True)
+    board.close()
+    assert drawn == [1, 2, 4, 8, 16, 32, 64, 100]
+
+
 def test_table_has_a_line_for_each_selection():
     lines = text_table([record(), record(epoch=6, achieved_ratio=0.61, reason="ratio")]).split("\n")
     assert (
         lines[0].split()
         == (
-            "epoch step because of tensors rho asked predicted achieved light steps similarity "
-            "importance s solver s tracing s"
+            "epoch step reason tensors rho asked predicted achieved light similar worth s solve s "
+            "trace s"
         ).split()
     )
     trained = record().mask.sum()
     assert lines[2].split()[:8] == f"3 0 interval {trained} of 10 0.700 0.650".split()
     assert lines[3].split()[2] == "ratio"
+    assert max(map(len, lines)) <= 115
     assert "0.610" in lines[3]
 
 

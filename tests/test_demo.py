@@ -45,6 +45,16 @@ def test_demo_leaves_results_and_pictures(finished):
     assert et.TimingProfile.load(out / "profile.json").batch_size == 32
 
 
+def test_demo_leaves_curves_and_the_command_that_shows_them(finished, monkeypatch):
+    out, _ = finished
+    for run in ("full/train", "full/validation", "elastic/validation", "selections"):
+        assert list((out / "board" / run).glob("events*"))
+    monkeypatch.chdir(out)
+    monkeypatch.setattr(demo.sys, "executable", str(out / ".venv" / "bin" / "python"))
+    command = demo.tensorboard(out / "board")
+    assert command == ".venv/bin/python -m tensorboard.main --logdir board"
+
+
 def test_demo_network_knows_the_clean_digits():
     _, (x, y) = et.datasets.digits()
     model = et.zoo.build("digits_resnet", classes=10, input_size=32, weights=demo.WEIGHTS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,7 @@ from elastic_tf.timing import TimingProfile
 from elastic_tf.timing_file import TensorSpec
 
 COUNT = 4
+BIRDS = Path(__file__).resolve().parents[1] / "experiments" / "results" / "birds.json"
 
 
 def made(path, method="elastic", rho=0.5, epochs=3, validation=0.1):
@@ -87,11 +91,30 @@ def test_accuracy_on_the_test_images_is_called_so(tmp_path, figures):
     assert figures["runs.png"].axes[0].get_ylabel() == "test accuracy (%)"
 
 
+def test_a_comparison_is_drawn_at_both_budgets(tmp_path, figures):
+    drawn("--comparison", BIRDS, "--out", tmp_path / "birds.png", "--title", "Birds")
+    left, right = figures["birds.png"].axes
+    assert figures["birds.png"].get_suptitle() == "Birds"
+    assert left.get_xlabel() == "training time (s)"
+    rows = json.loads(BIRDS.read_text())["tables"]["equal_seconds"]
+    assert [text.get_text() for text in right.get_xticklabels()] == [row["method"] for row in rows]
+
+
+def test_half_a_comparison_is_refused(tmp_path):
+    path = tmp_path / "comparison.json"
+    path.write_text('{"tables": {"equal_epochs": []}}')
+    with pytest.raises(ValueError, match="Received: equal_epochs in .*comparison.json"):
+        drawn("--comparison", path, "--out", tmp_path / "a.png")
+
+
 @pytest.mark.parametrize(
     ("words", "received"),
     [
-        (["--out", "a.png"], "Received: neither"),
-        (["--out", "a.png", "--profile", "p.json", "--runs", "run"], "Received: both"),
+        (["--out", "a.png"], "Received: none"),
+        (
+            ["--out", "a.png", "--profile", "p.json", "--runs", "run"],
+            "Received: --profile and --runs",
+        ),
         (["--out", "a.txt", "--profile", "p.json"], "a picture, .png, .*Received: 'a.txt'"),
     ],
 )

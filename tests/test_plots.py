@@ -46,6 +46,44 @@ def test_selection_map_shows_tensors_down_and_epochs_across():
     assert "33%" in axes.get_title(loc="left")
 
 
+def test_titles_stay_within_the_picture():
+    figure = plots.selection_map([np.array([True, False])] * 3, title="a long title " * 9)
+    plots.pixels(figure)
+    text = figure.axes[0]._left_title.get_window_extent()
+    assert text.x1 <= figure.bbox.x1
+
+
+def test_maps_of_long_trainings_are_no_wider_than_a_page():
+    figure = plots.selection_map([np.array([True, False])] * 3000)
+    assert figure.get_figwidth() <= 12
+
+
+def row(method, mean, half_width, seconds=1.0):
+    """Of a comparison."""
+    fields = {"method": method, "mean": mean, "half_width": half_width, "seconds": seconds}
+    return {**fields, "epochs": 2, "accuracies": [mean]}
+
+
+WIDE = [row("full", 0.8, 0.02), row("elastic@0.5", 0.7, 0.03, 0.5), row("random@0.5", 0.6, 0.7)]
+
+
+def test_one_wide_interval_leaves_room_for_the_others():
+    expected = pytest.approx((60 - 0.06 * 22, 82 + 0.06 * 22))  # its mean is still within
+    assert plots.accuracy_and_cost(WIDE).axes[0].get_ylim() == expected
+    assert plots.accuracy_intervals(WIDE).axes[0].get_xlim() == expected
+
+
+def test_accuracy_at_budgets_shows_both_tables():
+    few = [row("full", 0.6, None), row("elastic@0.5", 0.75, None), row("random@0.5", 0.5, None)]
+    left, right = plots.accuracy_at_budgets({"equal_epochs": WIDE, "equal_seconds": few}).axes
+    points = [tuple(np.ravel(bars[0].get_xydata())) for bars in left.containers]
+    assert points == [(1.0, 80.0), (0.5, 70.0), (1.0, 60.0)]
+    points = [tuple(np.ravel(bars[0].get_xydata())) for bars in right.containers]
+    assert points == [(0, 60.0), (1, 75.0), (2, 50.0)]
+    assert left.get_title(loc="left") == "2 epochs each"
+    assert right.get_title(loc="left") == "at most 1 s each"
+
+
 def test_timing_bars_stack_both_times_of_each_tensor():
     profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[500, 0], t_forward=3000)
     (axes,) = plots.timing_bars(profile).axes

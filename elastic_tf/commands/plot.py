@@ -1,15 +1,17 @@
-"""Draw a timing profile, or the course of trainings.
+"""Draw a timing profile, the course of trainings, or a comparison.
 
 Examples: python -m elastic_tf plot --profile mobilenet.json --out times.png, and python -m
 elastic_tf plot --runs runs/full runs/elastic --out accuracy.png
 
 --profile draws t_dw and t_dy of each tensor. --runs draws accuracy over the seconds of training,
 and for each run that leaves tensors out, in a picture beside it, what was trained in which epoch.
+--comparison draws accuracy and seconds of each method, at equal epochs and at equal seconds.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -36,15 +38,22 @@ class Settings:
         None, help="timing profile to draw"
     )
     runs: tuple[Path, ...] = option((), help="directories of runs to draw in one picture")
+    comparison: Optional[Path] = option(  # noqa: UP045
+        None, help="what compare wrote: comparison.json"
+    )
     title: str = option("", help="above the picture")
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Path]:
     """Draw; returns the pictures."""
     settings = parse(Settings, __doc__ or "", arguments)
-    if (settings.profile is None) == (not settings.runs):
-        given = "both" if settings.runs else "neither"
-        raise ValueError(f"Either --profile or --runs must be given. Received: {given}.")
+    sources = ("profile", "runs", "comparison")
+    given = [f"--{name}" for name in sources if getattr(settings, name)]
+    if len(given) != 1:
+        raise ValueError(
+            "One of --profile, --runs and --comparison must be given. Received: "
+            f"{' and '.join(given) or 'none'}."
+        )
     if settings.out.suffix not in _KINDS:
         raise ValueError(
             f"`out` must be a picture, {', '.join(_KINDS)}. Received: '{settings.out}'."
@@ -52,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
     if settings.profile is not None:
         profile = TimingProfile.load(settings.profile)
         figures = {settings.out: plots.timing_bars(profile, title=settings.title)}
+    elif settings.comparison is not None:
+        figures = {settings.out: of_comparison(settings.comparison, settings)}
     else:
         figures = of_runs([runs.load(path) for path in settings.runs], settings)
     for path, figure in figures.items():
@@ -87,6 +98,21 @@ def of_runs(found: Sequence[runs.Run], settings: Settings) -> dict[Path, Figure]
         title = f"{label}: trained (blue), {share:.0%} of tensors x epochs"
         figures[path] = plots.selection_map(masks, names=_names(run, len(masks[0])), title=title)
     return figures
+
+
+def of_comparison(path: Path, settings: Settings) -> Figure:
+    """Accuracy of each method over its seconds.
+
+    Raises:
+        ValueError: the comparison holds only one of its two tables.
+    """
+    tables = json.loads(path.read_text(encoding="utf-8"))["tables"]
+    if len(tables) < 2:
+        raise ValueError(
+            "`comparison` must be at equal epochs and at equal seconds. Received: "
+            f"{', '.join(tables)} in '{path}'. Compare with --equal both."
+        )
+    return plots.accuracy_at_budgets(tables, title=settings.title)
 
 
 def labels(found: Sequence[runs.Run]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from elastic_tf.plots.charts import accuracy_over_seconds, agreement, bars, lines
 from elastic_tf.plots.results import (
     accuracy_and_cost,
+    accuracy_at_budgets,
     accuracy_intervals,
     deadlines,
     method_panels,
@@ -27,6 +28,7 @@ __all__ = [
     "METHODS",
     "Picture",
     "accuracy_and_cost",
+    "accuracy_at_budgets",
     "accuracy_intervals",
     "accuracy_over_seconds",
     "agreement",

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from elastic_tf.plots.style import DARK, PALE, picture, styles
+from elastic_tf.plots.style import DARK, PALE, head, picture, styles
 
 
 def accuracy_over_seconds(
@@ -70,7 +70,7 @@ def lines(
     axes.grid(color=PALE)
     axes.set_axisbelow(True)
     axes.legend(frameon=False)
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure
 
 
@@ -103,14 +103,15 @@ def bars(
             look = looks[label]
             axes.bar(place, height, width=0.85, label=shown, color=look.colour, hatch=look.hatch)
             note = f"{height:.3g}" if notes is None else notes[group][label]
-            axes.annotate(note, (place, height), ha="center", va="bottom", fontsize=7)
+            side = "top" if height < 0 else "bottom"
+            axes.annotate(note, (place, height), ha="center", va=side, fontsize=7)
             place += 1
         place += 1
     axes.set_xticks([at for at, _ in ticks], [name for _, name in ticks])
     axes.set_ylabel(y)
     axes.margins(y=0.12)
     figure.legend(frameon=False, loc="outside right upper", fontsize=8)
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure
 
 
@@ -121,6 +122,7 @@ def agreement(
     y: str,
     title: str = "",
     within: float | None = None,
+    is_log: bool = False,
 ) -> Figure:
     """Points against the diagonal on which both values agree.
 
@@ -130,12 +132,18 @@ def agreement(
         y: likewise.
         title: above the picture.
         within: half-width of a band around the diagonal, in that unit.
+        is_log: whether both axes are logarithmic; all values are above 0 then.
     """
     figure = picture(5.4, 4.8)
     axes = figure.add_subplot()
     every = np.concatenate([np.ravel(part) for pair in points.values() for part in pair])
-    margin = 0.05 * float(np.ptp(every)) or 0.05
-    ends = np.array([every.min() - margin, every.max() + margin])
+    if is_log:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        ends = np.array([every.min() / 1.5, every.max() * 1.5])
+    else:
+        margin = 0.05 * float(np.ptp(every)) or 0.05
+        ends = np.array([every.min() - margin, every.max() + margin])
     if within is not None:
         axes.fill_between(
             ends, ends - within, ends + within, color=PALE, label=f"within {within:g}"
@@ -158,5 +166,5 @@ def agreement(
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False, fontsize=8)
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from elastic_tf.plots.style import BLUE, DARK, PALE, VERMILLION, picture, styles
+from elastic_tf.plots.style import BLUE, DARK, PALE, VERMILLION, head, picture, styles
 
 Rows = Sequence[Mapping[str, Any]]
+_BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}  # of text
+_WIDE = 3.0  # times the usual half-width of an interval
 
 
 def accuracy_and_cost(
@@ -44,12 +47,68 @@ def accuracy_and_cost(
             label=f"{row['method']}: {mean:.1f}{spread} %",
         )
     axes.set_xlim(0, 1.08 * max(row[cost] for row in rows))
+    axes.set_ylim(*_limits(rows))
     axes.set_xlabel(x)
     axes.set_ylabel("test accuracy (%), 95 % interval")
     axes.grid(color=PALE)
     axes.set_axisbelow(True)
     figure.legend(frameon=False, loc="outside right upper", fontsize=8)
-    axes.set_title(title, loc="left")
+    head(axes, title)
+    return figure
+
+
+def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figure:
+    """Accuracy of each method with its 95 % interval: over seconds, and where all get as many.
+
+    Args:
+        tables: "equal_epochs" and "equal_seconds" of a comparison: rows as for
+            `accuracy_and_cost`, and "epochs".
+        title: above the picture.
+    """
+    by_epochs, by_seconds = tables["equal_epochs"], tables["equal_seconds"]
+    looks = styles(row["method"] for row in by_epochs)
+    # variants of one method share its look: numbers tell them apart
+    names = [row["method"].partition("@")[0] for row in by_epochs]
+    figure = picture(9.0, 4.4)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, rows in ((left, by_epochs), (right, by_seconds)):
+        for place, row in enumerate(rows):
+            look, half = looks[row["method"]], row["half_width"]
+            at = row["seconds"] if axes is left else place
+            axes.errorbar(
+                at,
+                100 * row["mean"],
+                yerr=None if half is None else 100 * half,
+                fmt=look.marker,
+                color=look.colour,
+                capsize=4,
+                markersize=8.5,
+                linewidth=1.6,
+            )
+            name, _, rho = row["method"].partition("@")
+            if axes is left and names.count(name) > 1:
+                top = 100 * (row["mean"] + (half or 0.0))
+                axes.annotate(
+                    rho,
+                    (at, top),
+                    (0, 4),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=9,
+                    bbox=_BACKGROUND,
+                )
+        axes.grid(color=PALE)
+        axes.set_axisbelow(True)
+    left.set_xlim(0, 1.08 * max(row["seconds"] for row in by_epochs))
+    left.set_ylim(*_limits([*by_epochs, *by_seconds]))
+    left.set_xlabel("training time (s)")
+    left.set_ylabel("test accuracy (%), 95 % interval")
+    epochs = "/".join(str(count) for count in sorted({row["epochs"] for row in by_epochs}))
+    head(left, f"{epochs} epochs each")
+    methods = [row["method"] for row in by_seconds]
+    right.set_xticks(range(len(methods)), methods, rotation=45, ha="right")
+    head(right, f"at most {max(row['seconds'] for row in by_seconds):.0f} s each")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure
 
 
@@ -72,12 +131,13 @@ def accuracy_intervals(rows: Rows, *, title: str = "") -> Figure:
         seeds = 100 * np.array(row["accuracies"])
         axes.scatter(seeds, np.full(len(seeds), place), s=60, color=DARK, marker="|", zorder=4)
     axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    axes.set_xlim(*_limits(rows))
     axes.margins(y=0.15)
     axes.invert_yaxis()
     axes.set_xlabel("test accuracy (%): mean, 95 % interval, each seed")
     axes.grid(axis="x", color=PALE)
     axes.set_axisbelow(True)
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure
 
 
@@ -103,9 +163,10 @@ def method_panels(
             color=[looks[name].colour for name in names],
             hatch=[looks[name].hatch for name in names],
         )
-        said = ["not measured" if np.isnan(width) else f"{width:.3g}" for width in widths]
+        said = ["not measured" if np.isnan(width) else _short(width) for width in widths]
         axes.bar_label(bars, said, padding=2, fontsize=7)
-        axes.margins(x=0.25)
+        axes.margins(x=0.3)
+        axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.set_xlabel(label, fontsize=8)
         axes.tick_params(labelsize=8)
     grid[0, 0].invert_yaxis()
@@ -136,5 +197,30 @@ def deadlines(rows: Rows, *, title: str = "") -> Figure:
     axes.axvline(100, color=DARK, linewidth=1.2)
     axes.invert_yaxis()
     axes.set_xlabel("time taken / deadline (%)")
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure
+
+
+def _short(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _limits(rows: Rows) -> tuple[float, float]:
+    """Where an axis of accuracies begins and ends, in per cent.
+
+    All means are within, and all intervals but those several times as wide as usual: they would
+    leave no room for the others, and run out of the picture.
+    """
+    halves = [row["half_width"] or 0.0 for row in rows]
+    usual = _WIDE * float(np.median(halves))
+    ends = [
+        row["mean"] + side * half
+        for row, half in zip(rows, halves)
+        for side in (-1, 1)
+        if half <= usual
+    ]
+    ends += [row["mean"] for row in rows]
+    low, high = 100 * min(ends), 100 * max(ends)
+    margin = 0.06 * (high - low) or 1.0
+    return max(low - margin, 0.0), min(high + margin, 100.0)

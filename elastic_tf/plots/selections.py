@@ -10,10 +10,13 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import SymmetricalLogLocator
 
-from elastic_tf.plots.style import BLUE, GREY, PALE, picture
+from elastic_tf.plots.style import BLUE, GREY, PALE, head, picture
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
+_WIDEST = 12.0  # inches
+_LABELS, _BESIDE, _DIGIT = 2.2, 0.1, 0.13  # inches of names, between numbers, of a digit
 _ACROSS = 10  # images in a row
 
 
@@ -24,6 +27,7 @@ def selection_map(
     title: str = "",
     x: str = "epoch",
     ticks: Sequence[Any] = (),
+    width: float | None = None,
 ) -> Figure:
     """Which tensors were trained in which epochs (Figure 21 of the paper).
 
@@ -33,10 +37,11 @@ def selection_map(
         title: above the picture.
         x: what the masks stand for, if not epochs.
         ticks: what to write below each mask, if not its number.
+        width: inches; by default as many as the epochs need, within reason.
     """
     chosen = np.array(masks, bool).T  # (N, epochs)
     count, epochs = chosen.shape
-    figure = picture(max(5.0, 2.5 + 0.25 * epochs), min(8.0, 2.2 + 0.05 * count))
+    figure = picture(width or _width(5.0, 2.5, epochs), min(8.0, 2.2 + 0.05 * count))
     axes = figure.add_subplot()
     _show(axes, chosen, names, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1)
     axes.set_xlabel(x)
@@ -44,7 +49,7 @@ def selection_map(
         shown = np.unique(np.linspace(0, epochs - 1, min(epochs, 12)).round().astype(int))
         axes.set_xticks(shown + 1, [str(ticks[k]) for k in shown])
     share = chosen.mean()
-    axes.set_title(title or f"trained (blue): {share:.0%} of tensors x epochs", loc="left")
+    head(axes, title or f"trained (blue): {share:.0%} of tensors x epochs")
     return figure
 
 
@@ -64,7 +69,7 @@ def importance_map(
     gains = np.maximum(worth, 0.0)
     shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
     count, epochs = shares.shape
-    figure = picture(max(5.6, 3.4 + 0.25 * epochs), min(8.0, 2.2 + 0.05 * count))
+    figure = picture(_width(5.6, 3.4, epochs), min(8.0, 2.2 + 0.05 * count))
     axes = figure.add_subplot()
     colours = colormaps["cividis"].with_extremes(bad=GREY)
     image = _show(
@@ -76,7 +81,7 @@ def importance_map(
     )
     axes.set_xlabel("epoch")
     figure.colorbar(image, label="share of the epoch's importance (grey: harm)")
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure
 
 
@@ -97,6 +102,7 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
     largest = float(np.abs(importance).max())
     if largest > 0.0:
         axes.set_yscale("symlog", linthresh=1e-3 * largest)
+        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10.0, linthresh=1e-3 * largest))
     for k in np.flatnonzero(mask):
         axes.axvspan(k - 0.5, k + 0.5, ymax=0.02, color=BLUE)
     axes.set_xlim(-0.5, len(mask) - 0.5)
@@ -104,7 +110,7 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
     axes.set_ylabel("importance (decrease of the loss)")
     patches = [Patch(color=BLUE, label="trained"), Patch(color=GREY, label="left out")]
     figure.legend(handles=patches, frameon=False, loc="outside lower center", ncols=2, fontsize=8)
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure
 
 
@@ -131,6 +137,11 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
     return figure
 
 
+def _width(least: float, labels: float, epochs: int) -> float:
+    """Inches for so many epochs beside the labels; those of a long training become narrow."""
+    return min(max(least, labels + 0.25 * epochs), _WIDEST)
+
+
 def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -> Any:
     """Tensors down, epochs across; shape (N, epochs)."""
     count, epochs = values.shape
@@ -142,9 +153,11 @@ def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -
         **options,
     )
     axes.set_ylabel("tensor, input side at the top")
-    axes.set_xticks(np.unique(np.linspace(1, epochs, min(epochs, 12)).round().astype(int)))
+    room = (axes.figure.get_figwidth() - _LABELS) / (_BESIDE + _DIGIT * len(str(epochs)))
+    numbers = np.linspace(1, epochs, min(epochs, max(int(room), 2), 12))
+    axes.set_xticks(np.unique(numbers.round().astype(int)))
     ticks = np.unique(np.linspace(0, count - 1, min(count, 12)).round().astype(int))
     axes.set_yticks(ticks)
     if names:
-        axes.set_yticklabels([names[k] for k in ticks], fontsize=7)
+        axes.set_yticklabels([names[k] for k in ticks], fontsize=8)
     return image

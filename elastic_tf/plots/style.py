@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -109,6 +109,11 @@ def picture(width: float, height: float) -> Picture:
     figure = Picture(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def head(axes: Any, title: str) -> None:
+    """Write a title above a picture, in several lines where it is longer than the picture."""
+    axes.set_title(title, loc="left", wrap=True)
 
 
 def save(figure: Figure, path: str | Path) -> None:

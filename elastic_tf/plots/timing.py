@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from elastic_tf.plots.charts import lines
-from elastic_tf.plots.style import FORWARD, PALE, T_DW, T_DY, picture
+from elastic_tf.plots.style import FORWARD, PALE, T_DW, T_DY, head, picture
 
 if TYPE_CHECKING:
     from elastic_tf.timing import TimingProfile
@@ -38,7 +38,7 @@ def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
     axes.legend(frameon=False)
     full, forward = profile.t_full / _MS, profile.t_forward / _MS
     said = f"full step {full:.1f} ms, forward pass {forward:.1f} ms"
-    axes.set_title(title or said, loc="left")
+    head(axes, title or said)
     return figure
 
 
@@ -69,7 +69,7 @@ def step_parts(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Fig
     axes.invert_yaxis()
     axes.set_xlabel("share of the full step (%)")
     figure.legend(frameon=False, loc="outside lower center", ncols=3, fontsize=8)
-    axes.set_title(title, loc="left")
+    head(axes, title)
     return figure
 
 
