@@ -54,6 +54,13 @@ def test_a_picture_shows_itself_in_a_notebook():
     assert picture._repr_png_().startswith(b"\x89PNG")
 
 
+def test_agreement_of_very_different_sizes_has_logarithmic_axes():
+    points = {"a": ([1.0, 1e4], [1.0, 9e3])}
+    (axes,) = plots.agreement(points, x="p", y="m", is_log=True).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert axes.get_xlim() == axes.get_ylim() == pytest.approx((1 / 1.5, 1.5e4))
+
+
 def test_agreement_has_the_diagonal_and_equal_axes():
     (axes,) = plots.agreement({"a": ([0.2, 0.8], [0.3, 0.7])}, x="p", y="m", within=0.1).axes
     assert axes.get_xlim() == axes.get_ylim()
