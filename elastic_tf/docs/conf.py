@@ -32,6 +32,8 @@ exclude_patterns = ["building"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 
+smartquotes = False  # would make a dash of the two before an option
+
 # Docstrings are of Google's kind, and set names between single backticks.
 default_role = "literal"
 napoleon_numpy_docstring = False
@@ -56,6 +58,6 @@ html_copy_source = False
 html_show_sphinx = False
 html_static_path = ["style"]
 html_css_files = ["pages.css"]
-html_math_renderer = "mathml"
+html_math_renderer = "drawn"
 pygments_style = "friendly"
 pygments_dark_style = "monokai"

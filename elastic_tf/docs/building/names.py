@@ -8,8 +8,10 @@ underscore in it (`select_tensors`).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
@@ -18,6 +20,7 @@ from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
 import elastic_tf
+from elastic_tf import baselines, plots
 
 LOGGER = logging.getLogger(__name__)
 PACKAGE = re.compile(r"(?:et|elastic_tf)\.(.+)")
@@ -31,6 +34,7 @@ Target = tuple[str, str]  # page, place on it
 def setup(app: Sphinx) -> dict[str, bool]:
     """Link when all pages are read."""
     app.connect("doctree-resolved", link)
+    app.connect("html-page-context", let_break)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -44,13 +48,25 @@ def link(app: Sphinx, tree: nodes.document, page: str) -> None:
         if NAME.fullmatch(name) is None:
             continue
         found = PACKAGE.fullmatch(name)
-        target = known.get(found[1] if found else name)
+        target = known.get("elastic_tf." + found[1] if found else name)
         if target is not None:
             there, place = target
             made = make_refnode(app.builder, page, there, place, [code.deepcopy()])
             code.replace_self(made)
         elif found:
             LOGGER.warning("`%s` is not in the reference", name, location=code)
+
+
+def let_break(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None
+) -> None:
+    """Let lines end inside of long names, at their joints."""
+
+    def with_breaks(found: re.Match[str]) -> str:
+        return re.sub(r"(?<=\w)(_|\.|/|::)(?=\w)", r"\1<wbr>", found[0])
+
+    if "body" in context:
+        context["body"] = re.sub(r'(?<=<span class="pre">)[^<]{20,}', with_breaks, context["body"])
 
 
 def parents(node: nodes.Node) -> Iterator[nodes.Node]:
@@ -60,22 +76,33 @@ def parents(node: nodes.Node) -> Iterator[nodes.Node]:
         yield node
 
 
+@functools.lru_cache(maxsize=1)
 def targets(app: Sphinx) -> dict[str, Target]:
-    """Name without the package -> where it is documented; ambiguous short names are left out."""
+    """Name, with `elastic_tf.` or unmistakable without it -> where it is documented."""
     found: dict[str, Target] = {}
     short: dict[str, list[Target]] = {}
     for name, entry in app.env.domaindata["py"]["objects"].items():
         target = (entry.docname, entry.node_id)
-        plain = name.partition(".")[2]
+        plain = without_package(name)
         found[plain] = target
         *_, owner, last = ["", *plain.split(".")]
         if entry.objtype in ALONE and (last != last.lower() or "_" in last.strip("_")):
             short.setdefault(last, []).append(target)
         elif owner != owner.lower():  # of a class
             short.setdefault(f"{owner}.{last}", []).append(target)
-    for name in elastic_tf.__all__:
-        for plain in [one for one in found if one.startswith(f"{name}.")]:
-            home = getattr(getattr(elastic_tf, name), "__module__", "").partition(".")[2]
-            found.setdefault(f"{home}.{plain}", found[plain])
+    for module in (elastic_tf, baselines, plots):
+        for name in module.__all__:
+            home = getattr(getattr(module, name), "__module__", module.__name__)
+            here = (without_package(f"{module.__name__}.{name}"), without_package(f"{home}.{name}"))
+            for one, other in (here, here[::-1]):
+                for plain in [known for known in found if f"{known}.".startswith(f"{one}.")]:
+                    found.setdefault(other + plain[len(one) :], found[plain])
     unique = {name: places[0] for name, places in short.items() if len(set(places)) == 1}
-    return {**unique, **found}
+    whole = {f"elastic_tf.{name}": place for name, place in found.items()}
+    dotted = {name: place for name, place in found.items() if "." in name}
+    return {**unique, **dotted, **whole}
+
+
+def without_package(name: str) -> str:
+    """The name as it stands inside elastic_tf."""
+    return name.partition(".")[2]
