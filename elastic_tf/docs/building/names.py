@@ -26,6 +26,7 @@ LOGGER = logging.getLogger(__name__)
 PACKAGE = re.compile(r"(?:et|elastic_tf)\.(.+)")
 NAME = re.compile(r"[A-Za-z_][\w.]*")
 ALONE = {"class", "exception", "function"}
+LONG = 20  # letters of a name that lines may end in
 KEPT = (nodes.reference, nodes.title, addnodes.desc_signature, addnodes.pending_xref)
 
 Target = tuple[str, str]  # page, place on it
@@ -40,6 +41,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def link(app: Sphinx, tree: nodes.document, page: str) -> None:
     """Make links of what is named in code; warn of what is not there."""
+    for table in tree.findall(nodes.table):
+        if any(len(code.astext()) > LONG for code in table.findall(nodes.literal)):
+            table["classes"].append("stacked")  # on screens where it would be too wide
     known = targets(app)
     for code in list(tree.findall(nodes.literal)):
         if any(isinstance(above, KEPT) for above in parents(code)):
@@ -66,7 +70,8 @@ def let_break(
         return re.sub(r"(?<=\w)(_|\.|/|::)(?=\w)", r"\1<wbr>", found[0])
 
     if "body" in context:
-        context["body"] = re.sub(r'(?<=<span class="pre">)[^<]{20,}', with_breaks, context["body"])
+        long = rf'(?<=<span class="pre">)[^<]{{{LONG},}}'
+        context["body"] = re.sub(long, with_breaks, context["body"])
 
 
 def parents(node: nodes.Node) -> Iterator[nodes.Node]:
