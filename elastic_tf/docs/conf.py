@@ -32,7 +32,7 @@ exclude_patterns = ["building"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 
-smartquotes = False  # would make a dash of the two before an option
+smartquotes = False  # would make one dash of the two before an option
 
 # Docstrings are of Google's kind, and set names between single backticks.
 default_role = "literal"

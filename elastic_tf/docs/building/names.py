@@ -44,6 +44,9 @@ def link(app: Sphinx, tree: nodes.document, page: str) -> None:
     for table in tree.findall(nodes.table):
         if any(len(code.astext()) > LONG for code in table.findall(nodes.literal)):
             table["classes"].append("stacked")  # on screens where it would be too wide
+    for text in list(tree.findall(nodes.Text)):
+        if text.startswith(" -- "):  # between a parameter and what is said of it
+            text.parent.replace(text, nodes.Text(text.replace("--", "\N{EN DASH}", 1)))
     known = targets(app)
     for code in list(tree.findall(nodes.literal)):
         if any(isinstance(above, KEPT) for above in parents(code)):
