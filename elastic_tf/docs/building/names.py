@@ -34,19 +34,24 @@ Target = tuple[str, str]  # page, place on it
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Link when all pages are read."""
+    app.connect("doctree-resolved", polish)
     app.connect("doctree-resolved", link)
     app.connect("html-page-context", let_break)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def link(app: Sphinx, tree: nodes.document, page: str) -> None:
-    """Make links of what is named in code; warn of what is not there."""
+def polish(app: Sphinx, tree: nodes.document, page: str) -> None:
+    """Let wide tables become blocks on small screens; set the dashes that autodoc writes."""
     for table in tree.findall(nodes.table):
         if any(len(code.astext()) > LONG for code in table.findall(nodes.literal)):
             table["classes"].append("stacked")  # on screens where it would be too wide
     for text in list(tree.findall(nodes.Text)):
         if text.startswith(" -- "):  # between a parameter and what is said of it
             text.parent.replace(text, nodes.Text(text.replace("--", "\N{EN DASH}", 1)))
+
+
+def link(app: Sphinx, tree: nodes.document, page: str) -> None:
+    """Make links of what is named in code; warn of what is not there."""
     known = targets(app)
     for code in list(tree.findall(nodes.literal)):
         if any(isinstance(above, KEPT) for above in parents(code)):
