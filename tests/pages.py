@@ -10,8 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "elastic_tf" / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
-FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+OTHERS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/README.md")
+TEXTS = [*PAGES, *(ROOT / name for name in OTHERS)]
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def name(page: Path) -> str:
@@ -35,8 +36,10 @@ def code(page: Path) -> set[str]:
 
 
 def slugs(page: Path) -> set[str]:
-    """The places of a page that can be linked to: its headings."""
-    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", read(page)), re.MULTILINE)
+    """The places of a page that can be linked to: headings, those of files in it too."""
+    others = re.findall(r"^```\{include\} (\S+)$", read(page), re.MULTILINE)
+    texts = [read(page), *(read((page.parent / other).resolve()) for other in others)]
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", "\n".join(texts)), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
 
 

@@ -50,9 +50,9 @@ def of_profiles() -> dict[str, Figure]:
 
 def of_results() -> dict[str, Figure]:
     """What was measured."""
-    time_model, control, birds = (
+    time_model, control = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("time-model", "control", "birds")
+        for name in ("time-model", "control")
     )
     masks = {name: (one["predicted"], one["measured"]) for name, one in time_model["data"].items()}
     where = f"{time_model['device']['name']}, {time_model['device']['cores']} cores"
@@ -65,5 +65,4 @@ def of_results() -> dict[str, Figure]:
             title=f"{where}, {time_model['date']}",
         ),
         "deadlines": plots.deadlines(control["data"]["deadlines"]),
-        "birds": plots.accuracy_and_cost(birds["tables"]["equal_epochs"]),
     }
