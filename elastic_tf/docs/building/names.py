@@ -2,8 +2,8 @@
 
 So pages stay plain Markdown that reads well anywhere. Linked are names that can mean one thing
 only: with a module before them (`zoo.build`, `et.select_tensors`, `elastic_tf.importance`), methods
-with their class (`TimingProfile.step_time`), and alone those of classes and of functions with an
-underscore in it (`select_tensors`).
+with their class (`TimingProfile.step_time`), and alone those of classes, of what `elastic_tf` itself
+holds (`select_tensors`), and of functions with an underscore on the page that describes them.
 """
 
 from __future__ import annotations
@@ -61,12 +61,17 @@ def link(app: Sphinx, tree: nodes.document, page: str) -> None:
             continue
         found = PACKAGE.fullmatch(name)
         target = known.get("elastic_tf." + found[1] if found else name)
-        if target is not None:
+        if target is not None and (is_clear(name) or target[0] == page):
             there, place = target
             made = make_refnode(app.builder, page, there, place, [code.deepcopy()])
             code.replace_self(made)
         elif found:
             LOGGER.warning("`%s` is not in the reference", name, location=code)
+
+
+def is_clear(name: str) -> bool:
+    """Whether a name says by itself what it means; `achieved_ratio` is a field here, a key there."""
+    return "." in name or name[0].isupper() or name in elastic_tf.__all__
 
 
 def let_break(
