@@ -2,8 +2,9 @@
 
 So pages stay plain Markdown that reads well anywhere. Linked are names that can mean one thing
 only: with a module before them (`zoo.build`, `et.select_tensors`, `elastic_tf.importance`), methods
-with their class (`TimingProfile.step_time`), and alone those of classes, of what `elastic_tf` itself
-holds (`select_tensors`), and of functions with an underscore on the page that describes them.
+with their class (`TimingProfile.step_time`), and alone those of classes, of what `elastic_tf`
+itself holds (`select_tensors`), and of functions with an underscore on the page that describes
+them.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def link(app: Sphinx, tree: nodes.document, page: str) -> None:
 
 
 def is_clear(name: str) -> bool:
-    """Whether a name says by itself what it means; `achieved_ratio` is a field here, a key there."""
+    """Whether a name alone says what it means; `achieved_ratio` is a field here, a key there."""
     return "." in name or name[0].isupper() or name in elastic_tf.__all__
 
 
