@@ -1,4 +1,4 @@
-.PHONY: demo test bench faults lint notebooks clean
+.PHONY: demo test bench faults lint notebooks docs clean
 
 # At every start TensorFlow reports missing CUDA libraries as errors; 3 is the level that hides them.
 # What really fails raises an exception.
@@ -20,6 +20,10 @@ bench: $(installed)
 notebooks: $(installed)
 	$(python) -m pip install -qq --editable ".[notebooks]"
 	$(python) -m jupyterlab notebooks
+
+docs: $(installed)
+	@$(python) -m sphinx -W --keep-going -q -b html -d build/docs-trees elastic_tf/docs build/docs
+	@echo "Open build/docs/index.html in a browser."
 
 faults: $(installed)
 	$(python) tests/faults/kills.py

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# In the order in which they are applied, as in KerasCV's guide.
+#: What can be applied, in the order in which it is, as in KerasCV's guide.
 NAMES = ("randaugment", "cutmix", "mixup")
 _MIXING = ("cutmix", "mixup")
 # Settings of the papers on ImageNet, where a model learns for long; KerasCV's defaults.

@@ -10,6 +10,7 @@ import numpy as np
 
 _INTEGERS = (int, np.integer)
 _NUMBERS = (*_INTEGERS, float, np.floating)
+#: What can be done about a loss or a weight that is not finite.
 POLICIES = ("restore", "skip", "stop", "ignore")
 
 

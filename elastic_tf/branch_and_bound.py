@@ -47,6 +47,8 @@ class Node(NamedTuple):
 
 
 class Result(NamedTuple):
+    """`chosen` fits the budget; nothing that fits is worth more than `upper_bound`."""
+
     chosen: np.ndarray
     upper_bound: float
 

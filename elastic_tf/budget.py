@@ -17,6 +17,7 @@ from elastic_tf.selection import check_rho
 if TYPE_CHECKING:
     from elastic_tf.timing import TimingProfile
 
+#: A ratio, or a schedule that gives one for each epoch.
 Rho = Union[float, Callable[[int], float]]
 
 # A profile whose savings are delivered to less than a fifth, or twice over, is not of this device.

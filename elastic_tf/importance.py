@@ -39,12 +39,14 @@ def loss_decrease(
     all tensors, with its present slots and learning rate, in one update or several.
 
     Where the gradient dL/dw is taken:
-        "other": before the update, on the half of the probe that dw does not come from, averaged
-            over both ways round: the noise of the batch is not in the product. A probe of one
-            sample has no other half: "before" is taken then, with a warning.
-        "before": before the update, on the same samples (Eq. 5 with c = 0).
-        "after": after the update, on the same samples, with the same augmentation and dropout
-            (as the paper's released code does). Negative wherever the step overshoots.
+
+    * "other": before the update, on the half of the probe that dw does not come from, averaged
+      over both ways round: the noise of the batch is not in the product. A probe of one sample
+      has no other half: "before" is taken then, with a warning.
+    * "before": before the update, on the same samples (Eq. 5 with c = 0).
+    * "after": after the update, on the same samples, with the same augmentation and dropout (as
+      the paper's released code does). Negative wherever the step overshoots.
+
     "other" and "before" foretell alike what training a set of tensors wins, "after" far worse:
     `experiments/results/importance.json`.
 

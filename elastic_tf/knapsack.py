@@ -22,7 +22,7 @@ _STEP_WORK = 100
 
 
 class Relaxed(NamedTuple):
-    """The knapsack when items may be cut: `order`[:whole] fit, the next one breaks.
+    """The knapsack when items may be cut: `order[:whole]` fit, the next one breaks.
 
     Items that do not fit alone are not in `order`.
     """

@@ -262,4 +262,5 @@ _BY_NAME = {
     "sgdw": lambda rate: sgdw(rate, momentum=0.9, weight_decay=5e-4),
     "adam": tf.keras.optimizers.Adam,
 }
+#: Names that `by_name` knows.
 NAMES = tuple(_BY_NAME)

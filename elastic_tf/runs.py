@@ -215,7 +215,7 @@ def format_table(
 
     Args:
         rows: one mapping for each line.
-        columns: `Column`s, or keys that are their own titles.
+        columns: of type `Column`, or keys that are their own titles.
 
     Returns:
         Lines without a final line break: titles, a rule, the rows.

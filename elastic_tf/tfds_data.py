@@ -11,6 +11,7 @@ import tensorflow as tf
 from elastic_tf import images
 from elastic_tf.pipelines import ImageData, Source, batched, check_positive
 
+#: Data sets that can be read by name.
 NAMES = ("caltech_birds2011", "oxford_iiit_pet", "stanford_dogs")
 
 # Compressed images that are held in memory at a time, some 200 MB. TensorFlow Datasets stores the

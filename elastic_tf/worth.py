@@ -120,7 +120,7 @@ class Worth:
 
 
 def cosine_similarity(one: np.ndarray, two: np.ndarray) -> float:
-    """one . two / (|one| |two|); 0 where one of them is all zero."""
+    """one . two / (norm(one) * norm(two)); 0 where one of them is all zero."""
     lengths = float(np.linalg.norm(one) * np.linalg.norm(two))
     return float(np.dot(one, two)) / lengths if lengths else 0.0
 

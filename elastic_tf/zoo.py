@@ -299,4 +299,5 @@ ARCHITECTURES = {
     ),
     "digits_resnet": Architecture(_digits_resnet, smallest=16, channels=1, rebuilt=False),
 }
+#: Models that `build` knows.
 NAMES = tuple(ARCHITECTURES)

@@ -7,10 +7,12 @@ from elastic_tf.baselines.method import Method, Task
 
 __all__ = ["METHODS", "NAMES", "Method", "Task", "get"]
 
+#: Every method by its name.
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (*fixed.METHODS, *tinytl.METHODS, *prunetrain.METHODS, *policies.METHODS)
 }
+#: Names that `get` knows.
 NAMES = tuple(METHODS)
 
 

@@ -3,14 +3,14 @@
 The library never imports from here. A command is a module with a `main` that takes the words of a
 command line, or those of the program where it is given none. Behind them:
 
-    profile   profile_text (as text), settings_search (the fastest runtime settings), step_server
-              (a child process of the search)
-    train     run_settings (the options), sources (the images), strategies (one device or many),
-              harness (model, rate, head), step_bench and measurement (what steps cost), recording
-              (what is written of each epoch)
-    compare   contenders (what is asked for), contest (the plan and the tables), trials (trainings
-              in child processes), verdicts (intervals over seeds)
-    plot      drawn by elastic_tf.plots
-    doctor    installation, machine, storage (what is checked), start_up (a child process that
-              trains a step)
+* `profile`: `profile_text` (as text), `settings_search` (the fastest runtime settings),
+  `step_server` (a child process of the search).
+* `train`: `run_settings` (the options), `sources` (the images), `strategies` (one device or many),
+  `harness` (model, rate, head), `step_bench` and `measurement` (what steps cost), `recording` (what
+  is written of each epoch).
+* `compare`: `contenders` (what is asked for), `contest` (the plan and the tables), `trials`
+  (trainings in child processes), `verdicts` (intervals over seeds).
+* `plot`: drawn by `elastic_tf.plots`.
+* `doctor`: `installation`, `machine`, `storage` (what is checked), `start_up` (a child process that
+  trains a step).
 """

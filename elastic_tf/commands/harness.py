@@ -98,7 +98,7 @@ def achieved_ratio(
 
 
 class Turns:
-    """Lets several `fit`s run side by side, one epoch of each in turn.
+    """Lets several calls of `fit` run side by side, one epoch of each in turn.
 
     What is compared then meets the same machine: its speed drifts by a factor of two in minutes.
     Each `fit` runs in a thread of its own and waits for its turn before every epoch.

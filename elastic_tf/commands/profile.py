@@ -6,7 +6,7 @@ Example: python -m elastic_tf profile --model mobilenet --alpha 0.75 --input-siz
 First it looks for the runtime settings (oneDNN, threads, XLA) that train the model fastest; the
 profile is measured under them and names them, and training uses them. --as-is leaves that out.
 With --list alone it lists the tables that come with the project's checkout, or with --list FOLDER
-those in FOLDER/DEVICE/*.json; with --compare A.json B.json alone it prints two profiles of one
+those in `FOLDER/DEVICE/*.json`; with --compare A.json B.json alone it prints two profiles of one
 model side by side.
 """
 

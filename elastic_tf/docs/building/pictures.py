@@ -1,0 +1,68 @@
+"""Pictures of the pages, drawn at each build from the tables and results that are committed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from sphinx.application import Sphinx
+
+from elastic_tf import TimingProfile, plots
+
+ROOT = Path(__file__).resolve().parents[3]
+TABLES = ROOT / "profiling" / "tables" / "amd_epyc_2cores"
+RESULTS = ROOT / "experiments" / "results"
+MODELS = {
+    "ResNet50": "resnet50",
+    "MobileNetV2": "mobilenet_v2",
+    "VGG16": "vgg16",
+    "ViT-B/16": "vit_b16",
+}
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Draw before pages are read; they stand beside the styles in the output."""
+    app.connect("builder-inited", draw)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def draw(app: Sphinx) -> None:
+    """All pictures, into a folder of the build."""
+    folder = Path(app.doctreedir) / "pictures"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, picture in {**of_profiles(), **of_results()}.items():
+        plots.save(picture, folder / f"{name}.png")
+    app.config.html_static_path.append(str(folder))
+
+
+def of_profiles() -> dict[str, Figure]:
+    """What the tables say."""
+    profiles = {
+        label: TimingProfile.load(TABLES / f"{name}_224_b4.json") for label, name in MODELS.items()
+    }
+    return {
+        "timing_bars": plots.timing_bars(profiles["ResNet50"]),
+        "step_parts": plots.step_parts(profiles),
+        "cost_of_depth": plots.cost_of_depth(profiles),
+    }
+
+
+def of_results() -> dict[str, Figure]:
+    """What was measured."""
+    time_model, control = (
+        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("time-model", "control")
+    )
+    masks = {name: (one["predicted"], one["measured"]) for name, one in time_model["data"].items()}
+    where = f"{time_model['device']['name']}, {time_model['device']['cores']} cores"
+    return {
+        "predicted": plots.agreement(
+            masks,
+            x="predicted step time / full step",
+            y="measured step time / full step",
+            within=0.03,
+            title=f"{where}, {time_model['date']}",
+        ),
+        "deadlines": plots.deadlines(control["data"]["deadlines"]),
+    }

@@ -1,0 +1,203 @@
+"""The documentation names what is there, all of it, and its examples hold."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import inspect
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pages
+import paper_specs
+import pytest
+from pages import DOCS, PAGES, ROOT, TEXTS
+
+import elastic_tf as et
+from elastic_tf import baselines
+from elastic_tf.__main__ import COMMANDS
+
+REFERENCE = "".join(pages.read(page) for page in sorted((DOCS / "reference").glob("*.md")))
+PAPER = DOCS / "paper.md"
+EXAMPLES = [page for page in PAGES if pages.blocks(page, "text")]
+PLACES = ("experiments/", "notebooks/", "profiling/", "elastic_tf/", "tests/")
+WRITTEN = {"experiments/results/faults.json"}  # by `make faults`
+TESTS = {path.name: path for path in (ROOT / "tests").rglob("*.py")}
+TEST_NAMES = {file: {node.name for node in pages.definitions(path)} for file, path in TESTS.items()}
+ids = {"ids": pages.name}
+
+
+def test_every_module_is_in_the_reference_once() -> None:
+    documented = re.findall(r"^\.\. automodule:: (\S+)$", REFERENCE, re.MULTILINE)
+    assert len(documented) == len(set(documented))
+    assert set(documented) == pages.modules()
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    first = pages.read(DOCS / "reference" / "index.md")
+    for name in et.__all__:
+        is_module = inspect.ismodule(getattr(et, name))
+        assert re.search(rf"^.. auto\w+:: elastic_tf.{name}$", REFERENCE, re.M), name
+        assert is_module or f":: elastic_tf.{name}\n" in first
+    assert ".. autodata:: elastic_tf.baselines.METHODS\n" in REFERENCE
+
+
+def test_what_a_module_leaves_out_stands_elsewhere() -> None:
+    left_out = re.findall(r"automodule:: (\S+)\n   :exclude-members: (.+)$", REFERENCE, re.M)
+    elsewhere = {*et.__all__, "METHODS", "Method", "Task", "set"}
+    assert {name for _, names in left_out for name in names.split(", ")} <= elsewhere
+
+
+def test_every_function_and_class_has_a_docstring() -> None:
+    bare = []
+    for module in pages.modules():
+        path = ROOT.joinpath(*module.split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        for node in ast.parse(pages.read(path)).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not ast.get_docstring(node):
+                bare += [] if node.name.startswith("_") else [f"{module}.{node.name}"]
+    assert bare == []
+
+
+def test_every_command_is_in_the_reference() -> None:
+    assert re.findall(r"^.. command-options:: (\S+)$", REFERENCE, re.M) == sorted(
+        COMMANDS, key=["doctor", "profile", "train", "compare", "plot"].index
+    )
+
+
+def resolved(dotted: str) -> object:
+    """What a name means: a module, or what it holds."""
+    found: object = et
+    for part in re.sub(r"\(.*\)$", "", dotted).split(".")[1:]:
+        if not hasattr(found, part):
+            fields = getattr(found, "__annotations__", {})
+            home = getattr(found, "__name__", "")
+            found = fields[part] if part in fields else importlib.import_module(f"{home}.{part}")
+        else:
+            found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("page", TEXTS, **ids)
+def test_names_in_code_exist(page: Path) -> None:
+    for word in sorted(pages.code(page)):
+        if re.fullmatch(r"(et|elastic_tf)(\.\w+)+(\(.*\))?", word):
+            resolved(word)
+        elif re.fullmatch(r"[A-Z]\w+\.\w+", word) and hasattr(et, word.partition(".")[0]):
+            resolved(f"et.{word}")
+        elif word.startswith("test_"):
+            file, _, name = word.partition("::")
+            if file.endswith(".py"):
+                assert name == "" or name.partition("::")[2] or name in TEST_NAMES[file], word
+            elif "*" not in file:
+                assert any(file in names for names in TEST_NAMES.values()), word
+        elif word.startswith(PLACES) and re.search(r"\.(py|md|json|ipynb)$", word):
+            assert word in WRITTEN or (ROOT / word).exists(), word
+
+
+def test_the_paper_is_covered_to_its_last_equation_section_figure_and_table() -> None:
+    text = pages.read(PAPER)
+    parts = [f"Eq. ({number})" for number in range(1, 9)]
+    parts += [f"Figure {number}" for number in range(1, 24)] + ["Table 1", "Table 2"]
+    counts = {1: 0, 2: 3, 3: 3, 4: 0, 5: 4, 6: 3, 7: 0, 8: 7, 9: 0, 10: 0}
+    parts += [f"Sec. {number}" for number in counts]
+    parts += [f"Sec. {one}.{two}" for one, most in counts.items() for two in range(1, most + 1)]
+    rows = re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)
+    missing = [
+        part
+        for part in parts
+        if not any(re.match(rf"{re.escape(part)}\b|{re.escape(part)}$", row) for row in rows)
+    ]
+    assert missing == []
+
+
+def test_figures_and_tables_of_the_paper_are_runs() -> None:
+    words = pages.code(PAPER)
+    named = {word.split()[1] for word in words if word.startswith("--figure ")}
+    named -= {"NAME"}
+    assert named <= set(paper_specs.FIGURES)
+    numbers = {name.rstrip("abcdef") for name in paper_specs.FIGURES}
+    assert {name.rstrip("abcdef") for name in named} == numbers
+    tables = {word.split()[1] for word in words if word.startswith("--table ")}
+    assert tables == set(paper_specs.TABLES)
+
+
+def test_methods_named_beside_the_paper_exist() -> None:
+    rows = [row for row in pages.read(PAPER).splitlines() if re.search(r"\| methods? `", row)]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[2])}
+    assert len(named) >= 7
+    assert named <= set(baselines.NAMES)
+
+
+@pytest.mark.parametrize("page", TEXTS, **ids)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = pages.FENCE.sub("", pages.read(page))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        path, _, place = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        assert not place or place in pages.slugs(there), target
+
+
+@pytest.mark.parametrize("page", PAGES, **ids)
+def test_parts_of_other_files_are_there(page: Path) -> None:
+    pattern = r"^```\{include\} (\S+)\n(.*?)^```$"
+    for path, options in re.findall(pattern, pages.read(page), re.DOTALL | re.MULTILINE):
+        text = pages.read((page.parent / path).resolve())
+        for marker in re.findall(r'^:(?:start-after|end-before): "(.+)"$', options, re.MULTILINE):
+            before, found, text = text.partition(marker)
+            assert found, (
+                f"{path} has no {marker!r} there; {pages.name(page)} includes a part of it"
+            )
+
+
+@pytest.mark.parametrize("page", EXAMPLES, **ids)
+def test_examples_print_what_stands_below_them(page: Path) -> None:
+    said = io.StringIO()
+    names: dict[str, object] = {}
+    with contextlib.redirect_stdout(said):
+        for block in pages.blocks(page, "python"):
+            exec(block, names)
+    assert said.getvalue() == "".join(pages.blocks(page, "text"))
+
+
+def called(call: ast.Call) -> object:
+    """What of the package is called; None for anything else."""
+    word = ast.unparse(call.func)
+    return resolved(word) if re.fullmatch(r"et(\.\w+)+", word) else None
+
+
+@pytest.mark.parametrize("page", PAGES, **ids)
+def test_code_calls_what_is_there_with_options_that_it_takes(page: Path) -> None:
+    for block in pages.blocks(page, "python"):
+        for call in ast.walk(ast.parse(block)):
+            if isinstance(call, ast.Call) and (function := called(call)) is not None:
+                taken = inspect.signature(function).parameters  # type: ignore[arg-type]
+                assert {word.arg for word in call.keywords} <= set(taken), ast.unparse(call)
+
+
+@pytest.mark.parametrize("page", TEXTS, **ids)
+def test_commands_take_the_options_that_they_are_given(page: Path) -> None:
+    for line in pages.read(page).replace("\\\n", " ").splitlines():
+        found = re.search(r"python -m elastic_tf (\w+) ([^`]*)", line)
+        if found is None or found[1] not in COMMANDS:
+            continue
+        command = importlib.import_module(f"elastic_tf.commands.{found[1]}")
+        taken = {f"--{name.replace('_', '-')}" for name in command.Settings.__dataclass_fields__}
+        taken |= set(
+            re.findall(r"--[\w-]+", command.__doc__ or "")
+        )  # --list of profile stands alone
+        words = shlex.split(found[2].partition("#")[0], posix=False)
+        assert {word for word in words if word.startswith("--")} <= {*taken, "--help"}, line
+
+
+@pytest.mark.parametrize("page", TEXTS, **ids)
+def test_targets_of_make_exist(page: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", pages.read(ROOT / "Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^    )make (\w+)", pages.read(page), re.MULTILINE))
+    assert named <= targets
