@@ -25,6 +25,7 @@ __all__ = [
     "backend",
     "context",
     "data_adapter",
+    "forget_tracked",
     "gradient_registry",
     "runs_onednn",
     "stateful_random_ops",
@@ -44,6 +45,14 @@ data_adapter: Any = _inside("engine.data_adapter")
 Functional: Any = _inside("engine.functional").Functional
 all_reduce_sum_gradients: Any = _inside("optimizers.utils").all_reduce_sum_gradients
 to_snake_case: Any = _inside("utils.generic_utils").to_snake_case
+
+
+def forget_tracked(optimizer: Any) -> None:
+    """Let checkpoints look anew for the variables of an optimizer that has gained or lost some.
+
+    The optimizers of tf_keras 2.21 remember what they found for the first checkpoint.
+    """
+    vars(optimizer).pop("_coalesced_children", None)
 
 
 def runs_onednn() -> bool:
