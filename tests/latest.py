@@ -6,7 +6,4 @@ CANNOT = {
     "test_main.py::test_doctor_says_nothing_that_it_was_not_asked": (
         "TensorFlow 2.21 logs its start before its log level counts: doctor makes a note of that"
     ),
-    "test_wheel.py::test_wheel_is_examined_by_its_own_doctor": (
-        "TensorFlow 2.21 logs its start before its log level counts: doctor hands that on"
-    ),
 }
