@@ -1,4 +1,4 @@
-.PHONY: demo test bench faults lint notebooks docs clean
+.PHONY: demo test test-latest bench faults lint notebooks docs clean
 
 # At every start TensorFlow reports missing CUDA libraries as errors; 3 is the level that hides them.
 # What really fails raises an exception.
@@ -7,12 +7,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 python = .venv/bin/python
 installed = .venv/installed
+latest = .venv-latest/bin/python
 
 demo: $(installed)
 	@$(python) experiments/demo.py --out runs/demo
 
 test: $(installed)
 	$(python) -m pytest
+
+# On the newest TensorFlow, with Keras 2 from tf_keras; ends with what is left out there, and why.
+test-latest: .venv-latest/installed
+	$(latest) -m pytest -rsx
 
 bench: $(installed)
 	$(python) experiments/bench.py
@@ -34,15 +39,23 @@ lint: $(installed)
 	$(python) -m mypy
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-latest build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
+# Makes an environment in the folder $(1) with the Python that .ci/find-python $(2) finds.
 # A new pip first: those that come with Python 3.9 and 3.10 search for longer than twenty minutes
 # for versions that fit together; pip 26 takes one.
-$(installed): setup.cfg pyproject.toml
-	@base=$${PYTHON:-$$(.ci/find-python)} && [ -n "$$base" ] && \
-	echo "Building .venv with $$("$$base" --version) ($$base). This takes a minute or two, once." && \
-	{ $(python) -c "" 2>/dev/null || rm -rf .venv; } && \
-	"$$base" -m venv .venv && \
-	$(python) -m pip install -qq --upgrade "pip>=24" && \
-	$(python) -m pip install -qq --no-compile --editable ".[test]"
+define build
+	@base=$${PYTHON:-$$(.ci/find-python $(2))} && [ -n "$$base" ] && \
+	echo "Building $(1) with $$("$$base" --version) ($$base). This takes a minute or two, once." && \
+	{ $(1)/bin/python -c "" 2>/dev/null || rm -rf $(1); } && \
+	"$$base" -m venv $(1) && \
+	$(1)/bin/python -m pip install -qq --upgrade "pip>=24" && \
+	$(1)/bin/python -m pip install -qq --no-compile --editable ".[test]"
 	@touch $@
+endef
+
+$(installed): setup.cfg pyproject.toml
+	$(call build,.venv)
+
+.venv-latest/installed: setup.cfg pyproject.toml
+	$(call build,.venv-latest,latest)

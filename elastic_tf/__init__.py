@@ -11,6 +11,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from elastic_tf import legacy_keras
+
+legacy_keras.choose()
 # TensorFlow reports a missing CUDA as errors at start-up. What really fails raises an exception.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -61,5 +64,6 @@ else:
     # All at once, but for `python -m elastic_tf`, whose argv[0] is "-m" so far: there each command
     # loads what it needs, and `doctor` works where TensorFlow does not.
     if sys.argv[:1] != ["-m"]:
+        importlib.import_module("elastic_tf.stack")  # refuses a Keras that is not served
         for _name in __all__:
             __getattr__(_name)

@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras.src import backend
-from tensorflow.python.eager import context
-from tensorflow.python.ops import stateful_random_ops
 
 from elastic_tf import optimizers
 from elastic_tf.mixin import ElasticMixin
+from elastic_tf.stack import backend, context, stateful_random_ops
 from elastic_tf.state import host_generators_kept
 
 Arrays = Iterator[tuple[str, np.ndarray]]

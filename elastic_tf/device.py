@@ -21,7 +21,8 @@ def describe_device() -> dict[str, Any]:
     """
     # Seconds to import: run directories and doctor are read without it.
     import tensorflow as tf
-    from tensorflow.python.util import _pywrap_util_port
+
+    from elastic_tf.stack import runs_onednn
 
     gpus = tf.config.list_physical_devices("GPU")
     name = _processor()
@@ -35,7 +36,7 @@ def describe_device() -> dict[str, Any]:
         "cores": usable_cores(),
         "inter_op_threads": threads.get_inter_op_parallelism_threads() or asked.inter_op_threads,
         "intra_op_threads": threads.get_intra_op_parallelism_threads() or asked.intra_op_threads,
-        "onednn": bool(_pywrap_util_port.IsMklEnabled()),
+        "onednn": runs_onednn(),
         "xla": bool(tf.config.optimizer.get_jit()),
         "tensorflow": tf.__version__,
         "system": f"{platform.system()} {platform.machine()}",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from keras.src.engine.functional import Functional
 
 from elastic_tf.graph import input_spec
 from elastic_tf.mixin import ElasticMixin
+from elastic_tf.stack import Functional
 
 # What `from_model` cannot carry over from another class of model.
 _TRAINING_METHODS = (

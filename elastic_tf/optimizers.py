@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from keras.src.optimizers.utils import all_reduce_sum_gradients
 
-from elastic_tf import own_counts
+from elastic_tf import decay, own_counts
+from elastic_tf.stack import all_reduce_sum_gradients
 
 LEGACY = tf.keras.optimizers.legacy.Optimizer
 CURRENT = tf.keras.optimizers.Optimizer
@@ -31,7 +31,7 @@ def sgdw(
     *,
     nesterov: bool = False,
 ) -> tf.keras.optimizers.legacy.Optimizer:
-    """SGD with momentum and decoupled weight decay: SGDW of TensorFlow Addons.
+    """SGD with momentum and decoupled weight decay: SGDW of TensorFlow Addons, or its equal.
 
     w <- w - weight_decay * w - learning_rate * v, v the momentum of the gradient; the decay is not
     multiplied by the learning rate.
@@ -42,6 +42,9 @@ def sgdw(
         weight_decay: share of the weight taken away at each step; number or schedule.
         nesterov: use Nesterov momentum.
 
+    TensorFlow Addons has no build for Linux on ARM and for Python 3.12; without it
+    `elastic_tf.decay.SGDW` does the same, bit for bit.
+
     Source: Loshchilov & Hutter, Decoupled Weight Decay Regularization, ICLR 2019, Algorithm 1.
     """
     with warnings.catch_warnings():
@@ -49,11 +52,8 @@ def sgdw(
         warnings.simplefilter("ignore")
         try:
             from tensorflow_addons.optimizers import SGDW
-        except ImportError as error:
-            raise ImportError(
-                "`sgdw` needs tensorflow-addons 0.23. Received: an installation without it (there "
-                "is no build for Linux on ARM). Use tf.keras.optimizers.AdamW or SGD."
-            ) from error
+        except ImportError:
+            SGDW = decay.SGDW
 
     return SGDW(
         learning_rate=learning_rate,

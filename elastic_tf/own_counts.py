@@ -16,6 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.stack import forget_tracked
+
 # Those that use the step count for nothing else.
 _KINDS = (tf.keras.optimizers.Adam, tf.keras.optimizers.AdamW, tf.keras.optimizers.Adamax)
 _NAME = "missed_steps"  # attribute of the optimizer; Keras's checkpoints take it along
@@ -52,6 +54,7 @@ def build(optimizer: Any, count: int) -> None:
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
         setattr(optimizer, _NAME, missed)
+        forget_tracked(optimizer)
 
 
 def of(optimizer: Any) -> tf.Variable | None:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from keras.src.engine import data_adapter
+
+from elastic_tf.stack import data_adapter
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ from typing import Any
 
 import h5py
 import tensorflow as tf
-from keras.src.utils.generic_utils import to_snake_case
+
+from elastic_tf.stack import to_snake_case
 
 Shapes = list[tuple[int, ...]]
 

@@ -26,7 +26,15 @@ from elastic_tf.device import describe_device
 from elastic_tf.files import append_line, write_json, write_text
 from elastic_tf.ranges import from_ranges, to_ranges
 
-_PACKAGES = ("elastic_tf", "tensorflow", "keras", "numpy", "tensorflow-addons", "keras-cv")
+_PACKAGES = (
+    "elastic_tf",
+    "tensorflow",
+    "keras",
+    "tf_keras",
+    "numpy",
+    "tensorflow-addons",
+    "keras-cv",
+)
 _DIGITS = 6  # significant digits of an importance in a file
 
 

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from elastic_tf import optimizers
 from elastic_tf.events import op_events
 from elastic_tf.graph import Node, read_graph_def
+from elastic_tf.stack import context, xplane_pb2
 
 if TYPE_CHECKING:
     from elastic_tf.mixin import ElasticMixin

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.python.framework.ops import gradient_registry
+from elastic_tf.stack import gradient_registry
 
 
 class TrainFunctions:

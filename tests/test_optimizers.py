@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import MORE_OPTIMIZERS, K, crossentropy, fit, network, shared_state, values
-from tensorflow.python.framework.ops import gradient_registry
 
 from elastic_tf import optimizers
+from elastic_tf.stack import gradient_registry
 
 
 def tensors() -> list[tf.Variable]:

@@ -79,6 +79,15 @@ def test_the_count_is_in_checkpoints_but_not_among_keras_s_variables(tmp_path):
     assert any(own_counts.of(again) is variable for variable in optimizers.state(again))
 
 
+def test_the_count_is_in_checkpoints_though_one_was_made_before_there_was_a_count(tmp_path):
+    optimizer = K.Adam(0.01)
+    checkpoint = tf.train.Checkpoint(optimizer=optimizer)
+    checkpoint.write(str(tmp_path / "before"))
+    optimizers.build(optimizer, tensors())
+    saved = tf.train.list_variables(checkpoint.write(str(tmp_path / "after")))
+    assert [shape for name, shape in saved if "missed_steps" in name] == [[TENSORS]]
+
+
 def test_counts_hold_inside_a_loss_scale_optimizer():
     variables, alone = tensors(), tensors()[1]
     optimizer = tf.keras.mixed_precision.LossScaleOptimizer(K.Adam(0.01), initial_scale=2.0)

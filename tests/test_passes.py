@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras.src.engine import data_adapter
 
 from elastic_tf import passes
 from elastic_tf.probe import endless
+from elastic_tf.stack import data_adapter
 
 ROWS, SIZE = 7, 2
 BATCHES = 4  # the last one is smaller

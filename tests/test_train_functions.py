@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework.ops import gradient_registry
 
+from elastic_tf.stack import gradient_registry
 from elastic_tf.train_functions import TrainFunctions, never_differentiated
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf import zoo
+from elastic_tf import stack, zoo
 from elastic_tf.model import ElasticModel
 
 # Keras 2.15 draws seeds with random.randint(1, 1e9).
@@ -212,7 +212,7 @@ def test_imagenet_says_what_to_do_when_the_download_fails(monkeypatch):
     def fail(*_, **__):
         raise Exception("URL fetch failure on https://example.org/w.h5: None -- no network")
 
-    monkeypatch.setattr("keras.src.utils.data_utils.get_file", fail)
+    monkeypatch.setattr(f"{stack.KERAS}.src.utils.data_utils.get_file", fail)
     with pytest.raises(OSError, match=r"'mobilenet' could not be downloaded.*weights=PATH"):
         build("mobilenet", weights="imagenet")
     with pytest.raises(ValueError, match="no ImageNet weights for 'digits_resnet'"):

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras.src.engine.functional import Functional
 
 from elastic_tf.baselines.channel_groups import Channels, nodes
 from elastic_tf.baselines.channel_rules import width_config
+from elastic_tf.stack import Functional
 
 
 @dataclass(frozen=True)

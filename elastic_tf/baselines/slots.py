@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from elastic_tf import optimizers
 from elastic_tf.baselines.rebuild import Carried
+from elastic_tf.stack import forget_tracked
 
 
 def check(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
@@ -102,6 +103,7 @@ def _forget_slots(inner: Any) -> None:
     stale = {id(slot) for slots in _slot_lists(inner).values() for slot in slots}
     inner._variables = [item for item in inner._variables if id(item) not in stale]
     inner._built = False
+    forget_tracked(inner)
 
 
 def _forget_legacy(inner: Any) -> None:

@@ -1,0 +1,79 @@
+"""SGD with decoupled weight decay, where TensorFlow Addons cannot be had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+_Schedule = tf.keras.optimizers.schedules.LearningRateSchedule
+
+
+@tf.keras.saving.register_keras_serializable(package="elastic_tf")
+class SGDW(tf.keras.optimizers.legacy.SGD):
+    """Equals SGDW of TensorFlow Addons bit for bit, the names of its variables included.
+
+    w <- w - weight_decay * w, then the step of SGD. Of a sparse gradient the rows that it has decay
+    alone.
+
+    Args:
+        learning_rate: number or `LearningRateSchedule`.
+        momentum: share of the last velocity that is kept.
+        nesterov: use Nesterov momentum.
+        weight_decay: share of the weight taken away at each step; number or schedule.
+        name: of the optimizer.
+        **kwargs: `clipnorm` and the like of legacy optimizers.
+
+    Source: Loshchilov & Hutter, Decoupled Weight Decay Regularization, ICLR 2019, Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        *,
+        weight_decay: Any,
+        name: str = "SGDW",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, momentum, nesterov, name, **kwargs)
+        self._set_hyper("weight_decay", weight_decay)
+
+    def get_config(self) -> dict[str, Any]:
+        """Settings, from which Keras makes the optimizer again."""
+        decay = self._serialize_hyperparameter("weight_decay")
+        return {**super().get_config(), "weight_decay": decay}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> SGDW:
+        """The optimizer of these settings."""
+        decay = config["weight_decay"]
+        if isinstance(decay, dict):
+            decay = tf.keras.optimizers.schedules.deserialize(decay, custom_objects)
+        return super().from_config({**config, "weight_decay": decay}, custom_objects)
+
+    def _prepare_local(self, var_device: Any, var_dtype: Any, apply_state: Any) -> None:
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        decay = self._get_hyper("weight_decay", var_dtype)
+        if isinstance(decay, _Schedule):
+            decay = tf.cast(decay(self.iterations), var_dtype)
+        apply_state[(var_device, var_dtype)]["weight_decay"] = tf.identity(decay)
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        decayed = var.assign_sub(self._share(var, apply_state) * var, self._use_locking)
+        with tf.control_dependencies([decayed]):
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+    def _resource_apply_sparse(
+        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
+    ) -> Any:
+        update = -self._share(var, apply_state) * tf.gather(var, indices)
+        with tf.control_dependencies([self._resource_scatter_add(var, indices, update)]):
+            return super()._resource_apply_sparse(grad, var, indices, apply_state)
+
+    def _share(self, var: Any, apply_state: Any) -> tf.Tensor:
+        """What is taken off a weight, as a share of it."""
+        place = (var.device, var.dtype.base_dtype)
+        state = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
+        return state["weight_decay"]

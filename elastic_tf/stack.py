@@ -1,0 +1,60 @@
+"""What is taken from inside TensorFlow and Keras 2, in one place, whatever package Keras 2 is.
+
+It is `keras` beside TensorFlow 2.15 and `tf_keras` beside later ones; `legacy_keras` has asked for
+it. Nothing here is promised by either: a new TensorFlow is tried by `make test-latest`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework.ops import gradient_registry
+from tensorflow.python.ops import stateful_random_ops
+from tensorflow.python.util import _pywrap_util_port
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from elastic_tf import legacy_keras
+
+__all__ = [
+    "KERAS",
+    "Functional",
+    "all_reduce_sum_gradients",
+    "backend",
+    "context",
+    "data_adapter",
+    "forget_tracked",
+    "gradient_registry",
+    "runs_onednn",
+    "stateful_random_ops",
+    "to_snake_case",
+    "xplane_pb2",
+]
+
+KERAS = legacy_keras.package(tf)  # name of the package that `tf.keras` is
+
+
+def _inside(module: str) -> Any:
+    return import_module(f"{KERAS}.src.{module}")
+
+
+backend: Any = _inside("backend")
+data_adapter: Any = _inside("engine.data_adapter")
+Functional: Any = _inside("engine.functional").Functional
+all_reduce_sum_gradients: Any = _inside("optimizers.utils").all_reduce_sum_gradients
+to_snake_case: Any = _inside("utils.generic_utils").to_snake_case
+
+
+def forget_tracked(optimizer: Any) -> None:
+    """Let checkpoints look anew for the variables of an optimizer that has gained or lost some.
+
+    The optimizers of tf_keras 2.21 remember what they found for the first checkpoint.
+    """
+    vars(optimizer).pop("_coalesced_children", None)
+
+
+def runs_onednn() -> bool:
+    """Whether oneDNN's kernels are on."""
+    return bool(_pywrap_util_port.IsMklEnabled())
