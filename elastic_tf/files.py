@@ -44,3 +44,8 @@ def append_line(path: str | Path, text: str) -> None:
         file.write(text + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def as_utf8(text: str) -> str:
+    r"""The text in characters that UTF-8 has: a file name may have others, as \udcff."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -2,7 +2,8 @@
 
 `config.json` is written first, a line is added to `history.jsonl` when an epoch ends and to
 `selections.jsonl` when a selection is made, `result.json` comes last. A line that a crash cut off
-is passed over when the run is read, and removed when it is continued.
+is passed over when the run is read, and removed when it is continued. One process writes at a time;
+any number may read.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from elastic_tf import run_files
+from elastic_tf.claims import Claim, claim
 from elastic_tf.device import describe_device
-from elastic_tf.files import append_line, write_json, write_text
-from elastic_tf.ranges import from_ranges, to_ranges
+from elastic_tf.files import append_line, as_utf8, write_json, write_text
+from elastic_tf.ranges import to_ranges
 
 _PACKAGES = ("elastic_tf", "tensorflow", "keras", "numpy", "tensorflow-addons", "keras-cv")
 _DIGITS = 6  # significant digits of an importance in a file
@@ -60,30 +63,41 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.config = _read_json(self.path / "config.json")
-        self.history = _read_lines(self.path / "history.jsonl")
-        lines = _read_lines(self.path / "selections.jsonl")
-        self.selections = [_unpacked(line) for line in lines]
+        self.config = run_files.read_config(self.path / "config.json")
+        self.history = run_files.read_epochs(self.path / "history.jsonl")
+        self.selections = run_files.read_selections(self.path / "selections.jsonl")
         result = self.path / "result.json"
-        self.result = _read_json(result) if result.is_file() else None
+        self.result = run_files.read_object(result) if result.exists() else None
+        self._claim: Claim | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_claim": None}  # a claim is this process's own
 
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:
         """Add a finished epoch; its number, from 0, is put in unless it is given."""
+        self._own()
         data = to_json({"epoch": len(self.history), **epoch})
         _append(self.path / "history.jsonl", data)
         self.history.append(data)
 
     def append_selection(self, record: Any) -> None:
         """Add a selection: a record of `ElasticCallback.selections`."""
+        self._own()
         data = _packed(record)
         _append(self.path / "selections.jsonl", data)
-        self.selections.append(_unpacked(data))
+        self.selections.append({**data, **run_files.arrays(data)})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
+        self._own()
         data = to_json(result)
         write_json(self.path / "result.json", data)
         self.result = data
+        self._claim = None
+
+    def _own(self) -> None:
+        """Claim the directory, unless this process has done so."""
+        self._claim = self._claim or _claimed(self.path)
 
 
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
@@ -100,7 +114,7 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
 
     Raises:
         ValueError: `path` holds a run with other settings, named at the first difference, or
-            something that is no run.
+            something that is no run, or another process writes it.
 
     Warns:
         UserWarning: the run was started on another device or with other versions.
@@ -116,6 +130,22 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
                 + (f", which holds {foreign[0]} alone" if foreign else ", a file")
                 + ". Choose another directory."
             )
+    path.mkdir(parents=True, exist_ok=True)
+    with _claimed(path):
+        run = _opened(path, settings, versions, device)
+        if run.result is None:  # or else nothing will be written
+            run._own()
+    return run
+
+
+def _claimed(path: Path) -> Claim:
+    rule = "A run is written by one process at a time."
+    return claim(path / "run.lock", rule=rule, what=path, shared=True)
+
+
+def _opened(path: Path, settings: Any, versions: Any, device: Any) -> Run:
+    """The run in a directory that is claimed."""
+    if not (path / "config.json").exists():
         return _started(path, settings, versions, device)
     run = Run(path)
     difference = _difference(run.config.get("settings"), settings)
@@ -173,13 +203,15 @@ def to_json(value: Any) -> Any:
     Raises:
         TypeError: something that has no such form.
     """
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return as_utf8(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: to_json(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
+        return {as_utf8(str(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     if isinstance(value, (set, frozenset)):
@@ -189,7 +221,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return as_utf8(os.fsdecode(value))
     if isinstance(value, (np.ndarray, np.generic)):
         return to_json(value.tolist())
     if callable(getattr(value, "numpy", None)):  # a tensor
@@ -292,13 +324,6 @@ def _scalars(data: Any) -> dict[str, Any]:
     return {name: to_json(value) for name, value in values.items() if isinstance(value, single)}
 
 
-def _unpacked(line: dict[str, Any]) -> dict[str, Any]:
-    """A selection as it is read: with arrays."""
-    mask = from_ranges(line["mask"], line["count"])
-    importance = np.array(line["importance"], np.float64)  # None becomes NaN
-    return {**line, "mask": mask, "importance": importance}
-
-
 def _append(path: Path, data: dict[str, Any]) -> None:
     """Add one line, or leave the file as it was."""
     size = path.stat().st_size if path.exists() else None
@@ -310,37 +335,6 @@ def _append(path: Path, data: dict[str, Any]) -> None:
         else:
             path.unlink(missing_ok=True)
         raise
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"A run's directory holds config.json. Received: '{path.parent}', which does not."
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"'{path}' is damaged: {error}. Choose another directory.") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"'{path}' must hold a JSON object. Received: {data!r}.")
-    return data
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; a last one that was cut off is passed over."""
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    lines.pop()  # empty, or cut off before its line break
-    data: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            data.append(json.loads(line))
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"'{path}' is damaged in line {number}: {error}.") from error
-    return data
 
 
 def _repair(run: Run) -> None:

@@ -94,7 +94,8 @@ class TimingProfile:
                 "`t_dw` and `t_dy` must be one-dimensional, of one length of at least 1. "
                 f"Received: shapes {dw.shape} and {dy.shape}."
             )
-        for name, times in (("t_dw", dw), ("t_dy", dy), ("t_forward", np.array([t_forward]))):
+        forward = np.array([t_forward], np.float64)
+        for name, times in (("t_dw", dw), ("t_dy", dy), ("t_forward", forward)):
             if not (np.isfinite(times).all() and (times >= 0).all()):
                 raise ValueError(
                     f"`{name}` must be finite and at least 0. Received: "
@@ -107,6 +108,7 @@ class TimingProfile:
         return cls(t_forward=float(t_forward), sets=tuple(own + shared), count=len(dw))
 
     def __post_init__(self) -> None:
+        timing_file.check_times(self.t_forward, self.sets, self.count)
         if not (math.isfinite(self.t_full) and self.t_full > 0.0):
             raise ValueError(
                 "The times of a profile must be finite and their sum above 0. Received: a full "
