@@ -21,7 +21,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from elastic_tf import array_archive
 from elastic_tf.claims import Claim, claim
+from elastic_tf.strict_json import brief
 
 VERSION = 1
 
@@ -175,7 +177,7 @@ _HEAD_BYTES = len(_head(0, "0" * 64))
 
 def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
     write: Any = np.lib.format.write_array  # which has no types
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+    with archive.open(f"{name}{array_archive.SUFFIX}", "w", force_zip64=True) as member:
         write(member, np.asanyarray(array), allow_pickle=False)
 
 
@@ -205,11 +207,20 @@ def _verified(path: Path) -> int:
 
 
 def _loaded(path: Path) -> State:
-    with open(path, "rb") as file:
-        file.seek(_HEAD_BYTES)
-        with np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    return State(json.loads(arrays.pop(_JSON).tobytes()), arrays)
+    """What a backup with the right checksum holds; anybody can make a checksum."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(_HEAD_BYTES)
+            arrays = array_archive.read(file)
+        data = json.loads(arrays.pop(_JSON).tobytes())
+        if not isinstance(data, dict):
+            raise ValueError(f"holds {brief(data)} instead of an object")
+    except (ValueError, KeyError, RecursionError) as error:
+        raise ValueError(
+            f"A training goes on from a backup that it wrote. Received: '{path}', which is none: "
+            f"{type(error).__name__}: {error}. Remove '{path.parent}' to start anew."
+        ) from error
+    return State(data, arrays)
 
 
 def _sync_directory(path: Path) -> None:

@@ -6,7 +6,6 @@ Pixels are 0 to 255 everywhere; the models of `zoo` bring their own preprocessin
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import images
+from elastic_tf.array_archive import DAMAGE
 from elastic_tf.handwriting import Labelled, Shift, digits
 from elastic_tf.pipelines import ImageData, Load, Source, batched, check_positive
 from elastic_tf.splitting import split_off
@@ -152,8 +152,9 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
                 raise ValueError("it holds one array without a name")
             found = {name: file[name] for name in _ARRAYS if name in file}
             names = list(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"`path` must be an .npz file. Received: '{path}': {error}.") from error
+    except (OSError, *DAMAGE) as error:
+        why = str(error) or type(error).__name__
+        raise ValueError(f"`path` must be an .npz file. Received: '{path}': {why}.") from error
     missing = [name for name in _ARRAYS if name not in found]
     if missing:
         raise ValueError(
