@@ -23,6 +23,7 @@ notebooks: $(installed)
 
 faults: $(installed)
 	$(python) tests/faults/kills.py
+	$(python) tests/faults/fuzz.py
 
 lint: $(installed)
 	$(python) -m ruff check --config .ci/ruff.toml .
