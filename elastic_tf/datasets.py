@@ -181,7 +181,9 @@ def _from_arrays(x: np.ndarray, y: np.ndarray) -> Load:
 def _from_files(part: images.Part, image_size: int) -> Load:
     """Images that are decoded whenever they are needed."""
     with tf.device("cpu"):
-        paths, labels = tf.constant(part.paths), tf.constant(part.labels)
+        # As bytes: names of files need not be text.
+        paths = tf.constant([os.fsencode(path) for path in part.paths])
+        labels = tf.constant(part.labels)
     return lambda row: (images.decode(tf.io.read_file(paths[row]), image_size), labels[row])
 
 
