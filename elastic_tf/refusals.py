@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from elastic_tf import arguments
 
 _REFUSED_STRATEGIES = (
     tf.distribute.experimental.CentralStorageStrategy,
@@ -24,7 +26,7 @@ def checked_mask(mask: Any, count: int) -> np.ndarray:
     Raises:
         ValueError: wrong dtype or shape, or nothing is True.
     """
-    mask = np.array(mask)
+    mask = arguments.array("mask", mask).copy()
     if mask.dtype != bool:
         raise ValueError(
             f"`mask` must be of dtype bool. Received: dtype {mask.dtype}. Convert indices with "
@@ -115,6 +117,30 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
             "last micro-step, outside the loop that is executed at once. Received: "
             f"accumulate={steps} and steps_per_execution={execution}."
         )
+
+
+@contextlib.contextmanager
+def batch_explained(data: Sequence[Any]) -> Iterator[None]:
+    """Say which batch a model could not be trained on.
+
+    Args:
+        data: (x, y) or (x, y, sample_weight).
+
+    Raises:
+        ValueError: the model refused it.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+        shapes, names = [], []
+        for name, part in zip(("`x`", "`y`", "`sample_weight`"), data):
+            if part is not None:
+                names.append(name)
+                shapes += [str(tuple(array.shape)) for array in tf.nest.flatten(part)]
+        raise ValueError(
+            f"The model cannot be trained on the batch. Received: shapes {', '.join(shapes)} of "
+            f"{', '.join(names)}. {getattr(error, 'message', error)}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import platform
 import sys
@@ -23,11 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elastic_tf import run_files
+from elastic_tf import arguments, run_files
 from elastic_tf.claims import Claim, claim
 from elastic_tf.device import describe_device
-from elastic_tf.files import append_line, as_utf8, write_json, write_text
+from elastic_tf.files import append_line, write_json, write_text
+from elastic_tf.json_form import to_json
 from elastic_tf.ranges import to_ranges
+from elastic_tf.strict_json import brief
 
 _PACKAGES = ("elastic_tf", "tensorflow", "keras", "numpy", "tensorflow-addons", "keras-cv")
 _DIGITS = 6  # significant digits of an importance in a file
@@ -75,22 +76,26 @@ class Run:
 
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:
         """Add a finished epoch; its number, from 0, is put in unless it is given."""
-        self._own()
+        if not isinstance(epoch, Mapping):
+            raise TypeError(f"`epoch` must be a mapping. Received: {brief(epoch)}.")
         data = to_json({"epoch": len(self.history), **epoch})
+        self._own()
         _append(self.path / "history.jsonl", data)
         self.history.append(data)
 
     def append_selection(self, record: Any) -> None:
         """Add a selection: a record of `ElasticCallback.selections`."""
-        self._own()
         data = _packed(record)
+        self._own()
         _append(self.path / "selections.jsonl", data)
         self.selections.append({**data, **run_files.arrays(data)})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
-        self._own()
+        if not isinstance(result, Mapping):
+            raise TypeError(f"`result` must be a mapping. Received: {brief(result)}.")
         data = to_json(result)
+        self._own()
         write_json(self.path / "result.json", data)
         self.result = data
         self._claim = None
@@ -119,8 +124,8 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
     Warns:
         UserWarning: the run was started on another device or with other versions.
     """
-    path = Path(path)
-    settings = to_json(config)
+    path = Path(arguments.path("path", path))
+    settings = _settings(config)
     versions, device = _versions(), to_json(describe_device())
     if not (path / "config.json").exists():
         foreign = [name for name in ("history.jsonl", "result.json") if (path / name).exists()]
@@ -136,6 +141,17 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
         if run.result is None:  # or else nothing will be written
             run._own()
     return run
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """The settings of a run as JSON values."""
+    is_data = dataclasses.is_dataclass(config) and not isinstance(config, type)
+    if not is_data and not isinstance(config, Mapping):
+        raise TypeError(
+            f"`config` must be a mapping or a dataclass of settings. Received: {brief(config)}."
+        )
+    settings: dict[str, Any] = to_json(config)
+    return settings
 
 
 def _claimed(path: Path) -> Claim:
@@ -191,45 +207,7 @@ def load(path: str | Path) -> Run:
         FileNotFoundError: `path` holds no run.
         ValueError: a file of the run is damaged; it is named.
     """
-    return Run(path)
-
-
-def to_json(value: Any) -> Any:
-    """`value` of dicts, lists, scalars and text alone, as `json.loads` would return it.
-
-    Arrays become lists, NumPy and TensorFlow scalars numbers, dataclasses dicts, paths text; a
-    number that is not finite becomes None.
-
-    Raises:
-        TypeError: something that has no such form.
-    """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return as_utf8(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: to_json(getattr(value, field.name)) for field in fields}
-    if isinstance(value, Mapping):
-        return {as_utf8(str(key)): to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(item) for item in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(to_json(item) for item in value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, os.PathLike):
-        return as_utf8(os.fsdecode(value))
-    if isinstance(value, (np.ndarray, np.generic)):
-        return to_json(value.tolist())
-    if callable(getattr(value, "numpy", None)):  # a tensor
-        return to_json(value.numpy())
-    raise TypeError(
-        "A run stores numbers, text, lists and dicts. Received: "
-        f"{value!r} of type {type(value).__name__}. Store a description of it."
-    )
+    return Run(arguments.path("path", path))
 
 
 def peak_memory_bytes() -> int:
@@ -252,8 +230,15 @@ def format_table(
     Returns:
         Lines without a final line break: titles, a rule, the rows.
     """
-    chosen = [Column(item, item) if isinstance(item, str) else item for item in columns]
+    given = arguments.items("columns", columns, least=1, what="a list of columns")
+    chosen = [Column(item, item) if isinstance(item, str) else item for item in given]
+    for column in chosen:
+        arguments.instance("columns", column, Column, "Columns, or keys")
+    if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
+        raise TypeError(f"`rows` must be a list of mappings. Received: {brief(rows)}.")
     rows = list(rows)
+    for row in rows:
+        arguments.instance("rows", row, Mapping, "a list of mappings")
     numeric = [
         all(not isinstance(row.get(column.key), str) for row in rows) and bool(rows)
         for column in chosen
@@ -274,7 +259,15 @@ def format_table(
 def _cell(value: Any, number_format: str) -> str:
     if value is None:
         return "-"
-    return value if isinstance(value, str) else format(value, number_format)
+    if isinstance(value, str):
+        return value
+    try:
+        return format(value, number_format)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`rows` must hold numbers where a column is one of '{number_format}'. Received: "
+            f"{brief(value)}."
+        ) from error
 
 
 def _versions() -> dict[str, str]:
@@ -306,6 +299,8 @@ def _difference(before: Any, now: Any, where: str = "") -> str | None:
 
 def _packed(record: Any) -> dict[str, Any]:
     """A selection's record as JSON: the mask as [first, last] runs, the importance rounded."""
+    if not dataclasses.is_dataclass(record) or not hasattr(record, "importance"):
+        raise TypeError(f"`record` must be a SelectionRecord. Received: {brief(record)}.")
     mask = np.asarray(record.mask, bool)
     importance = [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]
     return {

@@ -75,7 +75,10 @@ def parse(data: bytes) -> Any:
 
 def brief(value: Any) -> str:
     """A value as a message shows it: its beginning, if it is long."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list in itself
+        text = f"something of type {type(value).__name__} that is too long to show"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
