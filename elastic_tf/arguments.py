@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -225,9 +225,10 @@ def items(name: str, values: Any, *, least: int = 0, what: str = "a sequence") -
         TypeError: it is none.
         ValueError: it is too short.
     """
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, (Sequence, np.ndarray)):
+    is_list = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
+    if not is_list and not (isinstance(values, np.ndarray) and values.ndim):
         raise TypeError(f"`{name}` must be {what}. Received: {name}={brief(values)}.")
-    found = list(values) if np.ndim(values) or isinstance(values, Sequence) else [values]
+    found = list(values)
     if len(found) < least:
         raise ValueError(
             f"`{name}` must be {what} of at least {least}. Received: {len(found)}: {brief(values)}."

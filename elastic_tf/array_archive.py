@@ -42,9 +42,10 @@ def read(file: BinaryIO) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(file) as archive:
             members = {_name(info): info for info in archive.infolist()}
-            size = sum(info.file_size for info in members.values())
-            if len(members) != len(archive.infolist()) or size > file.seek(0, 2):
+            if len(members) != len(archive.infolist()):
                 raise ValueError("an array stands there twice")
+            if sum(info.file_size for info in members.values()) > file.seek(0, 2):
+                raise ValueError("it is packed, or its arrays overlap")
             return {name: _array(archive, info) for name, info in members.items()}
     except DAMAGE as error:
         raise ValueError(f"no archive of arrays: {error or type(error).__name__}") from error

@@ -75,7 +75,7 @@ def doubt(profile: TimingProfile) -> float:
     A profile that was corrected by the clock knows how uncertain it is; one that does not, such as
     a table from elsewhere, may be far off.
     """
-    if not _checked(profile).uncertainty:
+    if not _checked(profile, "uncertainty").uncertainty:
         return _UNKNOWN
     return min(math.hypot(profile.uncertainty / 2.0, _OWN_ERROR), _UNKNOWN)
 
@@ -118,13 +118,12 @@ def rho_for_deadline(
     return min(rho, 1.0)
 
 
-def _checked(profile: TimingProfile) -> TimingProfile:
-    for name in ("t_full", "t_forward", "uncertainty"):
-        if not hasattr(profile, name):
-            raise TypeError(
-                f"`profile` must be a TimingProfile. Received: {brief(profile)}. Measure one with "
-                "elastic_tf.profile_model."
-            )
+def _checked(profile: TimingProfile, needed: str = "t_full") -> TimingProfile:
+    if not hasattr(profile, needed):
+        raise TypeError(
+            f"`profile` must be a TimingProfile. Received: {brief(profile)}. Measure one with "
+            "elastic_tf.profile_model."
+        )
     return profile
 
 
@@ -160,8 +159,7 @@ class RatioControl:
         every: int = 200,
     ) -> None:
         for name, value in (("band", band), ("doubt", doubt)):
-            if isinstance(value, bool) or not 0.0 < value <= 1.0:
-                raise ValueError(f"`{name}` must be in (0, 1]. Received: {name}={value!r}.")
+            arguments.number(name, value, low=0.0, high=1.0, above=True)
         self.band = band
         self.doubt = doubt
         self.enough = enough

@@ -86,9 +86,10 @@ def _locked(path: str, rule: str, what: str | Path) -> int | None:
 
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (ImportError, OSError) as error:
-            owner = _owner(handle)
+            is_taken = isinstance(error, OSError) and error.errno in _TAKEN
+            owner = _owner(handle) if is_taken else ""
             os.close(handle)
-            if isinstance(error, OSError) and error.errno in _TAKEN:
+            if is_taken:
                 raise _refusal(rule, what, owner) from error
             warnings.warn(
                 f"'{path}' cannot be locked ({error}): take care that no other process writes "

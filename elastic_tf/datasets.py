@@ -135,7 +135,8 @@ def from_arrays(
     if class_names is None:
         highest = int(max(train[1].max(), test[1].max()))
         class_names = [str(label) for label in range(highest + 1)]
-    elif isinstance(class_names, str) or len(class_names) <= max(train[1].max(), test[1].max()):
+    names = arguments.items("class_names", class_names, what="a list of names")
+    if len(names) <= max(train[1].max(), test[1].max()):
         raise ValueError(
             "`class_names` must be a list with a name for each label. Received: "
             f"{brief(class_names)} for labels up to {max(train[1].max(), test[1].max())}."

@@ -186,10 +186,18 @@ def apply_selected(
     if len(given) != len(variables):
         raise ValueError(
             f"`gradients` must be one for each of {len(variables)} variables. Received: "
-            f"{len(given)}: {brief(given)}."
+            f"{len(given)}: {brief(gradients)}."
         )
+    for gradient in given:
+        if gradient is not None and not tf.is_tensor(gradient):
+            raise TypeError(f"`gradients` must be tensors or None. Received: {brief(gradient)}.")
     if not variables:
         return
+    if all(gradient is None for gradient in given):
+        raise ValueError(
+            "`gradients` must hold one: the loss depends on no variable that is trained. Received: "
+            f"{brief(gradients)}."
+        )
     options = {"experimental_aggregate_gradients": False} if _can_skip_sum(optimizer) else {}
     with own_counts.counting(unwrapped(optimizer), variables):
         optimizer.apply_gradients(list(zip(gradients, variables)), **options)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from elastic_tf import arguments
 from elastic_tf.strict_json import brief
 
 MOST_TENSORS = 100_000  # a file that claims more is not of a model
@@ -17,17 +18,17 @@ def to_ranges(mask: np.ndarray) -> list[list[int]]:
     Raises:
         ValueError: `mask` is of another dtype or shape.
     """
-    mask = np.asarray(mask)
+    mask = arguments.array("mask", mask)
     if mask.dtype != bool or mask.ndim != 1:
         raise ValueError(
             f"`mask` must be a bool array of shape (N,). Received: {mask.dtype} of shape "
-            f"{mask.shape}."
+            f"{mask.shape}: {brief(mask)}."
         )
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     return [[int(first), int(end) - 1] for first, end in edges.reshape(-1, 2)]
 
 
-def from_ranges(ranges: Iterable[Sequence[int]], count: int) -> np.ndarray:
+def from_ranges(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
     """The mask of `count` tensors that is True in `ranges`.
 
     Raises:
@@ -40,7 +41,7 @@ def from_ranges(ranges: Iterable[Sequence[int]], count: int) -> np.ndarray:
         )
     mask = np.zeros(count, bool)
     end = -1
-    for pair in ranges if isinstance(ranges, Iterable) else [ranges]:
+    for pair in arguments.items("ranges", ranges, what="[first, last] pairs"):
         whole = isinstance(pair, (list, tuple)) and len(pair) == 2
         if (
             not whole

@@ -11,7 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.strict_json import brief
 
+# What TensorFlow raises for labels that are none, and for texts instead of numbers.
+_OF_THE_BATCH = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 _REFUSED_STRATEGIES = (
     tf.distribute.experimental.CentralStorageStrategy,
     tf.distribute.experimental.ParameterServerStrategy,
@@ -26,16 +29,17 @@ def checked_mask(mask: Any, count: int) -> np.ndarray:
     Raises:
         ValueError: wrong dtype or shape, or nothing is True.
     """
+    given = mask
     mask = arguments.array("mask", mask).copy()
     if mask.dtype != bool:
         raise ValueError(
-            f"`mask` must be of dtype bool. Received: dtype {mask.dtype}. Convert indices with "
-            "np.isin(np.arange(N), indices)."
+            f"`mask` must be of dtype bool. Received: dtype {mask.dtype}: {brief(given)}. Convert "
+            "indices with np.isin(np.arange(N), indices)."
         )
     if mask.shape != (count,):
         raise ValueError(
             f"`mask` must have one entry per trainable tensor, shape ({count},). Received: shape "
-            f"{mask.shape}. See model.tensors for the order."
+            f"{mask.shape}: {brief(given)}. See model.tensors for the order."
         )
     if not mask.any():
         raise ValueError(
@@ -131,7 +135,7 @@ def batch_explained(data: Sequence[Any]) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+    except (ValueError, TypeError, *_OF_THE_BATCH) as error:
         shapes, names = [], []
         for name, part in zip(("`x`", "`y`", "`sample_weight`"), data):
             if part is not None:

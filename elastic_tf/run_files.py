@@ -86,7 +86,10 @@ def arrays(line: dict[str, Any]) -> dict[str, np.ndarray]:
     Raises:
         ValueError: they are damaged.
     """
-    mask = from_ranges(line.get("mask", ()), line.get("count", -1))
+    try:
+        mask = from_ranges(line.get("mask", ()), line.get("count", -1))
+    except TypeError as error:  # of a file it is the value that is wrong
+        raise ValueError(str(error)) from error
     worth = line.get("importance")
     if not isinstance(worth, list) or len(worth) != len(mask):
         raise ValueError(f"`importance` must be a list of {len(mask)}. Received: {brief(worth)}.")

@@ -234,7 +234,7 @@ def format_table(
     chosen = [Column(item, item) if isinstance(item, str) else item for item in given]
     for column in chosen:
         arguments.instance("columns", column, Column, "Columns, or keys")
-    if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
+    if isinstance(rows, (str, bytes, Mapping, np.ndarray)) or not isinstance(rows, Iterable):
         raise TypeError(f"`rows` must be a list of mappings. Received: {brief(rows)}.")
     rows = list(rows)
     for row in rows:
@@ -299,7 +299,8 @@ def _difference(before: Any, now: Any, where: str = "") -> str | None:
 
 def _packed(record: Any) -> dict[str, Any]:
     """A selection's record as JSON: the mask as [first, last] runs, the importance rounded."""
-    if not dataclasses.is_dataclass(record) or not hasattr(record, "importance"):
+    is_data: bool = dataclasses.is_dataclass(record)
+    if not is_data or not hasattr(record, "importance"):
         raise TypeError(f"`record` must be a SelectionRecord. Received: {brief(record)}.")
     mask = np.asarray(record.mask, bool)
     importance = [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]

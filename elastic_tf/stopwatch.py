@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
+from elastic_tf.refusals import batch_explained
 from elastic_tf.state import kept
 from elastic_tf.strict_json import brief
 from elastic_tf.trace import StepFunction
@@ -98,9 +99,12 @@ def measure_ratios(
     ratios = []
     for mask in masks:
         runs = (full, StepFunction(model, mask))
-        with kept(model, [run.graph(data) for run in runs]):
-            for run in runs * _WARM_UP:
-                run(data)
+        with batch_explained(data):
+            graphs = [run.graph(data) for run in runs]
+        with kept(model, graphs):
+            with batch_explained(data):
+                for run in runs * _WARM_UP:
+                    run(data)
             steps = time_in_turn(runs, data, repeats=repeats)
             ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
     return ratios

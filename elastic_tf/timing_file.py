@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from elastic_tf import strict_json
+from elastic_tf import arguments, strict_json
 from elastic_tf.claims import Claim, claim
 from elastic_tf.files import write_json
 from elastic_tf.ranges import MOST_TENSORS
@@ -24,6 +24,7 @@ REMEASURE = (
 MAX_TIME = 1e15  # microseconds: thirty years
 # [0, 99999] is one range of a file and 100,000 tensors of a set.
 _MAX_MEMBERS = 5_000_000  # of all sets together
+_MOST_IN_MEMORY = 10_000_000  # tensors
 _MAX_CELLS = 100_000_000  # sets times tensors, for which masks are made
 _MAX_THREADS = 4096
 _MAX_SIZE = 2**40  # of one dimension
@@ -58,12 +59,12 @@ def check_times(t_forward: float, sets: Sequence[DependencySet], count: int) -> 
     Raises:
         ValueError: `t_forward`, `sets` or `count` is out of range.
     """
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise ValueError(f"`count` must be an integer of at least 1. Received: count={count!r}.")
-    _check_time("t_forward", t_forward)
-    for place, group in enumerate(sets):
-        _check_time(f"sets[{place}].time", group.time)
-        tensors = np.asarray(group.tensors)
+    arguments.count("count", count, most=_MOST_IN_MEMORY)
+    arguments.number("t_forward", t_forward, low=0.0, high=MAX_TIME, hint=REMEASURE)
+    for place, group in enumerate(arguments.items("sets", sets, what="dependency sets")):
+        arguments.instance("sets", group, DependencySet, "dependency sets")
+        arguments.number(f"sets[{place}].time", group.time, low=0.0, high=MAX_TIME, hint=REMEASURE)
+        tensors = arguments.array("sets", group.tensors)
         fits = tensors.ndim == 1 and len(tensors) > 0 and tensors.dtype.kind in "iu"
         if not fits or not (
             0 <= tensors[0] <= tensors[-1] < count and (np.diff(tensors) > 0).all()
@@ -72,15 +73,6 @@ def check_times(t_forward: float, sets: Sequence[DependencySet], count: int) -> 
                 f"`sets[{place}].tensors` must be ascending indices below {count}. Received: "
                 f"{brief(group.tensors)}. " + REMEASURE
             )
-
-
-def _check_time(name: str, time: Any) -> None:
-    number = isinstance(time, (int, float, np.integer, np.floating)) and not isinstance(time, bool)
-    if not number or not 0 <= time <= MAX_TIME:
-        raise ValueError(
-            f"`{name}` must be microseconds from 0 to {MAX_TIME:g}. Received: {brief(time)}. "
-            + REMEASURE
-        )
 
 
 def claimed(path: str | Path) -> Claim:
@@ -174,7 +166,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
         ),
         "batch_size": field.integer("batch_size", 0, 10**9),
         "optimizer": field.text(data, "optimizer"),
-        "device": field.mapping("device"),
+        "device": field.description("device"),
         "settings": field.settings(data.get("settings"), "settings"),
         "trials": tuple(
             SettingsTrial(
@@ -260,10 +252,14 @@ class _Fields:
             self.refuse(name, "something else than a list of objects")
         return items
 
-    def mapping(self, name: str) -> dict[str, Any]:
+    def description(self, name: str) -> dict[str, Any]:
+        """An object of single values."""
         value = self.data.get(name)
         if not isinstance(value, dict):
             self.refuse(name, f"{brief(value)}, not an object")
+        for key, item in value.items():
+            if isinstance(item, (dict, list)) or (key == "name" and not isinstance(item, str)):
+                self.refuse(name, f"{brief(item)} as '{brief(key)}', not a single value")
         return dict(value)
 
     def shape(self, value: Any, name: str) -> tuple[int | None, ...]:

@@ -10,7 +10,7 @@ from faults import fuzz
 def test_damaged_files_are_refused_or_read_whole(tmp_path):
     found, failures = fuzz.tried(inputs=400, seed=1, folder=tmp_path)
     assert failures == []
-    assert {name for name, counts in found["outcomes"].items() if counts["over a second"]} == set()
+    assert found["over_a_second"] == 0
     for name, counts in found["outcomes"].items():  # both happen, or nothing was tried
         assert counts["ValueError"] > 0, name
     assert found["outcomes"]["history.jsonl"]["read"] > 0

@@ -131,7 +131,7 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
 def is_among(model: ElasticMixin, variables: Iterable[Any]) -> np.ndarray:
     """True for the tensors of the model that are among `variables`; bool, shape (N,)."""
     arguments.elastic(model)
-    if isinstance(variables, (str, bytes)) or not isinstance(variables, Iterable):
+    if isinstance(variables, (str, bytes, np.ndarray)) or not isinstance(variables, Iterable):
         raise TypeError(f"`variables` must be variables. Received: {brief(variables)}.")
     chosen = {id(variable) for variable in variables if variable is not None}
     return np.array([id(tensor) in chosen for tensor in model.tensors])

@@ -25,7 +25,7 @@ def accuracy_over_seconds(
         title: above the picture.
     """
     found = inputs.pairs("curves", curves, finite=False)
-    percent = {name: (x, 100 * y) for name, (x, y) in found.items()}
+    percent: dict[str, tuple[Any, Any]] = {name: (x, 100 * y) for name, (x, y) in found.items()}
     return lines(percent, x="training time (s)", y="test accuracy (%)", title=title)
 
 
@@ -157,10 +157,15 @@ def agreement(
     inputs.captions(x=x, y=y, title=title)
     if within is not None:
         within = arguments.number("within", within, low=0.0, high=1e100)
-    points = inputs.pairs("points", points)
+    arguments.flag("is_log", is_log)
+    drawn = inputs.pairs("points", points)
+    if is_log and any((along <= 0).any() for pair in drawn.values() for along in pair):
+        raise ValueError(
+            f"`points` must be above 0 on logarithmic axes. Received: {brief(points)}."
+        )
     figure = picture(5.4, 4.8)
     axes = figure.add_subplot()
-    every = np.concatenate([np.ravel(part) for pair in points.values() for part in pair])
+    every = np.concatenate([np.ravel(part) for pair in drawn.values() for part in pair])
     if is_log:
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -173,9 +178,9 @@ def agreement(
             ends, ends - within, ends + within, color=PALE, label=f"within {within:g}"
         )
     axes.plot(ends, ends, color=DARK, linewidth=1.0)
-    for name, look in styles(points).items():
+    for name, look in styles(drawn).items():
         axes.scatter(
-            *points[name],
+            *drawn[name],
             s=26,
             label=name,
             color=look.colour,

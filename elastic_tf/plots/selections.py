@@ -44,7 +44,7 @@ def selection_map(
     """
     inputs.captions(title=title, x=x)
     given = arguments.items("masks", masks, least=1, what="a list of masks")
-    size = len(given[0]) if np.ndim(given[0]) == 1 else 0
+    size = arguments.array("masks", given[0]).size
     chosen = np.array([arguments.mask("masks", mask, size) for mask in given]).T  # (N, epochs)
     names = inputs.names("names", names, size)
     ticks = arguments.items("ticks", ticks, what="a list of what to write")
@@ -80,7 +80,8 @@ def importance_map(
     """
     inputs.captions(title=title)
     given = arguments.items("worths", worths, least=1, what="a list of importances")
-    worth = np.array([inputs.values("worths", one, np.size(given[0])) for one in given])
+    size = arguments.array("worths", given[0]).size
+    worth = np.array([inputs.values("worths", one, size) for one in given])
     if not worth.size:
         raise ValueError(f"`worths` must hold tensors. Received: worths={brief(worths)}.")
     names = inputs.names("names", names, worth.shape[1])
