@@ -32,6 +32,7 @@ docs: $(installed)
 
 faults: $(installed)
 	$(python) tests/faults/kills.py
+	$(python) tests/faults/fuzz.py
 
 lint: $(installed)
 	$(python) -m ruff check --config .ci/ruff.toml .

@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import freezing
+from elastic_tf import arguments, freezing
 from elastic_tf.graph import Node, needed_by, reached_from
 from elastic_tf.mixin import ElasticMixin
+from elastic_tf.refusals import batch_explained
 from elastic_tf.state import READS, host_generators_kept
+from elastic_tf.stopwatch import as_batch
+from elastic_tf.strict_json import brief
 from elastic_tf.train_functions import never_differentiated
 
 # Their result is their first input, under another shape or name.
@@ -92,18 +95,17 @@ def activations(
     What a layer does inside a `tf.function` of its own is one op here: it counts with all that it
     hands to its gradient.
     """
-    count = len(model.tensors)
-    mask = model.mask if mask is None else np.asarray(mask)
-    if mask.shape != (count,) or mask.dtype != bool:
+    count = len(arguments.elastic(model, compiled=True).tensors)
+    mask = model.mask if mask is None else arguments.mask("mask", mask, count)
+    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         raise ValueError(
-            f"`mask` must be bool of shape ({count},). Received: {mask.dtype} {mask.shape}. Start "
-            "from model.mask."
+            f"`data` must be (x, y) or (x, y, sample_weight). Received: data={brief(data)}."
         )
+    data = as_batch(*data)
     if not mask.any():
         return ()
-    data = tf.nest.map_structure(tf.convert_to_tensor, data)
     trained = [tensor for tensor, on in zip(model.tensors, mask) if on]
-    with host_generators_kept(model), never_differentiated():
+    with host_generators_kept(model), never_differentiated(), batch_explained(data):
         graph = _traced(model, data, trained)
     given = len(tf.nest.flatten(data))
     return _handed_over(graph, graph.inputs[:given], graph.inputs[given])

@@ -12,6 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import arguments
+from elastic_tf.strict_json import brief
+
 #: What can be applied, in the order in which it is, as in KerasCV's guide.
 NAMES = ("randaugment", "cutmix", "mixup")
 _MIXING = ("cutmix", "mixup")
@@ -26,9 +29,9 @@ def check(names: Sequence[str], batch_size: int) -> None:
     Raises:
         ValueError: an unknown name, or mixing in batches of one image.
     """
-    unknown = [name for name in names if name not in NAMES]
-    if unknown:
-        raise ValueError(f"`augment` must be of {', '.join(NAMES)}. Received: {unknown[0]!r}.")
+    for name in arguments.items("augment", names, what="a list of names"):
+        if not isinstance(name, str) or name not in NAMES:
+            raise ValueError(f"`augment` must be of {', '.join(NAMES)}. Received: {brief(name)}.")
     if mixes(names) and batch_size < 2:
         raise ValueError(
             "Images are mixed with others of their batch: there must be at least two. Received: "

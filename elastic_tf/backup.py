@@ -17,9 +17,13 @@ import warnings
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+
+from elastic_tf import array_archive
+from elastic_tf.claims import Claim, claim
+from elastic_tf.strict_json import brief
 
 VERSION = 1
 
@@ -51,7 +55,7 @@ class Slots:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lock: TextIO | None = None
+        self._claim: Claim | None = None
         self._number = 0  # of the newest good one
         self._next = _NAMES[0]
 
@@ -61,29 +65,26 @@ class Slots:
         Raises:
             ValueError: it cannot be made or written, or another training has it.
         """
-        part = self.path / f"{self._next}.part"
+        rule = "`backup_dir` must be that of one training."
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            # Claimed before anything else is touched: another training may be writing a part.
+            self._claim = claim(self.path / "lock", rule=rule, what=self.path)
+            part = self.path / f"{self._next}.part"
             part.write_bytes(b"")
             part.unlink()
-            self._lock = open(self.path / "lock", "w", encoding="utf-8")
         except OSError as error:
+            self.close()
             raise ValueError(
                 f"`backup_dir` must be a directory that can be written. Received: '{self.path}': "
                 f"{error}. Choose another one, or change its permissions."
             ) from error
-        if not _is_ours(self._lock):
-            self.close()
-            raise ValueError(
-                "`backup_dir` must be that of one training. Received: "
-                f"'{self.path}', which another training uses now. Choose another one, or wait."
-            )
 
     def close(self) -> None:
         """Give the directory back."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
     def read(self) -> State | None:
         """The newest backup that is whole; None where there is no file.
@@ -150,23 +151,21 @@ class Slots:
         self._number, self._next = number, _NAMES[1 - _NAMES.index(name)]
 
     def clear(self) -> None:
-        """Remove both backups."""
+        """Remove both backups.
+
+        Raises:
+            ValueError: another training has the directory.
+        """
+        if self._claim is None:
+            self.open()
+            try:
+                self.clear()
+            finally:
+                self.close()
+            return
         for name in _NAMES:
             (self.path / name).unlink(missing_ok=True)
         self._number, self._next = 0, _NAMES[0]
-
-
-def _is_ours(file: TextIO) -> bool:
-    """Lock a file until it is closed; False if somebody else has."""
-    try:
-        import fcntl  # Unix only
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):  # nor can every network file system
-        pass
-    return True
 
 
 def _head(number: int, digest: str) -> bytes:
@@ -178,7 +177,7 @@ _HEAD_BYTES = len(_head(0, "0" * 64))
 
 def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
     write: Any = np.lib.format.write_array  # which has no types
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+    with archive.open(f"{name}{array_archive.SUFFIX}", "w", force_zip64=True) as member:
         write(member, np.asanyarray(array), allow_pickle=False)
 
 
@@ -208,11 +207,20 @@ def _verified(path: Path) -> int:
 
 
 def _loaded(path: Path) -> State:
-    with open(path, "rb") as file:
-        file.seek(_HEAD_BYTES)
-        with np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    return State(json.loads(arrays.pop(_JSON).tobytes()), arrays)
+    """What a backup with the right checksum holds; anybody can make a checksum."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(_HEAD_BYTES)
+            arrays = array_archive.read(file)
+        data = json.loads(arrays.pop(_JSON).tobytes())
+        if not isinstance(data, dict):
+            raise ValueError(f"holds {brief(data)} instead of an object")
+    except (ValueError, KeyError, RecursionError) as error:
+        raise ValueError(
+            f"A training goes on from a backup that it wrote. Received: '{path}', which is none: "
+            f"{type(error).__name__}: {error}. Remove '{path.parent}' to start anew."
+        ) from error
+    return State(data, arrays)
 
 
 def _sync_directory(path: Path) -> None:

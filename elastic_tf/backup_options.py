@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from elastic_tf import arguments
+from elastic_tf.strict_json import brief
+
 _INTEGERS = (int, np.integer)
 _NUMBERS = (*_INTEGERS, float, np.floating)
 #: What can be done about a loss or a weight that is not finite.
@@ -36,10 +39,7 @@ class BackupOptions:
     def __post_init__(self) -> None:
         self._check("backup_every", self.every, _INTEGERS, "an integer of at least 1")
         self._check("backup_seconds", self.seconds, _NUMBERS, "a number of seconds above 0")
-        if self.nan not in POLICIES:
-            raise ValueError(
-                f"`nan` must be one of {', '.join(POLICIES)}. Received: nan={self.nan!r}."
-            )
+        arguments.choice("nan", self.nan, POLICIES)
 
     def _check(self, name: str, value: Any, kinds: Any, rule: str) -> None:
         if value is None:
@@ -50,4 +50,4 @@ class BackupOptions:
                 f"{name}={value!r} and backup_dir=None."
             )
         if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-            raise ValueError(f"`{name}` must be {rule}. Received: {value!r}.")
+            raise ValueError(f"`{name}` must be {rule}. Received: {brief(value)}.")

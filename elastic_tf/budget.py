@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Union
 
+from elastic_tf import arguments
 from elastic_tf.selection import check_rho
+from elastic_tf.strict_json import brief
 
 if TYPE_CHECKING:
     from elastic_tf.timing import TimingProfile
@@ -30,6 +32,7 @@ _OWN_ERROR = 0.02  # of the prediction of one mask, standard deviation
 _NEIGHBOURS = 3  # steps that a full step is held against: those right before it
 # Steps between two full steps; after the first six steps Keras 2.15 looks for slow callbacks.
 _APART = 5
+_SHORTEST = 1e-9  # seconds of a step
 _RECENT = 12  # steps that tell the present speed
 _MOVED = 0.15  # relative change of it by which full steps timed before are out of date
 
@@ -47,6 +50,7 @@ def rho_at(rho: Rho, epoch: int) -> float:
     Raises:
         ValueError: the number, or what the schedule returned, is not in (0, 1].
     """
+    arguments.count("epoch", epoch, least=0)
     if not callable(rho):
         check_rho(rho)
         return float(rho)
@@ -58,7 +62,7 @@ def rho_at(rho: Rho, epoch: int) -> float:
 def step_budget(rho: float, profile: TimingProfile) -> float:
     """Microseconds that a training step may take: rho * t_full."""
     check_rho(rho)
-    return float(rho) * profile.t_full
+    return float(rho) * _checked(profile).t_full
 
 
 def backward_budget(rho: float, profile: TimingProfile) -> float:
@@ -72,7 +76,7 @@ def doubt(profile: TimingProfile) -> float:
     A profile that was corrected by the clock knows how uncertain it is; one that does not, such as
     a table from elsewhere, may be far off.
     """
-    if not profile.uncertainty:
+    if not _checked(profile, "uncertainty").uncertainty:
         return _UNKNOWN
     return min(math.hypot(profile.uncertainty / 2.0, _OWN_ERROR), _UNKNOWN)
 
@@ -99,6 +103,11 @@ def rho_for_deadline(
     Raises:
         ValueError: not even `smallest` ends on time; the message says what is needed.
     """
+    arguments.number("seconds", seconds)
+    arguments.count("steps", steps)
+    arguments.number("full_step_seconds", full_step_seconds, low=_SHORTEST)
+    arguments.number("other_seconds", other_seconds, low=0.0)
+    arguments.number("smallest", smallest, low=0.0, high=1.0)
     rho = (seconds - other_seconds) / (steps * full_step_seconds)
     if not (rho > 0.0 and rho >= smallest):
         needed = other_seconds + steps * full_step_seconds * smallest
@@ -108,6 +117,15 @@ def rho_for_deadline(
             f"{other_seconds:.1f} of them outside the steps."
         )
     return min(rho, 1.0)
+
+
+def _checked(profile: TimingProfile, needed: str = "t_full") -> TimingProfile:
+    if not hasattr(profile, needed):
+        raise TypeError(
+            f"`profile` must be a TimingProfile. Received: {brief(profile)}. Measure one with "
+            "elastic_tf.profile_model."
+        )
+    return profile
 
 
 class RatioControl:
@@ -142,8 +160,7 @@ class RatioControl:
         every: int = 200,
     ) -> None:
         for name, value in (("band", band), ("doubt", doubt)):
-            if isinstance(value, bool) or not 0.0 < value <= 1.0:
-                raise ValueError(f"`{name}` must be in (0, 1]. Received: {name}={value!r}.")
+            arguments.number(name, value, low=0.0, high=1.0, above=True)
         self.band = band
         self.doubt = doubt
         self.enough = enough

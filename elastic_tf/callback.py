@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import arguments, records, replicas, resume
 from elastic_tf import importance as importances
-from elastic_tf import records, replicas, resume
 from elastic_tf.backup import Slots
 from elastic_tf.backup_options import BackupOptions
 from elastic_tf.budget import RatioControl, Rho, doubt, rho_at
@@ -24,6 +24,7 @@ from elastic_tf.records import ProfileRecord, SelectionRecord
 from elastic_tf.recovery import Recovery
 from elastic_tf.reprofiling import Reprofiling
 from elastic_tf.selection import smallest_feasible_rho
+from elastic_tf.strict_json import brief
 from elastic_tf.timing import TimingProfile
 from elastic_tf.worth import Worth
 
@@ -125,9 +126,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         super().__init__()
         _check_counts(interval=interval, probe_size=probe_size, reprofile_every=reprofile_every)
         _check_shares(smoothing=smoothing, control=control)
+        seed = arguments.count("seed", seed, least=0, most=2**64 - 1)
         if not isinstance(profile, TimingProfile):
             raise TypeError(
-                f"`profile` must be a TimingProfile. Received: {profile!r}. Measure one with "
+                f"`profile` must be a TimingProfile. Received: {brief(profile)}. Measure one with "
                 "elastic_tf.profile_model or read one with elastic_tf.TimingProfile.load."
             )
         if rho is not None and deadline is not None:
@@ -377,13 +379,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
 def _check_counts(**options: Any) -> None:
     for name, value in options.items():
-        if value is None and name == "reprofile_every":
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")
+        if value is not None or name != "reprofile_every":
+            arguments.count(name, value)
 
 
 def _check_shares(**options: float) -> None:
     for name, value in options.items():
-        if not 0.0 <= value < 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={value!r}.")
+        arguments.number(name, value, low=0.0, high=1.0, below=True)

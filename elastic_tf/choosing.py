@@ -14,9 +14,9 @@ from elastic_tf import records, replicas, resume
 from elastic_tf.budget import Rho, rho_at
 from elastic_tf.control import Control
 from elastic_tf.deadline import Deadline
+from elastic_tf.json_form import to_json
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.records import SelectionRecord
-from elastic_tf.runs import to_json
 from elastic_tf.selection import select_tensors, smallest_feasible_rho
 from elastic_tf.timing import TimingProfile
 from elastic_tf.worth import Worth

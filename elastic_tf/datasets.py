@@ -6,23 +6,26 @@ Pixels are 0 to 255 everywhere; the models of `zoo` bring their own preprocessin
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import images
+from elastic_tf import arguments, augmentation, images
+from elastic_tf.array_archive import DAMAGE
 from elastic_tf.handwriting import Labelled, Shift, digits
-from elastic_tf.pipelines import ImageData, Load, Source, batched, check_positive
+from elastic_tf.pipelines import ImageData, Load, Source, batched
 from elastic_tf.splitting import split_off
+from elastic_tf.strict_json import brief
 
 __all__ = ["ImageData", "Labelled", "Shift", "arrays", "digits", "from_arrays", "image_folder"]
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 # Decoded images stay in memory up to this share of it.
 _CACHED_SHARE = 0.25
+_MOST_SIZE = 8192  # pixels
+_MOST_LABEL = 10**6
 
 
 def image_folder(
@@ -57,9 +60,19 @@ def image_folder(
         ValueError: a setting out of range, classes that are missing, empty, or differ between
             train and test, a file that is no image, or fewer training images than a batch.
     """
-    check_positive("image_size", image_size)
+    path = arguments.path("path", path)
+    # What is wrong with an argument is said before thousands of images are decoded.
+    arguments.count("image_size", image_size, most=_MOST_SIZE)
+    arguments.count("batch_size", batch_size)
+    arguments.count("seed", seed, least=0, most=2**62)
+    arguments.flag("flip", flip)
+    augmentation.check(augment, batch_size)
+    if cache is not None:
+        arguments.flag("cache", cache)
     if on_bad_image not in ("raise", "skip"):
-        raise ValueError(f"`on_bad_image` must be 'raise' or 'skip'. Received: {on_bad_image!r}.")
+        raise ValueError(
+            f"`on_bad_image` must be 'raise' or 'skip'. Received: {brief(on_bad_image)}."
+        )
     train, test, class_names = images.list_parts(path)
     if cache is None:
         size = (len(train.paths) + len(test.paths)) * image_size * image_size * 3
@@ -113,9 +126,21 @@ def from_arrays(
     Raises:
         ValueError: a setting out of range, or fewer training images than a batch.
     """
+    train, test = _checked_pair("train", train), _checked_pair("test", test)
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise ValueError(
+            f"`train` and `test` must have images of one shape. Received: {train[0].shape[1:]} and "
+            f"{test[0].shape[1:]}."
+        )
     if class_names is None:
         highest = int(max(train[1].max(), test[1].max()))
         class_names = [str(label) for label in range(highest + 1)]
+    names = arguments.items("class_names", class_names, what="a list of names")
+    if len(names) <= max(train[1].max(), test[1].max()):
+        raise ValueError(
+            "`class_names` must be a list with a name for each label. Received: "
+            f"{brief(class_names)} for labels up to {max(train[1].max(), test[1].max())}."
+        )
     rows, held_out = split_off(train[1], validation_share, seed)
     train_load = _from_arrays(*train)
     return batched(
@@ -142,6 +167,7 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
         FileNotFoundError: there is no such file.
         ValueError: no such arrays in it, or they do not fit together.
     """
+    path = arguments.path("path", path)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"`path` must be an .npz file. Received: '{path}', not a file.")
     try:
@@ -152,8 +178,9 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
                 raise ValueError("it holds one array without a name")
             found = {name: file[name] for name in _ARRAYS if name in file}
             names = list(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"`path` must be an .npz file. Received: '{path}': {error}.") from error
+    except (OSError, *DAMAGE) as error:
+        why = str(error) or type(error).__name__
+        raise ValueError(f"`path` must be an .npz file. Received: '{path}': {why}.") from error
     missing = [name for name in _ARRAYS if name not in found]
     if missing:
         raise ValueError(
@@ -170,6 +197,35 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
     return train, test
 
 
+def _checked_pair(name: str, pair: Any) -> Labelled:
+    """Images and labels that fit together."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise TypeError(f"`{name}` must be (images, labels). Received: {brief(pair)}.")
+    x, y = (arguments.array(name, part) for part in pair)
+    if x.ndim != 4 or not x.size or x.dtype.kind not in "uif":
+        raise ValueError(
+            f"`{name}` must hold images (count, height, width, channels). Received: {x.dtype} of "
+            f"shape {x.shape}: {brief(pair[0])}."
+        )
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise ValueError(f"`{name}` must hold finite images. Received: NaN or infinity (nan, inf).")
+    if (
+        y.dtype.kind not in "ui"
+        or y.shape != (len(x),)
+        or int(y.min()) < 0
+        or y.max() > _MOST_LABEL
+    ):
+        raise ValueError(
+            f"`{name}` must hold {len(x)} labels from 0 to {_MOST_LABEL}. Received: {y.dtype} of "
+            f"shape {y.shape}: {brief(pair[1])}."
+        )
+    return x, y
+
+
+def _are_labels(y: np.ndarray) -> bool:
+    return y.dtype.kind in "ui" and 0 <= y.min() and y.max() <= _MOST_LABEL
+
+
 def _from_arrays(x: np.ndarray, y: np.ndarray) -> Load:
     """Images that are in memory; all pipelines over them share one copy."""
     with tf.device("cpu"):
@@ -180,7 +236,9 @@ def _from_arrays(x: np.ndarray, y: np.ndarray) -> Load:
 def _from_files(part: images.Part, image_size: int) -> Load:
     """Images that are decoded whenever they are needed."""
     with tf.device("cpu"):
-        paths, labels = tf.constant(part.paths), tf.constant(part.labels)
+        # As bytes: names of files need not be text.
+        paths = tf.constant([os.fsencode(path) for path in part.paths])
+        labels = tf.constant(part.labels)
     return lambda row: (images.decode(tf.io.read_file(paths[row]), image_size), labels[row])
 
 
@@ -201,9 +259,9 @@ def _check_labelled(path: Any, part: str, x: np.ndarray, y: np.ndarray) -> Label
         )
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         raise ValueError(f"`x_{part}` must be finite. Received: NaN or infinity in '{path}'.")
-    if y.dtype.kind not in "ui" or y.size != len(x) or int(y.min()) < 0:
+    if y.size != len(x) or not _are_labels(y):
         raise ValueError(
-            f"`y_{part}` must be {len(x)} integers from 0. Received: {y.dtype} {y.shape} in "
-            f"'{path}'."
+            f"`y_{part}` must be {len(x)} integers from 0 to {_MOST_LABEL}. Received: {y.dtype} "
+            f"{y.shape} in '{path}'."
         )
     return x, y.reshape(-1).astype(np.int64)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from elastic_tf.budget import rho_for_deadline
 from elastic_tf.pace import Pace
+from elastic_tf.strict_json import brief
 
 # Parts of the deadline: where the end is aimed at, and from where to where it may be expected.
 _AIM, _EARLIEST, _LATEST = 0.985, 0.972, 0.995
@@ -17,6 +17,7 @@ _LIGHTER = 1.1  # times the time of a light step: less is not worth tracing one
 _PAYS = 3.0  # times its cost: what a selection between two others must bring
 _MUCH = 0.4  # part of the steps: if so many had to be light, another selection is better
 _MARGIN, _ENDING_MARGIN = 2.0, 1.15  # a step may take twice its mean, validation a bit more
+_LONGEST = 1e9  # seconds: thirty years
 
 
 class Deadline:
@@ -34,10 +35,10 @@ class Deadline:
 
     def __init__(self, seconds: Any) -> None:
         number = isinstance(seconds, (int, float, np.integer, np.floating))
-        if not number or isinstance(seconds, bool) or not math.isfinite(seconds) or seconds <= 0:
+        if not number or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
             raise ValueError(
                 "`deadline` must be a finite number of seconds above 0, counted from the beginning "
-                f"of `fit`. Received: deadline={seconds!r}. Use 600 for ten minutes."
+                f"of `fit`. Received: deadline={brief(seconds)}. Use 600 for ten minutes."
             )
         self.seconds = float(seconds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Sequence
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers, replicas
+from elastic_tf import arguments, optimizers, replicas
+from elastic_tf.refusals import batch_explained
 from elastic_tf.state import host_generators_kept, kept
+from elastic_tf.strict_json import brief
 from elastic_tf.train_functions import never_differentiated
 
 if TYPE_CHECKING:
@@ -32,13 +35,19 @@ class Samples:
         sample_weight: weights of the samples.
     """
 
-    def __init__(self, x: Any, y: Any, sample_weight: Any = None) -> None:
-        self.data = tf.nest.map_structure(_as_tensor, (x, y, sample_weight))
+    def __init__(self, x: Any, y: Any, sample_weight: Any = None, *, name: str = "") -> None:
+        names = ("x", "y", "sample_weight") if not name else (name,) * 3
+        given = dict(zip(names, (x, y, sample_weight)))
+        self.data = tuple(
+            tf.nest.map_structure(functools.partial(_as_tensor, of), part)
+            for of, part in zip(names, (x, y, sample_weight))
+        )
         counts = {len(part) for part in tf.nest.flatten(self.data) if part is not None}
         if len(counts) != 1 or 0 in counts:
             raise ValueError(
                 "The probe must hold at least one sample, and equally many in `x`, `y` and "
-                f"`sample_weight`. Received: {sorted(counts)} samples."
+                f"`sample_weight`. Received: {sorted(counts)} samples in "
+                f"{', '.join(f'{of}={brief(part)}' for of, part in given.items())}."
             )
         self.count = counts.pop()
 
@@ -48,20 +57,14 @@ class Samples:
 
     def batches(self, size: int | None) -> Batches:
         """(share of the samples, (x, y, sample_weight)) of each batch; one batch if None."""
-        if size is not None and size < 1:
-            raise ValueError(
-                f"`micro_batch_size` must be at least 1 or None. Received: micro_batch_size={size}."
-            )
-        size = self.count if size is None else size
+        hint = "None takes all samples at once."
+        size = self.count if size is None else arguments.count("micro_batch_size", size, hint=hint)
         cuts = [slice(k, min(k + size, self.count)) for k in range(0, self.count, size)]
         return [((cut.stop - cut.start) / self.count, self._cut(cut)) for cut in cuts]
 
     def updates(self, count: int, size: int | None) -> list[Batches]:
         """The batches of `count` updates that are made one after the other, as even as can be."""
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-            raise ValueError(
-                f"`steps` must be an integer of at least 1. Received: steps={count!r}."
-            )
+        count = arguments.count("steps", count)
         if size is None:
             size = -(-self.count // count)
         batches = self.batches(size)
@@ -122,12 +125,16 @@ class Evaluator:
             ValueError: the loss is not finite.
         """
         function = self._passes[part]
+        graphs = set()
         with host_generators_kept(self.model):  # the next part is to draw the same seeds
-            graphs = {function.get_concrete_function(data).graph for _, data in batches}
+            for _, data in batches:
+                with batch_explained(data):
+                    graphs.add(function.get_concrete_function(data).graph)
         total: list[tf.Tensor] = []
         with kept(self.model, graphs):
             for share, data in batches:
-                loss, gradients = function(data)
+                with batch_explained(data):
+                    loss, gradients = function(data)
                 self._check_loss(float(loss))
                 if share < 1.0:
                     gradients = [share * gradient for gradient in gradients]
@@ -244,13 +251,11 @@ def _traced(function: Any) -> Any:
     return traced
 
 
-def _as_tensor(part: Any) -> tf.Tensor | None:
+def _as_tensor(name: str, part: Any) -> tf.Tensor | None:
     """A tensor; floating point in the type that `fit` would feed."""
     if part is None or tf.is_tensor(part):
         return part
-    array = np.asarray(part)
-    if array.ndim == 0:
-        raise ValueError(f"The probe must be arrays with samples first. Received: {part!r}.")
+    array = arguments.samples(name, part)
     floating = np.issubdtype(array.dtype, np.floating)
     return tf.convert_to_tensor(array, tf.keras.backend.floatx() if floating else None)
 

@@ -8,6 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from elastic_tf import arguments
+from elastic_tf.strict_json import brief
+
 
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old file or the new one, never a part.
@@ -15,12 +18,13 @@ def write_text(path: str | Path, text: str) -> None:
     Raises:
         OSError: the directory cannot be written; what was there is untouched.
     """
-    path = Path(path)
+    path = Path(arguments.path("path", path))
+    data = _encoded(text)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -30,17 +34,48 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, data: Any) -> None:
-    """Write `data` as JSON, whole or not at all."""
-    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+    """Write `data` as JSON, whole or not at all.
+
+    Raises:
+        ValueError: it is not finite, or nested in itself.
+        TypeError: it has no JSON form.
+        OSError: the directory cannot be written; what was there is untouched.
+    """
+    path = arguments.path("path", path)
+    try:
+        text = json.dumps(data, indent=1, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"`data` must have a JSON form: {error}. Received: {brief(data)}.") from error
+    write_text(path, text + "\n")
 
 
 def append_line(path: str | Path, text: str) -> None:
-    """Append one line; a line break inside `text` is refused."""
-    if "\n" in text:
+    """Append one line.
+
+    Raises:
+        ValueError: there is a line break inside `text`.
+        OSError: the file cannot be written.
+    """
+    path = Path(arguments.path("path", path))
+    if "\n" in arguments.text("text", text):
         raise ValueError(f"`text` must be one line. Received: {text!r}.")
-    path = Path(path)
+    data = _encoded(text + "\n")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(text + "\n")
+    with open(path, "ab") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def as_utf8(text: str) -> str:
+    r"""The text in characters that UTF-8 has: a file name may have others, as \udcff."""
+    return arguments.text("text", text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8, before a file is touched."""
+    try:
+        return arguments.text("text", text).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"`text` must have a form in UTF-8. Received: {brief(text)}.") from error

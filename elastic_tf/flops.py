@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import op_flops, optimizers
+from elastic_tf import arguments, op_flops, optimizers
 from elastic_tf.folding import dependency_sets
 from elastic_tf.graph import Node, needed_by
 from elastic_tf.model import ElasticModel
+from elastic_tf.refusals import batch_explained
 from elastic_tf.state import host_generators_kept
 from elastic_tf.stopwatch import as_batch
 from elastic_tf.trace import StepFunction, StepTrace
@@ -78,17 +79,12 @@ def step_flops(
     Raises:
         ValueError: `mask` is not one bool for each tensor.
     """
-    count = len(model.tensors)
-    mask = np.ones(count, bool) if mask is None else np.asarray(mask)
-    if mask.shape != (count,) or mask.dtype != bool:
-        raise ValueError(
-            f"`mask` must be bool of shape ({count},). Received: {mask.dtype} {mask.shape}. Start "
-            "from model.mask."
-        )
+    count = len(arguments.elastic(model, compiled=True).tensors)
+    mask = np.ones(count, bool) if mask is None else arguments.mask("mask", mask, count)
     optimizers.build(model.optimizer, model.trainable_variables)
     run = StepFunction(model, mask, jit_compile=False)
     data = as_batch(x, y, sample_weight)
-    with host_generators_kept(model):
+    with host_generators_kept(model), batch_explained(data):
         ops, trace = _flat(run, data)
 
     gradients = {root: 1 for roots in trace.gradients for root in roots}
@@ -153,7 +149,7 @@ def _flat(run: StepFunction, data: Any) -> tuple[dict[str, tf.Operation], StepTr
 def _inline(
     graph: Any,
     prefix: str,
-    arguments: Sequence[tuple[str, int]],
+    fed: Sequence[tuple[str, int]],
     nodes: dict[str, Node],
     ops: dict[str, tf.Operation],
 ) -> list[tuple[str, int]]:
@@ -162,14 +158,14 @@ def _inline(
     Args:
         graph: its ops stand in the order in which they were traced: a call before its users.
         prefix: of their names.
-        arguments: node and port that each input of the graph comes from; empty for the outermost.
+        fed: node and port that each input of the graph comes from; empty for the outermost.
         nodes: added to.
         ops: added to.
 
     Returns:
         Node and port that each output of the graph comes from.
     """
-    sources = {tensor.name: source for tensor, source in zip(graph.inputs, arguments)}
+    sources = {tensor.name: source for tensor, source in zip(graph.inputs, fed)}
 
     def source(tensor: tf.Tensor) -> tuple[str, int]:
         return sources.get(tensor.name, (prefix + tensor.op.name, tensor.value_index))

@@ -8,6 +8,12 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import arguments
+
+_MOST_SIZE = 1024  # pixels; the images are enlarged all at once
+_LEAST_SHARE = 0.01  # of 1797 images in ten classes
+_MOST_SHIFT = 1e6
+
 Labelled = tuple[np.ndarray, np.ndarray]
 
 
@@ -58,12 +64,15 @@ def digits(
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    if isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 8:
+    image_size = arguments.count("image_size", image_size, least=8, most=_MOST_SIZE)
+    test_share = arguments.number("test_share", test_share, low=0, high=1, above=True, below=True)
+    if not _LEAST_SHARE <= test_share <= 1 - _LEAST_SHARE:
         raise ValueError(
-            f"`image_size` must be an integer of at least 8. Received: {image_size!r}."
+            f"`test_share` must leave an image of each class on both sides. Received: {test_share}."
         )
-    if not 0 < test_share < 1:
-        raise ValueError(f"`test_share` must be in (0, 1). Received: {test_share!r}.")
+    seed = arguments.count("seed", seed, least=0, most=2**32 - 1)
+    if shift is not None:
+        arguments.instance("shift", shift, Shift, "a Shift or None")
     x, y = load_digits(return_X_y=True)
     # Originals are 0 to 16.
     x = tf.image.resize(x.reshape(-1, 8, 8, 1) * (255 / 16), (image_size, image_size)).numpy()
@@ -77,8 +86,11 @@ def digits(
 
 def _shifted(x: np.ndarray, shift: Shift, generator: np.random.Generator) -> np.ndarray:
     """The images (count, size, size, 1) in another domain, not yet clipped to 0..255."""
-    if not shift.scale > 0:
-        raise ValueError(f"`scale` must be above 0. Received: {shift.scale!r}.")
+    arguments.number("scale", shift.scale, low=0, above=True, high=_MOST_SHIFT)
+    arguments.number("rotation", shift.rotation, low=-_MOST_SHIFT, high=_MOST_SHIFT)
+    arguments.number("contrast", shift.contrast, low=-_MOST_SHIFT, high=_MOST_SHIFT)
+    arguments.number("noise", shift.noise, low=0, high=_MOST_SHIFT)
+    arguments.flag("inverted", shift.inverted)
     if shift.rotation or shift.scale != 1:
         # Where each output pixel comes from: turned about the middle the other way.
         middle = (x.shape[1] - 1) / 2

@@ -12,7 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import image_sizes
+from elastic_tf.files import as_utf8
 from elastic_tf.runtime import usable_cores
+
+_SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
 
 
 class Part(NamedTuple):
@@ -25,11 +29,13 @@ class Part(NamedTuple):
 def list_parts(path: str | os.PathLike[str]) -> tuple[Part, Part, tuple[str, ...]]:
     """The files of PATH/train/CLASS and PATH/test/CLASS and the names of the classes.
 
-    Hidden files and what lies beside the class folders are not looked at.
+    Hidden files, those that Windows puts into folders, and what lies beside the class folders are
+    not looked at. Names of files may be of any bytes.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: `train` or `test` is missing or has no classes, or their classes differ.
+        ValueError: `train` or `test` is missing or has no classes, their classes differ, or the
+            name of one is no text.
     """
     root = Path(path)
     if not root.is_dir():
@@ -45,6 +51,13 @@ def list_parts(path: str | os.PathLike[str]) -> tuple[Part, Part, tuple[str, ...
                 f"each class. Received: no class folder in '{root / part}'; '{root}' holds "
                 f"{_some(_folders(root)) or 'no folder'}."
             )
+    for part, found in names.items():
+        for name in found:
+            if as_utf8(name) != name:
+                raise ValueError(
+                    "The name of a class must be UTF-8. Received: a folder named "
+                    f"{os.fsencode(name)!r} in '{root / part}'. Rename it."
+                )
     if names["train"] != names["test"]:
         only_train = sorted(set(names["train"]) - set(names["test"]))
         only_test = sorted(set(names["test"]) - set(names["train"]))
@@ -64,7 +77,9 @@ def list_parts(path: str | os.PathLike[str]) -> tuple[Part, Part, tuple[str, ...
 def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
     """The image in `contents` (JPEG, PNG, BMP, first frame of a GIF), as RGB uint8 (size, size, 3).
 
-    The whole image is squeezed into the square, with smoothing where it becomes smaller.
+    The whole image is squeezed into the square, with smoothing where it becomes smaller. Of 16 bits
+    per channel the upper 8 are kept, CMYK becomes RGB, what is transparent keeps its colour, and an
+    orientation that a camera has written beside the pixels is not applied.
     """
     image = tf.io.decode_image(contents, channels=3, expand_animations=False)
     image.set_shape((None, None, 3))
@@ -114,8 +129,8 @@ def load_parts(
                     else:
                         raise ValueError(
                             "Every file in a class folder must be a JPEG, PNG, BMP or GIF image. "
-                            f"Received: '{path}': {result}. Remove it, or train on the rest with "
-                            "on_bad_image='skip'."
+                            f"Received: {_shown(path)}: {result}. Remove it, or train on the rest "
+                            "with on_bad_image='skip'."
                         )
             except BaseException:
                 pool.shutdown(cancel_futures=True)
@@ -129,10 +144,10 @@ def load_parts(
 
 def _decode_file(path: str, size: int) -> np.ndarray | str:
     """The pixels of a file, or why there are none."""
-    if os.path.isdir(path):
-        return "it is a folder"
     try:
-        return decode(tf.io.read_file(path), size).numpy()
+        return decode(image_sizes.contents(path), size).numpy()
+    except OSError as error:
+        return error.strerror or type(error).__name__
     except (tf.errors.OpError, ValueError) as error:
         # TensorFlow puts the place in its graph before and after what it has to say.
         text = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", str(getattr(error, "message", error)))
@@ -146,7 +161,7 @@ def _check_classes(left: Part, before: Part, class_names: Sequence[str]) -> None
             folder = os.path.dirname(before.paths[int(np.argmax(before.labels == label))])
             raise ValueError(
                 f"Every class must have an image. Received: class {name!r} of which no file in "
-                f"'{folder}' can be decoded."
+                f"{_shown(folder)} can be decoded."
             )
 
 
@@ -155,7 +170,7 @@ def _list_files(folder: Path, class_names: Sequence[str]) -> Part:
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(class_names):
-        found = sorted(str(p) for p in (folder / name).iterdir() if not p.name.startswith("."))
+        found = sorted(str(p) for p in (folder / name).iterdir() if not _is_hidden(p.name))
         if not found:
             raise ValueError(
                 f"Every class must have an image. Received: class {name!r} without a file in "
@@ -170,7 +185,17 @@ def _folders(path: Path) -> list[str]:
     """Names of the folders in `path` that are not hidden, sorted."""
     if not path.is_dir():
         return []
-    return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return sorted(p.name for p in path.iterdir() if p.is_dir() and not _is_hidden(p.name))
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether a name is of what systems put into folders by themselves."""
+    return name.startswith(".") or name.lower() in _SYSTEM_FILES
+
+
+def _shown(path: str) -> str:
+    """A path in quotes, on one line, with characters that can be printed."""
+    return repr(as_utf8(path))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import arguments
 from elastic_tf.evaluation import Evaluator, Samples
 from elastic_tf.state import host_generators_kept
 
@@ -74,13 +75,16 @@ def loss_decrease(
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (2) and (5).
     """
-    if gradient not in _READINGS:
-        raise ValueError(f"`gradient` must be one of {_READINGS}. Received: gradient={gradient!r}.")
+    arguments.elastic(model, compiled=True)
+    arguments.choice("gradient", gradient, _READINGS)
     if gradient_data is not None and gradient != "other":
         raise ValueError(
             "`gradient_data` needs the reading 'other'. Received: "
             f"gradient={gradient!r}. Leave one of them out."
         )
+    if gradient_data is not None:
+        parts = arguments.items("gradient_data", gradient_data, least=2, what="(x, y)")
+        gradient_samples = Samples(*parts[:3], name="gradient_data")
     samples = Samples(x, y, sample_weight)
     if gradient == "other" and gradient_data is None and samples.count == 1:
         warnings.warn(
@@ -94,7 +98,7 @@ def loss_decrease(
         evaluator = Evaluator.of(model)
         if gradient_data is not None:
             here = _Part(evaluator, samples, steps, size)
-            worth = here.decrease(evaluator.gradients(Samples(*gradient_data).batches(size)))
+            worth = here.decrease(evaluator.gradients(gradient_samples.batches(size)))
         elif gradient == "other":
             one, two = (_Part(evaluator, half, steps, size) for half in samples.halves())
             worth = 0.5 * (one.decrease(two.gradients) + two.decrease(one.gradients))
@@ -121,6 +125,7 @@ def gradient_magnitude(
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8.4 ("Grad.").
     """
+    arguments.elastic(model, compiled=True)
     samples = Samples(x, y, sample_weight)
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
@@ -135,6 +140,7 @@ def weight_magnitude(model: ElasticModel, x: Any = None, y: Any = None) -> np.nd
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8.4 ("Weight").
     """
+    arguments.elastic(model)
     return np.array([float(np.abs(v.numpy()).sum(dtype=np.float64)) for v in model.tensors])
 
 
@@ -142,6 +148,9 @@ def random(
     model: ElasticModel, x: Any = None, y: Any = None, *, seed: int | None = None
 ) -> np.ndarray:
     """Uniform importance in (0, 1]; the same for the same `seed`."""
+    arguments.elastic(model)
+    if seed is not None:
+        seed = arguments.count("seed", seed, least=0, most=2**64 - 1)
     return 1.0 - np.random.default_rng(seed).random(len(model.tensors))
 
 

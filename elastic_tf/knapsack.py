@@ -9,14 +9,19 @@ list of undominated states.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
+
+from elastic_tf import arguments
+from elastic_tf.strict_json import brief
 
 # So many items on either side of the break are decided first.
 _CORE = 16
 # A cost that is as good as none.
 _TINY = 1e-300
+_MOST = 1e100
 # A step of the list takes as long as so many of its states.
 _STEP_WORK = 100
 
@@ -49,8 +54,9 @@ def relax(worth: np.ndarray, cost: np.ndarray, room: float) -> Relaxed:
         cost: >= 0, shape (n,).
         room: >= 0.
     """
+    _check(worth, cost, room)
     order = np.flatnonzero(cost <= room)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         order = order[np.argsort(-worth[order] / cost[order], kind="stable")]
     spent = np.cumsum(cost[order])
     whole = int(np.searchsorted(spent, room, side="right"))
@@ -73,6 +79,8 @@ def solve(worth: np.ndarray, cost: np.ndarray, room: float, *, floor: float, sta
         states: length of the list at most. Where it cuts the most promising states are kept, the
             choice may not be the best, and the bound stays above what was cut.
     """
+    arguments.number("floor", floor)
+    states = arguments.count("states", states)
     relaxed = relax(worth, cost, room)
     chosen = np.zeros(len(worth), bool)
     chosen[relaxed.order[: relaxed.whole]] = True
@@ -97,6 +105,24 @@ def solve(worth: np.ndarray, cost: np.ndarray, room: float, *, floor: float, sta
     if second.chosen is not None:
         best = second.chosen
     return Solved(max(second.bound, floor), best, work + second.work)
+
+
+def _check(worth: np.ndarray, cost: np.ndarray, room: float) -> None:
+    """Refuse what no knapsack is made of."""
+    for name, values in (("worth", worth), ("cost", cost)):
+        if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iuf":
+            raise TypeError(f"`{name}` must be numbers of shape (n,). Received: {brief(values)}.")
+    if len(worth) != len(cost):
+        raise ValueError(
+            f"`worth` and `cost` must be of one length. Received: {worth.shape} and {cost.shape}: "
+            f"worth={brief(worth)}, cost={brief(cost)}."
+        )
+    if len(worth) and not 0.0 < worth.min() <= worth.max() <= _MOST:
+        raise ValueError(f"`worth` must be above 0, at most {_MOST:g}. Received: {brief(worth)}.")
+    if len(cost) and not 0.0 <= cost.min() <= cost.max() <= _MOST:
+        raise ValueError(f"`cost` must be from 0 to {_MOST:g}. Received: {brief(cost)}.")
+    if not isinstance(room, (int, float, np.number)) or not 0.0 <= room < math.inf:
+        raise ValueError(f"`room` must be a number of at least 0. Received: room={brief(room)}.")
 
 
 def _decide(

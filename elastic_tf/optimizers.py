@@ -17,11 +17,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf import decay, own_counts
+from elastic_tf import arguments, decay, own_counts
 from elastic_tf.stack import all_reduce_sum_gradients
+from elastic_tf.strict_json import brief
 
 LEGACY = tf.keras.optimizers.legacy.Optimizer
 CURRENT = tf.keras.optimizers.Optimizer
+_MOST_RATE = 1e30  # larger ones are infinite in float32
 
 
 def sgdw(
@@ -47,6 +49,10 @@ def sgdw(
 
     Source: Loshchilov & Hutter, Decoupled Weight Decay Regularization, ICLR 2019, Algorithm 1.
     """
+    for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
+        _check_rate(name, value)
+    arguments.number("momentum", momentum, low=0.0, high=1.0, below=True)
+    arguments.flag("nesterov", nesterov)
     with warnings.catch_warnings():
         # tensorflow-addons 0.23 announces its end of life and its tested versions at import.
         warnings.simplefilter("ignore")
@@ -76,8 +82,8 @@ def by_name(name: str, learning_rate: Any) -> Any:
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8 (SGDW, for ViT Adam).
     """
-    if name not in _BY_NAME:
-        raise ValueError(f"`name` must be one of {', '.join(NAMES)}. Received: name={name!r}.")
+    arguments.choice("name", name, NAMES)
+    _check_rate("learning_rate", learning_rate)
     return _BY_NAME[name](learning_rate)
 
 
@@ -110,6 +116,7 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
         ValueError: the optimizer was built before, over other tensors.
     """
     check(optimizer)
+    variables = _checked_variables(variables)
     inner = unwrapped(optimizer)
     if isinstance(inner, LEGACY):
         with tf.name_scope(inner._name), tf.init_scope():
@@ -143,6 +150,12 @@ def gradients(
     Returns:
         One gradient per variable; None where the loss does not depend on it.
     """
+    check(optimizer)
+    what = "a GradientTape that recorded the loss"
+    arguments.instance("tape", tape, tf.GradientTape, what)
+    if not tf.is_tensor(loss):
+        raise TypeError(f"`loss` must be a tensor. Received: {brief(loss)}.")
+    variables = _checked_variables(variables)
     legacy = isinstance(unwrapped(optimizer), LEGACY)
     compute = optimizer._compute_gradients if legacy else optimizer.compute_gradients
     return [gradient for gradient, _ in compute(loss, list(variables), tape=tape)]
@@ -167,8 +180,24 @@ def apply_selected(
         gradients: one per variable.
         variables: tensors to update.
     """
+    check(optimizer)
+    variables = _checked_variables(variables)
+    given = arguments.items("gradients", gradients, what="a list of gradients")
+    if len(given) != len(variables):
+        raise ValueError(
+            f"`gradients` must be one for each of {len(variables)} variables. Received: "
+            f"{len(given)}: {brief(gradients)}."
+        )
+    for gradient in given:
+        if gradient is not None and not tf.is_tensor(gradient):
+            raise TypeError(f"`gradients` must be tensors or None. Received: {brief(gradient)}.")
     if not variables:
         return
+    if all(gradient is None for gradient in given):
+        raise ValueError(
+            "`gradients` must hold one: the loss depends on no variable that is trained. Received: "
+            f"{brief(gradients)}."
+        )
     options = {"experimental_aggregate_gradients": False} if _can_skip_sum(optimizer) else {}
     with own_counts.counting(unwrapped(optimizer), variables):
         optimizer.apply_gradients(list(zip(gradients, variables)), **options)
@@ -188,6 +217,11 @@ def finalizing_only(
         trained: `id` of each variable to finalize; read at the end of `fit`.
         before: called at the end of `fit`, before anything is finalized.
     """
+    check(optimizer)
+    if not isinstance(trained, Collection) or isinstance(trained, (str, bytes)):
+        raise TypeError(f"`trained` must be a set of ids. Received: trained={brief(trained)}.")
+    if not callable(before):
+        raise TypeError(f"`before` must be a function. Received: before={brief(before)}.")
     if not getattr(optimizer, "use_ema", False):
         yield
         return
@@ -206,6 +240,7 @@ def finalizing_only(
 
 def state(optimizer: Any) -> list[tf.Variable]:
     """Every variable of the optimizer: step count, slots, averages, rates, loss scale."""
+    check(optimizer)
     inner = unwrapped(optimizer)
     if isinstance(inner, LEGACY):
         found = [*inner.weights, *inner._hyper.values()]
@@ -223,6 +258,7 @@ def state(optimizer: Any) -> list[tf.Variable]:
 
 def rate(optimizer: Any) -> tf.Variable | None:
     """The learning rate; None where it follows a schedule."""
+    check(optimizer)
     inner = unwrapped(optimizer)
     legacy = isinstance(inner, LEGACY)
     found = inner._hyper.get("learning_rate") if legacy else inner._learning_rate
@@ -234,6 +270,19 @@ def unwrapped(optimizer: Any) -> Any:
     if isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer):
         return optimizer.inner_optimizer
     return optimizer
+
+
+def _check_rate(name: str, value: Any) -> None:
+    if not callable(value) and not isinstance(value, (tf.Variable, tf.Tensor)):
+        hint = "A LearningRateSchedule will do as well."
+        arguments.number(name, value, low=0.0, high=_MOST_RATE, hint=hint)
+
+
+def _checked_variables(variables: Any) -> list[tf.Variable]:
+    found = arguments.items("variables", variables, what="a list of variables")
+    for variable in found:
+        arguments.instance("variables", variable, tf.Variable, "a list of variables")
+    return found
 
 
 def _can_skip_sum(optimizer: Any) -> bool:

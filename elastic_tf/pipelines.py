@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from elastic_tf import augmentation
+from elastic_tf import arguments, augmentation
 from elastic_tf.runtime import usable_cores
+from elastic_tf.strict_json import brief
 
 _WORKERS = max(usable_cores(), 2)  # images decoded at a time
+_MOST_SEED = 2**62  # another one is this and 1
 _AHEAD = 4  # batches made in advance
 
 Load = Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
@@ -99,7 +100,11 @@ def batched(
     Raises:
         ValueError: fewer training images than a batch, or an augmentation that cannot be used.
     """
-    check_positive("batch_size", batch_size)
+    arguments.count("batch_size", batch_size)
+    arguments.flag("flip", flip)
+    arguments.count("seed", seed, least=0, most=_MOST_SEED)
+    if not isinstance(class_names, Sequence) or isinstance(class_names, str):
+        raise TypeError(f"`class_names` must be a list of names. Received: {brief(class_names)}.")
     augmentation.check(augment, batch_size)
     if train.count < batch_size:
         raise ValueError(
@@ -175,9 +180,3 @@ def _ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False
     return batches.prefetch(_AHEAD).with_options(options)
-
-
-def check_positive(name: str, value: int) -> None:
-    """Refuse what is not an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}.")

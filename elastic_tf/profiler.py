@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import differences, optimizers
+from elastic_tf import arguments, differences, optimizers
 from elastic_tf.device import describe_device
 from elastic_tf.folding import dependency_sets, fold, forward_surplus, members
+from elastic_tf.refusals import batch_explained
 from elastic_tf.runtime import RuntimeSettings
 from elastic_tf.state import kept
 from elastic_tf.stopwatch import as_batch, ratio_uncertainty, time_in_turn
@@ -24,6 +25,7 @@ from elastic_tf.trace import StepFunction, StepTrace, compiled_by_xla, trace_ste
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
 
+_MOST_REPEATS = 1_000_000
 _PROFILED = 10  # steps under the profiler, at most
 _AT_MOST = 0.95  # of the full step: what is believed of a forward pass
 _LEAST_ATTRIBUTED = 0.9  # of the time outside the forward pass, for op times to be believed
@@ -69,6 +71,9 @@ def profile_model(
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 3.2 and 5.
     """
+    # Before anything is traced, which takes seconds.
+    arguments.flag("calibrate", calibrate)
+    arguments.count("repeats", repeats, most=_MOST_REPEATS)
     profiler = Profiler(
         model, x, y, sample_weight=sample_weight, calibration=None if calibrate else ()
     )
@@ -95,16 +100,7 @@ class Profiler:
         sample_weight: Any = None,
         calibration: Sequence[float] | None = None,
     ) -> None:
-        if not hasattr(model, "tensors"):
-            raise TypeError(
-                f"`model` must be an elastic model. Received: {type(model).__name__}. Make one with"
-                " elastic_tf.ElasticModel.from_model(model) and compile it."
-            )
-        if getattr(model, "optimizer", None) is None:
-            raise ValueError(
-                f"The model must be compiled. Received: model '{model.name}' without an optimizer."
-                " Call model.compile(optimizer=..., loss=...): the update is part of the step."
-            )
+        arguments.elastic(model, compiled=True)
         if calibration and len(calibration) != len(_AS_THEY_ARE.factors):
             raise ValueError(
                 f"`calibration` must hold {len(_AS_THEY_ARE.factors)} factors. Received: "
@@ -133,12 +129,14 @@ class Profiler:
             repeats, time_limit: as in `profile_model`.
             settled: False saves half of the time; see `elastic_tf.stopwatch`.
         """
-        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-            raise ValueError(f"`repeats` must be an integer of at least 1. Received: {repeats!r}.")
+        repeats = arguments.count("repeats", repeats, most=_MOST_REPEATS)
+        if time_limit is not None:
+            time_limit = arguments.number("time_limit", time_limit, low=0.0)
         with kept(self.model, self._graphs((*self._seen, *self._timed))):
             full, forward = self._seen
             if self._sets is None:
-                forward.warm_up(self._data)
+                with batch_explained(self._data):
+                    forward.warm_up(self._data)
                 _check_loss(forward(self._data))  # full steps may diverge; they are taken back
                 self._sets = dependency_sets(full.untimed(self._data))
             for run in self._timed:
@@ -197,14 +195,8 @@ class Profiler:
     def _graphs(self, runs: Sequence[StepFunction]) -> Iterator[Any]:
         """The graphs of step functions, traced when asked for."""
         for run in runs:
-            try:
+            with batch_explained(self._data):
                 graph = run.graph(self._data)
-            except (ValueError, TypeError) as error:
-                shapes = [str(tuple(part.shape)) for part in tf.nest.flatten(self._data)]
-                raise ValueError(
-                    "The model cannot be trained on the batch. Received: shapes "
-                    f"{', '.join(shapes)}. {error}"
-                ) from error
             yield graph
 
     def _method(self, share: float, calibration: differences.Fit) -> tuple[str, str]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import arguments
+from elastic_tf.strict_json import brief
+
+# What TensorFlow raises for labels that are none, and for texts instead of numbers.
+_OF_THE_BATCH = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 _REFUSED_STRATEGIES = (
     tf.distribute.experimental.CentralStorageStrategy,
     tf.distribute.experimental.ParameterServerStrategy,
@@ -24,16 +29,17 @@ def checked_mask(mask: Any, count: int) -> np.ndarray:
     Raises:
         ValueError: wrong dtype or shape, or nothing is True.
     """
-    mask = np.array(mask)
+    given = mask
+    mask = arguments.array("mask", mask).copy()
     if mask.dtype != bool:
         raise ValueError(
-            f"`mask` must be of dtype bool. Received: dtype {mask.dtype}. Convert indices with "
-            "np.isin(np.arange(N), indices)."
+            f"`mask` must be of dtype bool. Received: dtype {mask.dtype}: {brief(given)}. Convert "
+            "indices with np.isin(np.arange(N), indices)."
         )
     if mask.shape != (count,):
         raise ValueError(
             f"`mask` must have one entry per trainable tensor, shape ({count},). Received: shape "
-            f"{mask.shape}. See model.tensors for the order."
+            f"{mask.shape}: {brief(given)}. See model.tensors for the order."
         )
     if not mask.any():
         raise ValueError(
@@ -115,6 +121,30 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
             "last micro-step, outside the loop that is executed at once. Received: "
             f"accumulate={steps} and steps_per_execution={execution}."
         )
+
+
+@contextlib.contextmanager
+def batch_explained(data: Sequence[Any]) -> Iterator[None]:
+    """Say which batch a model could not be trained on.
+
+    Args:
+        data: (x, y) or (x, y, sample_weight).
+
+    Raises:
+        ValueError: the model refused it.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, *_OF_THE_BATCH) as error:
+        shapes, names = [], []
+        for name, part in zip(("`x`", "`y`", "`sample_weight`"), data):
+            if part is not None:
+                names.append(name)
+                shapes += [str(tuple(array.shape)) for array in tf.nest.flatten(part)]
+        raise ValueError(
+            f"The model cannot be trained on the batch. Received: shapes {', '.join(shapes)} of "
+            f"{', '.join(names)}. {getattr(error, 'message', error)}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from elastic_tf import replicas
+from elastic_tf.json_form import to_json
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.records import SelectionRecord
-from elastic_tf.runs import to_json
 from elastic_tf.selection import Selection
 
 _KEY = "selection"

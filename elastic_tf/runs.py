@@ -2,14 +2,14 @@
 
 `config.json` is written first, a line is added to `history.jsonl` when an epoch ends and to
 `selections.jsonl` when a selection is made, `result.json` comes last. A line that a crash cut off
-is passed over when the run is read, and removed when it is continued.
+is passed over when the run is read, and removed when it is continued. One process writes at a time;
+any number may read.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import platform
 import sys
@@ -22,9 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from elastic_tf import arguments, run_files
+from elastic_tf.claims import Claim, claim
 from elastic_tf.device import describe_device
 from elastic_tf.files import append_line, write_json, write_text
-from elastic_tf.ranges import from_ranges, to_ranges
+from elastic_tf.json_form import to_json
+from elastic_tf.ranges import to_ranges
+from elastic_tf.strict_json import brief
 
 _PACKAGES = (
     "elastic_tf",
@@ -68,30 +72,45 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.config = _read_json(self.path / "config.json")
-        self.history = _read_lines(self.path / "history.jsonl")
-        lines = _read_lines(self.path / "selections.jsonl")
-        self.selections = [_unpacked(line) for line in lines]
+        self.config = run_files.read_config(self.path / "config.json")
+        self.history = run_files.read_epochs(self.path / "history.jsonl")
+        self.selections = run_files.read_selections(self.path / "selections.jsonl")
         result = self.path / "result.json"
-        self.result = _read_json(result) if result.is_file() else None
+        self.result = run_files.read_object(result) if result.exists() else None
+        self._claim: Claim | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_claim": None}  # a claim is this process's own
 
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:
         """Add a finished epoch; its number, from 0, is put in unless it is given."""
+        if not isinstance(epoch, Mapping):
+            raise TypeError(f"`epoch` must be a mapping. Received: {brief(epoch)}.")
         data = to_json({"epoch": len(self.history), **epoch})
+        self._own()
         _append(self.path / "history.jsonl", data)
         self.history.append(data)
 
     def append_selection(self, record: Any) -> None:
         """Add a selection: a record of `ElasticCallback.selections`."""
         data = _packed(record)
+        self._own()
         _append(self.path / "selections.jsonl", data)
-        self.selections.append(_unpacked(data))
+        self.selections.append({**data, **run_files.arrays(data)})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
+        if not isinstance(result, Mapping):
+            raise TypeError(f"`result` must be a mapping. Received: {brief(result)}.")
         data = to_json(result)
+        self._own()
         write_json(self.path / "result.json", data)
         self.result = data
+        self._claim = None
+
+    def _own(self) -> None:
+        """Claim the directory, unless this process has done so."""
+        self._claim = self._claim or _claimed(self.path)
 
 
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
@@ -108,13 +127,13 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
 
     Raises:
         ValueError: `path` holds a run with other settings, named at the first difference, or
-            something that is no run.
+            something that is no run, or another process writes it.
 
     Warns:
         UserWarning: the run was started on another device or with other versions.
     """
-    path = Path(path)
-    settings = to_json(config)
+    path = Path(arguments.path("path", path))
+    settings = _settings(config)
     versions, device = _versions(), to_json(describe_device())
     if not (path / "config.json").exists():
         foreign = [name for name in ("history.jsonl", "result.json") if (path / name).exists()]
@@ -124,6 +143,33 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
                 + (f", which holds {foreign[0]} alone" if foreign else ", a file")
                 + ". Choose another directory."
             )
+    path.mkdir(parents=True, exist_ok=True)
+    with _claimed(path):
+        run = _opened(path, settings, versions, device)
+        if run.result is None:  # or else nothing will be written
+            run._own()
+    return run
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """The settings of a run as JSON values."""
+    is_data = dataclasses.is_dataclass(config) and not isinstance(config, type)
+    if not is_data and not isinstance(config, Mapping):
+        raise TypeError(
+            f"`config` must be a mapping or a dataclass of settings. Received: {brief(config)}."
+        )
+    settings: dict[str, Any] = to_json(config)
+    return settings
+
+
+def _claimed(path: Path) -> Claim:
+    rule = "A run is written by one process at a time."
+    return claim(path / "run.lock", rule=rule, what=path, shared=True)
+
+
+def _opened(path: Path, settings: Any, versions: Any, device: Any) -> Run:
+    """The run in a directory that is claimed."""
+    if not (path / "config.json").exists():
         return _started(path, settings, versions, device)
     run = Run(path)
     difference = _difference(run.config.get("settings"), settings)
@@ -169,43 +215,7 @@ def load(path: str | Path) -> Run:
         FileNotFoundError: `path` holds no run.
         ValueError: a file of the run is damaged; it is named.
     """
-    return Run(path)
-
-
-def to_json(value: Any) -> Any:
-    """`value` of dicts, lists, scalars and text alone, as `json.loads` would return it.
-
-    Arrays become lists, NumPy and TensorFlow scalars numbers, dataclasses dicts, paths text; a
-    number that is not finite becomes None.
-
-    Raises:
-        TypeError: something that has no such form.
-    """
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: to_json(getattr(value, field.name)) for field in fields}
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(item) for item in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(to_json(item) for item in value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, (np.ndarray, np.generic)):
-        return to_json(value.tolist())
-    if callable(getattr(value, "numpy", None)):  # a tensor
-        return to_json(value.numpy())
-    raise TypeError(
-        "A run stores numbers, text, lists and dicts. Received: "
-        f"{value!r} of type {type(value).__name__}. Store a description of it."
-    )
+    return Run(arguments.path("path", path))
 
 
 def peak_memory_bytes() -> int:
@@ -228,8 +238,15 @@ def format_table(
     Returns:
         Lines without a final line break: titles, a rule, the rows.
     """
-    chosen = [Column(item, item) if isinstance(item, str) else item for item in columns]
+    given = arguments.items("columns", columns, least=1, what="a list of columns")
+    chosen = [Column(item, item) if isinstance(item, str) else item for item in given]
+    for column in chosen:
+        arguments.instance("columns", column, Column, "Columns, or keys")
+    if isinstance(rows, (str, bytes, Mapping, np.ndarray)) or not isinstance(rows, Iterable):
+        raise TypeError(f"`rows` must be a list of mappings. Received: {brief(rows)}.")
     rows = list(rows)
+    for row in rows:
+        arguments.instance("rows", row, Mapping, "a list of mappings")
     numeric = [
         all(not isinstance(row.get(column.key), str) for row in rows) and bool(rows)
         for column in chosen
@@ -250,7 +267,15 @@ def format_table(
 def _cell(value: Any, number_format: str) -> str:
     if value is None:
         return "-"
-    return value if isinstance(value, str) else format(value, number_format)
+    if isinstance(value, str):
+        return value
+    try:
+        return format(value, number_format)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`rows` must hold numbers where a column is one of '{number_format}'. Received: "
+            f"{brief(value)}."
+        ) from error
 
 
 def _versions() -> dict[str, str]:
@@ -282,6 +307,9 @@ def _difference(before: Any, now: Any, where: str = "") -> str | None:
 
 def _packed(record: Any) -> dict[str, Any]:
     """A selection's record as JSON: the mask as [first, last] runs, the importance rounded."""
+    is_data: bool = dataclasses.is_dataclass(record)
+    if not is_data or not hasattr(record, "importance"):
+        raise TypeError(f"`record` must be a SelectionRecord. Received: {brief(record)}.")
     mask = np.asarray(record.mask, bool)
     importance = [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]
     return {
@@ -300,13 +328,6 @@ def _scalars(data: Any) -> dict[str, Any]:
     return {name: to_json(value) for name, value in values.items() if isinstance(value, single)}
 
 
-def _unpacked(line: dict[str, Any]) -> dict[str, Any]:
-    """A selection as it is read: with arrays."""
-    mask = from_ranges(line["mask"], line["count"])
-    importance = np.array(line["importance"], np.float64)  # None becomes NaN
-    return {**line, "mask": mask, "importance": importance}
-
-
 def _append(path: Path, data: dict[str, Any]) -> None:
     """Add one line, or leave the file as it was."""
     size = path.stat().st_size if path.exists() else None
@@ -318,37 +339,6 @@ def _append(path: Path, data: dict[str, Any]) -> None:
         else:
             path.unlink(missing_ok=True)
         raise
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"A run's directory holds config.json. Received: '{path.parent}', which does not."
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"'{path}' is damaged: {error}. Choose another directory.") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"'{path}' must hold a JSON object. Received: {data!r}.")
-    return data
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; a last one that was cut off is passed over."""
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    lines.pop()  # empty, or cut off before its line break
-    data: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            data.append(json.loads(line))
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"'{path}' is damaged in line {number}: {error}.") from error
-    return data
 
 
 def _repair(run: Run) -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from elastic_tf import arguments
 from elastic_tf.branch_and_bound import improve
 from elastic_tf.reduction import fill, reduce, sets_of
+from elastic_tf.strict_json import brief
 from elastic_tf.sweep import sweep
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 # Sums of a few thousand float64 times differ in the last digits with the order of summation.
 _ROUNDING = 1e-10
+_MOST_WORTH = 1e100  # sums and quotients of such numbers are still finite
+_MOST_TICKS = 10**7  # one row of them takes 80 MB
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,8 +98,7 @@ def select_tensors(
     started = time.perf_counter()
     worth, must = _checked(importance, profile, required)
     check_rho(rho)
-    if isinstance(ticks, bool) or not isinstance(ticks, (int, np.integer)) or ticks < 1:
-        raise ValueError(f"`ticks` must be an integer of at least 1. Received: ticks={ticks!r}.")
+    ticks = arguments.count("ticks", ticks, most=_MOST_TICKS)
     rho = float(rho)
     budget = rho * profile.t_full
     limit = budget + _ROUNDING * profile.t_full
@@ -139,8 +142,8 @@ def smallest_feasible_rho(
     Returns:
         Time of the cheapest admissible step / full step time.
     """
-    count = len(profile.t_dw)
-    worth = np.ones(count) if importance is None else importance
+    _check_profile(profile)
+    worth = np.ones(len(profile.t_dw)) if importance is None else importance
     worth, must = _checked(worth, profile, required)
     if must.any():
         return _step_time(profile, must) / profile.t_full
@@ -151,10 +154,11 @@ def smallest_feasible_rho(
 
 def check_rho(rho: float, where: str = "") -> None:
     """Raises a ValueError unless `rho` is a number in (0, 1]; `where` says whose it is."""
+    arguments.text("where", where)
     number = isinstance(rho, (int, float, np.integer, np.floating)) and not isinstance(rho, bool)
     if not number or not 0.0 < rho <= 1.0:
         raise ValueError(
-            f"`rho` must be a number in (0, 1]. Received: rho={rho!r}{where}. "
+            f"`rho` must be a number in (0, 1]. Received: rho={brief(rho)}{where}. "
             "Use 0.5 to halve the step time."
         )
 
@@ -163,28 +167,29 @@ def _checked(
     importance: np.ndarray, profile: TimingProfile, required: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Importance as float64 and `required` as a mask, both of the profile's length."""
+    _check_profile(profile)
     count = len(profile.t_dw)
-    worth = np.array(importance, dtype=np.float64)
-    if worth.shape != (count,):
-        raise ValueError(
-            f"`importance` must have shape ({count},), one value for each tensor of the profile. "
-            f"Received: shape {worth.shape}."
-        )
-    if not np.isfinite(worth).all():
-        first = int(np.flatnonzero(~np.isfinite(worth))[0])
-        raise ValueError(
-            f"`importance` must be finite. Received: importance[{first}]={worth[first]}. "
-            "Look at the loss on the probe."
-        )
+    worth = arguments.numbers(
+        "importance",
+        importance,
+        shape=(count,),
+        low=-_MOST_WORTH,
+        high=_MOST_WORTH,
+        hint="Look at the loss on the probe.",
+    )
     if required is None:
         return worth, np.zeros(count, bool)
-    must = np.array(required)
-    if must.dtype != np.bool_ or must.shape != (count,):
-        raise ValueError(
-            f"`required` must be a bool array of shape ({count},). "
-            f"Received: {must.dtype} of shape {must.shape}."
-        )
-    return worth, must
+    return worth, arguments.mask("required", required, count)
+
+
+def _check_profile(profile: TimingProfile) -> None:
+    """Refuse what has no times."""
+    for name in ("t_dw", "t_forward", "t_full", "sets", "step_time"):
+        if not hasattr(profile, name):
+            raise TypeError(
+                f"`profile` must be a TimingProfile, or have all that one has. Received: "
+                f"{brief(profile)} without {name}. Measure one with elastic_tf.profile_model."
+            )
 
 
 def _too_small(

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from elastic_tf import arguments
+from elastic_tf.strict_json import brief
+
+_MOST_SEED = 2**62
+
 
 def split_off(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows that stay, and rows of a part with about `share` of each class.
@@ -21,8 +26,10 @@ def split_off(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, 
     Raises:
         ValueError: `share` is out of range, or so small that the part would be empty.
     """
-    if isinstance(share, bool) or not 0 <= share < 1:
-        raise ValueError(f"`validation_share` must be in [0, 1). Received: {share!r}.")
+    number = isinstance(share, (int, float, np.number)) and not isinstance(share, bool)
+    if not number or not 0 <= share < 1:
+        raise ValueError(f"`validation_share` must be in [0, 1). Received: {brief(share)}.")
+    arguments.count("seed", seed, least=0, most=_MOST_SEED)
     rows = np.arange(len(labels), dtype=np.int64)
     if not share:
         return rows, rows[:0]

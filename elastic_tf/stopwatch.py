@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
+from elastic_tf import arguments, optimizers
+from elastic_tf.refusals import batch_explained
 from elastic_tf.state import kept
+from elastic_tf.strict_json import brief
 from elastic_tf.trace import StepFunction
 
 if TYPE_CHECKING:
@@ -86,24 +89,51 @@ def measure_ratios(
     Returns:
         For each mask the median of the ratios of neighbouring steps.
     """
+    arguments.elastic(model, compiled=True)
+    repeats = arguments.count("repeats", repeats)
+    given = arguments.items("masks", masks, what="a list of masks")
+    masks = [arguments.mask("masks", mask, len(model.tensors)) for mask in given]
     data = as_batch(x, y, sample_weight)
     optimizers.build(model.optimizer, model.trainable_variables)
     full = StepFunction(model, np.ones(len(model.tensors), bool))
     ratios = []
     for mask in masks:
         runs = (full, StepFunction(model, mask))
-        with kept(model, [run.graph(data) for run in runs]):
-            for run in runs * _WARM_UP:
-                run(data)
+        with batch_explained(data):
+            graphs = [run.graph(data) for run in runs]
+        with kept(model, graphs):
+            with batch_explained(data):
+                for run in runs * _WARM_UP:
+                    run(data)
             steps = time_in_turn(runs, data, repeats=repeats)
             ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
     return ratios
 
 
 def as_batch(x: Any, y: Any, sample_weight: Any = None) -> Any:
-    """One batch as `train_step` takes it."""
+    """One batch as `train_step` takes it.
+
+    Raises:
+        ValueError: it is no arrays with samples first, equally many in each and at least one.
+    """
     parts = (x, y) if sample_weight is None else (x, y, sample_weight)
-    return tf.nest.map_structure(tf.convert_to_tensor, parts)
+    given = dict(zip(("x", "y", "sample_weight"), parts))
+    data = tuple(
+        tf.nest.map_structure(functools.partial(_as_tensor, name), part)
+        for name, part in given.items()
+    )
+    counts = {len(array) for array in tf.nest.flatten(data)}
+    if len(counts) != 1 or 0 in counts:
+        said = ", ".join(f"{name}={brief(part)}" for name, part in given.items())
+        raise ValueError(
+            "A batch must hold at least one sample, and equally many in `x`, `y` and "
+            f"`sample_weight`. Received: {sorted(counts)} samples in {said}."
+        )
+    return data
+
+
+def _as_tensor(name: str, part: Any) -> tf.Tensor:
+    return tf.convert_to_tensor(part if tf.is_tensor(part) else arguments.samples(name, part))
 
 
 def ratio_uncertainty(steps: np.ndarray) -> float:

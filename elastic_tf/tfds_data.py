@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf import images
-from elastic_tf.pipelines import ImageData, Source, batched, check_positive
+from elastic_tf import arguments, images
+from elastic_tf.pipelines import ImageData, Source, batched
 
 #: Data sets that can be read by name.
 NAMES = ("caltech_birds2011", "oxford_iiit_pet", "stanford_dogs")
@@ -54,7 +54,7 @@ def tfds_images(
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8 (data sets).
     """
-    check_positive("image_size", image_size)
+    arguments.count("image_size", image_size)
     percent = round(100 * validation_share)
     if name not in NAMES:
         raise ValueError(f"`name` must be one of {', '.join(NAMES)}. Received: {name!r}.")

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import timing_file
+from elastic_tf import arguments, timing_file
 from elastic_tf.device import describe_device
 from elastic_tf.runtime import RuntimeSettings, SettingsTrial
+from elastic_tf.strict_json import brief
 from elastic_tf.timing_file import DependencySet, TensorSpec
 from elastic_tf.trace import compiled_by_xla
 
@@ -88,25 +89,22 @@ class TimingProfile:
         Raises:
             ValueError: lengths differ, or a time is negative or not finite.
         """
-        dw, dy = np.asarray(t_dw, np.float64), np.asarray(t_dy, np.float64)
-        if dw.ndim != 1 or dw.shape != dy.shape or not len(dw):
+        dw = arguments.numbers("t_dw", t_dw, low=0.0, high=timing_file.MAX_TIME)
+        dy = arguments.numbers("t_dy", t_dy, low=0.0, high=timing_file.MAX_TIME)
+        forward = arguments.number("t_forward", t_forward, low=0.0, high=timing_file.MAX_TIME)
+        if dw.shape != dy.shape or not len(dw):
             raise ValueError(
                 "`t_dw` and `t_dy` must be one-dimensional, of one length of at least 1. "
-                f"Received: shapes {dw.shape} and {dy.shape}."
+                f"Received: shapes {dw.shape} and {dy.shape}: {brief(t_dw)} and {brief(t_dy)}."
             )
-        for name, times in (("t_dw", dw), ("t_dy", dy), ("t_forward", np.array([t_forward]))):
-            if not (np.isfinite(times).all() and (times >= 0).all()):
-                raise ValueError(
-                    f"`{name}` must be finite and at least 0. Received: "
-                    f"{times[~(np.isfinite(times) & (times >= 0))][0]}."
-                )
         own = [DependencySet((k,), float(time)) for k, time in enumerate(dw) if time > 0]
         shared = [
             DependencySet(tuple(range(k + 1)), float(time)) for k, time in enumerate(dy) if time > 0
         ]
-        return cls(t_forward=float(t_forward), sets=tuple(own + shared), count=len(dw))
+        return cls(t_forward=forward, sets=tuple(own + shared), count=len(dw))
 
     def __post_init__(self) -> None:
+        timing_file.check_times(self.t_forward, self.sets, self.count)
         if not (math.isfinite(self.t_full) and self.t_full > 0.0):
             raise ValueError(
                 "The times of a profile must be finite and their sum above 0. Received: a full "
@@ -160,17 +158,13 @@ class TimingProfile:
 
         Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (3), over sets instead of a chain.
         """
-        mask = np.asarray(mask)
-        if mask.dtype != bool or mask.shape != (self.count,):
-            raise ValueError(
-                f"`mask` must be a bool array of shape ({self.count},). "
-                f"Received: {mask.dtype} of shape {mask.shape}."
-            )
+        mask = arguments.mask("mask", mask, self.count)
         runs = self._members[:, mask].any(axis=1)
         return self.t_forward + math.fsum(self._set_times[runs])
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""
+        path = arguments.path("path", path)
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         times = {"t_full": self.t_full, "t_dw": self.t_dw.tolist(), "t_dy": self.t_dy.tolist()}
         timing_file.write(path, {**fields, **times})
@@ -183,7 +177,7 @@ class TimingProfile:
             FileNotFoundError: there is no file.
             ValueError: the file is not a profile of this version; the message names the field.
         """
-        fields, stated = timing_file.read(path)
+        fields, stated = timing_file.read(arguments.path("path", path))
         profile = cls(**fields)
         for name, times in stated.items():
             own = getattr(profile, name)
@@ -214,6 +208,7 @@ class TimingProfile:
         Warns:
             UserWarning: measured on another device, or with another optimizer.
         """
+        arguments.elastic(model)
         if self.tensors:
             self._check_tensors(tensor_specs(model))
         elif self.count != len(model.tensors):
@@ -239,14 +234,16 @@ class TimingProfile:
         Raises:
             ValueError: one differs; the message names both.
         """
+        if batch_size is not None:
+            batch_size = arguments.count("batch_size", batch_size)
         if batch_size is not None and self.batch_size and batch_size != self.batch_size:
             raise ValueError(
                 f"The profile must be measured at the batch size of training. Received: profile "
                 f"of batch size {self.batch_size}, data of batch size {batch_size}. "
                 + timing_file.REMEASURE
             )
-        if input_shape is not None and self.input_shape:
-            received = tuple(tuple(shape) for shape in input_shape)
+        received = None if input_shape is None else _checked_shapes(input_shape)
+        if received is not None and self.input_shape:
             if not _compatible(received, self.input_shape):
                 raise ValueError(
                     "The profile must be measured at the input shape of training. Received: "
@@ -327,6 +324,7 @@ class TimingProfile:
 
 def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
     """Name, shape and dtype of each tensor of an elastic model, in forward order."""
+    arguments.elastic(model)
     return tuple(
         TensorSpec(v.name.split(":")[0], tuple(v.shape), tf.as_dtype(v.dtype).name)
         for v in model.tensors
@@ -335,8 +333,19 @@ def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
 
 def optimizer_name(model: Any) -> str:
     """Class name of the optimizer that updates the weights; loss scaling looked through."""
-    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(arguments.elastic(model), "optimizer", None)
     return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
+
+
+def _checked_shapes(shapes: Any) -> tuple[tuple[int | None, ...], ...]:
+    """The shape of one sample for each input."""
+    found = []
+    for shape in arguments.items("input_shape", shapes, what="a list of shapes"):
+        sizes = arguments.items("input_shape", shape, what="a list of shapes")
+        found.append(
+            tuple(n if n is None else arguments.count("input_shape", n, least=0) for n in sizes)
+        )
+    return tuple(found)
 
 
 def _compatible(one: Sequence[Sequence[int | None]], other: Sequence[Sequence[int | None]]) -> bool:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
+from elastic_tf import arguments, strict_json
+from elastic_tf.claims import Claim, claim
 from elastic_tf.files import write_json
+from elastic_tf.ranges import MOST_TENSORS
 from elastic_tf.runtime import RuntimeSettings, SettingsTrial
+from elastic_tf.strict_json import brief
 
 SCHEMA_VERSION = 1
 REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
     "if it is one of the zoo."
 )
-_MAX_TENSORS = 100_000  # a file that claims more is not a profile
+MAX_TIME = 1e15  # microseconds: thirty years
+# [0, 99999] is one range of a file and 100,000 tensors of a set.
+_MAX_MEMBERS = 5_000_000  # of all sets together
+_MOST_IN_MEMORY = 10_000_000  # tensors
+_MAX_CELLS = 100_000_000  # sets times tensors, for which masks are made
 _MAX_THREADS = 4096
+_MAX_SIZE = 2**40  # of one dimension
 
 
 class TensorSpec(NamedTuple):
@@ -44,8 +53,46 @@ class DependencySet(NamedTuple):
     time: float
 
 
+def check_times(t_forward: float, sets: Sequence[DependencySet], count: int) -> None:
+    """Refuse times that no step can have, and sets of tensors that are not there.
+
+    Raises:
+        ValueError: `t_forward`, `sets` or `count` is out of range.
+    """
+    arguments.count("count", count, most=_MOST_IN_MEMORY)
+    arguments.number("t_forward", t_forward, low=0.0, high=MAX_TIME, hint=REMEASURE)
+    for place, group in enumerate(arguments.items("sets", sets, what="dependency sets")):
+        arguments.instance("sets", group, DependencySet, "dependency sets")
+        arguments.number(f"sets[{place}].time", group.time, low=0.0, high=MAX_TIME, hint=REMEASURE)
+        tensors = arguments.array("sets", group.tensors)
+        fits = tensors.ndim == 1 and len(tensors) > 0 and tensors.dtype.kind in "iu"
+        if not fits or not (
+            0 <= tensors[0] <= tensors[-1] < count and (np.diff(tensors) > 0).all()
+        ):
+            raise ValueError(
+                f"`sets[{place}].tensors` must be ascending indices below {count}. Received: "
+                f"{brief(group.tensors)}. " + REMEASURE
+            )
+
+
+def claimed(path: str | Path) -> Claim:
+    """The right to write a profile, for as long as it is measured.
+
+    Raises:
+        ValueError: another process has it; it is named.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rule = "A timing profile is written by one process at a time."
+    return claim(path.parent / f".{path.name}.lock", rule=rule, what=path, shared=True)
+
+
 def write(path: str | Path, fields: dict[str, Any]) -> None:
-    """Write the fields of a profile; the file appears whole or not at all."""
+    """Write the fields of a profile; the file appears whole or not at all.
+
+    Raises:
+        ValueError: another process writes it now, or it is too large to be read again.
+    """
     data = {
         **fields,
         "schema_version": SCHEMA_VERSION,
@@ -54,7 +101,16 @@ def write(path: str | Path, fields: dict[str, Any]) -> None:
         "settings": dataclasses.asdict(fields["settings"]),
         "trials": [dataclasses.asdict(trial) for trial in fields["trials"]],
     }
-    write_json(path, data)
+    members = sum(len(group.tensors) for group in fields["sets"])
+    cells = len(fields["sets"]) * fields["count"]
+    if members > _MAX_MEMBERS or cells > _MAX_CELLS or fields["count"] > MOST_TENSORS:
+        raise ValueError(
+            f"A timing profile in a file holds at most {MOST_TENSORS} tensors, {_MAX_CELLS} sets "
+            f"times tensors and {_MAX_MEMBERS} tensors in all sets together. Received: "
+            f"{fields['count']}, {cells} and {members}. Keep it in memory."
+        )
+    with claimed(path):
+        write_json(path, data)
 
 
 def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
@@ -65,21 +121,21 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
         ValueError: the file is not a profile of this version; the message names the field.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        data = strict_json.parse(strict_json.read_bytes(path))
+    except ValueError as error:
         raise ValueError(
-            f"A timing profile must be a JSON file. Received: '{path}', which is not: {error}. "
-            + REMEASURE
+            f"A timing profile must be a JSON file. Received: '{path}', which {error}. " + REMEASURE
         ) from error
     if not isinstance(data, dict) or "schema_version" not in data:
         raise ValueError(f"'{path}' is not a timing profile. " + REMEASURE)
-    if data["schema_version"] != SCHEMA_VERSION:
+    version = data["schema_version"]
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise ValueError(
-            f"'{path}' is a timing profile of version {data['schema_version']!r}, this library "
-            f"reads version {SCHEMA_VERSION}. " + REMEASURE
+            f"'{path}' is a timing profile of version {brief(version)}, this library reads version "
+            f"{SCHEMA_VERSION}. " + REMEASURE
         )
     field = _Fields(data, path)
-    count = field.integer("count", 1, _MAX_TENSORS)
+    count = field.integer("count", 1, MOST_TENSORS)
     tensors = tuple(
         TensorSpec(
             field.text(item, "tensors", "name"),
@@ -90,11 +146,14 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
     )
     if tensors and len(tensors) != count:
         field.refuse("tensors", f"{len(tensors)} entries, `count` is {count}")
+    groups = field.objects("sets")
+    if len(groups) * count > _MAX_CELLS:
+        field.refuse("sets", f"{len(groups)} sets of {count} tensors, too many to be of one model")
     sets = tuple(
         DependencySet(
             field.indices(item.get("tensors"), count), field.number(item.get("time"), "sets")
         )
-        for item in field.objects("sets")
+        for item in groups
     )
     fields = {
         "t_forward": field.number(data.get("t_forward"), "t_forward"),
@@ -107,7 +166,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
         ),
         "batch_size": field.integer("batch_size", 0, 10**9),
         "optimizer": field.text(data, "optimizer"),
-        "device": field.mapping("device"),
+        "device": field.description("device"),
         "settings": field.settings(data.get("settings"), "settings"),
         "trials": tuple(
             SettingsTrial(
@@ -141,6 +200,7 @@ class _Fields:
     def __init__(self, data: dict[str, Any], path: str | Path) -> None:
         self.data = data
         self.path = path
+        self._members = 0  # of the sets read so far
 
     def refuse(self, name: str, received: str) -> NoReturn:
         raise ValueError(
@@ -149,8 +209,8 @@ class _Fields:
 
     def number(self, value: Any, name: str) -> float:
         real = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not real or not math.isfinite(value) or value < 0:
-            self.refuse(name, f"{value!r}, not a finite number of at least 0")
+        if not real or not 0 <= value <= MAX_TIME:
+            self.refuse(name, f"{brief(value)}, not a number from 0 to {MAX_TIME:g}")
         return float(value)
 
     def optional_number(self, value: Any, name: str) -> float | None:
@@ -161,29 +221,29 @@ class _Fields:
         threads = [given.get(key) for key in ("inter_op_threads", "intra_op_threads")]
         if (
             given.keys() != {f.name for f in dataclasses.fields(RuntimeSettings)}
-            or given["onednn"] not in (None, True, False)
+            or not (given["onednn"] is None or isinstance(given["onednn"], bool))
             or not isinstance(given["xla"], bool)
             or not all(type(n) is int and 0 <= n <= _MAX_THREADS for n in threads)
         ):
-            self.refuse(name, f"the settings {value!r}")
+            self.refuse(name, f"the settings {brief(value)}")
         return RuntimeSettings(**given)
 
     def integer(self, name: str, low: int, high: int) -> int:
         value = self.data.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            self.refuse(name, f"{value!r}, not an integer from {low} to {high}")
+            self.refuse(name, f"{brief(value)}, not an integer from {low} to {high}")
         return int(value)
 
     def text(self, owner: Any, name: str, key: str | None = None) -> str:
         value = owner.get(key or name)
         if not isinstance(value, str):
-            self.refuse(name, f"{value!r}, not a text")
+            self.refuse(name, f"{brief(value)}, not a text")
         return str(value)
 
     def items(self, name: str) -> list[Any]:
         value = self.data.get(name)
         if not isinstance(value, list):
-            self.refuse(name, f"{value!r}, not a list")
+            self.refuse(name, f"{brief(value)}, not a list")
         return list(value)
 
     def objects(self, name: str, *, optional: bool = False) -> list[dict[str, Any]]:
@@ -192,16 +252,20 @@ class _Fields:
             self.refuse(name, "something else than a list of objects")
         return items
 
-    def mapping(self, name: str) -> dict[str, Any]:
+    def description(self, name: str) -> dict[str, Any]:
+        """An object of single values."""
         value = self.data.get(name)
         if not isinstance(value, dict):
-            self.refuse(name, f"{value!r}, not an object")
+            self.refuse(name, f"{brief(value)}, not an object")
+        for key, item in value.items():
+            if isinstance(item, (dict, list)) or (key == "name" and not isinstance(item, str)):
+                self.refuse(name, f"{brief(item)} as '{brief(key)}', not a single value")
         return dict(value)
 
     def shape(self, value: Any, name: str) -> tuple[int | None, ...]:
         sizes = value if isinstance(value, list) else [False]
-        if not all(s is None or (isinstance(s, int) and s is not False and s >= 0) for s in sizes):
-            self.refuse(name, f"the shape {value!r}")
+        if not all(s is None or (type(s) is int and 0 <= s <= _MAX_SIZE) for s in sizes):
+            self.refuse(name, f"the shape {brief(value)}")
         return tuple(sizes)
 
     def indices(self, value: Any, count: int) -> tuple[int, ...]:
@@ -211,7 +275,10 @@ class _Fields:
         for run in runs:
             whole = isinstance(run, list) and len(run) == 2 and all(type(i) is int for i in run)
             if not whole or not (indices[-1] if indices else -1) < run[0] <= run[1] < count:
-                self.refuse("sets", f"the tensors {value!r} of {count}")
+                self.refuse("sets", f"the tensors {brief(value)} of {count}")
+            self._members += run[1] + 1 - run[0]
+            if self._members > _MAX_MEMBERS:
+                self.refuse("sets", f"more than {_MAX_MEMBERS} tensors in all sets together")
             indices.extend(range(run[0], run[1] + 1))
         if not indices:
             self.refuse("sets", "a set without tensors")

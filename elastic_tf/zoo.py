@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import pretrained
+from elastic_tf import arguments, pretrained
+from elastic_tf.strict_json import brief
 
 L = tf.keras.layers
 
@@ -21,6 +22,8 @@ L = tf.keras.layers
 _CAFFE_MEAN_BGR = (103.939, 116.779, 123.68)
 _DIGITS_WIDTHS = (24, 48, 72)
 _DIGITS_BLOCKS = 3
+_MOST_CLASSES = 1_000_000
+_MOST_SIZE = 8192  # pixels
 
 
 class Architecture(NamedTuple):
@@ -82,6 +85,9 @@ def build(
         OSError: the ImageNet weights cannot be downloaded.
     """
     architecture = _check(name, classes, input_size, alpha, dropout)
+    arguments.flag("bn_training", bn_training)
+    if weights is not None:
+        weights = arguments.path("weights", weights)
     imagenet = weights == "imagenet"
     if imagenet and not architecture.rebuilt:
         raise ValueError(
@@ -125,7 +131,7 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
     Returns:
         bool, shape (N,), forward order.
     """
-    tensors = model.tensors
+    tensors = arguments.elastic(model).tensors
     own = {id(tensors[-1])}
     for layer in model._flatten_layers(include_self=False):
         variables = {id(variable) for variable in layer._trainable_weights}
@@ -136,35 +142,35 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
 
 def _check(name: str, classes: int, input_size: int, alpha: float, dropout: float) -> Architecture:
     """The architecture of that name, if the settings are right for it."""
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ValueError(
-            f"`name` must be a model of the zoo: {', '.join(NAMES)}. Received: {name!r}."
+            f"`name` must be a model of the zoo: {', '.join(NAMES)}. Received: {brief(name)}."
         )
     architecture = ARCHITECTURES[name]
-    if isinstance(classes, bool) or not isinstance(classes, (int, np.integer)) or classes < 2:
-        raise ValueError(f"`classes` must be an integer of at least 2. Received: {classes!r}.")
+    arguments.count("classes", classes, least=2, most=_MOST_CLASSES)
     smallest, multiple = architecture.smallest, architecture.multiple
     if (
         isinstance(input_size, bool)
         or not isinstance(input_size, (int, np.integer))
-        or input_size < smallest
+        or not smallest <= input_size <= _MOST_SIZE
         or input_size % multiple
     ):
         steps = f" and a multiple of {multiple}" if multiple > 1 else ""
         raise ValueError(
-            f"`input_size` must be an integer of at least {smallest}{steps} for '{name}'. "
-            f"Received: {input_size!r}."
+            f"`input_size` must be an integer of at least {smallest}{steps} for '{name}', and at "
+            f"most {_MOST_SIZE}. Received: {brief(input_size)}."
         )
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha <= 4:
-        raise ValueError(f"`alpha` must be a number in (0, 4]. Received: {alpha!r}.")
+        raise ValueError(f"`alpha` must be a number in (0, 4]. Received: {brief(alpha)}.")
     if alpha != 1.0 and not architecture.takes_alpha:
         scalable = [key for key, value in ARCHITECTURES.items() if value.takes_alpha]
         raise ValueError(
             f"`alpha` scales {' and '.join(scalable)} only. Received: alpha={alpha} for '{name}'. "
             "Leave it out."
         )
-    if not 0 <= dropout < 1:
-        raise ValueError(f"`dropout` must be in [0, 1). Received: {dropout!r}.")
+    number = isinstance(dropout, (int, float, np.number)) and not isinstance(dropout, bool)
+    if not number or not 0 <= dropout < 1:
+        raise ValueError(f"`dropout` must be in [0, 1). Received: {brief(dropout)}.")
     return architecture
 
 

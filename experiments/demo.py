@@ -25,6 +25,7 @@ from elastic_tf import plots, runs
 from elastic_tf.commandline import option, parse
 from elastic_tf.commands import harness, recording
 from elastic_tf.files import write_json
+from elastic_tf.json_form import to_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     draw(settings.out, clocks, accuracy, masks["elastic"], models["elastic"])
     write_json(
         settings.out / "result.json",
-        runs.to_json({"settings": settings, "device": profile.device, "rows": rows}),
+        to_json({"settings": settings, "device": profile.device, "rows": rows}),
     )
     print(f"Pictures: {settings.out}/accuracy.png, {settings.out}/selection.png")
     print(f"Curves:   {tensorboard(settings.out / 'board')}")

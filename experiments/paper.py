@@ -34,6 +34,7 @@ from elastic_tf import baselines, commandline, runs
 from elastic_tf.commandline import option, parse
 from elastic_tf.commands import trials
 from elastic_tf.files import write_json
+from elastic_tf.json_form import to_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,7 @@ def main(
         path = measure_path(root, name)
         if not path.is_file():
             print(f"Measuring: {path}", flush=True)
-            write_json(path, runs.to_json(paper_measures.MEASURES[name](scale)))
+            write_json(path, to_json(paper_measures.MEASURES[name](scale)))
     if failed:
         raise trials.TrainingFailed(f"{len(failed)} of {len(plan)}: {', '.join(failed)}.")
     print(f"All there, in {root}. Draw with experiments/figures.py.")

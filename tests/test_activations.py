@@ -129,7 +129,7 @@ def test_a_loop_has_no_known_size():
 
 def test_a_mask_of_another_model_is_refused():
     model = compiled(L.Input((5,)), L.Dense(4))
-    with pytest.raises(ValueError, match=r"shape \(2,\). Received: bool \(3,\)"):
+    with pytest.raises(ValueError, match=r"shape \(2,\). Received: bool of shape \(3,\)"):
         activation_bytes(model, batch(2, 5), np.ones(3, bool))
     with pytest.raises(ValueError, match="Received: int64"):
         activation_bytes(model, batch(2, 5), np.ones(2, np.int64))

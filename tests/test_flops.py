@@ -109,5 +109,5 @@ def test_step_flops_leaves_nothing_behind():
 
 
 def test_step_flops_refuses_a_mask_of_another_length():
-    with pytest.raises(ValueError, match=r"shape \(2,\). Received: bool \(3,\)"):
+    with pytest.raises(ValueError, match=r"shape \(2,\). Received: bool of shape \(3,\)"):
         step_flops(stack(), *BATCH, mask=np.ones(3, bool))

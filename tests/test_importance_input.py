@@ -57,7 +57,7 @@ def test_unknown_reading_is_refused() -> None:
 
 @pytest.mark.parametrize("size", [0, -4])
 def test_micro_batch_of_no_sample_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"micro_batch_size={size}"):
+    with pytest.raises(ValueError, match=f"`micro_batch_size` .* Received: {size}"):
         importance.loss_decrease(linear(), *points(), micro_batch_size=size)
 
 

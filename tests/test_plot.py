@@ -18,9 +18,9 @@ COUNT = 4
 BIRDS = Path(__file__).resolve().parents[1] / "experiments" / "results" / "birds.json"
 
 
-def made(path, method="elastic", rho=0.5, epochs=3, validation=0.1):
+def made(path, method="elastic", rho=0.5, epochs=3, validation=0.1, **more):
     """A run directory."""
-    settings = {"seed": 0, "method": method, "rho": rho, "validation": validation}
+    settings = {"seed": 0, "method": method, "rho": rho, "validation": validation, **more}
     run = runs.create(path, settings)
     for epoch in range(epochs):
         mask = np.arange(COUNT) >= (0 if rho is None else 1 + epoch % 2)
@@ -126,3 +126,20 @@ def test_what_cannot_be_drawn_is_refused(words, received):
 def test_a_run_without_an_epoch_is_refused(tmp_path):
     with pytest.raises(ValueError, match="an epoch. Received: '.*young'"):
         drawn("--runs", made(tmp_path / "young", epochs=0), "--out", tmp_path / "a.png")
+
+
+def test_a_profile_that_a_run_names_elsewhere_is_not_read(tmp_path, figures):
+    chain = TimingProfile.from_chain(t_dw=[1] * COUNT, t_dy=[1] * COUNT, t_forward=1)
+    specs = tuple(TensorSpec(f"secret{k}", (2,), "float32") for k in range(COUNT))
+    TimingProfile(1, chain.sets, COUNT, tensors=specs).save(tmp_path / "secret.json")
+    path = made(tmp_path / "elastic", profile=str(tmp_path / "secret.json"))
+    drawn("--runs", path, "--out", tmp_path / "runs.png")
+    (axes,) = figures["runs_elastic_rho_0.5.png"].axes
+    assert not any("secret" in text.get_text() for text in axes.get_yticklabels())
+
+
+def test_a_history_of_something_else_is_refused(tmp_path):
+    path = made(tmp_path / "run")
+    (path / "history.jsonl").write_text('{"epoch": 0, "seconds": "long"}\n')
+    with pytest.raises(ValueError, match="whose epoch 1 has `seconds` 'long'"):
+        drawn("--runs", path, "--out", tmp_path / "a.png")

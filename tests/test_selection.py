@@ -252,7 +252,7 @@ def test_rho_outside_its_range_is_refused(rho: object) -> None:
 @pytest.mark.parametrize("ticks", [0, -1, 0.5, True])
 def test_ticks_below_one_are_refused(ticks: object) -> None:
     table = profile([((0,), 1.0)], count=1, t_forward=1.0)
-    with pytest.raises(ValueError, match=f"ticks={ticks}"):
+    with pytest.raises(ValueError, match=f"`ticks` .* Received: {ticks}"):
         select_tensors(np.ones(1), table, 1.0, ticks=ticks)
 
 
@@ -265,7 +265,7 @@ def test_importance_that_is_not_finite_is_refused(value: float) -> None:
 
 def test_importance_of_another_length_is_refused() -> None:
     table = profile([((0,), 1.0), ((1,), 1.0)], count=2, t_forward=1.0)
-    with pytest.raises(ValueError, match=r"shape \(2,\).*Received: shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"shape \(2,\).*Received: .* of shape \(3,\)"):
         select_tensors(np.ones(3), table, 1.0)
 
 

@@ -132,7 +132,7 @@ def test_load_raises_when_the_file_is_cut_short(tmp_path):
     path = tmp_path / "profile.json"
     profile().save(path)
     path.write_text(path.read_text()[:200])
-    with pytest.raises(ValueError, match=r"profile.json', which is not"):
+    with pytest.raises(ValueError, match=r"profile.json', which is no JSON"):
         TimingProfile.load(path)
 
 

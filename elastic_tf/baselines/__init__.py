@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elastic_tf.baselines import fixed, policies, prunetrain, tinytl
 from elastic_tf.baselines.method import Method, Task
+from elastic_tf.strict_json import brief
 
 __all__ = ["METHODS", "NAMES", "Method", "Task", "get"]
 
@@ -22,6 +23,6 @@ def get(name: str) -> Method:
     Raises:
         ValueError: there is none.
     """
-    if name not in METHODS:
-        raise ValueError(f"`name` must be a method: {', '.join(NAMES)}. Received: {name!r}.")
+    if not isinstance(name, str) or name not in METHODS:
+        raise ValueError(f"`name` must be a method: {', '.join(NAMES)}. Received: {brief(name)}.")
     return METHODS[name]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import zoo
+from elastic_tf import arguments, zoo
 from elastic_tf.baselines.method import Method, Task, profile_of
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.selection import check_rho, smallest_feasible_rho
+from elastic_tf.strict_json import brief
 from elastic_tf.timing import TimingProfile
 
 
@@ -68,6 +69,7 @@ def bias_tensors(model: ElasticMixin) -> np.ndarray:
     Returns:
         bool, shape (N,), forward order.
     """
+    arguments.elastic(model)
     return is_among(
         model,
         (
@@ -85,6 +87,7 @@ def scale_tensors(model: ElasticMixin) -> np.ndarray:
     Returns:
         bool, shape (N,), forward order.
     """
+    arguments.elastic(model)
     layers = filter(_normalises, model._flatten_layers())
     return is_among(model, (vars(layer)["gamma"] for layer in layers))
 
@@ -104,6 +107,7 @@ def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.
         ValueError: the budget does not admit the head; the message names the smallest `rho`.
     """
     check_rho(rho)
+    arguments.instance("profile", profile, TimingProfile, "a TimingProfile")
     profile.check(model)
     head = zoo.head_tensors(model)
     order = np.arange(len(head))
@@ -124,8 +128,11 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
     return {"gamma", "beta"} <= vars(layer).keys()
 
 
-def is_among(model: ElasticMixin, variables: Iterator[Any]) -> np.ndarray:
+def is_among(model: ElasticMixin, variables: Iterable[Any]) -> np.ndarray:
     """True for the tensors of the model that are among `variables`; bool, shape (N,)."""
+    arguments.elastic(model)
+    if isinstance(variables, (str, bytes, np.ndarray)) or not isinstance(variables, Iterable):
+        raise TypeError(f"`variables` must be variables. Received: {brief(variables)}.")
     chosen = {id(variable) for variable in variables if variable is not None}
     return np.array([id(tensor) in chosen for tensor in model.tensors])
 

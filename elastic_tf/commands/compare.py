@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any, Optional
 
 import elastic_tf as et
-from elastic_tf import plots, runs
+from elastic_tf import plots
 from elastic_tf.commandline import option, parse
 from elastic_tf.commands import contest, sources, trials
 from elastic_tf.device import describe_device
 from elastic_tf.files import write_json
+from elastic_tf.json_form import to_json
 from elastic_tf.runs import Column, format_table
 
 
@@ -97,9 +98,9 @@ def main(
         if edges:
             print(f"The best rate is the first or the last that was tried: {', '.join(edges)}.")
         plots.save(plots.accuracy_and_cost(rows), settings.out / f"{name}.png")
-    write_json(settings.out / "comparison.json", runs.to_json(result))
+    write_json(settings.out / "comparison.json", to_json(result))
     print(f"\nWritten to {settings.out / 'comparison.json'}, with a picture of each table")
-    return runs.to_json(result)
+    return to_json(result)
 
 
 COLUMNS = (

@@ -11,17 +11,16 @@ and for each run that leaves tensors out, in a picture beside it, what was train
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from elastic_tf import plots, runs
+from elastic_tf import plots, runs, strict_json
 from elastic_tf.commandline import option, parse
 from elastic_tf.commands.measurement import trained_masks
 from elastic_tf.timing import TimingProfile
@@ -75,7 +74,7 @@ def of_runs(found: Sequence[runs.Run], settings: Settings) -> dict[Path, Figure]
     """Accuracy over seconds, and a map for each run that leaves tensors out.
 
     Raises:
-        ValueError: a run has no epoch yet.
+        ValueError: a run has no epoch yet, or was not written by `train`.
     """
     named = dict(zip(labels(found), found))
     curves: dict[str, tuple[list[float], list[float]]] = {}
@@ -84,6 +83,7 @@ def of_runs(found: Sequence[runs.Run], settings: Settings) -> dict[Path, Figure]
             raise ValueError(
                 f"`runs` must have finished an epoch. Received: '{run.path}', which has none yet."
             )
+        _check_history(run)
         seconds = np.cumsum([epoch["seconds"] for epoch in run.history]).tolist()
         curves[label] = (seconds, [100 * epoch["val_accuracy"] for epoch in run.history])
     y = f"{_evaluated_on(found)} accuracy (%)"
@@ -104,15 +104,34 @@ def of_comparison(path: Path, settings: Settings) -> Figure:
     """Accuracy of each method over its seconds.
 
     Raises:
-        ValueError: the comparison holds only one of its two tables.
+        ValueError: the file is none of a comparison, or holds only one of its two tables.
     """
-    tables = json.loads(path.read_text(encoding="utf-8"))["tables"]
+    try:
+        found = strict_json.parse(strict_json.read_bytes(path))
+        tables = found.get("tables") if isinstance(found, dict) else None
+        if not isinstance(tables, dict):
+            raise ValueError("holds no tables")
+    except ValueError as error:
+        raise ValueError(
+            f"`comparison` must be what compare wrote. Received: '{path}', which {error}."
+        ) from error
     if len(tables) < 2:
         raise ValueError(
             "`comparison` must be at equal epochs and at equal seconds. Received: "
             f"{', '.join(tables)} in '{path}'. Compare with --equal both."
         )
     return plots.accuracy_at_budgets(tables, title=settings.title)
+
+
+def _check_history(run: runs.Run) -> None:
+    """Refuse a history that does not say what is drawn."""
+    for number, epoch in enumerate(run.history, start=1):
+        for name in ("seconds", "val_accuracy"):
+            if not isinstance(epoch.get(name), (int, float)):
+                raise ValueError(
+                    f"`runs` must be written by python -m elastic_tf train. Received: '{run.path}',"
+                    f" whose epoch {number} has `{name}` {epoch.get(name)!r}."
+                )
 
 
 def labels(found: Sequence[runs.Run]) -> list[str]:
@@ -136,13 +155,12 @@ def _evaluated_on(found: Sequence[runs.Run]) -> str:
 
 
 def _names(run: runs.Run, count: int) -> Sequence[str]:
-    """Of the tensors, where the run's profile is still there."""
-    given: Any = run.config["settings"].get("profile")
-    for path in (run.path / "profile.json", *([Path(given)] if given else [])):
-        if path.is_file():
-            names = [spec.name for spec in TimingProfile.load(path).tensors]
-            return names if len(names) == count else ()
-    return ()
+    """Of the tensors, where the run holds its profile."""
+    path = run.path / "profile.json"
+    if not path.is_file():
+        return ()
+    names = [spec.name for spec in TimingProfile.load(path).tensors]
+    return names if len(names) == count else ()
 
 
 def _word(label: str) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf import commandline, plots
+from elastic_tf import commandline, plots, timing_file
 from elastic_tf.commandline import option, parse
 from elastic_tf.commands.profile_text import comparison, listing, report, trial_line
 from elastic_tf.commands.settings_search import search
@@ -78,7 +78,8 @@ def main(arguments: Sequence[str] | None = None, tables: Path = TABLES) -> None:
     else:
         settings = parse(Settings, __doc__ or "", words)
         check_writable(settings.out)
-        profile = measure(settings) if settings.as_is else searched(settings, words)
+        with timing_file.claimed(settings.out):
+            profile = measure(settings) if settings.as_is else searched(settings, words)
         print(report(profile, settings.dearest))
         print(f"Written to {settings.out}")
         if settings.plot is not None:
@@ -100,13 +101,16 @@ def searched(settings: Settings, words: Sequence[str]) -> et.TimingProfile:
     print("Looking for the runtime settings that train fastest ...", flush=True)
     best, trials = search(words, lambda trial: print(trial_line(trial), flush=True))
     print(f"Best: {best}. Measuring under it.", flush=True)
-    subprocess.run(
-        [sys.executable, *commandline.command("profile", words), "--as-is", *["--xla"] * best.xla],
-        env=best.environment(),
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-    profile = dataclasses.replace(et.TimingProfile.load(settings.out), trials=trials)
+    with tempfile.TemporaryDirectory() as folder:  # `out` is claimed by this process
+        path = Path(folder) / settings.out.name
+        words = [*words, "--as-is", *["--xla"] * best.xla, "--out", str(path)]
+        subprocess.run(
+            [sys.executable, *commandline.command("profile", words)],
+            env=best.environment(),
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        profile = dataclasses.replace(et.TimingProfile.load(path), trials=trials)
     profile.save(settings.out)
     return profile
 

@@ -28,6 +28,7 @@ from elastic_tf.commands import (
     strategies,
 )
 from elastic_tf.commands.run_settings import CHOOSING, Settings, completed
+from elastic_tf.files import as_utf8
 
 
 def main(arguments: Sequence[str] | None = None) -> runs.Run:
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     run = replicas.from_chief(strategy, lambda: runs.create(settings.out, settings))
     say = print if replicas.is_chief(strategy) else _nothing
     for path in data.skipped:
-        say(f"Left out, not an image: {path}")
+        say(f"Left out, not an image: {as_utf8(path)}")
     if run.result is not None:
         say(f"Finished before, in {settings.out}:\n" + runs.format_table([run.result]))
         return run
@@ -103,6 +104,8 @@ def trained(
         profile = replicas.from_chief(strategy, lambda: profile or bench.profile(say))
         shape = [tuple(elastic.input_shape[1:])]
         profile.check(elastic, batch_size=settings.batch_size, input_shape=shape)
+        if is_chief and not kept.is_file():
+            profile.save(kept)  # a run holds all that its pictures need
 
     clock = recording.TrainingClock()
     chosen = method.callbacks(task(settings, elastic, data, profile))

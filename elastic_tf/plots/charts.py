@@ -9,7 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from elastic_tf import arguments
+from elastic_tf.plots import inputs
 from elastic_tf.plots.style import DARK, PALE, head, picture, styles
+from elastic_tf.strict_json import brief
 
 
 def accuracy_over_seconds(
@@ -21,7 +24,8 @@ def accuracy_over_seconds(
         curves: method -> (seconds of training so far, accuracy in [0, 1]) after each epoch.
         title: above the picture.
     """
-    percent = {name: (x, 100 * np.asarray(y)) for name, (x, y) in curves.items()}
+    found = inputs.pairs("curves", curves, finite=False)
+    percent: dict[str, tuple[Any, Any]] = {name: (x, 100 * y) for name, (x, y) in found.items()}
     return lines(percent, x="training time (s)", y="test accuracy (%)", title=title)
 
 
@@ -44,10 +48,18 @@ def lines(
         is_log: whether x is logarithmic.
         is_whole: whether x are whole numbers, as epochs are; otherwise x begins at 0.
     """
+    inputs.captions(x=x, y=y, title=title)
+    arguments.flag("is_log", is_log)
+    arguments.flag("is_whole", is_whole)
+    found = inputs.pairs("curves", curves, finite=False)
+    if is_log and any((along <= 0).any() for along, _ in found.values()):
+        raise ValueError(
+            f"`curves` must be above 0 along a logarithmic x. Received: {brief(curves)}."
+        )
     figure = picture(7.0, 4.2)
     axes = figure.add_subplot()
-    looks = styles(curves)
-    for name, values in curves.items():
+    looks = styles(found)
+    for name, values in found.items():
         # markers on every point of a long line would hide it
         is_short = len(values[0]) <= 30
         axes.plot(
@@ -89,6 +101,14 @@ def bars(
         title: above the picture.
         notes: what to write above a bar, like `groups`; None: the heights.
     """
+    inputs.captions(y=y, title=title)
+    for group in inputs.mapping("groups", groups).values():
+        for height in inputs.mapping("groups", group).values():
+            inputs.values("groups", [height])
+    if notes is not None:
+        for said in inputs.mapping("notes", notes).values():
+            for note in inputs.mapping("notes", said).values():
+                inputs.captions(notes=note)
     labels = list(dict.fromkeys(label for bars in groups.values() for label in bars))
     looks = styles(labels)
     figure = picture(max(5.0, 1.5 + 0.55 * sum(len(bars) + 1 for bars in groups.values())), 4.2)
@@ -102,7 +122,7 @@ def bars(
             seen.add(label)
             look = looks[label]
             axes.bar(place, height, width=0.85, label=shown, color=look.colour, hatch=look.hatch)
-            note = f"{height:.3g}" if notes is None else notes[group][label]
+            note = f"{height:.3g}" if notes is None else _note(notes, group, label)
             side = "top" if height < 0 else "bottom"
             axes.annotate(note, (place, height), ha="center", va=side, fontsize=7)
             place += 1
@@ -134,9 +154,18 @@ def agreement(
         within: half-width of a band around the diagonal, in that unit.
         is_log: whether both axes are logarithmic; all values are above 0 then.
     """
+    inputs.captions(x=x, y=y, title=title)
+    if within is not None:
+        within = arguments.number("within", within, low=0.0, high=1e100)
+    arguments.flag("is_log", is_log)
+    drawn = inputs.pairs("points", points)
+    if is_log and any((along <= 0).any() for pair in drawn.values() for along in pair):
+        raise ValueError(
+            f"`points` must be above 0 on logarithmic axes. Received: {brief(points)}."
+        )
     figure = picture(5.4, 4.8)
     axes = figure.add_subplot()
-    every = np.concatenate([np.ravel(part) for pair in points.values() for part in pair])
+    every = np.concatenate([np.ravel(part) for pair in drawn.values() for part in pair])
     if is_log:
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -149,9 +178,9 @@ def agreement(
             ends, ends - within, ends + within, color=PALE, label=f"within {within:g}"
         )
     axes.plot(ends, ends, color=DARK, linewidth=1.0)
-    for name, look in styles(points).items():
+    for name, look in styles(drawn).items():
         axes.scatter(
-            *points[name],
+            *drawn[name],
             s=26,
             label=name,
             color=look.colour,
@@ -168,3 +197,13 @@ def agreement(
     axes.legend(frameon=False, fontsize=8)
     head(axes, title)
     return figure
+
+
+def _note(notes: Mapping[str, Mapping[str, str]], group: str, label: str) -> str:
+    """What is written above a bar."""
+    if label not in notes.get(group, {}):
+        raise ValueError(
+            f"`notes` must be like `groups`. Received: {brief(notes)} without '{label}' of "
+            f"'{group}'."
+        )
+    return notes[group][label]

@@ -9,7 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from elastic_tf import arguments
+from elastic_tf.plots import inputs
 from elastic_tf.plots.style import BLUE, DARK, PALE, VERMILLION, head, picture, styles
+from elastic_tf.strict_json import brief
 
 Rows = Sequence[Mapping[str, Any]]
 _BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}  # of text
@@ -28,6 +31,9 @@ def accuracy_and_cost(
         x: its name with its unit.
         title: above the picture.
     """
+    inputs.captions(cost=cost, x=x, title=title)
+    rows = inputs.rows("rows", rows, texts=("method",), numbers=("mean", "half_width", cost))
+    _check_known("rows", rows, "mean", cost)
     figure = picture(7.6, 4.2)
     axes = figure.add_subplot()
     looks = styles(row["method"] for row in rows)
@@ -119,6 +125,11 @@ def accuracy_intervals(rows: Rows, *, title: str = "") -> Figure:
         rows: as for `accuracy_and_cost`, and "accuracies", one for each seed.
         title: above the picture.
     """
+    inputs.captions(title=title)
+    rows = inputs.rows("rows", rows, texts=("method",), numbers=("mean", "half_width"))
+    _check_known("rows", rows, "mean", "accuracies")
+    for row in rows:
+        inputs.values("rows: accuracies", row["accuracies"])
     figure = picture(7.0, 1.3 + 0.36 * len(rows))
     axes = figure.add_subplot()
     looks = styles(row["method"] for row in rows)
@@ -151,6 +162,13 @@ def method_panels(
         panels: key -> (what it is, with its unit; what to divide by for that unit).
         title: above the picture.
     """
+    inputs.captions(title=title)
+    for said in inputs.mapping("panels", panels).values():
+        if not isinstance(said, (tuple, list)) or len(said) != 2:
+            raise TypeError(f"`panels` must hold (text, unit). Received: {brief(said)}.")
+        arguments.text("panels", said[0])
+        arguments.number("panels", said[1], low=0.0, above=True)
+    rows = inputs.rows("rows", rows, texts=("method",), numbers=tuple(panels))
     names = [row["method"] for row in rows]
     looks = styles(names)
     figure = picture(1.4 + 2.1 * len(panels), 1.2 + 0.34 * len(rows))
@@ -181,6 +199,11 @@ def deadlines(rows: Rows, *, title: str = "") -> Figure:
         rows: "asked" and "taken" in seconds, "load", and "left_out", the steps that were not made.
         title: above the picture.
     """
+    inputs.captions(title=title)
+    rows = inputs.rows("rows", rows, texts=("load",), numbers=("asked", "taken", "left_out"))
+    _check_known("rows", rows, "asked", "taken")
+    for row in rows:
+        arguments.number("rows: asked", row["asked"], low=0.0, above=True)
     figure = picture(7.0, 1.3 + 0.42 * len(rows))
     axes = figure.add_subplot()
     taken = [100 * row["taken"] / row["asked"] for row in rows]
@@ -224,3 +247,11 @@ def _limits(rows: Rows) -> tuple[float, float]:
     low, high = 100 * min(ends), 100 * max(ends)
     margin = 0.06 * (high - low) or 1.0
     return max(low - margin, 0.0), min(high + margin, 100.0)
+
+
+def _check_known(name: str, rows: Rows, *keys: str) -> None:
+    """Refuse a value that is missing where it is drawn."""
+    for row in rows:
+        for key in keys:
+            if row.get(key) is None:
+                raise ValueError(f"`{name}` must have '{key}'. Received: {brief(row)}.")

@@ -12,7 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import SymmetricalLogLocator
 
+from elastic_tf import arguments
+from elastic_tf.plots import inputs
 from elastic_tf.plots.style import BLUE, GREY, PALE, head, picture
+from elastic_tf.strict_json import brief
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches
@@ -39,7 +42,17 @@ def selection_map(
         ticks: what to write below each mask, if not its number.
         width: inches; by default as many as the epochs need, within reason.
     """
-    chosen = np.array(masks, bool).T  # (N, epochs)
+    inputs.captions(title=title, x=x)
+    given = arguments.items("masks", masks, least=1, what="a list of masks")
+    size = arguments.array("masks", given[0]).size
+    chosen = np.array([arguments.mask("masks", mask, size) for mask in given]).T  # (N, epochs)
+    names = inputs.names("names", names, size)
+    ticks = arguments.items("ticks", ticks, what="a list of what to write")
+    if not size or len(ticks) not in (0, len(given)):
+        raise ValueError(
+            "`masks` must hold tensors, and `ticks` be one for each mask. Received: "
+            f"masks={brief(masks)}, ticks={brief(ticks)}."
+        )
     count, epochs = chosen.shape
     figure = picture(width or _width(5.0, 2.5, epochs), min(8.0, 2.2 + 0.05 * count))
     axes = figure.add_subplot()
@@ -65,7 +78,13 @@ def importance_map(
         names: of the tensors; a few are written along the axis.
         title: above the picture.
     """
-    worth = np.array(worths, np.float64)  # (epochs, N)
+    inputs.captions(title=title)
+    given = arguments.items("worths", worths, least=1, what="a list of importances")
+    size = arguments.array("worths", given[0]).size
+    worth = np.array([inputs.values("worths", one, size) for one in given])
+    if not worth.size:
+        raise ValueError(f"`worths` must hold tensors. Received: worths={brief(worths)}.")
+    names = inputs.names("names", names, worth.shape[1])
     gains = np.maximum(worth, 0.0)
     shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
     count, epochs = shares.shape
@@ -93,6 +112,11 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
         mask: True where a tensor is trained; bool, shape (N,).
         title: above the picture.
     """
+    inputs.captions(title=title)
+    importance = inputs.values("importance", importance)
+    mask = arguments.mask("mask", mask, len(importance))
+    if not len(importance):
+        raise ValueError(f"`importance` must hold tensors. Received: {brief(importance)}.")
     figure = picture(9.0, 3.4)
     axes = figure.add_subplot()
     colours = np.where(mask, BLUE, GREY)
@@ -122,6 +146,19 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
         labels: one for each.
         title: above the picture.
     """
+    inputs.captions(title=title)
+    labels = inputs.names("labels", labels)
+    pictures = arguments.array("images", images)
+    fits = pictures.ndim == 4 and pictures.shape[-1] in (1, 3) and pictures.size
+    if not fits or pictures.dtype.kind not in "uif" or not np.isfinite(pictures).all():
+        raise ValueError(
+            "`images` must be finite numbers of shape (count, height, width, 1 or 3). Received: "
+            f"{pictures.dtype} of shape {pictures.shape}: {brief(images)}."
+        )
+    if len(labels) != len(pictures):
+        raise ValueError(
+            f"`labels` must be one for each of {len(pictures)} images. Received: {brief(labels)}."
+        )
     rows = -(-len(labels) // _ACROSS)
     figure = picture(0.85 * min(len(labels), _ACROSS), 1.1 * rows + 0.4)
     grid = figure.subplots(rows, min(len(labels), _ACROSS), squeeze=False)

@@ -12,11 +12,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from elastic_tf import arguments
+from elastic_tf.strict_json import brief
+
 # Okabe & Ito, Color Universal Design, 2008.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
 BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY, YELLOW = COLOURS
 BLACK, DARK, GREY, PALE = "#000000", "#767676", "#B8B8B8", "#EDEDED"
 
+_MOST_INCHES = 400.0  # 60,000 pixels at the resolution of `save`
 _PALETTE = 128  # colours of a PNG
 _LINES = ("-", "--", ":", "-.")
 _HATCHES = ("", "//", "..", "xx")
@@ -87,6 +91,9 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 
     Equal methods with different settings, as at two values of rho, differ in lines and hatches.
     """
+    if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
+        raise TypeError(f"`labels` must be texts. Received: labels={brief(labels)}.")
+    labels = [arguments.text("labels", label) for label in labels]
     found: dict[str, Style] = {}
     seen: dict[str, int] = {}
     for label in dict.fromkeys(labels):
@@ -106,6 +113,8 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 
 def picture(width: float, height: float) -> Picture:
     """An empty figure of so many inches, without borders that say nothing."""
+    for name, inches in (("width", width), ("height", height)):
+        arguments.number(name, inches, low=0.0, above=True, high=_MOST_INCHES)
     figure = Picture(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -118,13 +127,20 @@ def head(axes: Any, title: str) -> None:
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write a picture; the file's ending says which kind."""
-    path = Path(path)
+    arguments.instance("figure", figure, Figure, "a figure")
+    path = Path(arguments.path("path", path))
+    kinds = figure.canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise ValueError(
+            f"`path` must end in one of {', '.join(sorted(kinds))}. Received: '{path}'."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
 
 def png(figure: Figure) -> bytes:
     """A picture as the bytes of a PNG file, of a size for screens."""
+    arguments.instance("figure", figure, Figure, "a figure")
     drawn, packed = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=90)
     # a palette is enough for what is drawn here, and takes a third of the bytes
@@ -134,6 +150,7 @@ def png(figure: Figure) -> bytes:
 
 def pixels(figure: Figure) -> np.ndarray:
     """A picture as uint8, shape (height, width, 4)."""
+    arguments.instance("figure", figure, Figure, "a figure")
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
     return np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]

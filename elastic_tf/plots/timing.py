@@ -10,8 +10,11 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from elastic_tf import arguments
+from elastic_tf.plots import inputs
 from elastic_tf.plots.charts import lines
 from elastic_tf.plots.style import FORWARD, PALE, T_DW, T_DY, head, picture
+from elastic_tf.strict_json import brief
 
 if TYPE_CHECKING:
     from elastic_tf.timing import TimingProfile
@@ -23,6 +26,8 @@ _PASSED = "#F3C9A8"  # T_DY, pale
 
 def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
     """t_dw and t_dy of each tensor in forward order."""
+    inputs.captions(title=title)
+    inputs.profile("profile", profile)
     figure = picture(9.0, 3.8)
     axes = figure.add_subplot()
     place = np.arange(profile.count)
@@ -49,6 +54,9 @@ def step_parts(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Fig
         profiles: label -> profile.
         title: above the picture.
     """
+    inputs.captions(title=title)
+    for profile in inputs.mapping("profiles", profiles).values():
+        inputs.profile("profiles", profile)
     figure = picture(7.5, 1.4 + 0.5 * len(profiles))
     axes = figure.add_subplot()
     names = list(profiles)
@@ -81,7 +89,8 @@ def cost_of_depth(profiles: Mapping[str, TimingProfile], *, title: str = "") -> 
         title: above the picture.
     """
     curves = {}
-    for label, profile in profiles.items():
+    for label, profile in inputs.mapping("profiles", profiles).items():
+        inputs.profile("profiles", profile)
         later = np.cumsum((profile.t_dw + profile.t_dy)[::-1])[::-1]
         curves[label] = (
             range(profile.count),
@@ -111,6 +120,16 @@ def dependency_map(
         names: of the tensors, forward order.
         title: above the picture.
     """
+    inputs.captions(title=title)
+    names = inputs.names("names", names)
+    if not names:
+        raise ValueError(f"`names` must hold tensors. Received: names={brief(names)}.")
+    for op in arguments.items("ops", ops, least=1, what="a list of (name, tensors)"):
+        if not isinstance(op, (tuple, list)) or len(op) != 2:
+            raise TypeError(f"`ops` must be (name, tensors). Received: {brief(op)}.")
+        arguments.text("ops", op[0])
+        for tensor in arguments.items("ops", op[1], least=1, what="(name, tensors)"):
+            arguments.count("ops", tensor, least=0, most=len(names) - 1)
     cells = np.zeros((len(ops), len(names)))
     for row, (_, tensors) in zip(cells, ops):
         row[list(tensors)] = 1

@@ -1,0 +1,116 @@
+"""JSON that anybody may have written: read within limits, refused where it says two things.
+
+Python's reader takes NaN, lets the last of two equal keys win, and reads as much as there is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MOST_BYTES = 8 << 20  # of one document; the profile of a model of 1,000 tensors takes 0.4 MB
+_MOST_DEPTH = 50
+_MOST_DIGITS = 40  # 2**127 has 39
+_MOST_SHOWN = 120  # characters of a value in a message
+# Everything but the brackets of the structure: texts in quotes, the last one perhaps without an
+# end, and the rest. It never goes back, so that the time it takes grows as the text does.
+_NOT_BRACKETS = re.compile(r'"(?:[^"\\]+|\\.?)*(?:"|\Z)|[^"\[\]{}]+', re.DOTALL)
+
+
+def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
+    """All of a file of at most `most` bytes.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is larger, or no file but a pipe or a device, which may have no end. The text
+            ends the sentence that begins with the path.
+    """
+    # A pipe without a writer would be waited for.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("is no regular file")
+        with open(handle, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    finally:
+        os.close(handle)
+    if len(data) > most:
+        raise ValueError(f"is larger than {most >> 20} MiB")
+    return data
+
+
+def parse(data: bytes) -> Any:
+    """The value that `data`, UTF-8, stands for.
+
+    Raises:
+        ValueError: it is not JSON, or not JSON alone: NaN, a key that stands there twice, a number
+            that no float64 holds, half a character; or it is nested too deeply. The text ends the
+            sentence that begins with the path.
+    """
+    try:
+        text = data.decode("utf-8")
+        _check_depth(text)
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_constant,
+            parse_int=_integer,
+            parse_float=_real,
+        )
+        if re.search(r"\\u[dD][89a-fA-F]", text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("holds half of a surrogate pair, which is no character") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"is no JSON: {error}") from error
+    return value
+
+
+def brief(value: Any) -> str:
+    """A value as a message shows it: its beginning, if it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list in itself
+        text = f"something of type {type(value).__name__} that is too long to show"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _check_depth(text: str) -> None:
+    brackets = np.frombuffer(_NOT_BRACKETS.sub("", text).encode(), np.uint8)
+    opens = (brackets == ord("[")) | (brackets == ord("{"))
+    deepest = int(np.cumsum(np.where(opens, 1, -1)).max(initial=0))
+    if deepest > _MOST_DEPTH:
+        raise ValueError(f"is nested {deepest} deep, more than {_MOST_DEPTH}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise ValueError(f"holds the key {brief(key)} twice in one object")
+        made[key] = value
+    return made
+
+
+def _constant(text: str) -> Any:
+    raise ValueError(f"holds {text}, which is no JSON number")
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"holds an integer of {len(text)} digits, more than {_MOST_DIGITS}")
+    return int(text)
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"holds {brief(text)}, which is no finite number")
+    return value

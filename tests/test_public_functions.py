@@ -1,0 +1,199 @@
+"""Every public function with every argument wrong: right all the same, or refused by its name.
+
+A refusal is a ValueError or a TypeError that names the argument and says what was received. No
+function changes what it is given.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import public_calls
+import public_plots
+import pytest
+import tensorflow as tf
+from hostile_values import GENERATED, is_said, path, samples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from public_calls import Call
+
+import elastic_tf
+
+CALLS = {call.name: call for call in (*public_calls.CALLS, *public_plots.CALLS)}
+# Every function of these is public, but for those that are re-exported from another module.
+MODULES = (
+    *(
+        "activations",
+        "budget",
+        "datasets",
+        "files",
+        "flops",
+        "importance",
+        "knapsack",
+        "optimizers",
+    ),
+    *("plots", "profiler", "ranges", "runs", "selection", "timing", "zoo", "baselines.fixed"),
+)
+# Of the class that stands in `elastic_tf.__all__`.
+CLASSES = {
+    "ElasticCallback": "callback.ElasticCallback",
+    "ElasticMixin": "mixin.ElasticMixin.set_mask",
+    "ElasticModel": "model.ElasticModel.from_model",
+    "TimingProfile": "timing.TimingProfile",
+}
+RECORDS = {"Selection"}  # what functions return
+CASES = [
+    pytest.param(name, argument, marks=[pytest.mark.slow] * (call.runs and kind is samples))
+    for name, call in CALLS.items()
+    for argument, kind in call.kinds.items()
+]
+pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
+
+
+def public() -> set[str]:
+    """The names of all public functions."""
+    found = set()
+    for place in MODULES:
+        module = importlib.import_module(f"elastic_tf.{place}")
+        for name in getattr(module, "__all__", dir(module)):
+            value = getattr(module, name)
+            here = hasattr(module, "__all__") or getattr(value, "__module__", "") == module.__name__
+            is_plain = inspect.isfunction(value) or hasattr(value, "__wrapped__")
+            if not name.startswith("_") and here and is_plain:
+                found.add(f"{place}.{name}")
+    for name in elastic_tf.__all__:
+        value = getattr(elastic_tf, name)
+        if inspect.isclass(value) and name not in RECORDS:
+            found.add(CLASSES.get(name, name))
+        elif inspect.isfunction(value):
+            found.add(f"{value.__module__.partition('.')[2]}.{name}")
+    for kind, place in (
+        (elastic_tf.TimingProfile, "timing"),
+        (importlib.import_module("elastic_tf.runs").Run, "runs"),
+    ):
+        for name, value in vars(kind).items():
+            if not name.startswith("_") and (
+                inspect.isfunction(value) or isinstance(value, classmethod)
+            ):
+                found.add(f"{place}.{kind.__name__}.{name}")
+    return found
+
+
+def test_no_public_function_is_missing():
+    assert public() - CALLS.keys() == set()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_argument_is_missing(name, tmp_path):
+    call = CALLS[name]
+    offered = set(call.given(tmp_path))
+    assert set(call.kinds) <= offered
+    if name == "callback.ElasticCallback":  # the others have tests of their own
+        return
+    parameters = inspect.signature(call.function).parameters.values()
+    named = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
+    if name == "timing.TimingProfile":  # what else it holds is told to people only
+        named &= {"t_forward", "sets", "count"}
+    assert named <= offered and offered - {"run"} <= set(call.kinds)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_call_that_is_right_is_right(name, tmp_path):
+    call = CALLS[name]
+    if name == "profiler.profile_model":  # it is in many tests
+        return
+    assert call.holds(call.function(**call.given(tmp_path)))
+
+
+@pytest.fixture
+def somewhere(tmp_path, monkeypatch):
+    """Relative paths lead here."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "argument"), CASES)
+def test_a_hostile_value_is_right_or_refused(name, argument, somewhere):
+    call = CALLS[name]
+    (somewhere / "valid").mkdir()
+    valid = call.given(somewhere / "valid")[argument]
+    values = enumerate(call.kinds[argument](valid))
+    problems = [problem(call, argument, value, somewhere / str(k)) for k, value in values]
+    assert not any(problems), "\n".join(filter(None, problems))
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        case
+        for case in (parameters.values for parameters in CASES)
+        if CALLS[case[0]].kinds[case[1]] in GENERATED and not CALLS[case[0]].runs
+    ],
+)
+def test_a_generated_value_is_right_or_refused(name, argument, somewhere):
+    call = CALLS[name]
+
+    @settings(
+        max_examples=15,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(GENERATED[call.kinds[argument]], st.integers(min_value=0))
+    def try_one(value: Any, number: int) -> None:
+        assert problem(call, argument, value, somewhere / str(number)) == ""
+
+    try_one()
+
+
+def problem(call: Call, argument: str, value: Any, folder: Path) -> str:
+    """Call the function with the value; what is wrong with what comes of it."""
+    folder.mkdir(exist_ok=True)
+    arguments = {**call.given(folder), argument: value}
+    parameter = inspect.signature(call.function).parameters.get(argument)
+    if value is None and parameter is not None and parameter.default is None:
+        return ""  # it may be left out
+    before = {name: frozen(item) for name, item in arguments.items()}
+    said = f"{argument}={repr(value)[:80]}: "
+    try:
+        result = call.function(**arguments)
+    except (ValueError, TypeError) as error:
+        text = str(error)
+        also = any(word in text for word in call.also.get(argument, ()))
+        if not (also or argument in text) or "Received" not in text:
+            return f"{said}not named in {type(error).__name__}: {text}"
+        if not (also or is_said(text, value)):
+            return f"{said}what was received is not in {text}"
+    except OSError as error:
+        if call.kinds[argument] is not path or str(value)[:9] not in str(error):
+            return f"{said}{error!r}"
+    except Exception as error:
+        return f"{said}{error!r}"
+    else:
+        if not call.holds(result):
+            return f"{said}gives {result!r}"
+    after = {name: frozen(item) for name, item in arguments.items()}
+    return "" if before == after else f"{said}was changed"
+
+
+def frozen(value: Any) -> Any:
+    """What can be compared later on."""
+    if isinstance(value, np.ndarray):
+        return value.shape, str(value.dtype), value.flags.writeable, repr(value.tolist())
+    if isinstance(value, tf.keras.Model):
+        return b"".join(weight.tobytes() for weight in value.get_weights())
+    if isinstance(value, (list, tuple, set)):
+        return [frozen(item) for item in value]
+    if isinstance(value, dict):
+        return [(key, frozen(item)) for key, item in value.items()]
+    if isinstance(value, (tf.Variable, tf.Tensor, tf.GradientTape, Figure)) or callable(value):
+        return id(value)
+    if type(value).__module__.startswith(("elastic_tf", "keras", "tensorflow")):
+        return id(value)
+    return repr(value)
