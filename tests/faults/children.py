@@ -1,0 +1,238 @@
+"""The small training of `interrupted.py` in processes of its own, and what came out of it.
+
+A process is forked from one that has imported TensorFlow and run nothing of it, so that a start
+costs no imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import interrupted
+import tensorflow as tf
+from interrupted import EPOCHS, MOMENTS, STEPS
+
+SECONDS = 600.0  # a process that hangs is ended after so many
+_TICK = os.sysconf("SC_CLK_TCK")
+_STARTS = 200  # of one training: more of them get nowhere
+
+
+class Log(tf.keras.callbacks.Callback):
+    """Writes a byte for each step that was made, at once."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        os.write(self._file, b".")
+
+
+class Whole(NamedTuple):
+    """A training that nothing happened to.
+
+    Attributes:
+        outcome: all that must be the same.
+        seconds: of processor time.
+        calls: of each of `MOMENTS`.
+    """
+
+    outcome: Any
+    seconds: float
+    calls: dict[str, int]
+
+
+def whole() -> Whole:
+    """Train without any fault."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, calls = Path(folder, "outcome.json"), Path(folder, "calls")
+        code = start(Path(folder), out, prepare=lambda: _count(calls))
+        if code != 0:
+            raise RuntimeError(f"The training ended with {code} although nothing happened to it.")
+        noted = calls.read_text().splitlines()
+        return Whole(
+            json.loads(out.read_text()),
+            sum(os.times()[2:4]),  # of the children, of which this is the first one
+            {name: noted.count(name) for name in MOMENTS},
+        )
+
+
+class Trial:
+    """One fault, tried again and again on trainings that are started until they end.
+
+    Args:
+        name: of the fault.
+        expected: the outcome of a training that nothing happened to.
+    """
+
+    def __init__(self, name: str, expected: Any) -> None:
+        self.name = name
+        self.expected = expected
+        self.tried = self.trainings = self.identical = 0
+        self.again: list[int] = []  # steps, of each training
+        self.codes: dict[str, int] = {}
+
+    def run(self, times: int, begin: Callable[[Path, Path], int], *, first: Any = None) -> None:
+        """Until the fault struck so often.
+
+        Args:
+            times: how often.
+            begin: starts the command with a directory and a file for the outcome; returns the exit
+                code as `start` does.
+            first: likewise, for the first start of each training, which is not counted.
+        """
+        while self.tried < times:
+            with tempfile.TemporaryDirectory() as folder:
+                self._train(Path(folder), begin, first)
+        print(f"{self.name}: {self.tried} times, {self.identical} of {self.trainings}", flush=True)
+
+    def row(self) -> dict[str, Any]:
+        """A line of the table."""
+        return {
+            "fault": self.name,
+            "tried": self.tried,
+            "outcome": f"{self.identical} of {self.trainings} trainings end bit-identical",
+            "lost": f"nothing; {max(self.again, default=0)} steps of a training were made again "
+            f"at most, {sum(self.again) / max(self.tried, 1):.1f} for each fault",
+            "identical": self.identical == self.trainings,
+            "trainings": self.trainings,
+            "exit_codes": self.codes,
+        }
+
+    def _train(self, folder: Path, begin: Callable[[Path, Path], int], first: Any) -> None:
+        out = folder / "outcome.json"
+        if first is not None:
+            first(folder, out)
+        for _ in range(_STARTS):
+            if out.exists():
+                break
+            code = begin(folder, out)
+            self.codes[str(code)] = self.codes.get(str(code), 0) + 1
+            self.tried += not out.exists()
+            if code == 1:
+                raise RuntimeError(f"{self.name}: the training raised an exception.")
+        else:
+            raise RuntimeError(f"{self.name}: {_STARTS} starts, and the training has not ended.")
+        self.trainings += 1
+        self.identical += json.loads(out.read_text()) == self.expected
+        self.again.append((folder / "log").stat().st_size - EPOCHS * STEPS)
+
+
+def start(
+    folder: Path,
+    out: Path,
+    *,
+    after: tuple[float, int] | None = None,
+    moment: tuple[str, int] | None = None,
+    prepare: Callable[[], None] | None = None,
+    callbacks: Callable[[], list[Any]] = list,
+) -> int:
+    """Train in a process of its own; returns its exit code, negative for a signal.
+
+    Args:
+        folder: for backups and log.
+        out: where the outcome is written.
+        after: seconds of its processor time after which a signal is sent, and its number.
+        moment: one of `MOMENTS` and a count; the process kills itself there.
+        prepare: called in the process before anything else.
+        callbacks: more of them.
+    """
+
+    def train() -> None:
+        if moment is not None:
+            place, name = MOMENTS[moment[0]]
+            made = interrupted.at_call(moment[1], interrupted.kill_process, place, name)
+            setattr(place, name, made)
+        if prepare is not None:
+            prepare()
+        log = Log(folder / "log")
+        outcome = interrupted.train(folder / "backup", *callbacks(), first=[log])
+        part = out.with_suffix(".part")
+        part.write_text(json.dumps(outcome), encoding="utf-8")
+        os.rename(part, out)
+
+    return run(train, after=after)
+
+
+def run(work: Callable[[], None], *, after: tuple[float, int] | None = None) -> int:
+    """Call a function in a process of its own, deterministic; returns its exit code.
+
+    Args:
+        work: what to call.
+        after: seconds of its processor time after which a signal is sent, and its number.
+    """
+    process = os.fork()  # TensorFlow is imported but has not run anything yet
+    if process == 0:
+        code = 1
+        try:
+            warnings.simplefilter("ignore")
+            logging.getLogger("tensorflow").setLevel(logging.ERROR)
+            tf.config.experimental.enable_op_determinism()
+            work()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except KeyboardInterrupt:  # before the training began, or after its end
+            code = 130
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    return _watched(process, after)
+
+
+def _watched(process: int, after: tuple[float, int] | None) -> int:
+    """The exit code of a process, once it has ended."""
+    started = time.perf_counter()
+    while True:
+        done, status = os.waitpid(process, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.perf_counter() - started > SECONDS:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            raise RuntimeError(f"A training hung for {SECONDS:.0f} seconds.")
+        if after is not None and _processor_seconds(process) >= after[0]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, after[1])
+            after = None
+        time.sleep(0.002)
+
+
+def _processor_seconds(process: int) -> float:
+    """What a process has used: on a busy machine it tells better how far it got than a clock."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has just ended
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def _count(path: Path) -> None:
+    """Write a line at each call of `MOMENTS`."""
+    for moment, (place, name) in MOMENTS.items():
+        setattr(place, name, _noting(getattr(place, name), moment, path))
+
+
+def _noting(original: Callable[..., Any], moment: str, path: Path) -> Callable[..., Any]:
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(moment + "\n")
+        return original(*args, **kwargs)
+
+    return noted

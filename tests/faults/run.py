@@ -1,0 +1,65 @@
+"""Try faults on small elastic trainings: which were tried how often, and what was lost.
+
+Example: python tests/faults/run.py --kills 200 --out experiments/results/faults.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import elastic_tf  # noqa: F401 - before TensorFlow: it quiets its start-up
+
+# isort: split
+import kills
+
+from elastic_tf import commandline
+from elastic_tf.commandline import option
+from elastic_tf.files import write_json
+from elastic_tf.runs import Column, format_table
+
+PARTS = {"kills": kills.rows}
+COLUMNS = (
+    Column("fault", "fault"),
+    Column("tried", "tried"),
+    Column("outcome", "outcome"),
+    Column("lost", "lost"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Of the trial."""
+
+    kills: int = option(200, help="kills at random times; other faults are tried less often")
+    parts: tuple[str, ...] = option((), help="of the faults; all by default", choices=[*PARTS])
+    seed: int = option(0, help="of the random times")
+    out: Path = option(Path("experiments/results/faults.json"), help="where the figures go")
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Try everything, print the table, write the figures; parts not tried stay as they are."""
+    settings = commandline.parse(Settings, __doc__ or "", arguments)
+    parts: dict[str, Any] = json.loads(settings.out.read_text()) if settings.out.exists() else {}
+    for name in settings.parts or PARTS:
+        started = time.perf_counter()
+        rows = PARTS[name](settings.kills, random.Random(settings.seed))
+        parts[name] = {
+            "command": f"python tests/faults/run.py --parts {name} --kills {settings.kills} "
+            f"--seed {settings.seed}",
+            "date": date.today().isoformat(),
+            "minutes": round((time.perf_counter() - started) / 60.0, 1),
+            "data": rows,
+        }
+        write_json(settings.out, parts)
+    print("\n" + format_table([row for part in parts.values() for row in part["data"]], COLUMNS))
+    return parts
+
+
+if __name__ == "__main__":
+    commandline.run(main)
