@@ -6,10 +6,12 @@ costs no imports.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import logging
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -20,8 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import interrupted
 import tensorflow as tf
 from interrupted import EPOCHS, MOMENTS, STEPS
@@ -29,6 +29,8 @@ from interrupted import EPOCHS, MOMENTS, STEPS
 SECONDS = 600.0  # a process that hangs is ended after so many
 _TICK = os.sysconf("SC_CLK_TCK")
 _STARTS = 200  # of one training: more of them get nowhere
+_POLL = 0.01  # seconds; processor time is not known more finely
+Begin = Callable[[Path, Path, random.Random], int]
 
 
 class Log(tf.keras.callbacks.Callback):
@@ -77,59 +79,94 @@ class Trial:
     Args:
         name: of the fault.
         expected: the outcome of a training that nothing happened to.
+        begin: starts the command with a directory, a file for the outcome and random numbers;
+            returns the exit code as `start` does.
+        first: likewise, for the first start of each training, which is not counted.
     """
 
-    def __init__(self, name: str, expected: Any) -> None:
+    def __init__(self, name: str, expected: Any, begin: Begin, first: Begin | None = None) -> None:
         self.name = name
-        self.expected = expected
-        self.tried = self.trainings = self.identical = 0
-        self.again: list[int] = []  # steps, of each training
-        self.codes: dict[str, int] = {}
+        self._expected = expected
+        self._begin = begin
+        self._first = first
+        self._tried = self._trainings = self._identical = 0
+        self._again: list[int] = []  # steps, of each training
+        self._codes: collections.Counter[str] = collections.Counter()
 
-    def run(self, times: int, begin: Callable[[Path, Path], int], *, first: Any = None) -> None:
-        """Until the fault struck so often.
+    def row(self, times: int, *, jobs: int, rng: random.Random) -> dict[str, Any]:
+        """A line of the table, once the fault has struck so often.
 
         Args:
             times: how often.
-            begin: starts the command with a directory and a file for the outcome; returns the exit
-                code as `start` does.
-            first: likewise, for the first start of each training, which is not counted.
+            jobs: processes that each try a part of it, at the same time.
+            rng: of the random times.
         """
-        while self.tried < times:
-            with tempfile.TemporaryDirectory() as folder:
-                self._train(Path(folder), begin, first)
-        print(f"{self.name}: {self.tried} times, {self.identical} of {self.trainings}", flush=True)
-
-    def row(self) -> dict[str, Any]:
-        """A line of the table."""
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [Path(folder, str(job)) for job in range(min(jobs, times))]
+            workers = [
+                self._fork(path, times // len(paths) + (k < times % len(paths)), rng.random())
+                for k, path in enumerate(paths)
+            ]
+            failed = [worker for worker in workers if os.waitpid(worker, 0)[1]]
+            if failed:
+                raise RuntimeError(f"{self.name}: it was not tried to the end.")
+            for path in paths:
+                tried, trainings, identical, again, codes = json.loads(path.read_text())
+                self._tried += tried
+                self._trainings += trainings
+                self._identical += identical
+                self._again += again
+                self._codes.update(codes)
         return {
             "fault": self.name,
-            "tried": self.tried,
-            "outcome": f"{self.identical} of {self.trainings} trainings end bit-identical",
-            "lost": f"nothing; {max(self.again, default=0)} steps of a training were made again "
-            f"at most, {sum(self.again) / max(self.tried, 1):.1f} for each fault",
-            "identical": self.identical == self.trainings,
-            "trainings": self.trainings,
-            "exit_codes": self.codes,
+            "tried": self._tried,
+            "outcome": f"{self._identical} of {self._trainings} trainings end bit-identical",
+            "lost": f"nothing; {sum(self._again) / self._tried:.1f} steps made again for each "
+            f"fault, at most {max(self._again)} in a training",
+            "as_expected": self._identical == self._trainings,
+            "trainings": self._trainings,
+            "exit_codes": dict(sorted(self._codes.items())),
         }
 
-    def _train(self, folder: Path, begin: Callable[[Path, Path], int], first: Any) -> None:
+    def _fork(self, path: Path, times: int, seed: float) -> int:
+        """Try a part in a process of its own, which writes what it has counted."""
+        sys.stdout.flush()
+        process = os.fork()
+        if process == 0:
+            code = 1
+            try:
+                rng = random.Random(seed)
+                while self._tried < times:
+                    with tempfile.TemporaryDirectory() as folder:
+                        self._train(Path(folder), rng)
+                counts = [self._tried, self._trainings, self._identical, self._again, self._codes]
+                path.write_text(json.dumps(counts))
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        return process
+
+    def _train(self, folder: Path, rng: random.Random) -> None:
         out = folder / "outcome.json"
-        if first is not None:
-            first(folder, out)
+        if self._first is not None:
+            self._first(folder, out, rng)
         for _ in range(_STARTS):
             if out.exists():
                 break
-            code = begin(folder, out)
-            self.codes[str(code)] = self.codes.get(str(code), 0) + 1
-            self.tried += not out.exists()
+            code = self._begin(folder, out, rng)
+            self._codes[str(code)] += 1
+            self._tried += not out.exists()
             if code == 1:
                 raise RuntimeError(f"{self.name}: the training raised an exception.")
         else:
             raise RuntimeError(f"{self.name}: {_STARTS} starts, and the training has not ended.")
-        self.trainings += 1
-        self.identical += json.loads(out.read_text()) == self.expected
-        self.again.append((folder / "log").stat().st_size - EPOCHS * STEPS)
+        is_identical = json.loads(out.read_text()) == self._expected
+        self._trainings += 1
+        self._identical += is_identical
+        print(f"{self.name}: {self._tried} times so far, {is_identical=}", flush=True)
+        self._again.append((folder / "log").stat().st_size - EPOCHS * STEPS)
 
 
 def start(
@@ -153,6 +190,7 @@ def start(
     """
 
     def train() -> None:
+        tempfile.tempdir = str(folder)  # a process that is killed tidies nothing up
         if moment is not None:
             place, name = MOMENTS[moment[0]]
             made = interrupted.at_call(moment[1], interrupted.kill_process, place, name)
@@ -211,7 +249,7 @@ def _watched(process: int, after: tuple[float, int] | None) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, after[1])
             after = None
-        time.sleep(0.002)
+        time.sleep(_POLL)
 
 
 def _processor_seconds(process: int) -> float:

@@ -8,61 +8,52 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from children import MOMENTS, Trial, Whole, start, whole
+from faults.children import MOMENTS, Trial, Whole, start, whole
 
 _SKIPPED = 3  # passes and batches left behind, at most, when a training goes on
 
 
-def rows(kills: int, rng: random.Random) -> list[dict[str, Any]]:
+def rows(kills: int, jobs: int, rng: random.Random) -> Iterator[dict[str, Any]]:
     """Try them all.
 
     Args:
-        kills: at random times; signals are tried an eighth as often each, kills within a moment
-            a sixteenth.
+        kills: at random times; signals are tried a tenth as often each, kills within a moment a
+            twentieth.
+        jobs: trainings at the same time.
         rng: of the random times.
     """
     usual = whole()
-    few, fewer = max(kills // 8, 1), max(kills // 16, 1)
-    found = [
-        _at_random_times(name, number, times, usual, rng)
-        for name, number, times in (
-            ("kill -9 at a random time", signal.SIGKILL, kills),
-            ("SIGTERM at a random time", signal.SIGTERM, few),
-            ("SIGINT at a random time", signal.SIGINT, few),
-        )
-    ]
-    return found + [_within(name, fewer, usual, rng) for name in MOMENTS]
+    for name, number, times in (
+        ("kill -9 at a random time", signal.SIGKILL, kills),
+        ("SIGTERM at a random time", signal.SIGTERM, max(kills // 10, 1)),
+        ("SIGINT at a random time", signal.SIGINT, max(kills // 10, 1)),
+    ):
+        yield _at_random_times(name, number, usual).row(times, jobs=jobs, rng=rng)
+    for moment in MOMENTS:
+        yield _within(moment, usual).row(max(kills // 20, 1), jobs=jobs, rng=rng)
 
 
-def _at_random_times(
-    name: str, number: int, times: int, usual: Whole, rng: random.Random
-) -> dict[str, Any]:
-    trial = Trial(name, usual.outcome)
-
-    def begin(folder: Path, out: Path) -> int:
+def _at_random_times(name: str, number: int, usual: Whole) -> Trial:
+    def begin(folder: Path, out: Path, rng: random.Random) -> int:
         # a resumed training is shorter: some end before they are killed
         return start(folder, out, after=(rng.uniform(0.0, usual.seconds), number))
 
-    trial.run(times, begin)
-    return trial.row()
+    return Trial(name, usual.outcome, begin)
 
 
-def _within(moment: str, times: int, usual: Whole, rng: random.Random) -> dict[str, Any]:
+def _within(moment: str, usual: Whole) -> Trial:
     """Kills before the n-th call of a function, n at random."""
-    trial = Trial(f"kill -9 within: {moment}", usual.outcome)
     most = usual.calls[moment]
 
-    def begin(folder: Path, out: Path) -> int:
+    def begin(folder: Path, out: Path, rng: random.Random) -> int:
         return start(folder, out, moment=(moment, rng.randint(1, most or _SKIPPED)))
 
-    def cut(folder: Path, out: Path) -> int:
+    def cut(folder: Path, out: Path, rng: random.Random) -> int:
         return start(folder, out, moment=("rename", rng.randint(2, usual.calls["rename"])))
 
     # what is called only when a training goes on needs one that was cut before
-    first: Callable[[Path, Path], int] | None = None if most else cut
-    trial.run(times, begin, first=first)
-    return trial.row()
+    return Trial(f"kill -9 within: {moment}", usual.outcome, begin, None if most else cut)

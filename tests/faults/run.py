@@ -8,17 +8,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import sys
 import time
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import elastic_tf  # noqa: F401 - before TensorFlow: it quiets its start-up
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from elastic_tf import commandline  # before TensorFlow: it quiets its start-up
 
 # isort: split
-import kills
+from faults import kills
 
-from elastic_tf import commandline
 from elastic_tf.commandline import option
 from elastic_tf.files import write_json
 from elastic_tf.runs import Column, format_table
@@ -38,6 +40,7 @@ class Settings:
 
     kills: int = option(200, help="kills at random times; other faults are tried less often")
     parts: tuple[str, ...] = option((), help="of the faults; all by default", choices=[*PARTS])
+    jobs: int = option(1, help="trainings at the same time")
     seed: int = option(0, help="of the random times")
     out: Path = option(Path("experiments/results/faults.json"), help="where the figures go")
 
@@ -48,15 +51,17 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parts: dict[str, Any] = json.loads(settings.out.read_text()) if settings.out.exists() else {}
     for name in settings.parts or PARTS:
         started = time.perf_counter()
-        rows = PARTS[name](settings.kills, random.Random(settings.seed))
-        parts[name] = {
-            "command": f"python tests/faults/run.py --parts {name} --kills {settings.kills} "
-            f"--seed {settings.seed}",
-            "date": date.today().isoformat(),
-            "minutes": round((time.perf_counter() - started) / 60.0, 1),
-            "data": rows,
-        }
-        write_json(settings.out, parts)
+        rows: list[dict[str, Any]] = []
+        for row in PARTS[name](settings.kills, settings.jobs, random.Random(settings.seed)):
+            rows.append(row)
+            parts[name] = {
+                "command": f"python tests/faults/run.py --parts {name} --kills {settings.kills} "
+                f"--jobs {settings.jobs} --seed {settings.seed}",
+                "date": date.today().isoformat(),
+                "minutes": round((time.perf_counter() - started) / 60.0, 1),
+                "data": rows,
+            }
+            write_json(settings.out, parts)
     print("\n" + format_table([row for part in parts.values() for row in part["data"]], COLUMNS))
     return parts
 
