@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
     "if it is one of the zoo."
 )
+_DIGEST = "sha256"
 _MAX_TENSORS = 100_000  # a file that claims more is not a profile
 _MAX_THREADS = 4096
 
@@ -54,7 +56,7 @@ def write(path: str | Path, fields: dict[str, Any]) -> None:
         "settings": dataclasses.asdict(fields["settings"]),
         "trials": [dataclasses.asdict(trial) for trial in fields["trials"]],
     }
-    write_json(path, data)
+    write_json(path, {**data, _DIGEST: _digest(data)})
 
 
 def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
@@ -77,6 +79,12 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
         raise ValueError(
             f"'{path}' is a timing profile of version {data['schema_version']!r}, this library "
             f"reads version {SCHEMA_VERSION}. " + REMEASURE
+        )
+    digest = data.pop(_DIGEST, None)  # tables made by hand have none
+    if digest not in (None, _digest(data)):
+        raise ValueError(
+            f"'{path}' was changed after it was written: its `{_DIGEST}` does not match. "
+            f"{REMEASURE} To change a profile by hand, remove its `{_DIGEST}`."
         )
     field = _Fields(data, path)
     count = field.integer("count", 1, _MAX_TENSORS)
@@ -216,6 +224,11 @@ class _Fields:
         if not indices:
             self.refuse("sets", "a set without tensors")
         return tuple(indices)
+
+
+def _digest(data: dict[str, Any]) -> str:
+    """sha256 of all other fields."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _ranges(indices: Sequence[int]) -> list[list[int]]:

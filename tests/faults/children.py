@@ -58,17 +58,18 @@ class Whole(NamedTuple):
     calls: dict[str, int]
 
 
-def whole() -> Whole:
-    """Train without any fault."""
+def whole(**options: Any) -> Whole:
+    """Train without any fault; `options` as for `start`."""
     with tempfile.TemporaryDirectory() as folder:
         out, calls = Path(folder, "outcome.json"), Path(folder, "calls")
-        code = start(Path(folder), out, prepare=lambda: _count(calls))
+        before = sum(os.times()[2:4])  # of all children so far
+        code = start(Path(folder), out, prepare=lambda: _count(calls), **options)
         if code != 0:
             raise RuntimeError(f"The training ended with {code} although nothing happened to it.")
         noted = calls.read_text().splitlines()
         return Whole(
             json.loads(out.read_text()),
-            sum(os.times()[2:4]),  # of the children, of which this is the first one
+            sum(os.times()[2:4]) - before,
             {name: noted.count(name) for name in MOMENTS},
         )
 
@@ -177,6 +178,7 @@ def start(
     moment: tuple[str, int] | None = None,
     prepare: Callable[[], None] | None = None,
     callbacks: Callable[[], list[Any]] = list,
+    options: Callable[[], dict[str, Any]] = dict,
 ) -> int:
     """Train in a process of its own; returns its exit code, negative for a signal.
 
@@ -186,7 +188,8 @@ def start(
         after: seconds of its processor time after which a signal is sent, and its number.
         moment: one of `MOMENTS` and a count; the process kills itself there.
         prepare: called in the process before anything else.
-        callbacks: more of them.
+        callbacks: more of them, made in the process.
+        options: for `interrupted.train`, likewise.
     """
 
     def train() -> None:
@@ -198,7 +201,7 @@ def start(
         if prepare is not None:
             prepare()
         log = Log(folder / "log")
-        outcome = interrupted.train(folder / "backup", *callbacks(), first=[log])
+        outcome = interrupted.train(folder / "backup", *callbacks(), first=[log], **options())
         part = out.with_suffix(".part")
         part.write_text(json.dumps(outcome), encoding="utf-8")
         os.rename(part, out)

@@ -19,13 +19,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from elastic_tf import commandline  # before TensorFlow: it quiets its start-up
 
 # isort: split
-from faults import kills
+from faults import disks, kills, memory, values
 
 from elastic_tf.commandline import option
 from elastic_tf.files import write_json
 from elastic_tf.runs import Column, format_table
 
-PARTS = {"kills": kills.rows}
+PARTS = {
+    "kills": kills.rows,
+    "disks": disks.rows,
+    "values": values.rows,
+    "memory": memory.rows,
+}
 COLUMNS = (
     Column("fault", "fault"),
     Column("tried", "tried"),
