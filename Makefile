@@ -22,7 +22,7 @@ notebooks: $(installed)
 	$(python) -m jupyterlab notebooks
 
 faults: $(installed)
-	$(python) tests/faults/kills.py
+	$(python) tests/faults/run.py
 
 lint: $(installed)
 	$(python) -m ruff check --config .ci/ruff.toml .

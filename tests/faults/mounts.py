@@ -94,8 +94,8 @@ class ReadOnly(Trouble):
         _mount(str(self.folder), self.folder, _BIND | _REMOUNT | _READ_ONLY)
 
     def mend(self) -> None:
-        while os.path.ismount(self.folder):
-            _unmount(self.folder)
+        while not _libc().umount2(bytes(self.folder), _DETACH):
+            pass  # a directory bound over itself does not tell that it is
 
 
 class NoPermission(Trouble):

@@ -110,7 +110,7 @@ def _with(policy: str, kind: int, folder: Path, rng: random.Random) -> str:
         found = usual(y_true, y_pred)
         root = tf.sqrt(0.0 * tf.reduce_sum(y_pred))  # nought, but its gradient is none
         return tf.switch_case(
-            spoil.kind,
+            spoil.kind.read_value(),
             [
                 lambda: found,
                 lambda: found + np.float32(np.nan),
