@@ -16,7 +16,7 @@ class SteadyClock:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._last = clock()
+        self._last = self._shown = clock()
         self._ahead = 0.0  # of the clock behind
 
     def __call__(self) -> float:
@@ -24,4 +24,5 @@ class SteadyClock:
         if now < self._last:
             self._ahead += self._last - now
         self._last = now
-        return now + self._ahead
+        self._shown = max(self._shown, now + self._ahead)  # rounding can go back, too
+        return self._shown

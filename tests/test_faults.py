@@ -7,7 +7,7 @@ import random
 
 import pytest
 from clocks import Clock
-from faults import disks, values
+from faults import disks, timing, values
 
 import elastic_tf as et
 from elastic_tf.steady_clock import SteadyClock
@@ -46,7 +46,7 @@ def test_a_clock_that_goes_back_stands_still():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["clock jumps an hour back", "clock jumps an hour on"])
 def test_a_clock_that_jumps_keeps_the_ratio(name):
-    said = values._TIMED[name](random.Random(1))
+    said = timing.TIMED[name](random.Random(1))
     assert said == "all steps are made, the ratio is kept"
 
 

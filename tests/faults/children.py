@@ -237,6 +237,41 @@ def run(work: Callable[[], None], *, after: tuple[float, int] | None = None) -> 
     return _watched(process, after)
 
 
+def counted(
+    name: str,
+    times: int,
+    rng: random.Random,
+    trial: Callable[[random.Random], str],
+    *,
+    lost: str = "nothing",
+) -> dict[str, Any]:
+    """A line of the table, of trials in a process of their own that each say what came out."""
+    seeds = [rng.random() for _ in range(times)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "found")
+
+        def work() -> None:
+            found = []
+            for seed in seeds:
+                tf.keras.backend.clear_session()
+                found.append(trial(random.Random(seed)))
+            path.write_text(json.dumps(found))
+
+        code = run(work)
+        if code:
+            raise RuntimeError(f"{name}: the process ended with {code}.")
+        found = json.loads(path.read_text())
+    outcomes = {one: found.count(one) for one in sorted(set(found))}
+    text = "; ".join(f"{count} times {one}" for one, count in outcomes.items())
+    return {
+        "fault": name,
+        "tried": times,
+        "outcome": text,
+        "lost": lost,
+        "as_expected": not any("not as" in one for one in outcomes),
+    }
+
+
 def _watched(process: int, after: tuple[float, int] | None) -> int:
     """The exit code of a process, once it has ended."""
     started = time.perf_counter()

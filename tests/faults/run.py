@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from elastic_tf import commandline  # before TensorFlow: it quiets its start-up
 
 # isort: split
-from faults import disks, kills, memory, values
+from faults import disks, kills, memory, probes, timing, values
 
 from elastic_tf.commandline import option
 from elastic_tf.files import write_json
@@ -29,6 +29,8 @@ PARTS = {
     "kills": kills.rows,
     "disks": disks.rows,
     "values": values.rows,
+    "timing": timing.rows,
+    "probes": probes.rows,
     "memory": memory.rows,
 }
 COLUMNS = (
