@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from clocks import Clock
-from faults import disks, timing, values
+from faults import disks, run, timing, values
 
 import elastic_tf as et
 from elastic_tf.steady_clock import SteadyClock
@@ -17,6 +18,13 @@ def test_damaged_files_are_found_out():
     rows = list(disks.files(5, random.Random(0)))
     assert [row["outcome"] for row in rows if not row["as_expected"]] == []
     assert len(rows) == 2 * len(disks.KINDS) + 1
+
+
+def test_the_documentation_states_what_was_found():
+    root = Path(__file__).resolve().parents[1]
+    parts = json.loads((root / "experiments/results/faults.json").read_text())
+    assert run.markdown(parts) in (root / "elastic_tf/keras.md").read_text()
+    assert all(row["as_expected"] for part in parts.values() for row in part["data"])
 
 
 def test_a_profile_that_was_changed_by_hand_says_how_to_go_on(tmp_path):

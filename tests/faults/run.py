@@ -23,7 +23,6 @@ from faults import disks, kills, memory, probes, timing, values
 
 from elastic_tf.commandline import option
 from elastic_tf.files import write_json
-from elastic_tf.runs import Column, format_table
 
 PARTS = {
     "kills": kills.rows,
@@ -33,12 +32,6 @@ PARTS = {
     "probes": probes.rows,
     "memory": memory.rows,
 }
-COLUMNS = (
-    Column("fault", "fault"),
-    Column("tried", "tried"),
-    Column("outcome", "outcome"),
-    Column("lost", "lost"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +62,16 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 "data": rows,
             }
             write_json(settings.out, parts)
-    print("\n" + format_table([row for part in parts.values() for row in part["data"]], COLUMNS))
+    print("\n" + markdown(parts))
     return parts
+
+
+def markdown(parts: dict[str, Any]) -> str:
+    """The table of all that was tried, as it stands in the documentation."""
+    rows = [row for name in PARTS if name in parts for row in parts[name]["data"]]
+    lines = ["| fault | times tried | outcome | lost |", "|---|---|---|---|"]
+    lines += [f"| {r['fault']} | {r['tried']} | {r['outcome']} | {r['lost']} |" for r in rows]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
