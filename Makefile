@@ -31,7 +31,7 @@ docs: $(installed)
 	@echo "Open build/docs/index.html in a browser."
 
 faults: $(installed)
-	$(python) tests/faults/kills.py
+	$(python) tests/faults/run.py
 	$(python) tests/faults/fuzz.py
 
 lint: $(installed)

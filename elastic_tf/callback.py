@@ -5,31 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, records, replicas, resume
+from elastic_tf import arguments, opening, records, resume
 from elastic_tf import importance as importances
-from elastic_tf.backup import Slots
 from elastic_tf.backup_options import BackupOptions
-from elastic_tf.budget import RatioControl, Rho, doubt, rho_at
-from elastic_tf.choosing import Chooser
-from elastic_tf.control import Control
+from elastic_tf.budget import RatioControl, Rho, rho_at
 from elastic_tf.deadline import Deadline
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.probe import Probe
 from elastic_tf.records import ProfileRecord, SelectionRecord
-from elastic_tf.recovery import Recovery
-from elastic_tf.reprofiling import Reprofiling
-from elastic_tf.selection import smallest_feasible_rho
 from elastic_tf.strict_json import brief
 from elastic_tf.timing import TimingProfile
-from elastic_tf.worth import Worth
-
-if TYPE_CHECKING:
-    from elastic_tf.board import Board
 
 _RHO = 0.5  # unless `rho` or `deadline` says otherwise
 
@@ -162,10 +152,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.selections: list[SelectionRecord] = []
         self.profiles: list[ProfileRecord] = []
         self._clock = clock
-        self._recovery: Recovery | None = None
         self._has_ended = False  # a `fit` with this callback
         RatioControl(band=band)  # refuses rubbish
-        self._worth()
+        opening.worth(self)
 
     def summary(self) -> str:
         """A table of the selections: what was asked for, predicted, achieved, and what it took."""
@@ -187,138 +176,33 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self._register()
         self.profile.check(self.model)
         self._mask_before = self.model.mask
-        self._masks: list[np.ndarray] = []  # at the end of each epoch
-        self._control = Control(
-            self.model,
-            clock=self._clock,
-            epochs=self.params["epochs"],
-            steps=self.params["steps"],
-            # a full step beside the training, and what follows from it, is for one replica
-            share=self.control if replicas.count(self.model.distribute_strategy) == 1 else 0.0,
-            band=self.band,
-            doubt=doubt(self.profile),
-            deadline=self.deadline,
-            already=self._since_fit() if self._clock is time.perf_counter else 0.0,
-        )
-        batch = self.profile.batch_size or self.probe.size
-        self._chooser = Chooser(
-            self.model,
-            self.profile,
-            rho=self.rho,
-            interval=self.interval,
-            required=self.required,
-            worth=self._worth(),
-            control=self._control,
-            clock=self._clock,
-            probe_seconds=1e-6 * self.profile.t_full * self.probe.size / batch,
-        )
-        self._chooser.verbose = bool(self.verbose)
-        self._chooser.board = self._board = self._open_board()
-        self.selections = self._chooser.records
-        self._reprofiling = Reprofiling(
-            self.model,
-            self.profile,
-            probe=self.probe,
-            every=self.reprofile_every,
-            clock=self._clock,
-        )
-        self.profiles = self._reprofiling.records
-        self._open_recovery()
+        self._course = opening.course(self, self._clock, is_again=self._has_ended)
+        self.selections, self.profiles = self._course.selections, self._course.profiles
+        self._course.go_on()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Profile and select anew where their intervals have passed."""
-        pace = self._control.pace
-        pace.epoch_begins(epoch)
-        pace.done = 0 if self._recovery is None else self._recovery.epoch_begins(epoch)
-        if not pace.done:
-            self._choose(epoch)
-        self._control.timer.attach()
-        pace.resume()
-
-    def _choose(self, epoch: int) -> None:
-        """What is due before an epoch."""
-        is_first = not self.selections
-        if is_first and self.deadline is not None:
-            self.deadline.check(*self._expected())
-        if self._reprofiling.is_due(epoch):
-            self._chooser.profile = self._reprofiling.measure(epoch)
-        if self._chooser.is_due(epoch):
-            self._chooser.select(epoch)
-        if is_first and self.deadline is not None:
-            print(self.deadline.expectation(*self._expected(), rho=self.selections[0].rho))
+        self._course.epoch_begins(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Keep the number of the first step of a call."""
-        self._step = batch
-        if self._recovery is not None:
-            self._recovery.step_begins()
+        """Keep what the step may have to give back."""
+        self._course.step_begins(batch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Measure; select anew where the budget is not kept."""
-        control = self._control
-        control.called(batch - self._step + 1)
-        if control.pace.done != control.pace.steps:
-            if control.is_over():
-                self._stop_early()
-            else:
-                self._keep_budget()
-        else:
-            control.end_light_steps()
-            control.timer.attach()
-        if self._recovery is not None:
-            self._recovery.steps_made(batch - self._step + 1, logs)
-        control.pace.resume()
+        """Measure; select anew where the budget is not kept; back up."""
+        self._course.steps_made(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Note what was measured."""
-        self._chooser.finish_record()
-        record = self.selections[-1]
-        self._masks.append(record.mask)
-        if logs is not None:
-            logs["rho"] = record.rho
-            logs["predicted_ratio"] = record.predicted_ratio
-            if self.control and self.deadline is None:
-                achieved = record.achieved_ratio
-                logs["achieved_ratio"] = float("nan") if achieved is None else achieved
-        if self._board is not None:
-            self._board.epoch(epoch, record, logs or {})
-            if record.epoch == epoch:
-                self._board.picture(self._masks, epoch)
-                self._control.reserve = self._board.seconds_picture
-        if self._control.is_over():
-            self._stop_early()
+        self._course.epoch_ends(epoch, logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Give the model its mask and its train function back."""
-        self._control.timer.detach()
+        self._course.release_steps()
         self.model.set_mask(self._mask_before)
         self.model._elastic.callback = None
-        if self._board is not None:
-            self._board.picture(self._masks, self._control.pace.epoch, is_last=True)
-            self._board.close()
         self._has_ended = True
-        if self._recovery is not None:
-            self._recovery.end()
-
-    def _open_recovery(self) -> None:
-        """Go on with a `fit` that was interrupted, and back up this one."""
-        self._recovery = None
-        if self.backups.directory is None:
-            return
-        slots = Slots(self.backups.directory)
-        if self._has_ended:
-            slots.clear()  # another `fit` of the same process
-        self._recovery = Recovery(
-            self.model,
-            slots,
-            options=self.backups,
-            chooser=self._chooser,
-            control=self._control,
-            masks=self._masks,
-        )
-        began = self._recovery.begin()
-        if began is not None:
-            self._reprofiling.began(began)
+        self._course.end()
 
     def _register(self) -> None:
         """One callback for one model: `fit` has none at its beginning."""
@@ -330,51 +214,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.model._elastic.callback = self
 
     def _bar_ratios(self) -> dict[str, float]:
-        return records.ratios(self.selections[-1], self._control.ratio.achieved)
-
-    def _since_fit(self) -> float:
-        """Seconds that Keras has spent on the data since `fit` was called."""
-        started = self.model._elastic.fit_started
-        return 0.0 if started is None else time.perf_counter() - started
-
-    def _worth(self) -> Worth:
-        return Worth(
-            self.importance,
-            self.probe,
-            gradient_probe=self.gradient_probe,
-            smoothing=self.smoothing,
-            micro_batch_size=self.profile.batch_size or None,
-        )
-
-    def _open_board(self) -> Board | None:
-        if self.log_dir is None:
-            return None
-        from elastic_tf.board import Board  # matplotlib takes a while to load
-
-        return Board(self.log_dir, [tensor.name.split(":")[0] for tensor in self.model.tensors])
-
-    def _expected(self) -> tuple[int | None, float, float]:
-        """Steps of the training, their seconds in full by the profile, the smallest rho."""
-        steps = self._control.pace.steps_left
-        least = smallest_feasible_rho(self.profile, required=self.required)
-        return steps, (steps or 0) * 1e-6 * self.profile.t_full, least
-
-    def _keep_budget(self) -> None:
-        """Between two steps: select anew, or take turns with light steps."""
-        control, to_come = self._control, self._chooser.seconds_to_come()
-        reason = control.reason(self.selections[-1], other_seconds=to_come)
-        if reason is not None:
-            control.end_light_steps()
-            self._chooser.select_early(reason)
-        control.take_turns(other_seconds=to_come)
-        control.timer.attach()
-
-    def _stop_early(self) -> None:
-        """The last resort against being late."""
-        steps = self._control.pace.steps_left
-        if self.deadline is not None and not self.model.stop_training:
-            print(self.deadline.stopping(steps or 0))
-            self.model.stop_training = True
+        return self._course.ratios()
 
 
 def _check_counts(**options: Any) -> None:

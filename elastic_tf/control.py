@@ -19,6 +19,7 @@ _MICROSECONDS = 1e6  # in a second
 _TRACE = 2.0  # tracing a full step / tracing the selected one, at a guess
 _SETTLED = 15  # calls under a selection before it is judged
 _PAID_OFF = 10.0  # times the seconds of its tracing, likewise: else tracing is all there is
+_STALL = 10.0  # times what timing a full step was thought to cost
 _APART = 0.1  # difference of two ratios from which a line through their times is believed
 _LIGHT = 0.9  # of the selection's step time: a light step takes less, or none is worth it
 
@@ -270,7 +271,8 @@ class Control:
             return
         started = self._clock()
         seconds = self._full.seconds(*self.timer.batch)
-        self._spent += self._clock() - started
+        # a device that sleeps meanwhile, or a clock that jumps, is no expense
+        self._spent += min(self._clock() - started, _STALL * cost)
         if seconds > 0.0:
             self.ratio.full_step(_MICROSECONDS * seconds)
 

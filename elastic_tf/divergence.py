@@ -49,6 +49,9 @@ class Divergence:
     def is_met(self, logs: dict[str, Any] | None, where: str) -> bool:
         """Whether the loss of a step is not a number; what can be done about it has been done.
 
+        Where steps can be taken back, neither may the weights be spoiled by the gradients of a
+        finite loss: at the next step it would be too late.
+
         Args:
             logs: of the step.
             where: it was, in words.
@@ -57,10 +60,13 @@ class Divergence:
             FloatingPointError: nothing more can be done.
         """
         loss = (logs or {}).get("loss")
-        if self._policy == "ignore" or loss is None or np.isfinite(loss):
+        found = None if loss is None or np.isfinite(loss) else f"loss={loss}"
+        if found is None and self._policy == "skip":
+            found = self._spoiled()
+        if self._policy == "ignore" or found is None:
             self._skipped = 0
             return False
-        self.meet(f"loss={loss} {where}")
+        self.meet(f"{found} {where}")
         return True
 
     def check(self, variable: tf.Variable, value: np.ndarray) -> None:
@@ -88,6 +94,13 @@ class Divergence:
                 f"state is in '{self._slots.path}'. Lower the learning rate, clip the gradients or "
                 "look at the data, and choose another `backup_dir`."
             )
+
+    def _spoiled(self) -> str | None:
+        """The first weight that is not finite, in words."""
+        for variable in self._model.trainable_variables:
+            if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
+                return f"NaN or infinity in '{variable.name}'"
+        return None
 
     def _skip(self, what: str) -> None:
         self._skipped += 1

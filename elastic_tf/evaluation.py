@@ -91,15 +91,19 @@ class Evaluator:
     Every call puts back all that it changed: weights, slots, step count, moving statistics, random
     generators, metrics. Dropout and its like have counters of their own here, which the train
     function does not see.
+
+    Attributes:
+        most_samples: in one pass, where memory was found to hold no more; None while not known.
     """
 
     def __init__(self, model: ElasticModel) -> None:
         # The evaluator is stored on the model: a strong reference back would be a cycle.
         self._model = weakref.ref(model)
         self._compiled = _compiled(model)
+        self.most_samples: int | None = None
         with model.distribute_strategy.scope():
             optimizers.build(model.optimizer, model.trainable_variables)
-        self._forget()
+        self.forget()
 
     @classmethod
     def of(cls, model: ElasticModel) -> Evaluator:
@@ -184,7 +188,7 @@ class Evaluator:
             raise ReferenceError("The model of this evaluator is gone.")
         return model
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Drops all traces."""
         self._connected: list[int] = []
         # Dropout ops of two traces have equal seeds; called in turn, they count alike.
@@ -196,7 +200,7 @@ class Evaluator:
     def _limit_traces(self) -> None:
         counts = (run.experimental_get_tracing_count() for run in self._passes.values())
         if max(counts) > _MOST_TRACES:
-            self._forget()
+            self.forget()
 
     def _variables(self) -> list[tf.Variable]:
         tensors = self.model.tensors
@@ -205,7 +209,7 @@ class Evaluator:
     def _check_loss(self, loss: float) -> None:
         if not math.isfinite(loss):
             # A pass was left half done: the two traces no longer count alike.
-            self._forget()
+            self.forget()
             raise ValueError(
                 f"The loss on the probe must be finite. Received: loss={loss}. Lower the learning "
                 "rate, or look at the probe's samples."

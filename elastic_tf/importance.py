@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, memory_limit
 from elastic_tf.evaluation import Evaluator, Samples
 from elastic_tf.state import host_generators_kept
 
@@ -64,7 +64,8 @@ def loss_decrease(
             is the change of them all. With the training data for a probe and as many steps as an
             epoch has it is the update of an epoch (Sec. 3.1).
         micro_batch_size: samples in one pass; all samples of an update when None. Batch
-            normalisation sees micro-batches as it sees the batches of training.
+            normalisation sees micro-batches as it sees the batches of training. Halved, with a
+            warning, for as long as memory does not suffice.
 
     Returns:
         float64, shape (N,), forward order; larger is better, may be negative.
@@ -72,6 +73,7 @@ def loss_decrease(
     Raises:
         ValueError: the probe is empty or too small for the steps, its loss or a gradient is not
             finite, or an option is unknown.
+        MemoryError: not even a sample at a time fits into memory.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (2) and (5).
     """
@@ -82,34 +84,39 @@ def loss_decrease(
             "`gradient_data` needs the reading 'other'. Received: "
             f"gradient={gradient!r}. Leave one of them out."
         )
+    others = None
     if gradient_data is not None:
         parts = arguments.items("gradient_data", gradient_data, least=2, what="(x, y)")
-        gradient_samples = Samples(*parts[:3], name="gradient_data")
+        others = Samples(*parts[:3], name="gradient_data")
     samples = Samples(x, y, sample_weight)
-    if gradient == "other" and gradient_data is None and samples.count == 1:
+    if gradient == "other" and others is None and samples.count == 1:
         warnings.warn(
             "A probe of one sample has no other half: the gradient is taken before the update, "
             "on the same sample. Use a probe of at least two samples.",
             stacklevel=2,
         )
         gradient = "before"
-    size = micro_batch_size
+    halves = samples.halves() if gradient == "other" and others is None else ()
+
+    def worth_in(size: int | None) -> np.ndarray:
+        if others is not None:
+            here = _Part(evaluator, samples, steps, size)
+            return here.decrease(evaluator.gradients(others.batches(size)))
+        if halves:
+            one, two = (_Part(evaluator, half, steps, size) for half in halves)
+            return 0.5 * (one.decrease(two.gradients) + two.decrease(one.gradients))
+        if gradient == "before":
+            here = _Part(evaluator, samples, steps, size)
+            return here.decrease(here.gradients)
+        groups = samples.updates(steps, size)
+        first = evaluator.gradients(groups[0], part="first")
+        batches = [(share / steps, data) for group in groups for share, data in group]
+        return evaluator.decrease(first, None, batches, then=groups[1:])
+
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
-        if gradient_data is not None:
-            here = _Part(evaluator, samples, steps, size)
-            worth = here.decrease(evaluator.gradients(gradient_samples.batches(size)))
-        elif gradient == "other":
-            one, two = (_Part(evaluator, half, steps, size) for half in samples.halves())
-            worth = 0.5 * (one.decrease(two.gradients) + two.decrease(one.gradients))
-        elif gradient == "before":
-            here = _Part(evaluator, samples, steps, size)
-            worth = here.decrease(here.gradients)
-        else:
-            groups = samples.updates(steps, size)
-            first = evaluator.gradients(groups[0], part="first")
-            batches = [(share / steps, data) for group in groups for share, data in group]
-            worth = evaluator.decrease(first, None, batches, then=groups[1:])
+        most = max(part.count for part in (*(halves or [samples]), *([others] if others else [])))
+        worth = memory_limit.evaluated(evaluator, worth_in, micro_batch_size, most)
     return _finite(worth, model)
 
 
@@ -129,9 +136,13 @@ def gradient_magnitude(
     samples = Samples(x, y, sample_weight)
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
-        gradients = evaluator.gradients(samples.batches(micro_batch_size))
-        magnitudes = [float(tf.reduce_sum(tf.abs(gradient))) for gradient in gradients]
-        worth = evaluator.in_forward_order(magnitudes)
+
+        def worth_in(size: int | None) -> np.ndarray:
+            gradients = evaluator.gradients(samples.batches(size))
+            magnitudes = [float(tf.reduce_sum(tf.abs(gradient))) for gradient in gradients]
+            return evaluator.in_forward_order(magnitudes)
+
+        worth = memory_limit.evaluated(evaluator, worth_in, micro_batch_size, samples.count)
     return _finite(worth, model)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,24 +39,29 @@ class Probe:
             )
 
     def draw(self) -> tuple[Any, Any, Any]:
-        """x, y and sample weights (or None) of `size` samples, or of all there are."""
+        """x, y and sample weights (or None) of `size` samples, or of all there are.
+
+        Raises:
+            ValueError: the source fails or is no probe; the probe is named.
+        """
         self.draws.append(0)
         if not isinstance(self.source, tf.data.Dataset):
             return self._draw_rows(*self.source)
         parts: list[Any] = []
         count = 0
         while count < self.size:
+            self.draws[-1] += 1  # at first, for an error is no end of the data
             part, size = self._next()
-            self.draws[-1] += 1
             parts.append(part)
             count += size
         joined = tf.nest.map_structure(lambda *p: tf.concat(p, axis=0)[: self.size], *parts)
         return joined if len(joined) == 3 else (*joined, None)
 
     def skip(self, batches: int) -> None:
-        """Go on as after a draw of so many batches."""
+        """Go on as after a draw of so many batches, of which the last one may have failed."""
         for _ in range(batches):
-            self._next()
+            with contextlib.suppress(ValueError):
+                self._next()
         self.draws.append(batches)
 
     def state(self) -> dict[str, Any]:
@@ -76,9 +82,16 @@ class Probe:
 
     def _next(self) -> tuple[Any, int]:
         """The next batch of the dataset, and its size."""
-        if self._batches is None:
-            self._batches = iter(endless(self.source))
-        batch = next(self._batches, None)
+        try:
+            if self._batches is None:
+                self._batches = iter(endless(self.source))
+            batch = next(self._batches, None)
+        except Exception as error:  # whatever the data come from
+            raise ValueError(
+                f"`{self.name}` must yield batches. Received: {type(error).__name__} from draw "
+                f"{len(self.draws)}: {str(error).splitlines()[0] if str(error) else 'no message'}. "
+                "Look at its source."
+            ) from error
         if batch is None:
             raise ValueError(
                 f"`{self.name}` must yield batches. Received: an empty dataset. Look at its source."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -21,6 +23,7 @@ REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
     "if it is one of the zoo."
 )
+_DIGEST = "sha256"
 MAX_TIME = 1e15  # microseconds: thirty years
 # [0, 99999] is one range of a file and 100,000 tensors of a set.
 _MAX_MEMBERS = 5_000_000  # of all sets together
@@ -110,7 +113,7 @@ def write(path: str | Path, fields: dict[str, Any]) -> None:
             f"{fields['count']}, {cells} and {members}. Keep it in memory."
         )
     with claimed(path):
-        write_json(path, data)
+        write_json(path, {**data, _DIGEST: _digest(data)})
 
 
 def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
@@ -133,6 +136,12 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
         raise ValueError(
             f"'{path}' is a timing profile of version {brief(version)}, this library reads version "
             f"{SCHEMA_VERSION}. " + REMEASURE
+        )
+    digest = data.pop(_DIGEST, None)  # tables made by hand have none
+    if digest not in (None, _digest(data)):
+        raise ValueError(
+            f"'{path}' was changed after it was written: its `{_DIGEST}` does not match. "
+            f"{REMEASURE} To change a profile by hand, remove its `{_DIGEST}`."
         )
     field = _Fields(data, path)
     count = field.integer("count", 1, MOST_TENSORS)
@@ -283,6 +292,11 @@ class _Fields:
         if not indices:
             self.refuse("sets", "a set without tensors")
         return tuple(indices)
+
+
+def _digest(data: dict[str, Any]) -> str:
+    """sha256 of all other fields."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _ranges(indices: Sequence[int]) -> list[list[int]]:

@@ -64,7 +64,7 @@ class Worth:
             model: the model that is trained.
             check: called with `batch_size` and `input_shape` of the probe, before it is used.
         """
-        importance = self._evaluate(model, check)
+        importance = self._drawn_once(lambda: self._evaluate(model, check))
         before, self._evaluated = self._evaluated, importance
         if before is None or before.shape != importance.shape:
             self._smoothed = importance
@@ -96,6 +96,16 @@ class Worth:
         self._evaluated, self._smoothed = (None if one is None else np.array(one) for one in kept)
         for probe, where in zip(self.probes, state["probes"]):
             probe.go_on(where)
+
+    def _drawn_once(self, evaluate: Callable[[], np.ndarray]) -> np.ndarray:
+        """Count one draw of each probe, even where one of them fails before the other."""
+        counts = [len(probe.draws) for probe in self.probes]
+        try:
+            return evaluate()
+        finally:
+            for probe, count in zip(self.probes, counts):
+                if len(probe.draws) == count:
+                    probe.skip(0)
 
     def _evaluate(self, model: ElasticMixin, check: Callable[..., None]) -> np.ndarray:
         x, y, weight = self._probe.draw()

@@ -61,3 +61,18 @@ def test_draws_go_on_where_they_were(arrays: bool) -> None:
     two.go_on(json.loads(json.dumps(one.state())))
     assert (two.draws, two.batch_size) == (one.draws, one.batch_size)
     np.testing.assert_array_equal(two.draw()[1], one.draw()[1])
+
+
+def test_a_source_that_fails_is_named_and_drawn_from_again() -> None:
+    spoiled = np.where(X == 4.0, np.nan, X)
+    source = dataset(spoiled, Y, size=2).map(
+        lambda x, y: (tf.debugging.check_numerics(x, "spoiled"), y)
+    )
+    one, two = Probe(source, 2, 0), Probe(source, 2, 0)
+    one.draw()
+    with pytest.raises(ValueError, match="`probe` must yield .*InvalidArgumentError from draw 2"):
+        one.draw()
+    for batches in one.draws:
+        two.skip(batches)
+    np.testing.assert_array_equal(one.draw()[1], [4, 5])
+    np.testing.assert_array_equal(two.draw()[1], [4, 5])

@@ -1,0 +1,145 @@
+"""Directories that fill up, cannot be written or are taken away, for this process and its children.
+
+Mounting takes root; what is mounted is seen by nobody else and gone when the process is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+from pathlib import Path
+
+import tensorflow as tf
+
+ROOM = 160  # KiB of the small disk: two backups and a third one that is written
+_NOBODY = 65534
+_NEW_NAMESPACE = 0x20000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
+_DETACH = 2
+_namespaces: set[int] = set()  # processes that have one of their own
+
+
+class Trouble(tf.keras.callbacks.Callback):
+    """Strikes at the beginning of random epochs, and is mended at the beginning of others.
+
+    Args:
+        folder: the directory of the backups.
+        seed: of the epochs.
+    """
+
+    def __init__(self, folder: Path, seed: float) -> None:
+        super().__init__()
+        self.folder = folder
+        self._rng = random.Random(seed)
+
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+        self.mend()
+        if self._rng.random() < 0.6:
+            self.strike()
+
+    def on_train_end(self, logs: object = None) -> None:
+        self.mend()
+
+    def begin(self) -> None:
+        """Before the process of a training starts."""
+        self.folder.mkdir(exist_ok=True)
+
+    def drop(self) -> None:
+        """In the process of a training, before anything else."""
+
+    def strike(self) -> None:
+        raise NotImplementedError
+
+    def mend(self) -> None:
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """After the training has ended."""
+        self.mend()
+
+
+class FullDisk(Trouble):
+    """A small tmpfs, and a file that takes all the room there is."""
+
+    def begin(self) -> None:
+        super().begin()
+        _own_mounts()
+        if not os.path.ismount(self.folder):
+            _mount("tmpfs", self.folder, 0, kind="tmpfs", data=f"size={ROOM}k")
+
+    def strike(self) -> None:
+        with contextlib.suppress(OSError), open(self.folder / "filler", "wb", 0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def mend(self) -> None:
+        (self.folder / "filler").unlink(missing_ok=True)
+
+    def leave(self) -> None:
+        _unmount(self.folder)
+
+
+class ReadOnly(Trouble):
+    """The directory is mounted read-only over itself."""
+
+    def begin(self) -> None:
+        super().begin()
+        _own_mounts()
+        self.mend()  # what was mounted outlives a killed process
+
+    def strike(self) -> None:
+        _mount(str(self.folder), self.folder, _BIND)
+        _mount(str(self.folder), self.folder, _BIND | _REMOUNT | _READ_ONLY)
+
+    def mend(self) -> None:
+        while not _libc().umount2(bytes(self.folder), _DETACH):
+            pass  # a directory bound over itself does not tell that it is
+
+
+class NoPermission(Trouble):
+    """The directory belongs to a user without rights, who takes the right to write away."""
+
+    def begin(self) -> None:
+        super().begin()
+        for path in (self.folder.parent, *self.folder.parent.rglob("*")):
+            os.chown(path, _NOBODY, _NOBODY)
+        self.mend()
+
+    def drop(self) -> None:
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+
+    def strike(self) -> None:
+        self.folder.chmod(0o500)
+
+    def mend(self) -> None:
+        self.folder.chmod(0o700)
+
+
+def _own_mounts() -> None:
+    """What this process and its children mount is their own from now on."""
+    if os.getpid() not in _namespaces:
+        _check(_libc().unshare(_NEW_NAMESPACE))
+        _mount("none", Path("/"), _RECURSIVE | _PRIVATE)
+        _namespaces.add(os.getpid())
+
+
+def _mount(source: str, target: Path, flags: int, *, kind: str = "none", data: str = "") -> None:
+    words = (source.encode(), bytes(target), kind.encode())
+    _check(_libc().mount(*words, ctypes.c_ulong(flags), data.encode()))
+
+
+def _unmount(target: Path) -> None:
+    _check(_libc().umount2(bytes(target), _DETACH))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(code: int) -> None:
+    if code:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
