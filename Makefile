@@ -9,15 +9,18 @@ python = .venv/bin/python
 installed = .venv/installed
 latest = .venv-latest/bin/python
 
+# Each process holds TensorFlow and up to 3 GB: no more than four of them.
+shared_out = --numprocesses auto --maxprocesses 4 --dist loadfile
+
 demo: $(installed)
 	@$(python) experiments/demo.py --out runs/demo
 
 test: $(installed)
-	$(python) -m pytest
+	$(python) -m pytest $(shared_out)
 
 # On the newest TensorFlow, with Keras 2 from tf_keras; ends with what is left out there, and why.
 test-latest: .venv-latest/installed
-	$(latest) -m pytest -rsx
+	$(latest) -m pytest $(shared_out) -rsx
 
 bench: $(installed)
 	$(python) experiments/bench.py
