@@ -11,6 +11,7 @@ from elastic_tf.plots import style
 
 CURVES = {"full": ([1.0, 2.0], [0.1, 0.2]), "elastic": ([1.0], [0.3])}
 ROWS = [{"method": "full", "mean": 0.5, "half_width": 0.1, "seconds": 3.0, "accuracies": [0.5]}]
+TABLES = ("equal_epochs", "equal_seconds")
 TITLE = {"title": kinds.text}
 AXES = {"x": kinds.text, "y": kinds.text, **TITLE}
 WORDS = {"x": "x", "y": "y", "title": "t"}
@@ -44,8 +45,8 @@ CALLS = (
     Call(
         "plots.agreement",
         plots.agreement,
-        lambda _: {"points": dict(CURVES), "within": 0.1, **WORDS},
-        {"points": kinds.listed, "within": kinds.number, **AXES},
+        lambda _: {"points": dict(CURVES), "within": 0.1, "is_log": False, **WORDS},
+        {"points": kinds.listed, "within": kinds.number, "is_log": kinds.flag, **AXES},
     ),
     Call(
         "plots.accuracy_and_cost",
@@ -53,6 +54,15 @@ CALLS = (
         lambda _: {"rows": [dict(ROWS[0])], "cost": "seconds", "x": "x", "title": "t"},
         {"rows": kinds.listed, "cost": kinds.text, "x": kinds.text, **TITLE},
         also={"cost": ("rows",)},
+    ),
+    Call(
+        "plots.accuracy_at_budgets",
+        plots.accuracy_at_budgets,
+        lambda _: {
+            "tables": {name: [{**ROWS[0], "epochs": 3}] for name in TABLES},
+            "title": "t",
+        },
+        {"tables": kinds.listed, **TITLE},
     ),
     Call(
         "plots.accuracy_intervals",
@@ -82,6 +92,7 @@ CALLS = (
             "masks": list(MASKS),
             "names": ["a", "b", "c"],
             "ticks": [1, 2],
+            "width": 5.0,
             "x": "x",
             "title": "t",
         },
@@ -89,6 +100,7 @@ CALLS = (
             "masks": kinds.listed,
             "names": kinds.listed,
             "ticks": kinds.listed,
+            "width": kinds.number,
             "x": kinds.text,
             **TITLE,
         },

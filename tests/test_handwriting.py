@@ -80,9 +80,9 @@ def test_noise_has_the_standard_deviation_asked_for():
 @pytest.mark.parametrize(
     ("options", "received"),
     [
-        ({"test_share": 1.0}, "`test_share`.*Received: 1.0"),
+        ({"test_share": 1.0}, "`test_share`.*Received: test_share=1.0"),
         ({"image_size": 4}, "`image_size`.*Received: 4"),
-        ({"shift": Shift(scale=0)}, "`scale`.*Received: 0"),
+        ({"shift": Shift(scale=0)}, "`scale`.*Received: scale=0"),
     ],
 )
 def test_digits_refuses_settings_out_of_range(options, received):

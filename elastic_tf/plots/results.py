@@ -71,7 +71,15 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
             `accuracy_and_cost`, and "epochs".
         title: above the picture.
     """
-    by_epochs, by_seconds = tables["equal_epochs"], tables["equal_seconds"]
+    inputs.captions(title=title)
+    found = []
+    for name in ("equal_epochs", "equal_seconds"):
+        if name not in inputs.mapping("tables", tables):
+            raise ValueError(f"`tables` must have '{name}'. Received: {brief(tables)}.")
+        numbers = ("mean", "half_width", "seconds", "epochs")
+        found.append(inputs.rows("tables", tables[name], texts=("method",), numbers=numbers))
+        _check_known("tables", found[-1], "mean", "seconds", "epochs")
+    by_epochs, by_seconds = found
     looks = styles(row["method"] for row in by_epochs)
     # variants of one method share its look: numbers tell them apart
     names = [row["method"].partition("@")[0] for row in by_epochs]

@@ -43,6 +43,8 @@ def selection_map(
         width: inches; by default as many as the epochs need, within reason.
     """
     inputs.captions(title=title, x=x)
+    if width is not None:
+        arguments.number("width", width, low=0.0, above=True)
     given = arguments.items("masks", masks, least=1, what="a list of masks")
     size = arguments.array("masks", given[0]).size
     chosen = np.array([arguments.mask("masks", mask, size) for mask in given]).T  # (N, epochs)
