@@ -136,7 +136,9 @@ def test_callbacks_may_stand_at_their_place(is_list):
 @pytest.mark.parametrize(("columns", "width"), [(80, 10), (160, 30)])
 def test_the_bar_is_shorter_where_the_terminal_is_narrow(monkeypatch, columns, width):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr(
+        shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24))
+    )
     bar = RatioBar(dict)
     bar.set_params({"verbose": 1, "epochs": 1, "steps": 4})
     bar.set_model(None)
