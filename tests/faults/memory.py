@@ -49,15 +49,15 @@ def rows(kills: int, jobs: int, rng: random.Random) -> Iterator[dict[str, Any]]:
         "fault": "memory limit that holds no sample (RLIMIT_AS)",
         "tried": 1,
         "outcome": "MemoryError that says what to do" if "error" in none else f"{none}",
-        "lost": "nothing: the backup was made before",
+        "lost": "nothing that was trained",
         "as_expected": "for one sample at a time" in none.get("error", ""),
     }
     codes = [_child(room, onednn=True).get("code") for room in ROOMS]
     yield {
         "fault": "memory limit in the importance, with oneDNN",
         "tried": len(ROOMS),
-        "outcome": f"TensorFlow ends the process itself (exit codes {codes}); the backup is whole",
-        "lost": "nothing; the same command needs more memory or smaller batches",
+        "outcome": f"TensorFlow ends the process itself, exit codes {codes}",
+        "lost": "the process, as with a kill",
         "as_expected": all(code is None or code < 0 for code in codes),
     }
 
