@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import arguments
 from elastic_tf.evaluation import Evaluator
 
 _FULL = (tf.errors.ResourceExhaustedError, MemoryError)
@@ -30,11 +31,14 @@ def evaluated(
         count: samples of the probe.
 
     Raises:
+        ValueError: `size` is no number of samples.
         MemoryError: a single sample at a time does not fit.
 
     Warns:
         UserWarning: they were halved.
     """
+    if size is not None:
+        arguments.count("micro_batch_size", size, hint="None takes all samples at once.")
     asked = count if size is None else min(size, count)
     tried = min(asked, evaluator.most_samples or asked)
     now, reason = tried, ""

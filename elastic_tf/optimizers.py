@@ -273,9 +273,20 @@ def unwrapped(optimizer: Any) -> Any:
 
 
 def _check_rate(name: str, value: Any) -> None:
-    if not callable(value) and not isinstance(value, (tf.Variable, tf.Tensor)):
-        hint = "A LearningRateSchedule will do as well."
-        arguments.number(name, value, low=0.0, high=_MOST_RATE, hint=hint)
+    schedule = tf.keras.optimizers.schedules.LearningRateSchedule
+    if isinstance(value, (schedule, tf.Variable, tf.Tensor)):
+        return
+    if callable(value):
+        try:
+            inspect.signature(value).bind()
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"`{name}` as a function must take no arguments. Received: {name}={brief(value)}. "
+                "Use a LearningRateSchedule for a rate that depends on the step."
+            ) from None
+        return
+    hint = "A LearningRateSchedule will do as well."
+    arguments.number(name, value, low=0.0, high=_MOST_RATE, hint=hint)
 
 
 def _checked_variables(variables: Any) -> list[tf.Variable]:
