@@ -229,6 +229,7 @@ class ElasticMixin(_Model):
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
         """`tf.keras.Model.fit`; moving averages replace the weights of trained tensors only."""
+        self._assert_compile_was_called()
         state, saved = self._elastic, self._fit_state
         state.averaged.clear()
         state.callback = None  # an interrupted `fit` leaves one

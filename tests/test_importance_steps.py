@@ -78,7 +78,7 @@ def test_updates_are_made_of_micro_batches(reading: str) -> None:
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True])
 def test_steps_below_one_are_refused(steps: object) -> None:
-    with pytest.raises(ValueError, match=f"steps={steps}"):
+    with pytest.raises(ValueError, match=f"`steps` must be .*Received: {steps}"):
         importance.loss_decrease(linear(), *points(), steps=steps)
 
 
