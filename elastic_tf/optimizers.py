@@ -94,11 +94,14 @@ def check(optimizer: Any) -> None:
         TypeError: `optimizer` is of none of the kinds above.
     """
     if not isinstance(unwrapped(optimizer), (LEGACY, CURRENT)):
+        advice = "Use for instance elastic_tf.optimizers.sgdw(1e-3)."
+        if optimizer is None:
+            advice = "Compile the model first: model.compile(optimizer=..., loss=...)."
         raise TypeError(
             "`optimizer` must be one `tf.keras.optimizers.Optimizer`, "
             "`tf.keras.optimizers.legacy.Optimizer` or `LossScaleOptimizer`: only their slots can "
             f"be kept for the tensors left out. Received: {optimizer!r} of type "
-            f"{type(optimizer).__name__}. Use for instance elastic_tf.optimizers.sgdw(1e-3)."
+            f"{type(optimizer).__name__}. {advice}"
         )
 
 

@@ -35,16 +35,17 @@ class Settings:
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     warm_up: float = option(0.0, help="share of the steps in which the learning rate rises to it")
     rho: Optional[float] = option(  # noqa: UP045 (read at run time, by 3.9 too)
-        None, help="allowed step time / full step time, for methods that keep to one; then 0.5"
+        None,
+        help="allowed step time / full step time, for methods that keep to one: 0.5 if left out",
     )
     interval: Optional[int] = option(  # noqa: UP045
-        None, help="epochs between two selections, for methods that select; then 3"
+        None, help="epochs between two selections, for methods that select: 3 if left out"
     )
     probe_size: Optional[int] = option(  # noqa: UP045
-        None, help="images on which they evaluate importance; then 64"
+        None, help="images on which these evaluate importance: 64 if left out"
     )
     profile: Optional[Path] = option(  # noqa: UP045
-        None, help="timing profile that they use; measured first if left out"
+        None, help="timing profile that these use; measured first if left out"
     )
     warm_head: int = option(0, help="epochs that train the new head alone first")
     warm_head_rate: float = option(1e-3, help="learning rate of Adam meanwhile")
