@@ -1,4 +1,4 @@
-.PHONY: demo test test-latest bench faults lint notebooks docs clean
+.PHONY: demo test test-latest bench faults lint notebooks soak docs clean
 
 # At every start TensorFlow reports missing CUDA libraries as errors; 3 is the level that hides them.
 # What really fails raises an exception.
@@ -36,6 +36,9 @@ docs: $(installed)
 faults: $(installed)
 	$(python) tests/faults/run.py
 	$(python) tests/faults/fuzz.py
+
+soak: $(installed)
+	$(python) tests/faults/soak.py
 
 lint: $(installed)
 	$(python) -m ruff check --config .ci/ruff.toml .
