@@ -20,7 +20,8 @@ INSIDE = re.compile(r"tensorflow\.(python|tsl)\b|keras\.src\b|import keras\b")
 @pytest.fixture
 def installed(monkeypatch):
     """Pretend that these packages are installed, with these versions; and no switch is set."""
-    monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.setenv(SWITCH, "")  # so that what is set meanwhile is taken back
+    monkeypatch.delenv(SWITCH)
 
     def pretend(**versions: str) -> None:
         def version(name: str) -> str:
