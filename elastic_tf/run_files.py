@@ -53,7 +53,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_epochs(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of `history.jsonl`; a last one that was cut off is passed over.
+    """The whole lines of a file with an epoch in each; a last one that was cut off is passed over.
 
     Raises:
         ValueError: it is damaged; the line is named.
@@ -70,9 +70,8 @@ def read_selections(path: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: it is damaged; the line is named.
     """
-    lines = _read_lines(path)
+    lines = read_epochs(path)
     for number, line in enumerate(lines, start=1):
-        _check_epoch(path, number, line.get("epoch", 0))
         try:
             line.update(arrays(line))
         except ValueError as error:

@@ -398,23 +398,14 @@ CALLS = (
         lambda _: {"optimizer": built()["optimizer"], "trained": {1, 2}, "before": lambda: None},
         {"optimizer": kinds.thing, "trained": kinds.listed, "before": kinds.text},
     ),
-    Call(
-        "optimizers.state",
-        optimizers.state,
-        lambda _: {"optimizer": built()["optimizer"]},
-        {"optimizer": kinds.thing},
-    ),
-    Call(
-        "optimizers.rate",
-        optimizers.rate,
-        lambda _: {"optimizer": built()["optimizer"]},
-        {"optimizer": kinds.thing},
-    ),
-    Call(
-        "optimizers.unwrapped",
-        optimizers.unwrapped,
-        lambda _: {"optimizer": built()["optimizer"]},
-        {"optimizer": kinds.thing},
+    *(
+        Call(
+            f"optimizers.{function.__name__}",
+            function,
+            lambda _: {"optimizer": built()["optimizer"]},
+            {"optimizer": kinds.thing},
+        )
+        for function in (optimizers.state, optimizers.rate, optimizers.unwrapped)
     ),
     Call(
         "datasets.image_folder",

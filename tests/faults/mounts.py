@@ -5,6 +5,7 @@ Mounting takes root; what is mounted is seen by nobody else and gone when the pr
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import ctypes
 import os
@@ -21,7 +22,7 @@ _DETACH = 2
 _namespaces: set[int] = set()  # processes that have one of their own
 
 
-class Trouble(tf.keras.callbacks.Callback):
+class Trouble(tf.keras.callbacks.Callback, abc.ABC):
     """Strikes at the beginning of random epochs, and is mended at the beginning of others.
 
     Args:
@@ -49,11 +50,13 @@ class Trouble(tf.keras.callbacks.Callback):
     def drop(self) -> None:
         """In the process of a training, before anything else."""
 
+    @abc.abstractmethod
     def strike(self) -> None:
-        raise NotImplementedError
+        """Make writing fail from now on."""
 
+    @abc.abstractmethod
     def mend(self) -> None:
-        raise NotImplementedError
+        """Let writing succeed again; also where nothing had struck."""
 
     def leave(self) -> None:
         """After the training has ended."""
