@@ -213,7 +213,7 @@ def samples(name: str, values: Any) -> np.ndarray:
     if found.ndim == 0 or found.dtype.kind not in "biufSU":
         raise ValueError(
             f"`{name}` must be arrays with samples first. Received: {found.dtype} of shape "
-            f"{found.shape}: {brief(values)}."
+            f"{found.shape}: {brief(values)}. A single sample is `{name}[None]`."
         )
     return found
 
@@ -234,6 +234,17 @@ def items(name: str, values: Any, *, least: int = 0, what: str = "a sequence") -
             f"`{name}` must be {what} of at least {least}. Received: {len(found)}: {brief(values)}."
         )
     return found
+
+
+def function(name: str, value: Any, *, hint: str = "") -> Any:
+    """Something that can be called.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if not callable(value):
+        raise TypeError(f"`{name}` must be a function. Received: {brief(value)}. {hint}".strip())
+    return value
 
 
 def instance(

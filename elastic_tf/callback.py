@@ -122,6 +122,14 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 f"`profile` must be a TimingProfile. Received: {brief(profile)}. Measure one with "
                 "elastic_tf.profile_model or read one with elastic_tf.TimingProfile.load."
             )
+        arguments.function("importance", importance, hint="See elastic_tf.importance.")
+        arguments.function("clock", clock, hint="It returns the seconds now.")
+        if required is not None:
+            hint = "elastic_tf.zoo.head_tensors(model) makes one."
+            required = arguments.mask("required", required, profile.count, hint=hint)
+        for name, directory in (("log_dir", log_dir), ("backup_dir", backup_dir)):
+            if directory is not None:
+                arguments.path(name, directory)
         if rho is not None and deadline is not None:
             raise ValueError(
                 "Give `rho` or `deadline`, not both: with a deadline, rho follows from the time "
@@ -147,8 +155,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.reprofile_every = reprofile_every
         self.log_dir = log_dir
         self.backups = BackupOptions(backup_dir, backup_every, backup_seconds, nan)
-        self.verbose = verbose
-        self.bar_ratios = self._bar_ratios if bar else None
+        self.verbose = arguments.count("verbose", verbose, least=0)
+        self.bar_ratios = self._bar_ratios if arguments.flag("bar", bar) else None
         self.selections: list[SelectionRecord] = []
         self.profiles: list[ProfileRecord] = []
         self._clock = clock
@@ -174,7 +182,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             backup=self.backups.directory is not None,
         )
         self._register()
-        self.profile.check(self.model)
+        self.profile.check(self.model, batch_size=opening.batch_size(self.model))
         self._mask_before = self.model.mask
         self._course = opening.course(self, self._clock, is_again=self._has_ended)
         self.selections, self.profiles = self._course.selections, self._course.profiles

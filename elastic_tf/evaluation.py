@@ -257,7 +257,7 @@ def _traced(function: Any) -> Any:
 
 def _as_tensor(name: str, part: Any) -> tf.Tensor | None:
     """A tensor; floating point in the type that `fit` would feed."""
-    if part is None or tf.is_tensor(part):
+    if part is None or (tf.is_tensor(part) and part.shape.rank):
         return part
     array = arguments.samples(name, part)
     floating = np.issubdtype(array.dtype, np.floating)

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastic_tf import replicas
+from elastic_tf import passes, replicas
 from elastic_tf.backup import Slots
 from elastic_tf.budget import doubt
 from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
 from elastic_tf.course import Course
+from elastic_tf.mixin import ElasticMixin
 from elastic_tf.recovery import Recovery
 from elastic_tf.reprofiling import Reprofiling
 from elastic_tf.steady_clock import SteadyClock
@@ -64,6 +65,12 @@ def course(callback: ElasticCallback, clock: Callable[[], float], *, is_again: b
             masks=made.masks,
         )
     return made
+
+
+def batch_size(model: ElasticMixin) -> int | None:
+    """Samples in a batch of one replica, if the data of the `fit` that begins tell it."""
+    size = passes.batch_size(model._elastic.data)
+    return None if size is None else -(-size // replicas.count(model.distribute_strategy))
 
 
 def worth(callback: ElasticCallback) -> Worth:

@@ -44,6 +44,18 @@ def caught(model: tf.keras.Model, keep: Callable[[Any], None]) -> Iterator[None]
         data_adapter.get_data_handler = make
 
 
+def batch_size(handler: Any) -> int | None:
+    """Samples in a batch of all replicas, as far as a data handler tells before it is read."""
+    adapter = handler._adapter
+    if isinstance(adapter, data_adapter.DatasetAdapter):
+        parts = tf.nest.flatten(adapter.get_dataset().element_spec)
+        shape = getattr(parts[0], "shape", None) if parts else None
+        return shape[0] if shape is not None and shape.rank else None
+    if adapter.get_size() == 1 and adapter.has_partial_batch():
+        return adapter.partial_batch_size()
+    return adapter.batch_size()
+
+
 def start_at(
     handler: Any,
     *,

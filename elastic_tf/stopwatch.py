@@ -127,13 +127,15 @@ def as_batch(x: Any, y: Any, sample_weight: Any = None) -> Any:
         said = ", ".join(f"{name}={brief(part)}" for name, part in given.items())
         raise ValueError(
             "A batch must hold at least one sample, and equally many in `x`, `y` and "
-            f"`sample_weight`. Received: {sorted(counts)} samples in {said}."
+            f"`sample_weight`. Received: {sorted(counts)} samples in {said}. Of a dataset of "
+            "batches take `next(iter(dataset))`."
         )
     return data
 
 
 def _as_tensor(name: str, part: Any) -> tf.Tensor:
-    return tf.convert_to_tensor(part if tf.is_tensor(part) else arguments.samples(name, part))
+    is_array = tf.is_tensor(part) and part.shape.rank
+    return tf.convert_to_tensor(part if is_array else arguments.samples(name, part))
 
 
 def ratio_uncertainty(steps: np.ndarray) -> float:

@@ -125,6 +125,8 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """
     try:
         data = strict_json.parse(strict_json.read_bytes(path))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"There is no timing profile '{path}'. " + REMEASURE) from error
     except ValueError as error:
         raise ValueError(
             f"A timing profile must be a JSON file. Received: '{path}', which {error}. " + REMEASURE

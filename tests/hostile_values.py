@@ -99,6 +99,11 @@ def thing(valid: Any) -> Iterator[Any]:
     yield from _anything()
 
 
+def function(valid: Any) -> Iterator[Any]:
+    yield from (None, 3, 0.5, True, "loss_decrease", np.zeros(3))
+    yield from (item for item in _anything() if not callable(item))
+
+
 def listed(valid: Any) -> Iterator[Any]:
     """Instead of a list or a mapping."""
     yield from (None, 3, float("nan"), "abc", np.zeros(()), [None], [[]], [Strange()], [3.5])

@@ -1,10 +1,10 @@
-"""The functions of `elastic_tf.plots` with calls that are right; see `public_calls`."""
+"""The functions of `elastic_tf.plots` with calls that are right; see `public_call`."""
 
 from __future__ import annotations
 
 import hostile_values as kinds
 import numpy as np
-from public_calls import Call, table
+from public_call import Call, table
 
 from elastic_tf import plots
 from elastic_tf.plots import style

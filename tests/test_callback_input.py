@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -131,6 +133,32 @@ def test_profile_of_other_data_is_refused(fields, message):
     other = TimingProfile(10.0, table().sets, 10, **fields)
     with pytest.raises(ValueError, match=message):
         fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
+
+
+def batches_with_a_rest():
+    """Of four, but nobody says so; they are refused by the probe alone, which here is arrays."""
+    x, y = images()
+    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(4)}
+
+
+@pytest.mark.parametrize(
+    ("data", "received"),
+    [
+        (lambda: {"x": images()[0], "y": images()[1], "batch_size": 5}, 5),
+        (lambda: dict(zip("xy", images())), 20),  # all there are, in one batch of Keras's 32
+        (lambda: {"x": dataset().unbatch().batch(4, drop_remainder=True)}, 4),
+        (batches_with_a_rest, None),
+    ],
+)
+def test_batches_of_another_size_than_the_profiled_one_are_refused(data, received):
+    profile = dataclasses.replace(table(), batch_size=8)
+    elastic_callback = ElasticCallback(profile, 0.6, probe=images())
+    model = elastic()
+    if received is None:
+        model.fit(**data(), verbose=0, callbacks=[elastic_callback])
+    else:
+        with pytest.raises(ValueError, match=f"size 8, data of batch size {received}"):
+            model.fit(**data(), verbose=0, callbacks=[elastic_callback])
 
 
 def test_budget_too_small_names_the_smallest_rho():

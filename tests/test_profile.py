@@ -41,8 +41,8 @@ def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
     )
 
     def found(words, report):
-        for trial in trials:
-            report(trial)
+        for number, trial in enumerate(trials, 1):
+            report(trial, number, len(trials))
         return best, trials
 
     monkeypatch.setattr(profile, "search", found)
@@ -56,8 +56,9 @@ def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
     assert stored.trials == trials
     assert stored.device["inter_op_threads"] == 1
     printed = capsys.readouterr().out
-    assert "0.50 x the defaults, 2.0 ms" in printed
-    assert "failed: no" in printed
+    assert "1 of 2  1 inter-op threads, 1 intra-op threads" in printed
+    assert "0.50 x the step time of the defaults; about 1 min to go\n" in printed
+    assert "failed: no\n" in printed
     assert "Best: 1 inter-op threads, 1 intra-op threads" in printed
 
 

@@ -61,6 +61,13 @@ def test_search_keeps_the_defaults_where_others_gain_less_than_the_noise(monkeyp
     assert all(trial.step for trial in trials)
 
 
+def test_search_tells_how_far_it_is(monkeypatch):
+    monkeypatch.setattr(settings_search, "StepProcess", Pretended)
+    told = []
+    _, trials = search([], lambda trial, number, count: told.append((trial, number, count)))
+    assert told == [(trial, k + 1, len(trials)) for k, trial in enumerate(trials)]
+
+
 def test_search_goes_on_where_a_setting_fails(monkeypatch):
     def speed(settings):
         if settings.xla:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from networks import OPTIMIZERS, crossentropy, images, network, values
 
 from elastic_tf import stopwatch
 from elastic_tf.model import ElasticModel
+from elastic_tf.stopwatch import as_batch
 
 
 def test_busy_rounds_are_measured_again(monkeypatch):
@@ -46,3 +48,9 @@ def test_ratio_uncertainty_is_the_interval_of_a_median():
         claimed.append(stopwatch.ratio_uncertainty(steps))
     inside = np.abs(np.array(medians) - 0.4) < np.median(claimed)
     assert 0.9 < inside.mean() < 0.99
+
+
+@pytest.mark.parametrize("y", [3, np.int32(3), tf.constant(3)])
+def test_a_single_sample_is_refused_with_the_way_to_make_a_batch_of_it(y):
+    with pytest.raises(ValueError, match=r"`y` must be arrays .* A single sample is `y\[None\]`"):
+        as_batch(np.zeros((1, 4)), y)

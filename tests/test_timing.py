@@ -166,6 +166,11 @@ def test_load_names_the_damaged_field(tmp_path, field, value, message):
         TimingProfile.load(damaged(tmp_path, **{field: value}))
 
 
+def test_load_says_how_to_make_a_profile_where_there_is_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no timing profile '.*/none.json'. Profile this"):
+        TimingProfile.load(tmp_path / "none.json")
+
+
 def test_load_raises_when_the_file_is_not_a_profile(tmp_path):
     path = tmp_path / "other.json"
     path.write_text("[1, 2]")

@@ -13,6 +13,7 @@ model side by side.
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,8 @@ import elastic_tf as et
 from elastic_tf import commandline, plots, timing_file
 from elastic_tf.commandline import option, parse
 from elastic_tf.commands.profile_text import comparison, listing, report, trial_line
-from elastic_tf.commands.settings_search import search
+from elastic_tf.commands.settings_search import Report, search
+from elastic_tf.runtime import SettingsTrial
 
 TABLES = Path("profiling") / "tables"  # in a checkout; a wheel brings none
 
@@ -98,8 +100,9 @@ def check_writable(path: Path) -> None:
 
 def searched(settings: Settings, words: Sequence[str]) -> et.TimingProfile:
     """Search the settings, then measure under the best in a process of its own."""
-    print("Looking for the runtime settings that train fastest ...", flush=True)
-    best, trials = search(words, lambda trial: print(trial_line(trial), flush=True))
+    print("Trying runtime settings, each in turn with the defaults in a process of its own.")
+    print("This takes minutes; --as-is leaves it out.", flush=True)
+    best, trials = search(words, _progress())
     print(f"Best: {best}. Measuring under it.", flush=True)
     with tempfile.TemporaryDirectory() as folder:  # `out` is claimed by this process
         path = Path(folder) / settings.out.name
@@ -113,6 +116,18 @@ def searched(settings: Settings, words: Sequence[str]) -> et.TimingProfile:
         profile = dataclasses.replace(et.TimingProfile.load(path), trials=trials)
     profile.save(settings.out)
     return profile
+
+
+def _progress() -> Report:
+    """Prints each trial when it is done, and how long the others will take."""
+    started = time.perf_counter()
+
+    def tell(trial: SettingsTrial, number: int, count: int) -> None:
+        left = (time.perf_counter() - started) / number * (count - number)
+        to_come = f"; about {math.ceil(left / 60)} min to go" if left else ""
+        print(f"{number} of {count}{trial_line(trial)}{to_come}", flush=True)
+
+    return tell
 
 
 def measure(settings: Settings) -> et.TimingProfile:

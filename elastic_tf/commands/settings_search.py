@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -27,17 +27,17 @@ _STEPS = 2  # in a turn
 _HOPELESS = 1.2  # ratio after two turns that makes the others needless
 _GAIN = 0.97  # ratio below which a setting is better than the noise
 
-Report = Callable[[SettingsTrial], None]
+Report = Callable[[SettingsTrial, int, int], None]  # a trial, its number from 1, how many
 
 
 def search(
-    arguments: Sequence[str], report: Report = lambda trial: None
+    arguments: Sequence[str], report: Report = lambda trial, number, count: None
 ) -> tuple[RuntimeSettings, tuple[SettingsTrial, ...]]:
     """Try settings of one kind after the other, each with the best of those before it.
 
     Args:
         arguments: of the command `profile`; they name the model and the batch.
-        report: called with each trial when it is done.
+        report: called with each trial when it is done, its number from 1, and how many there are.
 
     Returns:
         The best settings, and all trials.
@@ -47,30 +47,32 @@ def search(
     """
     best, best_ratio = RuntimeSettings(), 1.0
     trials: list[SettingsTrial] = []
+    kinds = (_onednn, _threads, _xla)
+    count = sum(len(kind(best)) for kind in kinds)
     with StepProcess(arguments, best) as defaults:
-        for kind in (_onednn, _threads, _xla):
+        for kind in kinds:
             base = best
             for settings in kind(base):
                 trial = _tried(defaults, arguments, settings)
                 trials.append(trial)
-                report(trial)
+                report(trial, len(trials), count)
                 if trial.ratio is not None and trial.ratio < _GAIN * best_ratio:
                     best, best_ratio = settings, trial.ratio
     return best, tuple(trials)
 
 
-def _onednn(base: RuntimeSettings) -> Iterable[RuntimeSettings]:
+def _onednn(base: RuntimeSettings) -> list[RuntimeSettings]:
     # the other of what TensorFlow decided by the processor
     return [replace(base, onednn=not describe_device()["onednn"])]
 
 
-def _threads(base: RuntimeSettings) -> Iterable[RuntimeSettings]:
+def _threads(base: RuntimeSettings) -> list[RuntimeSettings]:
     cores = usable_cores()
     pairs = sorted({(1, cores), (cores, 1), (2, cores), (1, max(cores // 2, 1))} - {(cores, cores)})
     return [replace(base, inter_op_threads=a, intra_op_threads=b) for a, b in pairs]
 
 
-def _xla(base: RuntimeSettings) -> Iterable[RuntimeSettings]:
+def _xla(base: RuntimeSettings) -> list[RuntimeSettings]:
     return [replace(base, xla=True)]
 
 
