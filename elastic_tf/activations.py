@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, freezing
+from elastic_tf.batches import as_batch
 from elastic_tf.graph import Node, needed_by, reached_from
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.refusals import batch_explained
 from elastic_tf.state import READS, host_generators_kept
-from elastic_tf.stopwatch import as_batch
 from elastic_tf.strict_json import brief
 from elastic_tf.train_functions import never_differentiated
 

@@ -263,13 +263,28 @@ def instance(
     return value
 
 
-def elastic(model: Any, *, compiled: bool = False, name: str = "model") -> Any:
+def profile(name: str, value: Any, *parts: str) -> Any:
+    """A timing profile, or what has the parts of one that are used.
+
+    Raises:
+        TypeError: it has not.
+    """
+    missing = [part for part in parts if not hasattr(value, part)]
+    if missing:
+        raise TypeError(
+            f"`{name}` must be a TimingProfile, or have all that is used of one. Received: "
+            f"{brief(value)} without {missing[0]}. Measure one with elastic_tf.profile_model, or "
+            "read one with elastic_tf.TimingProfile.load."
+        )
+    return value
+
+
+def elastic(model: Any, *, compiled: bool = False) -> Any:
     """An elastic model.
 
     Args:
         model: what was given for the argument.
         compiled: whether it must be.
-        name: of the argument.
 
     Raises:
         TypeError: it is none.
@@ -277,12 +292,12 @@ def elastic(model: Any, *, compiled: bool = False, name: str = "model") -> Any:
     """
     if not hasattr(model, "tensors") or not hasattr(model, "set_mask"):
         raise TypeError(
-            f"`{name}` must be an elastic model. Received: {type(model).__name__}: {brief(model)}. "
+            f"`model` must be an elastic model. Received: {type(model).__name__}: {brief(model)}. "
             "Make one with elastic_tf.ElasticModel.from_model(model)."
         )
     if compiled and getattr(model, "optimizer", None) is None:
         raise ValueError(
-            f"`{name}` must be compiled. Received: model '{model.name}' without an optimizer. Call "
+            f"`model` must be compiled. Received: model '{model.name}' without an optimizer. Call "
             "model.compile(optimizer=..., loss=...)."
         )
     return model

@@ -38,6 +38,7 @@ def read(file: BinaryIO) -> dict[str, np.ndarray]:
 
     Raises:
         ValueError: it is no such archive, or a part of it is damaged.
+        MemoryError: there is no room for what it holds.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -47,6 +48,8 @@ def read(file: BinaryIO) -> dict[str, np.ndarray]:
             if sum(info.file_size for info in members.values()) > file.seek(0, 2):
                 raise ValueError("it is packed, or its arrays overlap")
             return {name: _array(archive, info) for name, info in members.items()}
+    except MemoryError:  # no sign of damage: an array is as large as the file says
+        raise
     except DAMAGE as error:
         raise ValueError(f"no archive of arrays: {error or type(error).__name__}") from error
 

@@ -6,13 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from elastic_tf import arguments
 from elastic_tf.strict_json import brief
 
-_INTEGERS = (int, np.integer)
-_NUMBERS = (*_INTEGERS, float, np.floating)
 #: What can be done about a loss or a weight that is not finite.
 POLICIES = ("restore", "skip", "stop", "ignore")
 
@@ -37,17 +33,19 @@ class BackupOptions:
     nan: str
 
     def __post_init__(self) -> None:
-        self._check("backup_every", self.every, _INTEGERS, "an integer of at least 1")
-        self._check("backup_seconds", self.seconds, _NUMBERS, "a number of seconds above 0")
+        if self.directory is not None:
+            arguments.path("backup_dir", self.directory)
+        if self.every is not None:
+            self._check_directory("backup_every", self.every)
+            arguments.count("backup_every", self.every)
+        if self.seconds is not None:
+            self._check_directory("backup_seconds", self.seconds)
+            arguments.number("backup_seconds", self.seconds, low=0.0, above=True)
         arguments.choice("nan", self.nan, POLICIES)
 
-    def _check(self, name: str, value: Any, kinds: Any, rule: str) -> None:
-        if value is None:
-            return
+    def _check_directory(self, name: str, value: Any) -> None:
         if self.directory is None:
             raise ValueError(
                 f"`{name}` needs `backup_dir`, a directory for the backups. Received: "
-                f"{name}={value!r} and backup_dir=None."
+                f"{name}={brief(value)} and backup_dir=None."
             )
-        if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-            raise ValueError(f"`{name}` must be {rule}. Received: {brief(value)}.")

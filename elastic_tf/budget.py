@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Union
 
 from elastic_tf import arguments
 from elastic_tf.selection import check_rho
-from elastic_tf.strict_json import brief
 
 if TYPE_CHECKING:
     from elastic_tf.timing import TimingProfile
@@ -62,11 +61,13 @@ def rho_at(rho: Rho, epoch: int) -> float:
 def step_budget(rho: float, profile: TimingProfile) -> float:
     """Microseconds that a training step may take: rho * t_full."""
     check_rho(rho)
-    return float(rho) * _checked(profile).t_full
+    arguments.profile("profile", profile, "t_full")
+    return float(rho) * profile.t_full
 
 
 def backward_budget(rho: float, profile: TimingProfile) -> float:
     """Microseconds left for the backward pass and the update: rho * t_full - t_forward."""
+    arguments.profile("profile", profile, "t_full", "t_forward")
     return step_budget(rho, profile) - profile.t_forward
 
 
@@ -76,7 +77,8 @@ def doubt(profile: TimingProfile) -> float:
     A profile that was corrected by the clock knows how uncertain it is; one that does not, such as
     a table from elsewhere, may be far off.
     """
-    if not _checked(profile, "uncertainty").uncertainty:
+    arguments.profile("profile", profile, "uncertainty")
+    if not profile.uncertainty:
         return _UNKNOWN
     return min(math.hypot(profile.uncertainty / 2.0, _OWN_ERROR), _UNKNOWN)
 
@@ -117,15 +119,6 @@ def rho_for_deadline(
             f"{other_seconds:.1f} of them outside the steps."
         )
     return min(rho, 1.0)
-
-
-def _checked(profile: TimingProfile, needed: str = "t_full") -> TimingProfile:
-    if not hasattr(profile, needed):
-        raise TypeError(
-            f"`profile` must be a TimingProfile. Received: {brief(profile)}. Measure one with "
-            "elastic_tf.profile_model."
-        )
-    return profile
 
 
 class RatioControl:

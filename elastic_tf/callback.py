@@ -18,7 +18,6 @@ from elastic_tf.deadline import Deadline
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.probe import Probe
 from elastic_tf.records import ProfileRecord, SelectionRecord
-from elastic_tf.strict_json import brief
 from elastic_tf.timing import TimingProfile
 
 _RHO = 0.5  # unless `rho` or `deadline` says otherwise
@@ -114,22 +113,19 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__()
-        _check_counts(interval=interval, probe_size=probe_size, reprofile_every=reprofile_every)
-        _check_shares(smoothing=smoothing, control=control)
+        hint = "Measure one with elastic_tf.profile_model, or read one with TimingProfile.load."
+        arguments.instance("profile", profile, TimingProfile, "a TimingProfile", hint=hint)
+        probe_size = arguments.count("probe_size", probe_size)
         seed = arguments.count("seed", seed, least=0, most=2**64 - 1)
-        if not isinstance(profile, TimingProfile):
-            raise TypeError(
-                f"`profile` must be a TimingProfile. Received: {brief(profile)}. Measure one with "
-                "elastic_tf.profile_model or read one with elastic_tf.TimingProfile.load."
-            )
+        if reprofile_every is not None:
+            reprofile_every = arguments.count("reprofile_every", reprofile_every)
         arguments.function("importance", importance, hint="See elastic_tf.importance.")
         arguments.function("clock", clock, hint="It returns the seconds now.")
         if required is not None:
             hint = "elastic_tf.zoo.head_tensors(model) makes one."
             required = arguments.mask("required", required, profile.count, hint=hint)
-        for name, directory in (("log_dir", log_dir), ("backup_dir", backup_dir)):
-            if directory is not None:
-                arguments.path(name, directory)
+        if log_dir is not None:
+            arguments.path("log_dir", log_dir)
         if rho is not None and deadline is not None:
             raise ValueError(
                 "Give `rho` or `deadline`, not both: with a deadline, rho follows from the time "
@@ -139,18 +135,18 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         if not callable(self.rho):
             rho_at(self.rho, 0)
         self.profile = profile
-        self.interval = int(interval)
-        self.probe = Probe(probe, int(probe_size), seed)
+        self.interval = arguments.count("interval", interval)
+        self.probe = Probe(probe, probe_size, seed)
         self.gradient_probe = (
             None
             if gradient_probe is None
-            else Probe(gradient_probe, int(probe_size), seed, name="gradient_probe")
+            else Probe(gradient_probe, probe_size, seed, name="gradient_probe")
         )
         self.importance = importance
-        self.smoothing = float(smoothing)
+        self.smoothing = arguments.number("smoothing", smoothing, low=0.0, high=1.0, below=True)
         self.required = required
         self.deadline = None if deadline is None else Deadline(deadline)
-        self.control = float(control)
+        self.control = arguments.number("control", control, low=0.0, high=1.0, below=True)
         self.band = band
         self.reprofile_every = reprofile_every
         self.log_dir = log_dir
@@ -223,14 +219,3 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     def _bar_ratios(self) -> dict[str, float]:
         return self._course.ratios()
-
-
-def _check_counts(**options: Any) -> None:
-    for name, value in options.items():
-        if value is not None or name != "reprofile_every":
-            arguments.count(name, value)
-
-
-def _check_shares(**options: float) -> None:
-    for name, value in options.items():
-        arguments.number(name, value, low=0.0, high=1.0, below=True)

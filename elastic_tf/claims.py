@@ -6,9 +6,11 @@ gives it back when the process ends, by `kill -9` too; a file that is left then 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
+import time
 import warnings
 import weakref
 from datetime import datetime, timezone
@@ -16,6 +18,7 @@ from pathlib import Path
 
 _TRIES = 100  # a lock file that goes away whenever it has just been opened
 _OWNER_BYTES = 200
+_LOOKS, _LOOK_SECONDS = 50, 0.01  # for the owner's name
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 # What this process has locked, by the path of the lock file.
 _locks: weakref.WeakValueDictionary[str, _Lock] = weakref.WeakValueDictionary()
@@ -69,10 +72,11 @@ def claim(lock: str | Path, *, rule: str, what: str | Path, shared: bool = False
     if own is not None:
         raise _refusal(rule, what, f"this process ({os.getpid()})")
     handle = _locked(path, rule, what)
-    if handle is not None:
-        os.ftruncate(handle, 0)
-        os.write(handle, _signature())
     made = _locks[path] = _Lock(path, handle)
+    if handle is not None:
+        with contextlib.suppress(OSError):  # a full disk: who has claimed it stays unknown
+            os.ftruncate(handle, 0)
+            os.write(handle, _signature())
     return Claim(made)
 
 
@@ -130,8 +134,13 @@ def _signature() -> bytes:
 
 
 def _owner(handle: int) -> str:
-    """Who wrote the lock file, as far as it says so."""
-    text = os.pread(handle, _OWNER_BYTES, 0).decode(errors="replace")
+    """Who wrote the lock file, as far as it says so; it is written once it is locked."""
+    text = ""
+    for _ in range(_LOOKS):
+        text = os.pread(handle, _OWNER_BYTES, 0).decode(errors="replace")
+        if text:
+            break
+        time.sleep(_LOOK_SECONDS)
     return "".join(letter for letter in text if letter.isprintable()) or "another process"
 
 

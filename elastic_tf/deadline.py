@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from elastic_tf import arguments
 from elastic_tf.budget import rho_for_deadline
 from elastic_tf.pace import Pace
-from elastic_tf.strict_json import brief
 
 # Parts of the deadline: where the end is aimed at, and from where to where it may be expected.
 _AIM, _EARLIEST, _LATEST = 0.985, 0.972, 0.995
@@ -34,13 +32,14 @@ class Deadline:
     """
 
     def __init__(self, seconds: Any) -> None:
-        number = isinstance(seconds, (int, float, np.integer, np.floating))
-        if not number or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
-            raise ValueError(
-                "`deadline` must be a finite number of seconds above 0, counted from the beginning "
-                f"of `fit`. Received: deadline={brief(seconds)}. Use 600 for ten minutes."
-            )
-        self.seconds = float(seconds)
+        self.seconds = arguments.number(
+            "deadline",
+            seconds,
+            low=0.0,
+            high=_LONGEST,
+            above=True,
+            hint="It counts the seconds from the beginning of `fit`: 600 for ten minutes.",
+        )
 
     def rho(
         self,

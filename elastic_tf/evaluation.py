@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Sequence
@@ -12,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers, replicas
+from elastic_tf.batches import tensors
 from elastic_tf.refusals import batch_explained
 from elastic_tf.state import host_generators_kept, kept
-from elastic_tf.strict_json import brief
 from elastic_tf.train_functions import never_differentiated
 
 if TYPE_CHECKING:
@@ -33,23 +32,16 @@ class Samples:
         x: inputs; an array or a structure of arrays, samples first.
         y: targets.
         sample_weight: weights of the samples.
+        name: of the argument that holds them all, for messages.
     """
 
     def __init__(self, x: Any, y: Any, sample_weight: Any = None, *, name: str = "") -> None:
-        names = ("x", "y", "sample_weight") if not name else (name,) * 3
-        given = dict(zip(names, (x, y, sample_weight)))
-        self.data = tuple(
-            tf.nest.map_structure(functools.partial(_as_tensor, of), part)
-            for of, part in zip(names, (x, y, sample_weight))
-        )
-        counts = {len(part) for part in tf.nest.flatten(self.data) if part is not None}
-        if len(counts) != 1 or 0 in counts:
-            raise ValueError(
-                "The probe must hold at least one sample, and equally many in `x`, `y` and "
-                f"`sample_weight`. Received: {sorted(counts)} samples in "
-                f"{', '.join(f'{of}={brief(part)}' for of, part in given.items())}."
-            )
-        self.count = counts.pop()
+        others = {"y": y, "sample_weight": sample_weight}
+        given = {"x": x, **{part: value for part, value in others.items() if value is not None}}
+        found = tensors([(name or part, value) for part, value in given.items()], as_fit=True)
+        by_part = dict(zip(given, found))
+        self.data = tuple(by_part.get(part) for part in ("x", "y", "sample_weight"))
+        self.count = len(tf.nest.flatten(self.data[0])[0])
 
     def halves(self) -> tuple[Samples, Samples]:
         """Every second sample, and the others."""
@@ -63,17 +55,20 @@ class Samples:
         return [((cut.stop - cut.start) / self.count, self._cut(cut)) for cut in cuts]
 
     def updates(self, count: int, size: int | None) -> list[Batches]:
-        """The batches of `count` updates that are made one after the other, as even as can be."""
+        """The batches of `count` updates that are made one after the other, as even as can be.
+
+        Args:
+            count: of updates; each has samples of its own.
+            size: samples in a batch, at most.
+        """
         count = arguments.count("steps", count)
-        if size is None:
-            size = -(-self.count // count)
-        batches = self.batches(size)
-        if len(batches) < count:
+        if self.count < count:
             raise ValueError(
-                "Each of `steps` updates needs a micro-batch of its own. Received: "
-                f"steps={count} for {len(batches)} micro-batches. Use a larger probe, smaller "
-                "micro-batches, or fewer steps."
+                "Each of `steps` updates needs a sample of its own. Received: "
+                f"steps={count} for {self.count} samples. Use a larger probe, or fewer steps."
             )
+        most = self.count // count
+        batches = self.batches(most if size is None else min(size, most))
         cuts = np.linspace(0, len(batches), count + 1).round().astype(int)
         groups = [batches[start:stop] for start, stop in zip(cuts[:-1], cuts[1:])]
         shares = [sum(share for share, _ in group) for group in groups]
@@ -255,22 +250,8 @@ def _traced(function: Any) -> Any:
     return traced
 
 
-def _as_tensor(name: str, part: Any) -> tf.Tensor | None:
-    """A tensor; floating point in the type that `fit` would feed."""
-    if part is None or (tf.is_tensor(part) and part.shape.rank):
-        return part
-    array = arguments.samples(name, part)
-    floating = np.issubdtype(array.dtype, np.floating)
-    return tf.convert_to_tensor(array, tf.keras.backend.floatx() if floating else None)
-
-
 def _compiled(model: ElasticModel) -> tuple:
     """What the traces were made from; kept alive, so that identity is telling."""
-    if getattr(model, "optimizer", None) is None:
-        raise ValueError(
-            "The model must be compiled: importance is that of its optimizer's update. Received: "
-            f"{model.name!r} without an optimizer. Call model.compile first."
-        )
     return (model.optimizer, model.compiled_loss, *model.tensors)
 
 

@@ -16,12 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, op_flops, optimizers
+from elastic_tf.batches import as_batch
 from elastic_tf.folding import dependency_sets
 from elastic_tf.graph import Node, needed_by
 from elastic_tf.model import ElasticModel
 from elastic_tf.refusals import batch_explained
 from elastic_tf.state import host_generators_kept
-from elastic_tf.stopwatch import as_batch
 from elastic_tf.trace import StepFunction, StepTrace
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})

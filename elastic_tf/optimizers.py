@@ -223,8 +223,7 @@ def finalizing_only(
     check(optimizer)
     if not isinstance(trained, Collection) or isinstance(trained, (str, bytes)):
         raise TypeError(f"`trained` must be a set of ids. Received: trained={brief(trained)}.")
-    if not callable(before):
-        raise TypeError(f"`before` must be a function. Received: before={brief(before)}.")
+    arguments.function("before", before)
     if not getattr(optimizer, "use_ema", False):
         yield
         return

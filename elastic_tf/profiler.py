@@ -12,12 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, differences, optimizers
+from elastic_tf.batches import as_batch
 from elastic_tf.device import describe_device
 from elastic_tf.folding import dependency_sets, fold, forward_surplus, members
 from elastic_tf.refusals import batch_explained
 from elastic_tf.runtime import RuntimeSettings
 from elastic_tf.state import kept
-from elastic_tf.stopwatch import as_batch, ratio_uncertainty, time_in_turn
+from elastic_tf.stopwatch import ratio_uncertainty, time_in_turn
 from elastic_tf.timing import TimingProfile, optimizer_name, tensor_specs
 from elastic_tf.timing_file import DependencySet
 from elastic_tf.trace import StepFunction, StepTrace, compiled_by_xla, trace_step

@@ -98,8 +98,7 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
     Raises:
         ValueError: `steps` is no count, or another option stands against it.
     """
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
-        raise ValueError(f"`accumulate` must be an integer of at least 1. Received: {steps!r}.")
+    arguments.count("accumulate", steps)
     if steps == 1:
         return
     if own_train_step:

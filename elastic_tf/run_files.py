@@ -60,7 +60,10 @@ def read_epochs(path: Path) -> list[dict[str, Any]]:
     """
     lines = _read_lines(path)
     for number, line in enumerate(lines, start=1):
-        _check_epoch(path, number, line.get("epoch", 0))
+        try:
+            check_epoch(line.get("epoch", 0))
+        except ValueError as error:
+            raise ValueError(f"'{path}' is damaged in line {number}: {error}") from error
     return lines
 
 
@@ -98,12 +101,14 @@ def arrays(line: dict[str, Any]) -> dict[str, np.ndarray]:
     return {"mask": mask, "importance": np.array(worth, np.float64)}  # None becomes NaN
 
 
-def _check_epoch(path: Path, number: int, epoch: Any) -> None:
+def check_epoch(epoch: Any) -> None:
+    """Refuse what is no number of an epoch.
+
+    Raises:
+        ValueError: it is none.
+    """
     if type(epoch) is not int or not 0 <= epoch < _MOST_EPOCHS:
-        raise ValueError(
-            f"'{path}' is damaged in line {number}: `epoch` must be an integer of at least 0. "
-            f"Received: {brief(epoch)}."
-        )
+        raise ValueError(f"`epoch` must be an integer of at least 0. Received: {brief(epoch)}.")
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -87,6 +87,7 @@ class Run:
         if not isinstance(epoch, Mapping):
             raise TypeError(f"`epoch` must be a mapping. Received: {brief(epoch)}.")
         data = to_json({"epoch": len(self.history), **epoch})
+        run_files.check_epoch(data["epoch"])
         self._own()
         _append(self.path / "history.jsonl", data)
         self.history.append(data)
@@ -94,9 +95,11 @@ class Run:
     def append_selection(self, record: Any) -> None:
         """Add a selection: a record of `ElasticCallback.selections`."""
         data = _packed(record)
+        run_files.check_epoch(data["epoch"])
+        arrays = run_files.arrays(data)
         self._own()
         _append(self.path / "selections.jsonl", data)
-        self.selections.append({**data, **run_files.arrays(data)})
+        self.selections.append({**data, **arrays})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
@@ -109,8 +112,10 @@ class Run:
         self._claim = None
 
     def _own(self) -> None:
-        """Claim the directory, unless this process has done so."""
-        self._claim = self._claim or _claimed(self.path)
+        """Claim the directory, unless this process has done so; what was cut off is removed."""
+        if self._claim is None:
+            self._claim = _claimed(self.path)
+            _repair(self)
 
 
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
@@ -189,7 +194,6 @@ def _opened(path: Path, settings: Any, versions: Any, device: Any) -> Run:
             f"The run in '{path}' was started elsewhere, its times may not compare: {elsewhere}.",
             stacklevel=2,
         )
-    _repair(run)
     return run
 
 

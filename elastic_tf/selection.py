@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Sums of a few thousand float64 times differ in the last digits with the order of summation.
 _ROUNDING = 1e-10
 _MOST_WORTH = 1e100  # sums and quotients of such numbers are still finite
+_USED = ("t_dw", "t_forward", "t_full", "sets", "step_time")  # of a profile
 _MOST_TICKS = 10**7  # one row of them takes 80 MB
 
 
@@ -142,7 +143,7 @@ def smallest_feasible_rho(
     Returns:
         Time of the cheapest admissible step / full step time.
     """
-    _check_profile(profile)
+    arguments.profile("profile", profile, *_USED)
     worth = np.ones(len(profile.t_dw)) if importance is None else importance
     worth, must = _checked(worth, profile, required)
     if must.any():
@@ -167,7 +168,7 @@ def _checked(
     importance: np.ndarray, profile: TimingProfile, required: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Importance as float64 and `required` as a mask, both of the profile's length."""
-    _check_profile(profile)
+    arguments.profile("profile", profile, *_USED)
     count = len(profile.t_dw)
     worth = arguments.numbers(
         "importance",
@@ -180,16 +181,6 @@ def _checked(
     if required is None:
         return worth, np.zeros(count, bool)
     return worth, arguments.mask("required", required, count)
-
-
-def _check_profile(profile: TimingProfile) -> None:
-    """Refuse what has no times."""
-    for name in ("t_dw", "t_forward", "t_full", "sets", "step_time"):
-        if not hasattr(profile, name):
-            raise TypeError(
-                f"`profile` must be a TimingProfile, or have all that one has. Received: "
-                f"{brief(profile)} without {name}. Measure one with elastic_tf.profile_model."
-            )
 
 
 def _too_small(

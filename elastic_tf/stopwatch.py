@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
+from elastic_tf.batches import as_batch
 from elastic_tf.refusals import batch_explained
 from elastic_tf.state import kept
-from elastic_tf.strict_json import brief
 from elastic_tf.trace import StepFunction
 
 if TYPE_CHECKING:
@@ -108,34 +106,6 @@ def measure_ratios(
             steps = time_in_turn(runs, data, repeats=repeats)
             ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
     return ratios
-
-
-def as_batch(x: Any, y: Any, sample_weight: Any = None) -> Any:
-    """One batch as `train_step` takes it.
-
-    Raises:
-        ValueError: it is no arrays with samples first, equally many in each and at least one.
-    """
-    parts = (x, y) if sample_weight is None else (x, y, sample_weight)
-    given = dict(zip(("x", "y", "sample_weight"), parts))
-    data = tuple(
-        tf.nest.map_structure(functools.partial(_as_tensor, name), part)
-        for name, part in given.items()
-    )
-    counts = {len(array) for array in tf.nest.flatten(data)}
-    if len(counts) != 1 or 0 in counts:
-        said = ", ".join(f"{name}={brief(part)}" for name, part in given.items())
-        raise ValueError(
-            "A batch must hold at least one sample, and equally many in `x`, `y` and "
-            f"`sample_weight`. Received: {sorted(counts)} samples in {said}. Of a dataset of "
-            "batches take `next(iter(dataset))`."
-        )
-    return data
-
-
-def _as_tensor(name: str, part: Any) -> tf.Tensor:
-    is_array = tf.is_tensor(part) and part.shape.rank
-    return tf.convert_to_tensor(part if is_array else arguments.samples(name, part))
 
 
 def ratio_uncertainty(steps: np.ndarray) -> float:

@@ -195,7 +195,7 @@ def test_profile_of_another_kind_is_refused():
         ({"backup_every": 5}, "backup_every=5 and backup_dir=None"),
         ({"backup_seconds": 5.0}, "backup_seconds=5.0 and backup_dir=None"),
         ({"backup_dir": "backup", "backup_every": 0}, "Received: 0"),
-        ({"backup_dir": "backup", "backup_seconds": -1.0}, "Received: -1.0"),
+        ({"backup_dir": "backup", "backup_seconds": -1.0}, "Received: backup_seconds=-1.0"),
         ({"nan": "repair"}, "nan='repair'"),
     ],
 )

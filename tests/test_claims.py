@@ -89,6 +89,19 @@ def test_a_process_has_one_claim_unless_it_shares(tmp_path):
     assert claim(tmp_path / "lock", rule=RULE, what="it") is not None
 
 
+def test_a_full_disk_leaves_the_claim_without_a_name(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        held = claim(tmp_path / "lock", rule=RULE, what=tmp_path)
+    with pytest.raises(ValueError, match=RULE):
+        claim(tmp_path / "lock", rule=RULE, what=tmp_path)
+    held.release()
+    claim(tmp_path / "lock", rule=RULE, what=tmp_path).release()
+
+
 def test_a_claim_that_nobody_refers_to_is_given_back(tmp_path):
     before = os.listdir("/proc/self/fd")
     for _ in range(3):

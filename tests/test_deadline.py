@@ -60,7 +60,7 @@ def test_training_is_over_before_a_step_that_would_be_late() -> None:
     "seconds", [0, -5.0, float("nan"), float("inf"), True, "soon", [60]], ids=repr
 )
 def test_rubbish_is_refused(seconds: object) -> None:
-    with pytest.raises(ValueError, match="finite number of seconds above 0") as error:
+    with pytest.raises(ValueError, match="`deadline` must be a finite number, above 0") as error:
         Deadline(seconds)
     assert f"deadline={seconds!r}" in str(error.value)
 

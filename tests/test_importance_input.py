@@ -61,6 +61,12 @@ def test_micro_batch_of_no_sample_is_refused(size: int) -> None:
         importance.loss_decrease(linear(), *points(), micro_batch_size=size)
 
 
+def test_uneven_gradient_data_are_named() -> None:
+    x, y = points()
+    with pytest.raises(ValueError, match=r"of `gradient_data`. Received: \[11, 12\] samples"):
+        importance.loss_decrease(linear(), x, y, gradient_data=(x, y[:-1]))
+
+
 def test_gradient_data_with_another_reading_is_refused() -> None:
     with pytest.raises(ValueError, match="gradient='before'"):
         importance.loss_decrease(elastic(), *images(), gradient="before", gradient_data=images())

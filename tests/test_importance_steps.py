@@ -82,8 +82,14 @@ def test_steps_below_one_are_refused(steps: object) -> None:
         importance.loss_decrease(linear(), *points(), steps=steps)
 
 
-def test_more_steps_than_micro_batches_are_refused() -> None:
-    with pytest.raises(ValueError, match="steps=4 for 3 micro-batches"):
-        importance.loss_decrease(
-            linear(), *points(), gradient="before", steps=4, micro_batch_size=4
-        )
+def test_more_steps_than_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="steps=13 for 12 samples"):
+        importance.loss_decrease(linear(), *points(), gradient="before", steps=13)
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_each_step_has_a_micro_batch_however_large_they_may_be(reading: str) -> None:
+    model, x, y = linear(), *points()
+    whole = importance.loss_decrease(model, x, y, gradient=reading, steps=3)
+    parts = importance.loss_decrease(model, x, y, gradient=reading, steps=3, micro_batch_size=12)
+    np.testing.assert_array_equal(whole, parts)

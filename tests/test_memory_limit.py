@@ -50,6 +50,16 @@ def test_the_importance_is_the_same_in_smaller_micro_batches(reading, holding):
     assert same(before, state(model))
 
 
+@pytest.mark.parametrize("reading", READINGS)
+def test_several_steps_fit_into_little_memory_too(reading, holding):
+    model = linear()
+    expected = importance.loss_decrease(model, *points(), gradient=reading, steps=3)
+    holding(1, FULL)
+    with pytest.warns(UserWarning, match="in micro-batches of 1."):
+        found = importance.loss_decrease(model, *points(), gradient=reading, steps=3)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
 def test_it_stays_so_small_without_another_warning(holding):
     model = linear()
     passes = holding(8, MemoryError())

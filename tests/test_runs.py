@@ -184,6 +184,27 @@ def test_a_line_that_cannot_be_written_leaves_the_run_as_it_was(tmp_path, monkey
     assert runs.load(tmp_path).selections == []
 
 
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    run = runs.create(tmp_path, CONFIG)
+    for epoch in (-1, "0", 0.5, None):
+        with pytest.raises(ValueError, match=f"`epoch` must be .* Received: {epoch!r}"):
+            run.append_epoch({"epoch": epoch})
+    with pytest.raises(ValueError, match="`importance` must be a list of 5"):
+        run.append_selection(dataclasses.replace(record(), importance=np.zeros(4)))
+    again = runs.load(tmp_path)
+    assert (again.history, again.selections) == ([], [])
+
+
+def test_a_half_line_is_removed_before_the_next_one_is_written(tmp_path):
+    run = runs.create(tmp_path, CONFIG)
+    run.append_epoch({"loss": 1.0})
+    del run
+    with open(tmp_path / "history.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"epoch": 1, "lo')
+    runs.load(tmp_path).append_epoch({"loss": 0.5})
+    assert [epoch["loss"] for epoch in runs.load(tmp_path).history] == [1.0, 0.5]
+
+
 def test_damaged_files_are_named(tmp_path):
     run = runs.create(tmp_path, CONFIG)
     (tmp_path / "history.jsonl").write_text('{"epoch": 0\n{"epoch": 1}\n')

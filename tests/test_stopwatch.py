@@ -6,8 +6,8 @@ import tensorflow as tf
 from networks import OPTIMIZERS, crossentropy, images, network, values
 
 from elastic_tf import stopwatch
+from elastic_tf.batches import as_batch
 from elastic_tf.model import ElasticModel
-from elastic_tf.stopwatch import as_batch
 
 
 def test_busy_rounds_are_measured_again(monkeypatch):

@@ -166,6 +166,17 @@ def test_arrays_that_claim_too_much_are_refused(file, reason):
         array_archive.read(file)
 
 
+def test_a_shortage_of_memory_is_no_damage(monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    file = io.BytesIO()
+    np.savez(file, a=np.zeros(3))
+    monkeypatch.setattr(array_archive.np, "empty", full)
+    with pytest.raises(MemoryError):
+        array_archive.read(file)
+
+
 def test_arrays_come_back_as_numpy_wrote_them():
     arrays = {
         "a": np.arange(6.0).reshape(2, 3),

@@ -11,10 +11,11 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf import optimizers
 from elastic_tf.activations import activations
+from elastic_tf.batches import as_batch
 from elastic_tf.flops import Flops, step_flops
 from elastic_tf.ranges import from_ranges
 from elastic_tf.state import kept
-from elastic_tf.stopwatch import as_batch, time_in_turn
+from elastic_tf.stopwatch import time_in_turn
 from elastic_tf.trace import StepFunction
 
 _WARM_UP = 3  # steps that allocate and fill caches

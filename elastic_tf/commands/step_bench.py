@@ -47,11 +47,9 @@ class Bench:
         self._count: Callable[[np.ndarray], Cost] | None = None
 
     def profile(self, say: Callable[[str], None]) -> et.TimingProfile:
-        """A profile made now, kept in the run's directory."""
+        """A profile made now."""
         say("Profiling this device ...")
-        profile = et.profile_model(self._own(), *self._batch())
-        profile.save(self._settings.out / "profile.json")
-        return profile
+        return et.profile_model(self._own(), *self._batch())
 
     @property
     def cost(self) -> Callable[[np.ndarray], Cost] | None:

@@ -14,9 +14,10 @@ from typing import TextIO
 import numpy as np
 
 import elastic_tf as et
+from elastic_tf.batches import as_batch
 from elastic_tf.commandline import parse
 from elastic_tf.commands.profile import Settings, build
-from elastic_tf.stopwatch import as_batch, seconds
+from elastic_tf.stopwatch import seconds
 from elastic_tf.trace import StepFunction
 
 

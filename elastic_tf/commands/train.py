@@ -104,7 +104,7 @@ def trained(
         profile = replicas.from_chief(strategy, lambda: profile or bench.profile(say))
         shape = [tuple(elastic.input_shape[1:])]
         profile.check(elastic, batch_size=settings.batch_size, input_shape=shape)
-        if is_chief and not kept.is_file():
+        if is_chief:
             profile.save(kept)  # a run holds all that its pictures need
 
     clock = recording.TrainingClock()

@@ -86,18 +86,6 @@ def rows(name: str, given: Any, *, texts: tuple[str, ...], numbers: tuple[str, .
     return found
 
 
-def profile(name: str, given: Any) -> Any:
-    """Something with the times of a profile.
-
-    Raises:
-        TypeError: it has none.
-    """
-    for key in ("t_dw", "t_dy", "t_forward", "t_full", "count"):
-        if not hasattr(given, key):
-            raise TypeError(f"`{name}` must be a TimingProfile. Received: {brief(given)}.")
-    return given
-
-
 def names(name: str, given: Any, size: int | None = None) -> list[str]:
     """Names of tensors; none, or one for each.
 

@@ -19,6 +19,7 @@ from elastic_tf.strict_json import brief
 if TYPE_CHECKING:
     from elastic_tf.timing import TimingProfile
 
+_USED = ("t_dw", "t_dy", "t_forward", "t_full", "count")  # of a profile
 _MOST_NAMED = 24  # tensors whose names fit along an axis
 _MS = 1e3  # microseconds in a millisecond
 _PASSED = "#F3C9A8"  # T_DY, pale
@@ -27,7 +28,7 @@ _PASSED = "#F3C9A8"  # T_DY, pale
 def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
     """t_dw and t_dy of each tensor in forward order."""
     inputs.captions(title=title)
-    inputs.profile("profile", profile)
+    arguments.profile("profile", profile, *_USED)
     figure = picture(9.0, 3.8)
     axes = figure.add_subplot()
     place = np.arange(profile.count)
@@ -56,7 +57,7 @@ def step_parts(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Fig
     """
     inputs.captions(title=title)
     for profile in inputs.mapping("profiles", profiles).values():
-        inputs.profile("profiles", profile)
+        arguments.profile("profiles", profile, *_USED)
     figure = picture(7.5, 1.4 + 0.5 * len(profiles))
     axes = figure.add_subplot()
     names = list(profiles)
@@ -90,7 +91,7 @@ def cost_of_depth(profiles: Mapping[str, TimingProfile], *, title: str = "") -> 
     """
     curves = {}
     for label, profile in inputs.mapping("profiles", profiles).items():
-        inputs.profile("profiles", profile)
+        arguments.profile("profiles", profile, *_USED)
         later = np.cumsum((profile.t_dw + profile.t_dy)[::-1])[::-1]
         curves[label] = (
             range(profile.count),

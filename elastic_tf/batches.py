@@ -1,0 +1,59 @@
+"""A batch that a user gives: samples first, equally many in each part."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.strict_json import brief
+
+
+def as_batch(x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, ...]:
+    """One batch as `train_step` takes it.
+
+    Raises:
+        ValueError: it is no arrays with samples first, equally many in each and at least one.
+    """
+    given = [("x", x), ("y", y)]
+    if sample_weight is not None:
+        given.append(("sample_weight", sample_weight))
+    return tuple(tensors(given))
+
+
+def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[Any]:
+    """The parts as tensors, nested as they are.
+
+    Args:
+        parts: (name of the argument, arrays) of each.
+        as_fit: whether floating-point arrays get the type that `fit` would feed.
+
+    Raises:
+        ValueError: a part is no arrays with samples first, or they do not hold equally many.
+    """
+    found = [
+        tf.nest.map_structure(functools.partial(_tensor, name, as_fit), part)
+        for name, part in parts
+    ]
+    counts = {len(array) for array in tf.nest.flatten(found)}
+    if len(counts) != 1 or 0 in counts:
+        names = ", ".join(dict.fromkeys(f"`{name}`" for name, _ in parts))
+        said = ", ".join(f"{name}={brief(part)}" for name, part in parts)
+        raise ValueError(
+            f"At least one sample must be there, and equally many in all parts of {names}. "
+            f"Received: {sorted(counts)} samples in {said}. Of a dataset of batches take "
+            "`next(iter(dataset))`."
+        )
+    return found
+
+
+def _tensor(name: str, as_fit: bool, part: Any) -> tf.Tensor:
+    if tf.is_tensor(part) and part.shape.rank:
+        return tf.convert_to_tensor(part)
+    array = arguments.samples(name, part)
+    cast = as_fit and np.issubdtype(array.dtype, np.floating)
+    return tf.convert_to_tensor(array, tf.keras.backend.floatx() if cast else None)
