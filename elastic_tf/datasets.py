@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, augmentation, images
+from elastic_tf import arguments, images, pipelines
 from elastic_tf.array_archive import DAMAGE
 from elastic_tf.handwriting import Labelled, Shift, digits
 from elastic_tf.pipelines import ImageData, Load, Source, batched
@@ -63,10 +63,7 @@ def image_folder(
     path = arguments.path("path", path)
     # What is wrong with an argument is said before thousands of images are decoded.
     arguments.count("image_size", image_size, most=_MOST_SIZE)
-    arguments.count("batch_size", batch_size)
-    arguments.count("seed", seed, least=0, most=2**62)
-    arguments.flag("flip", flip)
-    augmentation.check(augment, batch_size)
+    pipelines.check(batch_size, seed, flip, augment, validation_share)
     if cache is not None:
         arguments.flag("cache", cache)
     if on_bad_image not in ("raise", "skip"):
@@ -126,6 +123,7 @@ def from_arrays(
     Raises:
         ValueError: a setting out of range, or fewer training images than a batch.
     """
+    pipelines.check(batch_size, seed, flip, augment, validation_share)
     train, test = _checked_pair("train", train), _checked_pair("test", test)
     if train[0].shape[1:] != test[0].shape[1:]:
         raise ValueError(
@@ -147,7 +145,7 @@ def from_arrays(
         _rows(train_load, rows),
         _rows(_from_arrays(*test), np.arange(len(test[1]))),
         validation=_rows(train_load, held_out) if len(held_out) else None,
-        class_names=class_names,
+        class_names=names,
         image_shape=tuple(train[0].shape[1:]),
         batch_size=batch_size,
         seed=seed,

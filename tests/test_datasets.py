@@ -120,6 +120,10 @@ def test_from_arrays_names_classes_by_their_labels():
     assert data(class_names=("even", "odd")).class_names == ("even", "odd")
 
 
+def test_from_arrays_takes_an_array_of_names():
+    assert data(class_names=np.array(["even", "odd"])).class_names == ("even", "odd")
+
+
 def test_from_arrays_takes_digits():
     found = datasets.from_arrays(*datasets.digits(), batch_size=16)
     assert found.image_shape == (32, 32, 1) and found.classes == 10
@@ -136,11 +140,12 @@ def test_image_data_refuses_fewer_images_than_a_batch():
         ({"image_size": 0}, "`image_size`.*Received: 0"),
         ({"image_size": 8.0}, "`image_size`.*Received: 8.0"),
         ({"batch_size": True}, "`batch_size`.*Received: True"),
+        ({"validation_share": 1.0}, "`validation_share`.*Received: validation_share=1.0"),
         ({"on_bad_image": "ignore"}, "'raise' or 'skip'. Received: 'ignore'"),
     ],
 )
-def test_image_folder_refuses_settings_out_of_range(tmp_path, options, received):
-    write_folder(tmp_path)
+def test_image_folder_refuses_settings_before_it_decodes(tmp_path, options, received):
+    (write_folder(tmp_path) / "train" / "red" / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(ValueError, match=received):
         folder(tmp_path, **options)
 
@@ -225,7 +230,7 @@ def test_image_folder_splits_off_a_validation_part(tmp_path):
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, True])
 def test_validation_share_is_refused_out_of_range(share):
-    with pytest.raises(ValueError, match=rf"\[0, 1\). Received: {share}"):
+    with pytest.raises(ValueError, match=rf"below 1. Received: validation_share={share}"):
         data(validation_share=share)
 
 
