@@ -66,10 +66,7 @@ def image_folder(
     pipelines.check(batch_size, seed, flip, augment, validation_share)
     if cache is not None:
         arguments.flag("cache", cache)
-    if on_bad_image not in ("raise", "skip"):
-        raise ValueError(
-            f"`on_bad_image` must be 'raise' or 'skip'. Received: {brief(on_bad_image)}."
-        )
+    arguments.choice("on_bad_image", on_bad_image, ("raise", "skip"))
     train, test, class_names = images.list_parts(path)
     if cache is None:
         size = (len(train.paths) + len(test.paths)) * image_size * image_size * 3
@@ -124,12 +121,8 @@ def from_arrays(
         ValueError: a setting out of range, or fewer training images than a batch.
     """
     pipelines.check(batch_size, seed, flip, augment, validation_share)
-    train, test = _checked_pair("train", train), _checked_pair("test", test)
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise ValueError(
-            f"`train` and `test` must have images of one shape. Received: {train[0].shape[1:]} and "
-            f"{test[0].shape[1:]}."
-        )
+    train, test = _pair("train", train), _pair("test", test)
+    _check_shapes(train, test)
     if class_names is None:
         highest = int(max(train[1].max(), test[1].max()))
         class_names = [str(label) for label in range(highest + 1)]
@@ -185,28 +178,39 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
             f"The file must hold {', '.join(_ARRAYS)}. Received: '{path}' without "
             f"{', '.join(missing)}; it holds {', '.join(names) or 'nothing'}."
         )
-    train = _check_labelled(path, "train", found["x_train"], found["y_train"])
-    test = _check_labelled(path, "test", found["x_test"], found["y_test"])
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise ValueError(
-            f"Training and test images must have one shape. Received: {train[0].shape[1:]} and "
-            f"{test[0].shape[1:]} in '{path}'."
-        )
+    train, test = (_stored(path, found, part) for part in ("train", "test"))
+    _check_shapes(train, test, f" in '{path}'")
     return train, test
 
 
-def _checked_pair(name: str, pair: Any) -> Labelled:
-    """Images and labels that fit together."""
+def _pair(name: str, pair: Any) -> Labelled:
+    """The images and labels of an argument."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TypeError(f"`{name}` must be (images, labels). Received: {brief(pair)}.")
     x, y = (arguments.array(name, part) for part in pair)
+    return _labelled((f"{name}[0]", f"{name}[1]"), x, y)
+
+
+def _stored(path: str, found: dict[str, np.ndarray], part: str) -> Labelled:
+    """The images and labels of a file, the images with a channel, the labels in one row."""
+    names = f"x_{part}", f"y_{part}"
+    x, y = (found[name] for name in names)
+    if x.ndim == 3:
+        x = x[..., np.newaxis]
+    if x.shape[:1] == (y.size,):
+        y = y.reshape(-1)
+    return _labelled(names, x, y, f" in '{path}'")
+
+
+def _labelled(names: tuple[str, str], x: np.ndarray, y: np.ndarray, where: str = "") -> Labelled:
+    """Images and int64 labels, if they fit together; `names` and `where` are for messages."""
     if x.ndim != 4 or not x.size or x.dtype.kind not in "uif":
         raise ValueError(
-            f"`{name}` must hold images (count, height, width, channels). Received: {x.dtype} of "
-            f"shape {x.shape}: {brief(pair[0])}."
+            f"`{names[0]}` must be images, numbers of shape (count, height, width, channels). "
+            f"Received: {x.dtype} of shape {x.shape}{where}."
         )
     if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise ValueError(f"`{name}` must hold finite images. Received: NaN or infinity (nan, inf).")
+        raise ValueError(f"`{names[0]}` must be finite. Received: NaN or infinity{where}.")
     if (
         y.dtype.kind not in "ui"
         or y.shape != (len(x),)
@@ -214,14 +218,19 @@ def _checked_pair(name: str, pair: Any) -> Labelled:
         or y.max() > _MOST_LABEL
     ):
         raise ValueError(
-            f"`{name}` must hold {len(x)} labels from 0 to {_MOST_LABEL}. Received: {y.dtype} of "
-            f"shape {y.shape}: {brief(pair[1])}."
+            f"`{names[1]}` must be {len(x)} integers from 0 to {_MOST_LABEL}. Received: {y.dtype} "
+            f"of shape {y.shape}{where}: {brief(y.tolist())}."
         )
-    return x, y
+    return x, y.astype(np.int64)
 
 
-def _are_labels(y: np.ndarray) -> bool:
-    return y.dtype.kind in "ui" and 0 <= y.min() and y.max() <= _MOST_LABEL
+def _check_shapes(train: Labelled, test: Labelled, where: str = "") -> None:
+    """Refuse parts with images of different shapes."""
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise ValueError(
+            f"`train` and `test` must have images of one shape. Received: {train[0].shape[1:]} and "
+            f"{test[0].shape[1:]}{where}."
+        )
 
 
 def _from_arrays(x: np.ndarray, y: np.ndarray) -> Load:
@@ -244,22 +253,3 @@ def _rows(load: Load, rows: np.ndarray) -> Source:
     """Some of the images: their numbers are shuffled, not they."""
     numbers = tf.data.Dataset.from_tensor_slices(rows.astype(np.int64))
     return Source(numbers, load, len(rows), shuffled=len(rows))
-
-
-def _check_labelled(path: Any, part: str, x: np.ndarray, y: np.ndarray) -> Labelled:
-    """Images with a channel dimension and labels, if they fit together."""
-    if x.ndim == 3:
-        x = x[..., np.newaxis]
-    if x.ndim != 4 or not len(x) or x.dtype.kind not in "uif":
-        raise ValueError(
-            f"`x_{part}` must be numbers of shape (count, height, width[, channels]). Received: "
-            f"{x.dtype} {x.shape} in '{path}'."
-        )
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise ValueError(f"`x_{part}` must be finite. Received: NaN or infinity in '{path}'.")
-    if y.size != len(x) or not _are_labels(y):
-        raise ValueError(
-            f"`y_{part}` must be {len(x)} integers from 0 to {_MOST_LABEL}. Received: {y.dtype} "
-            f"{y.shape} in '{path}'."
-        )
-    return x, y.reshape(-1).astype(np.int64)

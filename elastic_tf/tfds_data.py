@@ -56,8 +56,7 @@ def tfds_images(
     """
     arguments.count("image_size", image_size)
     pipelines.check(batch_size, seed, flip, augment, validation_share)
-    if name not in NAMES:
-        raise ValueError(f"`name` must be one of {', '.join(NAMES)}. Received: {name!r}.")
+    arguments.choice("name", name, NAMES)
     percent = round(100 * validation_share)
     if percent == 100:
         raise ValueError(
