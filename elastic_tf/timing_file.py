@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from elastic_tf import arguments, strict_json
+from elastic_tf.bounded_files import read_bytes
 from elastic_tf.claims import Claim, claim
 from elastic_tf.files import write_json
 from elastic_tf.ranges import MOST_TENSORS
@@ -124,7 +125,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
         ValueError: the file is not a profile of this version; the message names the field.
     """
     try:
-        data = strict_json.parse(strict_json.read_bytes(path))
+        data = strict_json.parse(read_bytes(path))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"There is no timing profile '{path}'. " + REMEASURE) from error
     except ValueError as error:
