@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, augmentation, images
+from elastic_tf import arguments, images, pipelines
 from elastic_tf.array_archive import DAMAGE
 from elastic_tf.handwriting import Labelled, Shift, digits
 from elastic_tf.pipelines import ImageData, Load, Source, batched
@@ -63,16 +63,10 @@ def image_folder(
     path = arguments.path("path", path)
     # What is wrong with an argument is said before thousands of images are decoded.
     arguments.count("image_size", image_size, most=_MOST_SIZE)
-    arguments.count("batch_size", batch_size)
-    arguments.count("seed", seed, least=0, most=2**62)
-    arguments.flag("flip", flip)
-    augmentation.check(augment, batch_size)
+    pipelines.check(batch_size, seed, flip, augment, validation_share)
     if cache is not None:
         arguments.flag("cache", cache)
-    if on_bad_image not in ("raise", "skip"):
-        raise ValueError(
-            f"`on_bad_image` must be 'raise' or 'skip'. Received: {brief(on_bad_image)}."
-        )
+    arguments.choice("on_bad_image", on_bad_image, ("raise", "skip"))
     train, test, class_names = images.list_parts(path)
     if cache is None:
         size = (len(train.paths) + len(test.paths)) * image_size * image_size * 3
@@ -126,12 +120,9 @@ def from_arrays(
     Raises:
         ValueError: a setting out of range, or fewer training images than a batch.
     """
-    train, test = _checked_pair("train", train), _checked_pair("test", test)
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise ValueError(
-            f"`train` and `test` must have images of one shape. Received: {train[0].shape[1:]} and "
-            f"{test[0].shape[1:]}."
-        )
+    pipelines.check(batch_size, seed, flip, augment, validation_share)
+    train, test = _pair("train", train), _pair("test", test)
+    _check_shapes(train, test)
     if class_names is None:
         highest = int(max(train[1].max(), test[1].max()))
         class_names = [str(label) for label in range(highest + 1)]
@@ -147,7 +138,7 @@ def from_arrays(
         _rows(train_load, rows),
         _rows(_from_arrays(*test), np.arange(len(test[1]))),
         validation=_rows(train_load, held_out) if len(held_out) else None,
-        class_names=class_names,
+        class_names=names,
         image_shape=tuple(train[0].shape[1:]),
         batch_size=batch_size,
         seed=seed,
@@ -187,28 +178,39 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
             f"The file must hold {', '.join(_ARRAYS)}. Received: '{path}' without "
             f"{', '.join(missing)}; it holds {', '.join(names) or 'nothing'}."
         )
-    train = _check_labelled(path, "train", found["x_train"], found["y_train"])
-    test = _check_labelled(path, "test", found["x_test"], found["y_test"])
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise ValueError(
-            f"Training and test images must have one shape. Received: {train[0].shape[1:]} and "
-            f"{test[0].shape[1:]} in '{path}'."
-        )
+    train, test = (_stored(path, found, part) for part in ("train", "test"))
+    _check_shapes(train, test, f" in '{path}'")
     return train, test
 
 
-def _checked_pair(name: str, pair: Any) -> Labelled:
-    """Images and labels that fit together."""
+def _pair(name: str, pair: Any) -> Labelled:
+    """The images and labels of an argument."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TypeError(f"`{name}` must be (images, labels). Received: {brief(pair)}.")
     x, y = (arguments.array(name, part) for part in pair)
+    return _labelled((f"{name}[0]", f"{name}[1]"), x, y)
+
+
+def _stored(path: str, found: dict[str, np.ndarray], part: str) -> Labelled:
+    """The images and labels of a file, the images with a channel, the labels in one row."""
+    names = f"x_{part}", f"y_{part}"
+    x, y = (found[name] for name in names)
+    if x.ndim == 3:
+        x = x[..., np.newaxis]
+    if x.shape[:1] == (y.size,):
+        y = y.reshape(-1)
+    return _labelled(names, x, y, f" in '{path}'")
+
+
+def _labelled(names: tuple[str, str], x: np.ndarray, y: np.ndarray, where: str = "") -> Labelled:
+    """Images and int64 labels, if they fit together; `names` and `where` are for messages."""
     if x.ndim != 4 or not x.size or x.dtype.kind not in "uif":
         raise ValueError(
-            f"`{name}` must hold images (count, height, width, channels). Received: {x.dtype} of "
-            f"shape {x.shape}: {brief(pair[0])}."
+            f"`{names[0]}` must be images, numbers of shape (count, height, width, channels). "
+            f"Received: {x.dtype} of shape {x.shape}{where}."
         )
     if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise ValueError(f"`{name}` must hold finite images. Received: NaN or infinity (nan, inf).")
+        raise ValueError(f"`{names[0]}` must be finite. Received: NaN or infinity{where}.")
     if (
         y.dtype.kind not in "ui"
         or y.shape != (len(x),)
@@ -216,14 +218,19 @@ def _checked_pair(name: str, pair: Any) -> Labelled:
         or y.max() > _MOST_LABEL
     ):
         raise ValueError(
-            f"`{name}` must hold {len(x)} labels from 0 to {_MOST_LABEL}. Received: {y.dtype} of "
-            f"shape {y.shape}: {brief(pair[1])}."
+            f"`{names[1]}` must be {len(x)} integers from 0 to {_MOST_LABEL}. Received: {y.dtype} "
+            f"of shape {y.shape}{where}: {brief(y.tolist())}."
         )
-    return x, y
+    return x, y.astype(np.int64)
 
 
-def _are_labels(y: np.ndarray) -> bool:
-    return y.dtype.kind in "ui" and 0 <= y.min() and y.max() <= _MOST_LABEL
+def _check_shapes(train: Labelled, test: Labelled, where: str = "") -> None:
+    """Refuse parts with images of different shapes."""
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise ValueError(
+            f"`train` and `test` must have images of one shape. Received: {train[0].shape[1:]} and "
+            f"{test[0].shape[1:]}{where}."
+        )
 
 
 def _from_arrays(x: np.ndarray, y: np.ndarray) -> Load:
@@ -246,22 +253,3 @@ def _rows(load: Load, rows: np.ndarray) -> Source:
     """Some of the images: their numbers are shuffled, not they."""
     numbers = tf.data.Dataset.from_tensor_slices(rows.astype(np.int64))
     return Source(numbers, load, len(rows), shuffled=len(rows))
-
-
-def _check_labelled(path: Any, part: str, x: np.ndarray, y: np.ndarray) -> Labelled:
-    """Images with a channel dimension and labels, if they fit together."""
-    if x.ndim == 3:
-        x = x[..., np.newaxis]
-    if x.ndim != 4 or not len(x) or x.dtype.kind not in "uif":
-        raise ValueError(
-            f"`x_{part}` must be numbers of shape (count, height, width[, channels]). Received: "
-            f"{x.dtype} {x.shape} in '{path}'."
-        )
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise ValueError(f"`x_{part}` must be finite. Received: NaN or infinity in '{path}'.")
-    if y.size != len(x) or not _are_labels(y):
-        raise ValueError(
-            f"`y_{part}` must be {len(x)} integers from 0 to {_MOST_LABEL}. Received: {y.dtype} "
-            f"{y.shape} in '{path}'."
-        )
-    return x, y.reshape(-1).astype(np.int64)

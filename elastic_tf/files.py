@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_tf import arguments
-from elastic_tf.strict_json import brief
+from elastic_tf.strict_json import MOST_BYTES, brief
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -33,20 +33,32 @@ def write_text(path: str | Path, text: str) -> None:
         raise
 
 
-def write_json(path: str | Path, data: Any) -> None:
+def write_json(path: str | Path, data: Any, *, most: int = MOST_BYTES) -> None:
     """Write `data` as JSON, whole or not at all.
 
+    Args:
+        path: of the file.
+        data: what `json` can write.
+        most: bytes that a reader of the file takes.
+
     Raises:
-        ValueError: it is not finite, or nested in itself.
+        ValueError: it is not finite, nested in itself, or takes more than `most` bytes.
         TypeError: it has no JSON form.
         OSError: the directory cannot be written; what was there is untouched.
     """
     path = arguments.path("path", path)
+    arguments.count("most", most)
     try:
         text = json.dumps(data, indent=1, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"`data` must have a JSON form: {error}. Received: {brief(data)}.") from error
+    size = len(text) + 1  # ASCII, and a line break
+    if size > most:
+        raise ValueError(
+            f"A JSON file must have at most {most} bytes, or else it cannot be read again. "
+            f"Received: {size} bytes for '{path}'. Keep it in memory, or less in it."
+        )
     write_text(path, text + "\n")
 
 

@@ -6,11 +6,11 @@ looked at, and of a GIF the lengths of its blocks, for all its frames are unpack
 
 from __future__ import annotations
 
-import os
-import stat
 import struct
 
 import tensorflow as tf
+
+from elastic_tf.bounded_files import read_bytes
 
 MOST_PIXELS = 2**26  # 8192 x 8192, of all frames together; they take 1 GB while they are resized
 _MOST_BYTES = 4 * MOST_PIXELS + 2**20  # of a file; a bitmap has four bytes for a pixel
@@ -23,18 +23,10 @@ def contents(path: str) -> bytes:
         OSError: it cannot be read.
         ValueError: it is no file, empty, or stands for too many pixels; the text says which.
     """
-    # A pipe without a writer would be waited for.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
-        mode, size = os.fstat(handle).st_mode, os.fstat(handle).st_size
-        if not stat.S_ISREG(mode):
-            raise ValueError("it is a folder" if stat.S_ISDIR(mode) else "it is no regular file")
-        if size > _MOST_BYTES:
-            raise ValueError(f"it has {size} bytes, more than {_MOST_BYTES}")
-        with open(handle, "rb", closefd=False) as file:
-            data = file.read(_MOST_BYTES)
-    finally:
-        os.close(handle)
+        data = read_bytes(path, _MOST_BYTES)
+    except ValueError as error:
+        raise ValueError(f"it {error}") from error
     if not data:
         raise ValueError("it is empty")
     pixels = _pixels(data)

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from elastic_tf import arguments, augmentation
 from elastic_tf.runtime import usable_cores
-from elastic_tf.strict_json import brief
 
 _WORKERS = max(usable_cores(), 2)  # images decoded at a time
 _MOST_SEED = 2**62  # another one is this and 1
@@ -82,6 +81,22 @@ class Source:
     shuffled: int
 
 
+def check(
+    batch_size: int, seed: int, flip: bool, augment: Sequence[str], validation_share: float
+) -> None:
+    """Refuse settings of the pipelines that cannot be used, before any image is read.
+
+    Raises:
+        ValueError: one is out of range.
+        TypeError: one is of another kind.
+    """
+    arguments.count("batch_size", batch_size)
+    arguments.count("seed", seed, least=0, most=_MOST_SEED)
+    arguments.flag("flip", flip)
+    augmentation.check(augment, batch_size)
+    arguments.number("validation_share", validation_share, low=0.0, high=1.0, below=True)
+
+
 def batched(
     train: Source,
     test: Source,
@@ -95,17 +110,11 @@ def batched(
     augment: Sequence[str] = (),
     skipped: tuple[str, ...] = (),
 ) -> ImageData:
-    """The pipelines over the sources of a data set.
+    """The pipelines over the sources of a data set; the settings are those that `check` lets pass.
 
     Raises:
-        ValueError: fewer training images than a batch, or an augmentation that cannot be used.
+        ValueError: fewer training images than a batch.
     """
-    arguments.count("batch_size", batch_size)
-    arguments.flag("flip", flip)
-    arguments.count("seed", seed, least=0, most=_MOST_SEED)
-    if not isinstance(class_names, Sequence) or isinstance(class_names, str):
-        raise TypeError(f"`class_names` must be a list of names. Received: {brief(class_names)}.")
-    augmentation.check(augment, batch_size)
     if train.count < batch_size:
         raise ValueError(
             f"There must be at least one full batch of training images. Received: {train.count} "

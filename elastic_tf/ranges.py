@@ -1,4 +1,4 @@
-"""Masks as they stand in files: the tensors that are trained, as [first, last] ranges."""
+"""Sets of tensors as they stand in files: [first, last] ranges, both ends belong to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_TENSORS = 100_000  # a file that claims more is not of a model
 
 
 def to_ranges(mask: np.ndarray) -> list[list[int]]:
-    """The ranges in which `mask`, bool of shape (N,), is True; both ends belong to them.
+    """The ranges in which `mask`, bool of shape (N,), is True.
 
     Raises:
         ValueError: `mask` is of another dtype or shape.
@@ -24,12 +24,40 @@ def to_ranges(mask: np.ndarray) -> list[list[int]]:
             f"`mask` must be a bool array of shape (N,). Received: {mask.dtype} of shape "
             f"{mask.shape}: {brief(mask)}."
         )
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
-    return [[int(first), int(end) - 1] for first, end in edges.reshape(-1, 2)]
+    return indices_to_ranges(np.flatnonzero(mask))
+
+
+def indices_to_ranges(indices: Sequence[int] | np.ndarray) -> list[list[int]]:
+    """The ranges that hold `indices`, of shape (n,) and ascending.
+
+    Raises:
+        ValueError: `indices` are something else.
+    """
+    found = arguments.array("indices", indices)
+    fits = found.ndim == 1 and (found.dtype.kind in "iu" or not found.size)
+    if not fits or (found[:1] < 0).any() or (found[1:] <= found[:-1]).any():
+        raise ValueError(
+            "`indices` must be ascending integers of at least 0. Received: "
+            f"{found.dtype} of shape {found.shape}: {brief(indices)}."
+        )
+    runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
+    return [[int(run[0]), int(run[-1])] for run in runs if run.size]
 
 
 def from_ranges(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
     """The mask of `count` tensors that is True in `ranges`.
+
+    Raises:
+        ValueError: as `ranges_to_indices`.
+    """
+    indices = ranges_to_indices(ranges, count)
+    mask = np.zeros(count, bool)
+    mask[indices] = True
+    return mask
+
+
+def ranges_to_indices(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
+    """The indices in `ranges`, ascending int64, of `count` tensors.
 
     Raises:
         ValueError: `ranges` are not ascending [first, last] pairs below `count`, or `count` is not
@@ -39,8 +67,7 @@ def from_ranges(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
         raise ValueError(
             f"`count` must be an integer from 0 to {MOST_TENSORS}. Received: {brief(count)}."
         )
-    mask = np.zeros(count, bool)
-    end = -1
+    parts, end = [np.zeros(0, np.int64)], -1
     for pair in arguments.items("ranges", ranges, what="[first, last] pairs"):
         whole = isinstance(pair, (list, tuple)) and len(pair) == 2
         if (
@@ -53,5 +80,5 @@ def from_ranges(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
                 f"{brief(pair)}."
             )
         end = pair[1]
-        mask[pair[0] : end + 1] = True
-    return mask
+        parts.append(np.arange(pair[0], end + 1))
+    return np.concatenate(parts)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from elastic_tf import strict_json
+from elastic_tf.bounded_files import read_bytes
 from elastic_tf.ranges import from_ranges
 from elastic_tf.strict_json import brief
 
@@ -26,7 +27,7 @@ def read_object(path: Path) -> dict[str, Any]:
         ValueError: it is damaged.
     """
     try:
-        return _object(strict_json.read_bytes(path))
+        return _object(read_bytes(path))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"A run's directory holds {path.name}. Received: '{path.parent}', which does not."
@@ -113,7 +114,7 @@ def check_epoch(epoch: Any) -> None:
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     try:
-        lines = strict_json.read_bytes(path, _MOST_BYTES).split(b"\n")
+        lines = read_bytes(path, _MOST_BYTES).split(b"\n")
     except FileNotFoundError:
         return []
     except ValueError as error:

@@ -102,7 +102,11 @@ class Run:
         self.selections.append({**data, **arrays})
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the result of the run."""
+        """Write the result of the run.
+
+        Raises:
+            ValueError: it is larger than what is read again.
+        """
         if not isinstance(result, Mapping):
             raise TypeError(f"`result` must be a mapping. Received: {brief(result)}.")
         data = to_json(result)

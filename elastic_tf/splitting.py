@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from elastic_tf import arguments
-from elastic_tf.strict_json import brief
-
-_MOST_SEED = 2**62
-
 
 def split_off(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows that stay, and rows of a part with about `share` of each class.
@@ -24,12 +19,8 @@ def split_off(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, 
         Row numbers, int64, in ascending order: those that stay, and the part split off.
 
     Raises:
-        ValueError: `share` is out of range, or so small that the part would be empty.
+        ValueError: `share` is so small that the part would be empty.
     """
-    number = isinstance(share, (int, float, np.number)) and not isinstance(share, bool)
-    if not number or not 0 <= share < 1:
-        raise ValueError(f"`validation_share` must be in [0, 1). Received: {brief(share)}.")
-    arguments.count("seed", seed, least=0, most=_MOST_SEED)
     rows = np.arange(len(labels), dtype=np.int64)
     if not share:
         return rows, rows[:0]

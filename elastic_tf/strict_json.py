@@ -1,4 +1,4 @@
-"""JSON that anybody may have written: read within limits, refused where it says two things.
+"""JSON that anybody may have written: parsed within limits, refused where it says two things.
 
 Python's reader takes NaN, lets the last of two equal keys win, and reads as much as there is.
 """
@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import stat
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,28 +19,6 @@ _MOST_SHOWN = 120  # characters of a value in a message
 # Everything but the brackets of the structure: texts in quotes, the last one perhaps without an
 # end, and the rest. It never goes back, so that the time it takes grows as the text does.
 _NOT_BRACKETS = re.compile(r'"(?:[^"\\]+|\\.?)*(?:"|\Z)|[^"\[\]{}]+', re.DOTALL)
-
-
-def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
-    """All of a file of at most `most` bytes.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is larger, or no file but a pipe or a device, which may have no end. The text
-            ends the sentence that begins with the path.
-    """
-    # A pipe without a writer would be waited for.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError("is no regular file")
-        with open(handle, "rb", closefd=False) as file:
-            data = file.read(most + 1)
-    finally:
-        os.close(handle)
-    if len(data) > most:
-        raise ValueError(f"is larger than {most >> 20} MiB")
-    return data
 
 
 def parse(data: bytes) -> Any:

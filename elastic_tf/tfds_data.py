@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf import arguments, images
+from elastic_tf import arguments, images, pipelines
 from elastic_tf.pipelines import ImageData, Source, batched
 
 #: Data sets that can be read by name.
@@ -55,11 +55,14 @@ def tfds_images(
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8 (data sets).
     """
     arguments.count("image_size", image_size)
+    pipelines.check(batch_size, seed, flip, augment, validation_share)
+    arguments.choice("name", name, NAMES)
     percent = round(100 * validation_share)
-    if name not in NAMES:
-        raise ValueError(f"`name` must be one of {', '.join(NAMES)}. Received: {name!r}.")
-    if not 0 <= percent < 100:
-        raise ValueError(f"`validation_share` must be in [0, 1). Received: {validation_share!r}.")
+    if percent == 100:
+        raise ValueError(
+            "`validation_share` must leave a percent of the training split. Received: "
+            f"{validation_share}. Use at most 0.99."
+        )
     # Seconds to import: only for those who need it.
     import tensorflow_datasets as tfds
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from elastic_tf import arguments, strict_json
+from elastic_tf.bounded_files import read_bytes
 from elastic_tf.claims import Claim, claim
 from elastic_tf.files import write_json
-from elastic_tf.ranges import MOST_TENSORS
+from elastic_tf.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_indices
 from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 from elastic_tf.strict_json import brief
 
@@ -100,7 +101,7 @@ def write(path: str | Path, fields: dict[str, Any]) -> None:
         **fields,
         "schema_version": SCHEMA_VERSION,
         "tensors": [spec._asdict() for spec in fields["tensors"]],
-        "sets": [{"tensors": _ranges(s.tensors), "time": s.time} for s in fields["sets"]],
+        "sets": [{"tensors": indices_to_ranges(s.tensors), "time": s.time} for s in fields["sets"]],
         "settings": dataclasses.asdict(fields["settings"]),
         "trials": [dataclasses.asdict(trial) for trial in fields["trials"]],
     }
@@ -124,7 +125,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
         ValueError: the file is not a profile of this version; the message names the field.
     """
     try:
-        data = strict_json.parse(strict_json.read_bytes(path))
+        data = strict_json.parse(read_bytes(path))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"There is no timing profile '{path}'. " + REMEASURE) from error
     except ValueError as error:
@@ -280,33 +281,19 @@ class _Fields:
         return tuple(sizes)
 
     def indices(self, value: Any, count: int) -> tuple[int, ...]:
-        """Indices from [first, last] runs, ascending and below `count`."""
-        indices: list[int] = []
-        runs: list[Any] = value if isinstance(value, list) else [None]
-        for run in runs:
-            whole = isinstance(run, list) and len(run) == 2 and all(type(i) is int for i in run)
-            if not whole or not (indices[-1] if indices else -1) < run[0] <= run[1] < count:
-                self.refuse("sets", f"the tensors {brief(value)} of {count}")
-            self._members += run[1] + 1 - run[0]
-            if self._members > _MAX_MEMBERS:
-                self.refuse("sets", f"more than {_MAX_MEMBERS} tensors in all sets together")
-            indices.extend(range(run[0], run[1] + 1))
+        """The tensors of a set, given as ranges."""
+        try:
+            indices: list[int] = ranges_to_indices(value, count).tolist()
+        except (TypeError, ValueError):
+            self.refuse("sets", f"the tensors {brief(value)} of {count}")
         if not indices:
             self.refuse("sets", "a set without tensors")
+        self._members += len(indices)
+        if self._members > _MAX_MEMBERS:
+            self.refuse("sets", f"more than {_MAX_MEMBERS} tensors in all sets together")
         return tuple(indices)
 
 
 def _digest(data: dict[str, Any]) -> str:
     """sha256 of all other fields."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-def _ranges(indices: Sequence[int]) -> list[list[int]]:
-    """Ascending indices as [first, last] runs, both included."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and runs[-1][1] == index - 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return runs

@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, pretrained
-from elastic_tf.strict_json import brief
 
 L = tf.keras.layers
 
@@ -24,6 +23,7 @@ _DIGITS_WIDTHS = (24, 48, 72)
 _DIGITS_BLOCKS = 3
 _MOST_CLASSES = 1_000_000
 _MOST_SIZE = 8192  # pixels
+_MOST_ALPHA = 4.0
 
 
 class Architecture(NamedTuple):
@@ -142,35 +142,22 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
 
 def _check(name: str, classes: int, input_size: int, alpha: float, dropout: float) -> Architecture:
     """The architecture of that name, if the settings are right for it."""
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise ValueError(
-            f"`name` must be a model of the zoo: {', '.join(NAMES)}. Received: {brief(name)}."
-        )
-    architecture = ARCHITECTURES[name]
+    architecture = ARCHITECTURES[arguments.choice("name", name, NAMES)]
     arguments.count("classes", classes, least=2, most=_MOST_CLASSES)
-    smallest, multiple = architecture.smallest, architecture.multiple
-    if (
-        isinstance(input_size, bool)
-        or not isinstance(input_size, (int, np.integer))
-        or not smallest <= input_size <= _MOST_SIZE
-        or input_size % multiple
-    ):
-        steps = f" and a multiple of {multiple}" if multiple > 1 else ""
+    smallest, multiple, hint = architecture.smallest, architecture.multiple, f"It is for '{name}'."
+    arguments.count("input_size", input_size, least=smallest, most=_MOST_SIZE, hint=hint)
+    if input_size % multiple:
         raise ValueError(
-            f"`input_size` must be an integer of at least {smallest}{steps} for '{name}', and at "
-            f"most {_MOST_SIZE}. Received: {brief(input_size)}."
+            f"`input_size` must be a multiple of {multiple} for '{name}'. Received: {input_size}."
         )
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha <= 4:
-        raise ValueError(f"`alpha` must be a number in (0, 4]. Received: {brief(alpha)}.")
+    arguments.number("alpha", alpha, low=0.0, high=_MOST_ALPHA, above=True)
     if alpha != 1.0 and not architecture.takes_alpha:
         scalable = [key for key, value in ARCHITECTURES.items() if value.takes_alpha]
         raise ValueError(
             f"`alpha` scales {' and '.join(scalable)} only. Received: alpha={alpha} for '{name}'. "
             "Leave it out."
         )
-    number = isinstance(dropout, (int, float, np.number)) and not isinstance(dropout, bool)
-    if not number or not 0 <= dropout < 1:
-        raise ValueError(f"`dropout` must be in [0, 1). Received: {brief(dropout)}.")
+    arguments.number("dropout", dropout, low=0.0, high=1.0, below=True)
     return architecture
 
 

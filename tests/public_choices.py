@@ -141,6 +141,19 @@ CALLS = (
         {"model": kinds.thing, "x": kinds.samples, "y": kinds.samples, "seed": kinds.count},
         holds=is_worth,
     ),
+    Call(
+        "ranges.indices_to_ranges",
+        ranges.indices_to_ranges,
+        lambda _: {"indices": np.array([0, 2, 3])},
+        {"indices": kinds.numbers},
+    ),
+    Call(
+        "ranges.ranges_to_indices",
+        ranges.ranges_to_indices,
+        lambda _: {"ranges": [[0, 1]], "count": 4},
+        {"ranges": kinds.listed, "count": kinds.count},
+        also={"count": ("ranges",)},
+    ),
     Call("ranges.to_ranges", ranges.to_ranges, lambda _: {"mask": head()}, {"mask": kinds.mask}),
     Call(
         "ranges.from_ranges",

@@ -187,8 +187,8 @@ CALLS = (
     Call(
         "files.write_json",
         write_json,
-        lambda d: {"path": d / "a", "data": [1]},
-        {**PATHS, "data": kinds.listed},
+        lambda d: {"path": d / "a", "data": [1], "most": 2**20},
+        {**PATHS, "data": kinds.listed, "most": kinds.count},
     ),
     Call(
         "files.append_line",

@@ -239,5 +239,5 @@ def test_registry_names_its_methods():
 
 
 def test_unknown_methods_are_answered_by_the_known_ones():
-    with pytest.raises(ValueError, match=r"full, traditional_tl, .*elastic.*Received: 'lora'"):
+    with pytest.raises(ValueError, match=r"full, traditional_tl, .*elastic.*Received: name='lora'"):
         baselines.get("lora")

@@ -68,7 +68,7 @@ def test_run_reports_a_refusal_in_one_line(tmp_path, capsys):
 def test_run_reports_a_refusal_of_any_part_of_the_package(capsys):
     with pytest.raises(SystemExit, match="2"):
         run(lambda: baselines.get("magic"))
-    assert "Received: 'magic'" in capsys.readouterr().err
+    assert "Received: name='magic'" in capsys.readouterr().err
 
 
 def test_run_reports_a_file_that_is_missing(tmp_path, capsys):

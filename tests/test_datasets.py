@@ -120,6 +120,24 @@ def test_from_arrays_names_classes_by_their_labels():
     assert data(class_names=("even", "odd")).class_names == ("even", "odd")
 
 
+def test_from_arrays_takes_an_array_of_names():
+    assert data(class_names=np.array(["even", "odd"])).class_names == ("even", "odd")
+
+
+@pytest.mark.parametrize(
+    ("part", "received"),
+    [
+        ((np.zeros((10, 4, 4)), np.zeros(10, int)), r"`train\[0\]`.*float64 of shape \(10, 4, 4\)"),
+        ((np.full((1, 4, 4, 1), np.inf), np.zeros(1, int)), r"`train\[0\]` must be finite"),
+        ((np.zeros((2, 4, 4, 1)), np.array([0, -1])), r"`train\[1\]` must be 2 .*: \[0, -1\]"),
+        (numbered(size=6), r"one shape.*\(6, 6, 1\) and \(4, 4, 1\)"),
+    ],
+)
+def test_from_arrays_refuses_what_does_not_fit(part, received):
+    with pytest.raises(ValueError, match=received):
+        datasets.from_arrays(part, numbered(5), batch_size=1)
+
+
 def test_from_arrays_takes_digits():
     found = datasets.from_arrays(*datasets.digits(), batch_size=16)
     assert found.image_shape == (32, 32, 1) and found.classes == 10
@@ -136,11 +154,12 @@ def test_image_data_refuses_fewer_images_than_a_batch():
         ({"image_size": 0}, "`image_size`.*Received: 0"),
         ({"image_size": 8.0}, "`image_size`.*Received: 8.0"),
         ({"batch_size": True}, "`batch_size`.*Received: True"),
-        ({"on_bad_image": "ignore"}, "'raise' or 'skip'. Received: 'ignore'"),
+        ({"validation_share": 1.0}, "`validation_share`.*Received: validation_share=1.0"),
+        ({"on_bad_image": "ignore"}, "raise, skip. Received: on_bad_image='ignore'"),
     ],
 )
-def test_image_folder_refuses_settings_out_of_range(tmp_path, options, received):
-    write_folder(tmp_path)
+def test_image_folder_refuses_settings_before_it_decodes(tmp_path, options, received):
+    (write_folder(tmp_path) / "train" / "red" / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(ValueError, match=received):
         folder(tmp_path, **options)
 
@@ -166,11 +185,19 @@ def test_arrays_adds_a_channel(tmp_path):
     assert datasets.arrays(path)[0][0].shape == (10, 4, 4, 1)
 
 
+def test_arrays_takes_labels_in_one_column(tmp_path):
+    _, y = numbered()
+    path = write_arrays(tmp_path / "a.npz", y_train=y[:, np.newaxis].astype(np.uint8))
+    read = datasets.arrays(path)[0][1]
+    assert read.dtype == np.int64
+    np.testing.assert_array_equal(read, y)
+
+
 @pytest.mark.parametrize(
     ("changes", "received"),
     [
         ({"y_test": None}, "without y_test; it holds x_train"),
-        ({"x_train": np.zeros((10, 4))}, r"`x_train`.*float64 \(10, 4\)"),
+        ({"x_train": np.zeros((10, 4))}, r"`x_train`.*float64 of shape \(10, 4\) in '.*a.npz'"),
         ({"x_train": np.zeros((0, 4, 4, 1))}, r"`x_train`.*\(0, 4, 4, 1\)"),
         ({"x_train": np.full((10, 4, 4, 1), np.nan)}, "`x_train` must be finite"),
         ({"y_train": np.zeros(10)}, "`y_train` must be 10 integers.*float64"),
@@ -225,7 +252,7 @@ def test_image_folder_splits_off_a_validation_part(tmp_path):
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, True])
 def test_validation_share_is_refused_out_of_range(share):
-    with pytest.raises(ValueError, match=rf"\[0, 1\). Received: {share}"):
+    with pytest.raises(ValueError, match=rf"below 1. Received: validation_share={share}"):
         data(validation_share=share)
 
 

@@ -45,6 +45,15 @@ def test_write_json_refuses_what_json_does_not_know(tmp_path, value):
     assert os.listdir(tmp_path) == []
 
 
+def test_write_json_writes_up_to_what_can_be_read(tmp_path):
+    path = tmp_path / "a.json"
+    files.write_json(path, "ä", most=9)
+    assert path.read_bytes() == b'"\\u00e4"\n'
+    with pytest.raises(ValueError, match=r"at most 8 bytes.*Received: 9 bytes for '.*a\.json'"):
+        files.write_json(path, "ö", most=8)
+    assert path.read_bytes() == b'"\\u00e4"\n'
+
+
 def test_append_line_adds_whole_lines(tmp_path):
     path = tmp_path / "new" / "a.jsonl"
     files.append_line(path, "1")

@@ -51,7 +51,7 @@ def test_arrays_of_the_right_size_stay_as_they_are(tmp_path):
     ("source", "options", "received"),
     [
         ("digits:upside_down", {}, "digits:shifted.*Received: 'digits:upside_down'"),
-        ("tfds:mnist", {}, "caltech_birds2011.*Received: 'mnist'"),
+        ("tfds:mnist", {}, "caltech_birds2011.*Received: name='mnist'"),
         ("folder", {"channels": 1}, "Received: 'folder' for a model that takes grey"),
     ],
 )

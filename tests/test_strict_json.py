@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from elastic_tf import array_archive, ranges, runs, strict_json, timing_file
-from elastic_tf.timing import TimingProfile
+from elastic_tf.timing import TensorSpec, TimingProfile
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path, kind):
         path.mkdir()
     else:
         path.symlink_to("/dev/zero" if kind == "device" else "profile.json")
-    with pytest.raises((ValueError, OSError), match="no regular file|Too many levels"):
+    with pytest.raises((ValueError, OSError), match="no regular file|is a folder|Too many levels"):
         TimingProfile.load(path)
 
 
@@ -118,6 +118,26 @@ def test_a_profile_that_could_not_be_read_again_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="Received: 100000, 200000000 and 2000"):
         large.save(tmp_path / "p.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_above_the_limit_of_a_file_is_not_written(tmp_path):
+    specs = tuple(TensorSpec("x" * 100, (3, 3, 64, 64), "float32") for _ in range(50_000))
+    large = TimingProfile(1.0, (timing_file.DependencySet((0,), 1.0),), 50_000, tensors=specs)
+    with pytest.raises(ValueError, match=r"at most 8388608 bytes.*Received: \d+ bytes for '.*p.j"):
+        large.save(tmp_path / "p.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_above_the_limit_of_a_file_is_not_written(tmp_path):
+    large = {"note": "x" * strict_json.MOST_BYTES}
+    with pytest.raises(ValueError, match="at most 8388608 bytes.*config.json"):
+        runs.create(tmp_path / "run", large)
+    run = runs.create(tmp_path / "run", {"seed": 1})
+    with pytest.raises(ValueError, match="at most 8388608 bytes.*result.json"):
+        run.finish(large)
+    assert run.result is None and runs.load(tmp_path / "run").result is None
+    run.finish({"note": "short"})
+    assert runs.load(tmp_path / "run").result == {"note": "short"}
 
 
 @pytest.mark.parametrize(

@@ -112,14 +112,16 @@ def test_what_is_not_prepared_gets_the_manual_way(tmp_path):
     ("options", "received"),
     [
         ({"image_size": 0}, "`image_size`.*Received: 0"),
-        ({"validation_share": 1.0}, r"`validation_share` must be in \[0, 1\). Received: 1.0"),
+        ({"batch_size": 0}, "`batch_size`.*Received: 0"),
+        ({"validation_share": 1.0}, "`validation_share`.*below 1. Received: validation_share=1.0"),
+        ({"validation_share": 0.996}, "leave a percent .*Received: 0.996. Use at most 0.99"),
     ],
 )
-def test_tfds_images_refuses_settings_out_of_range(options, received):
+def test_tfds_images_refuses_settings_before_it_downloads(options, received):
     with pytest.raises(ValueError, match=received):
         pets(**options)
 
 
 def test_tfds_images_names_the_known_data_sets():
-    with pytest.raises(ValueError, match="caltech_birds2011, .*Received: 'mnist'"):
+    with pytest.raises(ValueError, match="caltech_birds2011, .*Received: name='mnist'"):
         tfds_images("mnist")

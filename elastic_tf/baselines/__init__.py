@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from elastic_tf import arguments
 from elastic_tf.baselines import fixed, policies, prunetrain, tinytl
 from elastic_tf.baselines.method import Method, Task
-from elastic_tf.strict_json import brief
 
 __all__ = ["METHODS", "NAMES", "Method", "Task", "get"]
 
@@ -23,6 +23,4 @@ def get(name: str) -> Method:
     Raises:
         ValueError: there is none.
     """
-    if not isinstance(name, str) or name not in METHODS:
-        raise ValueError(f"`name` must be a method: {', '.join(NAMES)}. Received: {brief(name)}.")
-    return METHODS[name]
+    return METHODS[arguments.choice("name", name, NAMES)]

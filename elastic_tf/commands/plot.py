@@ -21,6 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from elastic_tf import plots, runs, strict_json
+from elastic_tf.bounded_files import read_bytes
 from elastic_tf.commandline import option, parse
 from elastic_tf.commands.measurement import trained_masks
 from elastic_tf.timing import TimingProfile
@@ -107,7 +108,7 @@ def of_comparison(path: Path, settings: Settings) -> Figure:
         ValueError: the file is none of a comparison, or holds only one of its two tables.
     """
     try:
-        found = strict_json.parse(strict_json.read_bytes(path))
+        found = strict_json.parse(read_bytes(path))
         tables = found.get("tables") if isinstance(found, dict) else None
         if not isinstance(tables, dict):
             raise ValueError("holds no tables")
