@@ -28,7 +28,7 @@ from elastic_tf.device import describe_device
 from elastic_tf.files import append_line, write_json, write_text
 from elastic_tf.json_form import to_json
 from elastic_tf.ranges import to_ranges
-from elastic_tf.strict_json import brief
+from elastic_tf.strict_json import MOST_BYTES, brief
 
 _PACKAGES = (
     "elastic_tf",
@@ -338,9 +338,15 @@ def _scalars(data: Any) -> dict[str, Any]:
 
 def _append(path: Path, data: dict[str, Any]) -> None:
     """Add one line, or leave the file as it was."""
+    line = json.dumps(data, allow_nan=False)
+    if len(line) > MOST_BYTES:
+        raise ValueError(
+            f"A line of a run must have at most {MOST_BYTES} bytes, or else it cannot be read "
+            f"again. Received: {len(line)} bytes for '{path}'. Put less into it."
+        )
     size = path.stat().st_size if path.exists() else None
     try:
-        append_line(path, json.dumps(data, allow_nan=False))
+        append_line(path, line)
     except BaseException:
         if size is not None:
             os.truncate(path, size)
