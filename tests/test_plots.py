@@ -84,6 +84,13 @@ def test_accuracy_at_budgets_shows_both_tables():
     assert right.get_title(loc="left") == "at most 1 s each"
 
 
+def test_a_method_may_have_only_equal_seconds():
+    tables = {"equal_epochs": WIDE, "equal_seconds": [row("bn_bias", 0.7, 0.02), WIDE[0]]}
+    left, right = plots.accuracy_at_budgets(tables).axes
+    assert [label.get_text() for label in right.get_xticklabels()] == ["bn_bias", "full"]
+    assert len(left.containers) == 3
+
+
 def test_timing_bars_stack_both_times_of_each_tensor():
     profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[500, 0], t_forward=3000)
     (axes,) = plots.timing_bars(profile).axes

@@ -80,7 +80,7 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
         found.append(inputs.rows("tables", tables[name], texts=("method",), numbers=numbers))
         _check_known("tables", found[-1], "mean", "seconds", "epochs")
     by_epochs, by_seconds = found
-    looks = styles(row["method"] for row in by_epochs)
+    looks = styles(row["method"] for row in [*by_epochs, *by_seconds])
     # variants of one method share its look: numbers tell them apart
     names = [row["method"].partition("@")[0] for row in by_epochs]
     figure = picture(9.0, 4.4)
