@@ -48,7 +48,7 @@ def described(field: dataclasses.Field[Any], hint: Any) -> list[str]:
         said.append("One of " + ", ".join(f"`{one}`" for one in field.metadata["choices"]) + ".")
     if field.default is dataclasses.MISSING:
         said.append("Required.")
-    elif field.default not in (None, (), False, ""):
+    elif field.default is not False and field.default not in (None, (), ""):  # 0 == False
         said.append(f"Default: `{field.default}`.")
     text = " ".join(said).replace("*", r"\*")
     return [f".. option:: --{field.name.replace('_', '-')}{takes}", "", f"   {text}", ""]
