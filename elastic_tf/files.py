@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
+import secrets
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +17,27 @@ from elastic_tf.strict_json import MOST_BYTES, brief
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old file or the new one, never a part.
 
+    Who may read it is what the old file says, and the umask where there is none.
+
     Raises:
         OSError: the directory cannot be written; what was there is untouched.
     """
     path = Path(arguments.path("path", path))
     data = _encoded(text)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    # Not of `tempfile`, whose files nobody else may read.
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    file = open(temporary, "xb")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copymode(path, temporary)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

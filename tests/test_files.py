@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
 import pytest
 
@@ -16,6 +17,28 @@ def test_write_text_replaces_what_was_there(tmp_path):
     files.write_text(path, "zweite ä\n")
     assert path.read_text(encoding="utf-8") == "zweite ä\n"
     assert os.listdir(path.parent) == ["a.txt"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_new_file_is_as_the_umask_says(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        files.write_text(tmp_path / "a.txt", "first")
+        files.append_line(tmp_path / "b.txt", "first")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a.txt", "b.txt")]
+    assert modes == [0o666 & ~umask] * 2
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_write_text_keeps_who_may_read_a_file(tmp_path, mode):
+    path = tmp_path / "a.txt"
+    path.touch()
+    path.chmod(mode)
+    files.write_text(path, "second")
+    assert path.read_text() == "second"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
