@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,25 @@ def test_damaged_files_are_found_out():
     rows = list(disks.files(5, random.Random(0)))
     assert [row["outcome"] for row in rows if not row["as_expected"]] == []
     assert len(rows) == 2 * len(disks.KINDS) + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        (lambda content: content[:-1], "0 refused by name, 3 read unchanged, 0 misread"),
+        (
+            lambda content: re.sub(rb'"sha256": "\w+"', b'"other": 0', content).replace(
+                b'"t_forward": 50.0', b'"t_forward": 51.0'
+            ),
+            "0 refused by name, 0 read unchanged, 3 misread",
+        ),
+    ],
+)
+def test_a_profile_that_is_read_all_the_same_is_compared(monkeypatch, change, outcome):
+    monkeypatch.setattr(disks, "damaged", lambda content, *_: change(content))
+    row = disks._profile("cut off", 3, random.Random(0))
+    assert row["outcome"] == outcome
+    assert row["as_expected"] == outcome.endswith(" 0 misread")
 
 
 def test_the_documentation_states_what_was_found():

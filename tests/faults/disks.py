@@ -115,11 +115,15 @@ def _profile(kind: str, times: int, rng: random.Random) -> dict[str, Any]:
             version = (b'"schema_version": 1', b'"schema_version": %d' % rng.randint(2, 99))
             path.write_bytes(damaged(content, kind, rng, version))
             try:
-                alike += et.TimingProfile.load(path) == profile
+                alike += _times(et.TimingProfile.load(path)) == _times(profile)
             except ValueError as error:
                 told += str(path) in str(error)
     outcome = f"{told} refused by name, {alike} read unchanged, {times - told - alike} misread"
     return _row(f"profile {kind}", times, outcome, told + alike)
+
+
+def _times(profile: et.TimingProfile) -> tuple[Any, ...]:
+    return profile.t_forward, profile.sets, profile.count
 
 
 def _in(trouble: type[Trouble], name: str, usual: Whole) -> Trial:
