@@ -48,10 +48,10 @@ maximum_signature_line_length = 80
 add_module_names = False
 modindex_common_prefix = ["elastic_tf."]
 
-# Everything is in the output: no fonts, scripts or styles from elsewhere.
 # Types such as `bytes` and `shape` are also names of attributes here.
 suppress_warnings = ["ref.python"]
 
+# Everything is in the output: no fonts, scripts or styles from elsewhere.
 html_theme = "furo"
 html_title = f"elastic_tf {release}"
 html_copy_source = False
