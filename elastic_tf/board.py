@@ -11,10 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import plots
-from elastic_tf.records import SelectionRecord
+from elastic_tf.records import LOGGED, SelectionRecord
 
 _WIDTH = 5.0  # inches of a picture: TensorBoard shows all pictures equally wide
-_EPOCH_SCALARS = ("rho", "predicted_ratio", "achieved_ratio")
 
 
 class Board:
@@ -47,7 +46,7 @@ class Board:
 
     def epoch(self, epoch: int, record: SelectionRecord, logs: dict[str, Any]) -> None:
         """Ratios of the epoch, and what the selection took in all."""
-        values = {name: logs.get(name) for name in _EPOCH_SCALARS}
+        values = {name: logs.get(name) for name in LOGGED}
         if record.epoch == epoch:
             values["seconds_selection"] = record.seconds
         self._write(values, epoch)

@@ -116,11 +116,10 @@ class Course:
         record = self._chooser.records[-1]
         self.masks.append(record.mask)
         if logs is not None:
-            logs["rho"] = record.rho
-            logs["predicted_ratio"] = record.predicted_ratio
-            if self._reports_ratio:
-                achieved = record.achieved_ratio
-                logs["achieved_ratio"] = float("nan") if achieved is None else achieved
+            for name in records.LOGGED:
+                value = getattr(record, name)
+                if name != "achieved_ratio" or self._reports_ratio:
+                    logs[name] = float("nan") if value is None else value
         if self.board is not None:
             self.board.epoch(epoch, record, logs or {})
             if record.epoch == epoch:

@@ -9,9 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.records import LOGGED
+
 _CALLBACKS = 5  # their place among the arguments of Keras's `fit`
 _RATIOS = ("rho", "achieved", "predicted")  # in the bar
-_IN_LOGS = {"rho", "achieved_ratio", "predicted_ratio"}  # at the end of an epoch
 _COLUMNS = 120  # of a terminal, for a whole line with a loss, a metric and the ratios
 _SHORT = 10  # characters of the bar itself in a narrower one
 
@@ -48,7 +49,7 @@ class RatioBar(tf.keras.callbacks.ProgbarLogger):
         ratios = self._ratios()
         for name in set(_RATIOS) - set(ratios):
             self._forget(name)
-        shown = {name: value for name, value in (logs or {}).items() if name not in _IN_LOGS}
+        shown = {name: value for name, value in (logs or {}).items() if name not in LOGGED}
         return {**shown, **ratios}
 
     def _forget(self, name: str) -> None:

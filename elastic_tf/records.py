@@ -97,6 +97,10 @@ COLUMNS = (
 )
 
 
+# Of a record, among the logs of an epoch.
+LOGGED = ("rho", "predicted_ratio", "achieved_ratio")
+
+
 def table(records: Sequence[SelectionRecord]) -> str:
     """A line for each selection, narrow enough for a notebook.
 
