@@ -188,8 +188,8 @@ def apply_selected(
     given = arguments.items("gradients", gradients, what="a list of gradients")
     if len(given) != len(variables):
         raise ValueError(
-            f"`gradients` must be one for each of {len(variables)} variables. Received: "
-            f"{len(given)}: {brief(gradients)}."
+            f"`gradients` must be one for each of `variables`. Received: {len(given)} for "
+            f"{len(variables)}: {brief(gradients)} for {brief(variables)}."
         )
     for gradient in given:
         if gradient is not None and not tf.is_tensor(gradient):

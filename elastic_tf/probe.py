@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.strict_json import brief
+
 
 class Probe:
     """Draws samples from a data set or from arrays, other ones at each draw.
@@ -34,8 +36,8 @@ class Probe:
         ):
             raise TypeError(
                 f"`{name}` must be a batched tf.data.Dataset of (x, y) or (x, y, sample_weight), "
-                f"or a tuple of such arrays. Received: {_kind(source)}. Use the training data: "
-                "probe=train."
+                f"or a tuple of such arrays. Received: {_kind(source)}: {brief(source)}. Use "
+                "the training data: probe=train."
             )
 
     def draw(self) -> tuple[Any, Any, Any]:

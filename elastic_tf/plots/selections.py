@@ -116,7 +116,8 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
     """
     inputs.captions(title=title)
     importance = inputs.values("importance", importance)
-    mask = arguments.mask("mask", mask, len(importance))
+    size = len(importance)
+    mask = arguments.mask("mask", mask, size, hint=f"`importance` has shape ({size},).")
     if not len(importance):
         raise ValueError(f"`importance` must hold tensors. Received: {brief(importance)}.")
     figure = picture(9.0, 3.4)
@@ -159,7 +160,8 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
         )
     if len(labels) != len(pictures):
         raise ValueError(
-            f"`labels` must be one for each of {len(pictures)} images. Received: {brief(labels)}."
+            f"`labels` must be one for each image. Received: {len(labels)} for images of shape "
+            f"{pictures.shape}: {brief(labels)}."
         )
     rows = -(-len(labels) // _ACROSS)
     figure = picture(0.85 * min(len(labels), _ACROSS), 1.1 * rows + 0.4)
