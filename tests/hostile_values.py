@@ -7,6 +7,7 @@ test may change them.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 HUGE = 10**400
+_SHOWN = 40  # characters of a value that a message must show
 Kind = Callable[[Any], Iterator[Any]]
 
 
@@ -128,23 +130,38 @@ GENERATED: dict[Kind, st.SearchStrategy[Any]] = {
 
 
 def is_said(message: str, value: Any) -> bool:
-    """Whether a message tells which value was received."""
-    return "Received" in message and any(token and token in message for token in _tokens(value))
+    """Whether a message tells which value was received: neither its rule nor its way out counts."""
+    received = re.split(r"\. (?=[A-Z])", message.partition("Received")[2])[0]
+    if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+        found = re.findall(r"(?<![\w.])-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf)(?!\w)", received)
+        if any(float(number) == value for number in found):
+            return True
+    return any(_stands_in(received, token) for token in _tokens(value))
+
+
+def _stands_in(text: str, token: str) -> bool:
+    """Whether it does, and not as a part of another word or number; a long one may be cut off."""
+    end = r"(?!\w|\.\d)" if len(token) <= _SHOWN else ""
+    return re.search(rf"(?<![\w.]){re.escape(token[:_SHOWN])}{end}", text) is not None
 
 
 def _tokens(value: Any) -> Iterator[str]:
-    yield type(value).__name__
-    yield repr(value)[:40]
-    yield str(value)[:40]
+    """Any of these says the value: itself, a part that is wrong, its dtype or its shape."""
+    yield repr(value)
+    if isinstance(value, str):
+        yield f"'{value}'"  # of a path, without escapes
+        return
     if isinstance(value, np.ndarray):
         yield str(value.dtype)
+    if callable(value):
+        yield "from the schedule"  # what it gave is what was received
     try:
         yield str(np.shape(value))
-        yield from (str(item)[:40] for item in np.ravel(value)[-3:])
+        yield from (repr(item) for item in np.ravel(value)[-3:])
     except (ValueError, TypeError):  # rows of different lengths
         yield "different lengths"
     if isinstance(value, (list, tuple, set)):
-        yield "" if value else "[]"
+        yield repr(list(value))
         for item in value:
             yield from _tokens(item)
     if isinstance(value, dict):

@@ -87,7 +87,6 @@ CALLS = (
         optimizers.apply_selected,
         lambda _: built(),
         {"optimizer": kinds.thing, "gradients": kinds.listed, "variables": kinds.listed},
-        also={"variables": ("variables",)},
     ),
     Call(
         "optimizers.finalizing_only",
