@@ -35,6 +35,11 @@ def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[A
     Raises:
         ValueError: a part is no arrays with samples first, or they do not hold equally many.
     """
+    for name, part in parts:
+        if not tf.nest.flatten(part):
+            raise ValueError(
+                f"`{name}` must be arrays with samples first. Received: {name}={brief(part)}."
+            )
     found = [
         tf.nest.map_structure(functools.partial(_tensor, name, as_fit), part)
         for name, part in parts

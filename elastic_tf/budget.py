@@ -114,9 +114,9 @@ def rho_for_deadline(
     if not (rho > 0.0 and rho >= smallest):
         needed = other_seconds + steps * full_step_seconds * smallest
         raise ValueError(
-            f"The deadline cannot be met. Received: {seconds:.1f} seconds for {steps} steps. At "
-            f"the smallest feasible rho of {smallest:.4f} they take {needed:.1f} seconds, "
-            f"{other_seconds:.1f} of them outside the steps."
+            f"The deadline cannot be met. Received: seconds={seconds!r} for steps={steps!r} of "
+            f"full_step_seconds={full_step_seconds!r}, and other_seconds={other_seconds!r}. At "
+            f"the smallest feasible rho of {smallest:.4f} {needed:.4g} seconds are needed."
         )
     return min(rho, 1.0)
 

@@ -30,7 +30,7 @@ def write_text(path: str | Path, text: str) -> None:
     file = open(temporary, "xb")
     try:
         with file:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # there is none, or its file system has no modes
                 shutil.copymode(path, temporary)
             file.write(data)
             file.flush()

@@ -135,15 +135,18 @@ def batch_explained(data: Sequence[Any]) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, *_OF_THE_BATCH) as error:
-        shapes, names = [], []
-        for name, part in zip(("`x`", "`y`", "`sample_weight`"), data):
-            if part is not None:
-                names.append(name)
-                shapes += [str(tuple(array.shape)) for array in tf.nest.flatten(part)]
+        parts = zip(("x", "y", "sample_weight"), data)
+        said = ", ".join(f"{name} {_form(part)}" for name, part in parts)
         raise ValueError(
-            f"The model cannot be trained on the batch. Received: shapes {', '.join(shapes)} of "
-            f"{', '.join(names)}. {getattr(error, 'message', error)}"
+            f"The model cannot be trained on the batch. Received: {said}. "
+            f"{getattr(error, 'message', error)}"
         ) from error
+
+
+def _form(part: Any) -> str:
+    """The shapes of the arrays of a part of a batch, or what it is without any."""
+    shapes = [str(tuple(array.shape)) for array in tf.nest.flatten(part) if array is not None]
+    return f"of shape {', '.join(shapes)}" if shapes else f"= {part!r}"
 
 
 @contextlib.contextmanager

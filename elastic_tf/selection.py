@@ -188,12 +188,13 @@ def _too_small(
 ) -> ValueError:
     smallest = smallest_feasible_rho(profile, worth, required=required)
     if required is not None and np.any(required):
-        what = "the required tensors"
+        what, also = "the required tensors", f", required={brief(required)}"
     else:
+        also = ""
         what = "any tensor of positive importance" if (worth > 0.0).any() else "any tensor"
     return ValueError(
-        f"The budget is too small to train {what}. Received: rho={rho}. The smallest feasible rho "
-        f"is {math.ceil(smallest * 1e4) / 1e4:.4f}; the forward pass alone takes "
+        f"The budget is too small to train {what}. Received: rho={rho}{also}. The smallest "
+        f"feasible rho is {math.ceil(smallest * 1e4) / 1e4:.4f}; the forward pass alone takes "
         f"{profile.t_forward / profile.t_full:.4f} of a full step."
     )
 

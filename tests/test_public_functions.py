@@ -51,35 +51,11 @@ CLASSES = {
     "TimingProfile": "timing.TimingProfile",
 }
 RECORDS = {"Selection"}  # what functions return
-# Where a message names what was refused, but says only in part what was received.
-UNSAID = {
-    ("selection.select_tensors", "required"),
-    ("budget.rho_for_deadline", "full_step_seconds"),
-    ("budget.rho_for_deadline", "other_seconds"),
-    ("plots.accuracy_and_cost", "cost"),
-    *(
-        (name, argument)
-        for name in (
-            "profiler.profile_model",
-            "stopwatch.measure_ratios",
-            "flops.step_flops",
-            "importance.loss_decrease",
-            "importance.gradient_magnitude",
-        )
-        for argument in ("x", "y")
-    ),
-}
-
-
-def case(name: str, argument: str, *, is_chosen: bool = True) -> Any:
-    """Parameters of a test; values that are drawn need not meet what is unsaid."""
-    is_slow = CALLS[name].runs and CALLS[name].kinds[argument] is samples
-    unsaid = pytest.mark.xfail(strict=is_chosen, reason="the message does not say the value")
-    marks = [pytest.mark.slow] * is_slow + [unsaid] * ((name, argument) in UNSAID)
-    return pytest.param(name, argument, marks=marks)
-
-
-CASES = [case(name, argument) for name, call in CALLS.items() for argument in call.kinds]
+CASES = [
+    pytest.param(name, argument, marks=[pytest.mark.slow] * (call.runs and kind is samples))
+    for name, call in CALLS.items()
+    for argument, kind in call.kinds.items()
+]
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
 
 
@@ -157,7 +133,7 @@ def test_a_hostile_value_is_right_or_refused(name, argument, somewhere):
 @pytest.mark.parametrize(
     ("name", "argument"),
     [
-        case(name, argument, is_chosen=False)
+        (name, argument)
         for name, call in CALLS.items()
         for argument, kind in call.kinds.items()
         if kind in GENERATED and not call.runs

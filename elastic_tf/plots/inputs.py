@@ -77,7 +77,10 @@ def rows(name: str, given: Any, *, texts: tuple[str, ...], numbers: tuple[str, .
         arguments.instance(name, row, Mapping, "a list of rows")
         for key in (*texts, *numbers):
             if key not in row:
-                raise ValueError(f"`{name}` must have '{key}'. Received: {brief(row)}.")
+                raise ValueError(
+                    f"`{name}` must have '{key}' in each row. Received: {brief(row)} without "
+                    f"'{key}'."
+                )
         for key in texts:
             arguments.text(f"{name}: {key}", row[key])
         for key in numbers:
