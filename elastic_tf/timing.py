@@ -239,8 +239,9 @@ class TimingProfile:
         if batch_size is not None and self.batch_size and batch_size != self.batch_size:
             raise ValueError(
                 f"The profile must be measured at the batch size of training. Received: profile "
-                f"of batch size {self.batch_size}, data of batch size {batch_size}. "
-                + timing_file.REMEASURE
+                f"of batch size {self.batch_size}, data of batch size {batch_size}. Batch the data "
+                f"by {self.batch_size}, as in dataset.batch({self.batch_size}, "
+                "drop_remainder=True). Or else: " + timing_file.REMEASURE
             )
         received = None if input_shape is None else _checked_shapes(input_shape)
         if received is not None and self.input_shape:
