@@ -188,7 +188,8 @@ def _too_small(
 ) -> ValueError:
     smallest = smallest_feasible_rho(profile, worth, required=required)
     if required is not None and np.any(required):
-        what, also = "the required tensors", f", required={brief(required)}"
+        what = "the required tensors"
+        also = f", required of shape {np.shape(required)}, {np.sum(required)} of it True"
     else:
         also = ""
         what = "any tensor of positive importance" if (worth > 0.0).any() else "any tensor"
