@@ -45,8 +45,15 @@ def caught(model: tf.keras.Model, keep: Callable[[Any], None]) -> Iterator[None]
 
 
 def batch_size(handler: Any) -> int | None:
-    """Samples in a batch of all replicas, as far as a data handler tells before it is read."""
-    adapter = handler._adapter
+    """Samples in a batch of all replicas, as far as a data handler tells before it is read.
+
+    Args:
+        handler: of the `fit` that begins; None where the callbacks are called by a loop of one's
+            own, of which nothing is known.
+    """
+    adapter = getattr(handler, "_adapter", None)
+    if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
+        return None  # Keras 2.15 does not know what a `DatasetCreator` will make
     if isinstance(adapter, data_adapter.DatasetAdapter):
         parts = tf.nest.flatten(adapter.get_dataset().element_spec)
         shape = getattr(parts[0], "shape", None) if parts else None

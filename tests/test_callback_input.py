@@ -161,6 +161,14 @@ def test_batches_of_another_size_than_the_profiled_one_are_refused(data, receive
             model.fit(**data(), verbose=0, callbacks=[elastic_callback])
 
 
+def test_data_that_do_not_tell_their_batch_size_are_trained_on():
+    creator = tf.keras.utils.experimental.DatasetCreator(lambda context: dataset().repeat())
+    profile = dataclasses.replace(table(), batch_size=8)
+    elastic_callback = ElasticCallback(profile, 0.6, probe=images())
+    elastic().fit(creator, steps_per_epoch=2, verbose=0, callbacks=[elastic_callback])
+    assert len(elastic_callback.selections) == 1
+
+
 def test_budget_too_small_names_the_smallest_rho():
     # forward pass 10 of 30, cheapest tensor 2 more: 12 / 30
     with pytest.raises(ValueError, match="smallest feasible rho is 0.4"):
