@@ -169,7 +169,8 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
                 raise ValueError("it holds one array without a name")
             found = {name: file[name] for name in _ARRAYS if name in file}
             names = list(file)
-    except (OSError, *DAMAGE) as error:
+    # NumPy makes room for what a header claims before it looks for the numbers.
+    except (OSError, MemoryError, *DAMAGE) as error:
         why = str(error) or type(error).__name__
         raise ValueError(f"`path` must be an .npz file. Received: '{path}': {why}.") from error
     missing = [name for name in _ARRAYS if name not in found]
