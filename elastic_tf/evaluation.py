@@ -49,8 +49,7 @@ class Samples:
 
     def batches(self, size: int | None) -> Batches:
         """(share of the samples, (x, y, sample_weight)) of each batch; one batch if None."""
-        hint = "None takes all samples at once."
-        size = self.count if size is None else arguments.count("micro_batch_size", size, hint=hint)
+        size = self.count if size is None else size
         cuts = [slice(k, min(k + size, self.count)) for k in range(0, self.count, size)]
         return [((cut.stop - cut.start) / self.count, self._cut(cut)) for cut in cuts]
 
