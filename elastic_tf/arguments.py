@@ -211,9 +211,10 @@ def samples(name: str, values: Any) -> np.ndarray:
     """
     found = array(name, values)
     if found.ndim == 0 or found.dtype.kind not in "biufSU":
+        hint = "" if found.ndim else f" A single sample is `np.asarray({name})[None]`."
         raise ValueError(
             f"`{name}` must be arrays with samples first. Received: {found.dtype} of shape "
-            f"{found.shape}: {brief(values)}. A single sample is `{name}[None]`."
+            f"{found.shape}: {brief(values)}.{hint}"
         )
     return found
 

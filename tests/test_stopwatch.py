@@ -52,5 +52,7 @@ def test_ratio_uncertainty_is_the_interval_of_a_median():
 
 @pytest.mark.parametrize("y", [3, np.int32(3), tf.constant(3)])
 def test_a_single_sample_is_refused_with_the_way_to_make_a_batch_of_it(y):
-    with pytest.raises(ValueError, match=r"`y` must be arrays .* A single sample is `y\[None\]`"):
+    with pytest.raises(
+        ValueError, match=r"`y` must be arrays .* sample is `np.asarray\(y\)\[None\]`"
+    ):
         as_batch(np.zeros((1, 4)), y)
