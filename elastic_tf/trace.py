@@ -42,7 +42,8 @@ class StepTrace:
             not depend on it).
         results: the nodes that return the loss and the logs.
         handles: node that holds a variable -> index of the tensor, or -1 for any other variable.
-        time_unmatched: microseconds a step of op events that belong to no node.
+        time_unmatched: microseconds a step of op events that belong to no node. What ran in half of
+            the steps or fewer is not the step's: Python may free the data of others meanwhile.
     """
 
     nodes: dict[str, Node]
@@ -78,11 +79,13 @@ def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
     belongs = np.array([name in untimed.nodes for name in names], bool)
     known = names[belongs]
     lengths = spans[:, 1] - spans[:, 0]
+    foreign, often = np.unique(names[~belongs], return_counts=True)
+    unmatched = np.isin(names, foreign[often > repeats / 2])
     return replace(
         untimed,
         times=_per_step(known, wall_clock_shares(spans[belongs]), repeats),
         durations=_per_step(known, lengths[belongs], repeats),
-        time_unmatched=float(lengths[~belongs].sum()) / repeats,
+        time_unmatched=sum(_per_step(names[unmatched], lengths[unmatched], repeats).values()),
     )
 
 

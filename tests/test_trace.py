@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from networks import crossentropy, images, network
 
+from elastic_tf import trace as trace_module
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import build
 from elastic_tf.trace import StepFunction, trace_step, wall_clock_shares
@@ -73,3 +74,18 @@ def test_trace_step_of_nothing_trained_has_no_backward_ops():
 def test_scaled_to_gives_times_of_that_sum():
     _, trace = traced(False)
     assert sum(trace.scaled_to(7.0).times.values()) == pytest.approx(7.0)
+
+
+def test_trace_step_leaves_out_what_ran_beside_a_step(monkeypatch):
+    """Garbage that Python collects meanwhile is executed by TensorFlow too, and told by it."""
+    profiled = trace_module._profile
+
+    def beside(run, repeats):
+        names, spans = profiled(run, repeats)
+        foreign = ["once", *["always"] * repeats]
+        added = np.array([[0.0, 500.0], *[[0.0, 7.0]] * repeats])
+        return np.append(names, np.array(foreign, object)), np.concatenate([spans, added])
+
+    monkeypatch.setattr(trace_module, "_profile", beside)
+    _, trace = traced(True)
+    assert trace.time_unmatched == pytest.approx(7.0)

@@ -7,9 +7,9 @@ Example: python -m elastic_tf compare --data birds --model mobilenet --alpha 0.7
 Every training is a run of the command `train` in a directory of its own: an interrupted comparison
 goes on where it stopped. For each seed the new head is trained alone once, and all methods start
 from it.
-The learning rate of a method is the one of `--rates` with the best accuracy on the validation part
-after the training with the first seed, of equal ones the one with the smaller loss there; all
-methods try the same rates. The accuracies in the tables are those on the test images, which are
+The learning rate of a method is the one of `--rates` with the best accuracy on the validation parts
+in the mean over all seeds, of equal ones the one with the smaller loss there; all methods train at
+the same rates with the same seeds. The accuracies in the tables are those on the test images, which are
 looked at once, at the end of each training.
 
 Seconds are given at reference speed, for the speed of a shared machine drifts: steps, times the
