@@ -9,7 +9,6 @@ list of undominated states.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +53,7 @@ def relax(worth: np.ndarray, cost: np.ndarray, room: float) -> Relaxed:
         cost: >= 0, shape (n,).
         room: >= 0.
     """
-    _check(worth, cost, room)
+    worth, cost, room = _checked(worth, cost, room)
     order = np.flatnonzero(cost <= room)
     with np.errstate(divide="ignore", over="ignore"):
         order = order[np.argsort(-worth[order] / cost[order], kind="stable")]
@@ -81,6 +80,7 @@ def solve(worth: np.ndarray, cost: np.ndarray, room: float, *, floor: float, sta
     """
     arguments.number("floor", floor)
     states = arguments.count("states", states)
+    worth, cost, room = _checked(worth, cost, room)
     relaxed = relax(worth, cost, room)
     chosen = np.zeros(len(worth), bool)
     chosen[relaxed.order[: relaxed.whole]] = True
@@ -107,8 +107,10 @@ def solve(worth: np.ndarray, cost: np.ndarray, room: float, *, floor: float, sta
     return Solved(max(second.bound, floor), best, work + second.work)
 
 
-def _check(worth: np.ndarray, cost: np.ndarray, room: float) -> None:
-    """Refuse what no knapsack is made of."""
+def _checked(
+    worth: np.ndarray, cost: np.ndarray, room: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """The same as float64; what no knapsack is made of is refused."""
     for name, values in (("worth", worth), ("cost", cost)):
         if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iuf":
             raise TypeError(f"`{name}` must be numbers of shape (n,). Received: {brief(values)}.")
@@ -117,12 +119,12 @@ def _check(worth: np.ndarray, cost: np.ndarray, room: float) -> None:
             f"`worth` and `cost` must be of one length. Received: {worth.shape} and {cost.shape}: "
             f"worth={brief(worth)}, cost={brief(cost)}."
         )
+    worth, cost = worth.astype(np.float64, copy=False), cost.astype(np.float64, copy=False)
     if len(worth) and not 0.0 < worth.min() <= worth.max() <= _MOST:
         raise ValueError(f"`worth` must be above 0, at most {_MOST:g}. Received: {brief(worth)}.")
     if len(cost) and not 0.0 <= cost.min() <= cost.max() <= _MOST:
         raise ValueError(f"`cost` must be from 0 to {_MOST:g}. Received: {brief(cost)}.")
-    if not isinstance(room, (int, float, np.number)) or not 0.0 <= room < math.inf:
-        raise ValueError(f"`room` must be a number of at least 0. Received: room={brief(room)}.")
+    return worth, cost, arguments.number("room", room, low=0.0)
 
 
 def _decide(

@@ -157,7 +157,7 @@ def _tokens(value: Any) -> Iterator[str]:
         yield "from the schedule"  # what it gave is what was received
     try:
         yield str(np.shape(value))
-        yield from (repr(item) for item in np.ravel(value)[-3:])
+        yield from (repr(item) for item in np.ravel(value)[-3:].tolist())
     except (ValueError, TypeError):  # rows of different lengths
         yield "different lengths"
     if isinstance(value, (list, tuple, set)):

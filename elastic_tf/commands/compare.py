@@ -9,8 +9,8 @@ goes on where it stopped. For each seed the new head is trained alone once, and 
 from it.
 The learning rate of a method is the one of `--rates` with the best accuracy on the validation parts
 in the mean over all seeds, of equal ones the one with the smaller loss there; all methods train at
-the same rates with the same seeds. The accuracies in the tables are those on the test images, which are
-looked at once, at the end of each training.
+the same rates with the same seeds. The accuracies in the tables are those on the test images, which
+are looked at once, at the end of each training.
 
 Seconds are given at reference speed, for the speed of a shared machine drifts: steps, times the
 step ratio timed in turn with full steps, times one full step time for all; selecting and tracing
