@@ -82,7 +82,7 @@ class Trial:
         expected: the outcome of a training that nothing happened to.
         begin: starts the command with a directory, a file for the outcome and random numbers;
             returns the exit code as `start` does.
-        first: likewise, for the first start of each training, which is not counted.
+        first: likewise, for the first start of each training, which ends with another fault.
     """
 
     def __init__(self, name: str, expected: Any, begin: Begin, first: Begin | None = None) -> None:
@@ -118,11 +118,12 @@ class Trial:
                 self._identical += identical
                 self._again += again
                 self._codes.update(codes)
+        faults = self._tried + (self._trainings if self._first is not None else 0)
         return {
             "fault": self.name,
             "tried": self._tried,
             "outcome": f"{self._identical} of {self._trainings} trainings end bit-identical",
-            "lost": f"nothing; {sum(self._again) / self._tried:.1f} steps made again for each "
+            "lost": f"nothing; {sum(self._again) / faults:.1f} steps made again for each "
             f"fault, at most {max(self._again)} in a training",
             "as_expected": self._identical == self._trainings,
             "trainings": self._trainings,
