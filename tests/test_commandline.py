@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from elastic_tf import baselines
-from elastic_tf.commandline import option, parse, run
+from elastic_tf.commandline import Alone, option, parse, run
 from elastic_tf.datasets import image_folder
 
 
@@ -55,6 +55,43 @@ def test_help_explains_every_field(capsys):
         assert field.metadata["help"] in text
     assert "how many (default: 3)" in text
     assert "others (default" not in text
+
+
+def test_help_keeps_the_lines_of_examples_and_wraps_the_rest(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    example = "    program --one \\\n        --two"
+    with pytest.raises(SystemExit, match="0"):
+        parse(Settings, f"Does it.\n\nExample::\n\n{example}\n\n{'word ' * 30}", ["--help"])
+    text = capsys.readouterr().out
+    assert f"\n\nDoes it.\n\nExample:\n\n{example}\n\nword word" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+LIST = Alone("--list", ("FOLDER",), "names what is there", is_optional=True)
+COMPARE = Alone("--compare", ("A", "B"), "sets two side by side")
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [(["--list"], None), (["--list", "x"], "x"), (["--compare", "x", "y"], ["x", "y"])],
+)
+def test_an_option_that_stands_alone_is_called_and_ends_the_program(words, values):
+    called = []
+    with pytest.raises(SystemExit, match="0"):
+        parse(Settings, "", words, {LIST: called.append, COMPARE: called.append})
+    assert called == [values]
+
+
+def test_options_that_stand_alone_are_explained_and_count_their_values(capsys):
+    alone = {LIST: print, COMPARE: print}
+    with pytest.raises(SystemExit, match="0"):
+        parse(Settings, "", ["--help"], alone)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--list [FOLDER] names what is there" in text
+    assert "--compare A B sets two side by side" in text
+    with pytest.raises(SystemExit, match="2"):
+        parse(Settings, "", ["--compare", "x"], alone)
+    assert "--compare: expected 2 arguments" in capsys.readouterr().err
 
 
 def test_run_reports_a_refusal_in_one_line(tmp_path, capsys):

@@ -58,6 +58,27 @@ def test_help_of_a_command_names_it_as_it_is_called(name, capsys, monkeypatch):
     assert "--out" in said
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("name", program.COMMANDS)
+def test_help_of_a_command_fits_the_terminal_and_keeps_its_example(
+    name, columns, capsys, monkeypatch
+):
+    monkeypatch.setattr("sys.argv", ["restored afterwards"])
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit, match="0"):
+        program.main([name, "--help"])
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= columns
+    assert f"\n    python -m elastic_tf {name} -" in said
+
+
+def test_help_of_profile_lists_the_options_that_stand_alone(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["restored afterwards"])
+    said = helped(capsys, lambda: program.main(["profile", "--help"]))
+    assert "--list [FOLDER] list the tables" in said
+    assert "--compare A.json B.json print two profiles" in said
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_take_what_the_commands_take(name, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["restored afterwards"])

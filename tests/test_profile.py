@@ -85,28 +85,32 @@ def table(scale: float, name: str) -> et.TimingProfile:
     return et.TimingProfile(4e3, sets, 2, tensors=specs, device={"name": name}, batch_size=4)
 
 
+def alone(words, capsys, **options) -> str:
+    """What is printed by an option that stands alone."""
+    with pytest.raises(SystemExit, match="0"):
+        profile.main(words, **options)
+    return capsys.readouterr().out
+
+
 def test_list_shows_the_tables_of_each_device(tmp_path, capsys):
     table(1.0, "Board 5").save(tmp_path / "board5" / "net.json")
-    profile.main(["--list"], tables=tmp_path)
-    told = capsys.readouterr().out
+    told = alone(["--list"], capsys, tables=tmp_path)
     assert told.splitlines()[2].split() == "board5/net.json Board 5 2 4 10.0 40%".split()
-    profile.main(["--list", str(tmp_path)])
-    assert capsys.readouterr().out == told
+    assert alone(["--list", str(tmp_path)], capsys) == told
 
 
 def test_list_says_where_tables_come_from_where_there_are_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    profile.main(["--list"])
-    assert "no tables in 'profiling/tables'" in capsys.readouterr().out
-    profile.main(["--list", "mine"])
-    told = capsys.readouterr().out
+    assert "no tables in 'profiling/tables'" in alone(["--list"], capsys)
+    told = alone(["--list", "mine"], capsys)
     assert "no tables in 'mine'" in told and "the project's checkout" in told
 
 
 def test_script_lists_the_tables_that_come_with_the_checkout(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["profile_device.py", "--list"])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
     assert "amd_epyc_2cores/resnet50_224_b4.json" in capsys.readouterr().out
 
 
@@ -114,8 +118,7 @@ def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
     paths = [str(tmp_path / name) for name in ("one.json", "two.json")]
     for path, scale in zip(paths, (1.0, 2.0)):
         table(scale, f"Board {scale:g}").save(path)
-    profile.main(["--compare", *paths])
-    printed = capsys.readouterr().out
+    printed = alone(["--compare", *paths], capsys)
     assert "A: Board 1" in printed
     full = next(line for line in printed.splitlines() if line.startswith("full step"))
     assert full.split()[-3:] == ["10.00", "16.00", "1.60"]

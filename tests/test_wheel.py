@@ -78,7 +78,7 @@ def test_every_module_of_the_wheel_can_be_imported(python, unpacked):
         "    importlib.import_module(one.name)\n"
         "print(elastic_tf.__file__)\n"
         "from elastic_tf.commands import profile\n"
-        "profile.main(['--list'])\n"
+        "profile.main(['--list'])\n"  # ends the program
     )
     done = python("-c", code)
     assert done.returncode == 0, done.stderr

@@ -1,16 +1,18 @@
-"""Compare methods: at equal epochs and at equal seconds, each at the learning rate that suits it.
+r"""Compare methods: at equal epochs and at equal seconds, each at the learning rate that suits it.
 
-Example: python -m elastic_tf compare --data birds --model mobilenet --alpha 0.75
---weights mobilenet.h5 --input-size 128 --methods full,traditional_tl,random@0.5,elastic@0.5
---reference elastic@0.5 --out runs/birds
+Example::
+
+    python -m elastic_tf compare --data birds --model mobilenet --alpha 0.75 \
+        --weights mobilenet.h5 --input-size 128 \
+        --methods full,traditional_tl,random@0.5,elastic@0.5 \
+        --reference elastic@0.5 --out runs/birds
 
 Every training is a run of the command `train` in a directory of its own: an interrupted comparison
 goes on where it stopped. For each seed the new head is trained alone once, and all methods start
-from it.
-The learning rate of a method is the one of `--rates` with the best accuracy on the validation parts
-in the mean over all seeds, of equal ones the one with the smaller loss there; all methods train at
-the same rates with the same seeds. The accuracies in the tables are those on the test images, which
-are looked at once, at the end of each training.
+from it. The learning rate of a method is the one of `--rates` with the best accuracy on the
+validation parts in the mean over all seeds, of equal ones the one with the smaller loss there; all
+methods train at the same rates with the same seeds. The accuracies in the tables are those on the
+test images, which are looked at once, at the end of each training.
 
 Seconds are given at reference speed, for the speed of a shared machine drifts: steps, times the
 step ratio timed in turn with full steps, times one full step time for all; selecting and tracing

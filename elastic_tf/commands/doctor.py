@@ -1,6 +1,8 @@
 """Check the installation and the machine, and say what to mend.
 
-Example: python -m elastic_tf doctor --out runs --profile mobilenet.json
+Example::
+
+    python -m elastic_tf doctor --out runs --profile mobilenet.json
 
 "ok" needs nothing; "note" trains, but something could be better; "broken" cannot train. The exit
 code is 1 if something is broken, else 0.

@@ -1,7 +1,9 @@
 """Draw a timing profile, the course of trainings, or a comparison.
 
-Examples: python -m elastic_tf plot --profile mobilenet.json --out times.png, and python -m
-elastic_tf plot --runs runs/full runs/elastic --out accuracy.png
+Examples::
+
+    python -m elastic_tf plot --profile mobilenet.json --out times.png
+    python -m elastic_tf plot --runs runs/full runs/elastic --out accuracy.png
 
 --profile draws t_dw and t_dy of each tensor. --runs draws accuracy over the seconds of training,
 and for each run that leaves tensors out, in a picture beside it, what was trained in which epoch.

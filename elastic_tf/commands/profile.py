@@ -1,13 +1,12 @@
-"""Measure, once per device, what training each tensor of a model costs there.
+r"""Measure, once per device, what training each tensor of a model costs there.
 
-Example: python -m elastic_tf profile --model mobilenet --alpha 0.75 --input-size 160 --batch-size 4
---classes 40 --out mobilenet.json
+Example::
+
+    python -m elastic_tf profile --model mobilenet --alpha 0.75 \
+        --input-size 160 --batch-size 4 --classes 40 --out mobilenet.json
 
 First it looks for the runtime settings (oneDNN, threads, XLA) that train the model fastest; the
 profile is measured under them and names them, and training uses them. --as-is leaves that out.
-With --list alone it lists the tables that come with the project's checkout, or with --list FOLDER
-those in `FOLDER/DEVICE/*.json`; with --compare A.json B.json alone it prints two profiles of one
-model side by side.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import commandline, plots, timing_file
-from elastic_tf.commandline import option, parse
+from elastic_tf.commandline import Alone, option, parse
 from elastic_tf.commands.profile_text import comparison, listing, report, trial_line
 from elastic_tf.commands.settings_search import Report, search
 from elastic_tf.runtime import SettingsTrial
@@ -61,31 +60,46 @@ class Settings:
     )
 
 
+LIST = Alone(
+    "--list",
+    ("FOLDER",),
+    "list the tables that come with the project's checkout, or those in FOLDER/DEVICE/*.json",
+    is_optional=True,
+)
+COMPARE = Alone("--compare", ("A.json", "B.json"), "print two profiles of one model side by side")
+ALONE = (LIST, COMPARE)
+
+
 def main(arguments: Sequence[str] | None = None, tables: Path = TABLES) -> None:
-    """List, compare, or profile.
+    """Profile; or list or compare, and end the program.
 
     Args:
         arguments: of the command line; None: those of the program.
         tables: the folder that --list shows where it is given none.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["--list"] and len(words) <= 2:
-        print(listing(Path(words[1]) if words[1:] else tables))
-    elif words[:1] == ["--compare"] and len(words) == 3:
-        try:
-            one, two = (et.TimingProfile.load(path) for path in words[1:])
-            print(comparison(one, two))
-        except (ValueError, OSError) as error:
-            raise SystemExit(f"These profiles cannot be compared: {error}") from error
-    else:
-        settings = parse(Settings, __doc__ or "", words)
-        check_writable(settings.out)
-        with timing_file.claimed(settings.out):
-            profile = measure(settings) if settings.as_is else searched(settings, words)
-        print(report(profile, settings.dearest))
-        print(f"Written to {settings.out}")
-        if settings.plot is not None:
-            plots.save(plots.timing_bars(profile), settings.plot)
+    settings = parse(
+        Settings,
+        __doc__ or "",
+        words,
+        {LIST: lambda folder: print(listing(Path(folder or tables))), COMPARE: compare},
+    )
+    check_writable(settings.out)
+    with timing_file.claimed(settings.out):
+        profile = measure(settings) if settings.as_is else searched(settings, words)
+    print(report(profile, settings.dearest))
+    print(f"Written to {settings.out}")
+    if settings.plot is not None:
+        plots.save(plots.timing_bars(profile), settings.plot)
+
+
+def compare(paths: Sequence[str]) -> None:
+    """Print two profiles side by side."""
+    try:
+        one, two = (et.TimingProfile.load(path) for path in paths)
+        print(comparison(one, two))
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"These profiles cannot be compared: {error}") from error
 
 
 def check_writable(path: Path) -> None:

@@ -1,8 +1,11 @@
-"""Adapt a pre-trained model to new images by one method: one run, one directory, one table.
+r"""Adapt a pre-trained model to new images by one method: one run, one directory, one table.
 
-Example: python -m elastic_tf train --method elastic --model mobilenet --alpha 0.75
---weights mobilenet.h5 --data birds --rho 0.5 --epochs 6 --batch-size 4 --optimizer adam
---learning-rate 3e-5 --warm-head 2 --profile mobilenet.json --out runs/birds
+Example::
+
+    python -m elastic_tf train --method elastic --model mobilenet --alpha 0.75 \
+        --weights mobilenet.h5 --data birds --rho 0.5 --epochs 6 \
+        --batch-size 4 --optimizer adam --learning-rate 3e-5 --warm-head 2 \
+        --profile mobilenet.json --out runs/birds
 """
 
 from __future__ import annotations

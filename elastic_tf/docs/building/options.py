@@ -31,6 +31,9 @@ class CommandOptions(SphinxDirective):
         hints = get_type_hints(module.Settings)
         for field in dataclasses.fields(module.Settings):
             lines += described(field, hints[field.name])
+        for one in getattr(module, "ALONE", ()):
+            values = f"[{one.values[0]}]" if one.is_optional else " ".join(one.values)
+            lines += entry(f"{one.name} {values}", [_sentence(one.help), "Stands alone."])
         around = nodes.container()
         around.document = self.state.document
         self.state.nested_parse(StringList(lines, source=f"command {name}"), 0, around)
@@ -43,12 +46,22 @@ def described(field: dataclasses.Field[Any], hint: Any) -> list[str]:
     kind = kinds[0] if kinds else hint
     takes = "" if hint is bool else " " + kind.__name__.upper()
     takes += " ..." if get_origin(hint) is tuple else ""
-    said = [field.metadata["help"][:1].upper() + field.metadata["help"][1:] + "."]
+    said = [_sentence(field.metadata["help"])]
     if field.metadata["choices"]:
         said.append("One of " + ", ".join(f"`{one}`" for one in field.metadata["choices"]) + ".")
     if field.default is dataclasses.MISSING:
         said.append("Required.")
     elif field.default is not False and field.default not in (None, (), ""):  # 0 == False
         said.append(f"Default: `{field.default}`.")
+    return entry(f"--{field.name.replace('_', '-')}{takes}", said)
+
+
+def entry(option: str, said: list[str]) -> list[str]:
+    """An option and what is said of it, in reStructuredText."""
     text = " ".join(said).replace("*", r"\*")
-    return [f".. option:: --{field.name.replace('_', '-')}{takes}", "", f"   {text}", ""]
+    return [f".. option:: {option}", "", f"   {text}", ""]
+
+
+def _sentence(text: str) -> str:
+    """A help text with a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + "."
