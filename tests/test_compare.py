@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from launches import Launches
 
 from elastic_tf.commands import compare, trials, verdicts
 
+RESULTS = Path(__file__).resolve().parents[1] / "experiments" / "results"
 METHODS = "full,traditional_tl,elastic@0.5"
 RATIO = {"full": 1.0, "traditional_tl": 0.4, "elastic": 0.5}
 BEST_RATE = {"full": 1e-5, "traditional_tl": 1e-3, "elastic": 1e-4}
@@ -36,7 +38,6 @@ def made(settings, run):
             "accuracy": accuracy,
             "validation_accuracy": accuracy - 0.05,
             "achieved_ratio": ratio,
-            "overhead_share": 0.0,
             "full_step_seconds": 0.02,
             "training_seconds": settings.epochs * ratio * 3.0 + 0.9,
             "flops_ratio": ratio,
@@ -57,6 +58,22 @@ def compared(out, launch, *more):
 
 def by_method(result, table):
     return {row["method"]: row for row in result["tables"][table]}
+
+
+def test_the_share_beside_the_steps_is_of_the_seconds_and_from_the_epochs(tmp_path):
+    # the results hold none: neither do those of older runs, which a comparison takes as they are
+    rows = by_method(compared(tmp_path, Launches(made), "--equal", "epochs"), "equal_epochs")
+    for name, row in rows.items():
+        ratio = RATIO[name.partition("@")[0]]
+        assert row["share_beside_steps"] == pytest.approx(0.9 / (4 * 3.0 * ratio + 0.9))
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_kept_comparisons_call_no_ratio_a_share(path):
+    tables = json.loads(path.read_text(encoding="utf-8")).get("tables", {})
+    for row in (row for rows in tables.values() for row in rows):
+        assert "overhead_share" not in row
+        assert "overhead_to_steps" in row or 0 <= row["share_beside_steps"] < 1
 
 
 def test_each_method_gets_its_best_rate_from_the_same_trials(tmp_path):

@@ -111,12 +111,10 @@ def trained_masks(history: Sequence[Mapping[str, Any]]) -> list[np.ndarray]:
 def summary(history: Sequence[Mapping[str, Any]], targets: Sequence[float] = ()) -> dict[str, Any]:
     """What a run's history says of the whole run.
 
-    `overhead_share` is the time that went into selecting, tracing and timing, relative to that of
-    the steps; `seconds_to` the training seconds after which an accuracy was first reached, None
-    where it was not.
+    `share_beside_steps` is as the function of that name has it; `seconds_to` the training seconds
+    after which an accuracy was first reached, None where it was not.
     """
     total = sum(epoch["seconds"] for epoch in history)
-    overhead = sum(epoch["overhead_seconds"] for epoch in history)
     evaluating = sum(epoch["evaluation_seconds"] for epoch in history)
     steps = sum(epoch["steps"] for epoch in history)
     return {
@@ -127,13 +125,20 @@ def summary(history: Sequence[Mapping[str, Any]], targets: Sequence[float] = ())
         "seconds_per_step": total / max(steps, 1),
         "steps": steps,
         "epochs": len(history),
-        "overhead_share": overhead / max(total - overhead, 1e-9),
+        "share_beside_steps": share_beside_steps(history),
         "flops": _total_flops(history),
         "peak_memory_bytes": max(epoch["peak_memory_bytes"] for epoch in history),
         "activation_bytes": _largest(history, "activation_bytes"),
         "energy_joules": _total_energy(history),
         "seconds_to": {f"{target:g}": seconds_to(history, target) for target in targets},
     }
+
+
+def share_beside_steps(history: Sequence[Mapping[str, Any]]) -> float:
+    """Share of the training seconds that went into selecting, tracing and timing, in [0, 1)."""
+    total = sum(epoch["seconds"] for epoch in history)
+    beside = sum(epoch["overhead_seconds"] for epoch in history)
+    return float(beside / total) if total else 0.0
 
 
 def seconds_to(history: Sequence[Mapping[str, Any]], target: float) -> float | None:
