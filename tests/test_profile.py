@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import runpy
 from pathlib import Path
 
@@ -122,6 +123,20 @@ def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
     assert "A: Board 1" in printed
     full = next(line for line in printed.splitlines() if line.startswith("full step"))
     assert full.split()[-3:] == ["10.00", "16.00", "1.60"]
+
+
+@pytest.mark.parametrize(
+    ("spread", "uncertainty", "said"),
+    [
+        (0.1, 0.04, "The measurement is fine"),
+        (0.11, 0.0, "is noisy, the spread is above 10%: profile again on an idle machine"),
+        (0.2, 0.05, "above 10% and the forward share may be off by more than 4%: profile again"),
+    ],
+)
+def test_a_report_says_whether_to_rely_on_the_profile(spread, uncertainty, said):
+    measured = dataclasses.replace(table(1.0, "x"), spread=spread, uncertainty=uncertainty)
+    measured.device["cores"] = 2
+    assert said in profile_text.report(measured, 2)
 
 
 def test_compare_refuses_profiles_of_different_models():

@@ -10,6 +10,14 @@ import elastic_tf as et
 from elastic_tf.runs import Column, format_table
 from elastic_tf.runtime import SettingsTrial
 
+# Half of the steps were further from the median than this: the median of 20, the default, is then
+# known to 8 % only (95 %), and a deadline planned with it no better. Three of the four tables in
+# profiling/ have 1 %.
+_MOST_SPREAD = 0.1
+# The noise of the forward share, half of this as a standard deviation, is then no larger than what
+# the time model is off by itself, 0.02 (elastic_tf.budget).
+_MOST_UNCERTAINTY = 0.04
+
 
 def listing(folder: Path) -> str:
     """The profiles below a folder, a line each."""
@@ -115,6 +123,7 @@ def report(profile: et.TimingProfile, dearest: int) -> str:
         f"Full step {profile.t_full / 1e3:.2f} ms (spread {profile.spread:.0%}), forward pass "
         f"{profile.t_forward / 1e3:.2f} ms ({profile.t_forward / profile.t_full:.0%})",
         f"The forward share may be off by {profile.uncertainty:.1%} of the full step",
+        verdict(profile),
         f"{profile.count} tensors, {len(profile.sets)} dependency sets; "
         f"{profile.share_attributed:.1%} of the backward time attributed",
         f"Settings: {profile.settings}",
@@ -122,6 +131,18 @@ def report(profile: et.TimingProfile, dearest: int) -> str:
     if profile.note:
         lines.append(f"Times by differences of whole steps: {profile.note}")
     return "\n".join(lines)
+
+
+def verdict(profile: et.TimingProfile) -> str:
+    """Whether to rely on the profile, in a line."""
+    found = []
+    if profile.spread > _MOST_SPREAD:
+        found.append(f"the spread is above {_MOST_SPREAD:.0%}")
+    if profile.uncertainty > _MOST_UNCERTAINTY:
+        found.append(f"the forward share may be off by more than {_MOST_UNCERTAINTY:.0%}")
+    if not found:
+        return "The measurement is fine"
+    return f"The measurement is noisy, {' and '.join(found)}: profile again on an idle machine"
 
 
 def trial_line(trial: SettingsTrial) -> str:
