@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import shlex
 import shutil
 import sys
 import traceback
@@ -143,6 +144,18 @@ def command(name: str, words: Sequence[str]) -> list[str]:
         words: its arguments.
     """
     return ["-m", "elastic_tf", name, *words]
+
+
+def typed(words: Sequence[str]) -> str:
+    """A command for this Python, as it is typed in the present directory.
+
+    Args:
+        words: what follows the interpreter.
+    """
+    python = Path(sys.executable)
+    if Path.cwd() in python.parents:
+        python = python.relative_to(Path.cwd())
+    return shlex.join([str(python), *words])
 
 
 def run(main: Callable[[], Any]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from elastic_tf import baselines
-from elastic_tf.commandline import Alone, option, parse, run
+from elastic_tf.commandline import Alone, option, parse, run, typed
 from elastic_tf.datasets import image_folder
 
 
@@ -92,6 +92,14 @@ def test_options_that_stand_alone_are_explained_and_count_their_values(capsys):
     with pytest.raises(SystemExit, match="2"):
         parse(Settings, "", ["--compare", "x"], alone)
     assert "--compare: expected 2 arguments" in capsys.readouterr().err
+
+
+def test_a_command_is_typed_from_the_present_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv" / "bin" / "python"))
+    assert typed(["-m", "x", "a b"]) == ".venv/bin/python -m x 'a b'"
+    monkeypatch.setattr("sys.executable", "/elsewhere/python")
+    assert typed(["-m", "x"]) == "/elsewhere/python -m x"
 
 
 def test_run_reports_a_refusal_in_one_line(tmp_path, capsys):

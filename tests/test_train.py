@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +19,7 @@ import worker
 import elastic_tf as et
 from elastic_tf import runs
 from elastic_tf.baselines import prunetrain
-from elastic_tf.commands import harness, step_bench, train
+from elastic_tf.commands import harness, plot, step_bench, train
 from elastic_tf.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
@@ -108,13 +111,50 @@ def test_train_refuses_the_directory_of_another_run(elastic_run, images):
         train.main([*arguments, "--learning-rate", "0.5"])
 
 
+@pytest.fixture(scope="module")
+def full_run(images, tmp_path_factory) -> tuple[runs.Run, str]:
+    """A run with bars, in a directory whose name must be quoted, and what it printed."""
+    out = tmp_path_factory.mktemp("runs") / "in full"
+    words = SMALL.replace("--quiet ", "").split()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        run = train.main([*words, "--method", "full", "--data", str(images), "--out", str(out)])
+    return run, said.getvalue()
+
+
 @pytest.mark.slow
-def test_train_full_trains_every_tensor(images, tmp_path):
-    run = train.main(
-        [*SMALL.split(), "--method", "full", "--data", str(images), "--out", str(tmp_path / "full")]
-    )
-    assert run.result["method"] == "full"
-    assert run.selections == []
+def test_train_full_trains_every_tensor(full_run):
+    assert full_run[0].result["method"] == "full"
+    assert full_run[0].selections == []
+
+
+@pytest.mark.slow
+def test_train_in_a_log_file_tells_each_epoch_in_a_line(full_run):
+    said = full_run[1]
+    assert said.count("Epoch 2/2\n") == 1
+    assert not set("\r\b") & set(said)
+
+
+@pytest.mark.slow
+def test_train_names_a_small_validation_part_at_its_end(full_run):
+    assert full_run[1].count("the validation part has 2 images") == 1
+
+
+@pytest.mark.slow
+def test_train_ends_with_the_command_that_draws_it(full_run):
+    run, said = full_run
+    _, module, package, name, *words = shlex.split(said.splitlines()[-1].partition(": ")[2])
+    assert (module, package, name) == ("-m", "elastic_tf", "plot")
+    assert plot.main(words) == [run.path / "accuracy.png"]
+    assert (run.path / "accuracy.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("quiet", "terminal", "expected"), [(True, True, 0), (False, True, 1), (False, False, 2)]
+)
+def test_a_bar_is_for_terminals(quiet, terminal, expected, monkeypatch):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert harness.verbosity(quiet=quiet) == expected
 
 
 @pytest.mark.slow

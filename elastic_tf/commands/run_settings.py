@@ -65,7 +65,7 @@ class Settings:
         choices=strategies.NAMES,
     )
     seed: int = option(0, help="of weights, order and draws")
-    quiet: bool = option(False, help="show no progress bar")
+    quiet: bool = option(False, help="show no progress")
 
 
 def completed(settings: Settings) -> Settings:

@@ -23,6 +23,7 @@ import elastic_tf as et
 from elastic_tf import baselines, commandline, energy, replicas, runs, runtime
 from elastic_tf.commandline import parse
 from elastic_tf.commands import (
+    doubts,
     harness,
     measurement,
     recording,
@@ -74,7 +75,7 @@ def trained(
 ) -> runs.Run:
     """Train, from the backup of an interrupted run if there is one; only the chief writes."""
     is_chief = replicas.is_chief(strategy)
-    verbose = 0 if settings.quiet or not is_chief else "auto"
+    verbose = harness.verbosity(quiet=settings.quiet or not is_chief)
     method = baselines.get(settings.method)
     backup = backup_of(settings)
     is_continued = bool(run.history)
@@ -154,6 +155,10 @@ def trained(
         shutil.rmtree(backup, ignore_errors=True)
         say(runs.format_table([row]))
         say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
+        for sentence in doubts.of_result(row["accuracy"], data):
+            say(sentence)
+        words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
+        say(f"To draw it: {commandline.typed(commandline.command('plot', words))}")
     return run
 
 
