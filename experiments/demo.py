@@ -22,8 +22,9 @@ import tensorflow as tf
 from pretrain_digits import IMAGE_SIZE, WEIGHTS
 
 from elastic_tf import plots, runs
-from elastic_tf.commandline import option, parse
-from elastic_tf.commands import harness, recording
+from elastic_tf.commandline import option, parse, typed
+from elastic_tf.commands import harness, machine, recording
+from elastic_tf.commands.finding import NOTE
 from elastic_tf.files import write_json
 from elastic_tf.json_form import to_json
 
@@ -48,6 +49,7 @@ class Settings:
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     """Profile, train both in turn, print the table, draw."""
     settings = parse(Settings, __doc__ or "", arguments)
+    load = machine.load()  # before this puts a load on the machine itself
     if settings.quick:
         settings = dataclasses.replace(settings, epochs=2, interval=1)
     shift = et.datasets.Shift(
@@ -76,9 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     # curves of an earlier demo would be drawn into those of this one
     shutil.rmtree(settings.out / "board", ignore_errors=True)
 
-    bar = tf.keras.utils.Progbar(
-        2 * settings.epochs * data.steps_per_epoch, unit_name="step", stateful_metrics=[*models]
-    )
+    steps = len(models) * settings.epochs * data.steps_per_epoch
+    bar = tf.keras.utils.Progbar(steps, unit_name="step", stateful_metrics=[*models])
     turns, clocks, fits = harness.Turns(), {}, {}
     for name, model in models.items():
         clocks[name] = recording.TrainingClock()
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
             epochs=settings.epochs,
             validation_data=data.test,
             verbose=0,
-            callbacks=[first, clocks[name], board, *chosen, Progress(bar, name), last],
+            callbacks=[first, clocks[name], board, *chosen, progress(bar, name), last],
         )
     turns.run(fits)
     accuracy = {name: model.history.history["val_accuracy"] for name, model in models.items()}
@@ -115,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         for name, model in models.items()
     ]
     print("\n" + runs.format_table(rows))
+    if load.state == NOTE:
+        print(f"Note: {load.found} before the start. {load.mend}")
     draw(settings.out, clocks, accuracy, masks["elastic"], models["elastic"])
     write_json(
         settings.out / "result.json",
@@ -128,10 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
 
 def tensorboard(log_dir: Path) -> str:
     """The command that shows `log_dir`, from the present directory."""
-    python = Path(sys.executable)
-    if Path.cwd() in python.parents:
-        python = python.relative_to(Path.cwd())
-    return f"{python} -m tensorboard.main --logdir {os.path.relpath(log_dir)}"
+    return typed(["-m", "tensorboard.main", "--logdir", os.path.relpath(log_dir)])
 
 
 def adapted_model(settings: Settings, data: et.datasets.ImageData) -> et.ElasticModel:
@@ -144,7 +144,12 @@ def adapted_model(settings: Settings, data: et.datasets.ImageData) -> et.Elastic
     return harness.compiled(model, "adam", harness.rate("cosine", settings.learning_rate, steps))
 
 
-class Progress(tf.keras.callbacks.Callback):
+def progress(bar: tf.keras.utils.Progbar, name: str) -> tf.keras.callbacks.Callback:
+    """What shows how far a run is: the bar, or in a log file, which keeps every redraw, lines."""
+    return Bar(bar, name) if sys.stdout.isatty() else Lines(name)
+
+
+class Bar(tf.keras.callbacks.Callback):
     """One bar for all runs, with the accuracy that each has reached."""
 
     def __init__(self, bar: tf.keras.utils.Progbar, name: str) -> None:
@@ -157,6 +162,18 @@ class Progress(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self._bar.add(0, values=[(self._name, (logs or {})["val_accuracy"])])
+
+
+class Lines(tf.keras.callbacks.Callback):
+    """A line for each epoch."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        accuracy, epochs = (logs or {})["val_accuracy"], self.params["epochs"]
+        print(f"epoch {epoch + 1} of {epochs}, {self._name}: {accuracy:.1%}", flush=True)
 
 
 def trained_masks(

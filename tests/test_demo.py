@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 
 import demo
 import numpy as np
 import pytest
 
 import elastic_tf as et
+from elastic_tf.commands import machine
 
 pytestmark = [
     pytest.mark.slow,
@@ -16,9 +20,13 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The demo in its short form: its directory and its rows."""
+    """The demo in its short form on a busy machine: its directory and its rows."""
     out = tmp_path_factory.mktemp("demo")
-    return out, demo.main(["--quick", "--out", str(out)])
+    with pytest.MonkeyPatch.context() as patch, open(out / "said.txt", "w") as said:
+        patch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+        with contextlib.redirect_stdout(said):
+            rows = demo.main(["--quick", "--out", str(out)])
+    return out, rows
 
 
 def test_demo_compares_full_and_elastic_training(finished):
@@ -53,6 +61,26 @@ def test_demo_leaves_curves_and_the_command_that_shows_them(finished, monkeypatc
     monkeypatch.setattr(demo.sys, "executable", str(out / ".venv" / "bin" / "python"))
     command = demo.tensorboard(out / "board")
     assert command == ".venv/bin/python -m tensorboard.main --logdir board"
+
+
+def test_demo_in_a_log_file_tells_each_epoch_in_a_line(finished):
+    said = (finished[0] / "said.txt").read_text()
+    told = re.findall(r"^epoch (\d) of 2, (\w+): [\d.]+%$", said, re.MULTILINE)
+    assert told == [("1", "full"), ("1", "elastic"), ("2", "full"), ("2", "elastic")]
+    assert not set("\r\b") & set(said)
+
+
+def test_demo_on_a_terminal_shows_a_bar(monkeypatch):
+    bar = demo.tf.keras.utils.Progbar(2)
+    monkeypatch.setattr(demo.sys.stdout, "isatty", lambda: True)
+    assert isinstance(demo.progress(bar, "full"), demo.Bar)
+
+
+def test_demo_notes_once_that_the_machine_was_busy_in_the_words_of_doctor(finished, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    load = machine.load()
+    said = (finished[0] / "said.txt").read_text()
+    assert said.count(f"Note: {load.found} before the start. {load.mend}\n") == 1
 
 
 def test_demo_network_knows_the_clean_digits():

@@ -69,7 +69,10 @@ def load() -> Finding:
         return Finding("load", OK, "not known on this system")
     found = f"{running:.2f} processes in the last minute"
     if running > _BUSY * runtime.usable_cores():
-        mend = "Times measured now are not to be trusted: profile when nothing else runs."
+        mend = (
+            "Times measured now are not to be trusted: wait a minute after an installation, and "
+            "profile when nothing else runs."
+        )
         return Finding("load", NOTE, found, mend)
     return Finding("load", OK, found)
 
