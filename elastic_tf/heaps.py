@@ -28,4 +28,4 @@ def _malloc_trim() -> Callable[[int], int] | None:
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
         return None
     function.argtypes, function.restype = [ctypes.c_size_t], ctypes.c_int
-    return function  # type: ignore[no-any-return]
+    return function

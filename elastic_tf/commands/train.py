@@ -155,8 +155,9 @@ def trained(
         shutil.rmtree(backup, ignore_errors=True)
         say(runs.format_table([row]))
         say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
-        for sentence in doubts.of_result(row["accuracy"], data):
-            say(sentence)
+        if not settings.quiet:
+            for sentence in doubts.of_result(row["accuracy"], data):
+                say(sentence)
         words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
         say(f"To draw it: {commandline.typed(commandline.command('plot', words))}")
     return run

@@ -217,7 +217,8 @@ def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[di
     rng = random.Random(seed)
     targets = [profile_target(folder), *run_targets(folder)]
     counts = {target.name: Counter[str]() for target in targets}
-    slowest, slow, failures = 0.0, 0, []
+    slow, failures = 0, []
+    slowest: dict[str, Any] = {"seconds": 0.0}
     backups = backup_targets(folder)
     counts.update({target.name: Counter() for target in backups})
     half = inputs // 2  # profiles; the rest are run files, and backups come on top
@@ -254,7 +255,9 @@ def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[di
         seconds = time.process_time() - started
         if seconds > SLOW:  # the interpreter tidies up now and then
             seconds = min(seconds, *(_seconds(target) for _ in range(2)))
-        slowest = max(slowest, seconds)
+        if seconds > slowest["seconds"]:
+            shown = repr(data[:2000])
+            slowest = {"seconds": round(seconds, 4), "file": target.name, "input": shown}
         counts[target.name][outcome] += 1
         slow += seconds > SLOW
         target.path.write_bytes(target.good[0])
@@ -263,7 +266,7 @@ def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[di
         "backups": int(BACKUP_SHARE * inputs),
         "outcomes": {name: dict(sorted(counter.items())) for name, counter in counts.items()},
         "over_a_second": slow,
-        "slowest_seconds": round(slowest, 4),
+        "slowest": slowest,
         "failures": len(failures),
     }
     return found, failures
@@ -302,7 +305,7 @@ def main(arguments: list[str] | None = None) -> None:
             for name in parts[0][0]["outcomes"]
         },
         "over_a_second": sum(part["over_a_second"] for part, _, _ in parts),
-        "slowest_seconds": max(part["slowest_seconds"] for part, _, _ in parts),
+        "slowest": max((part["slowest"] for part, _, _ in parts), key=lambda one: one["seconds"]),
         "failures": sum(part["failures"] for part, _, _ in parts),
         "memory_growth_mib": max(grown for _, _, grown in parts),
     }
