@@ -15,6 +15,11 @@ from elastic_tf.strict_json import brief
 
 # What TensorFlow raises for labels that are none, and for texts instead of numbers.
 _OF_THE_BATCH = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+# What TensorFlow writes around a reason: nodes and ops; the kind of the error; how many there were.
+_DECORATION = r"\[\[.*|\{\{.*?\}\}|\[Op:.*"
+_KIND_OF_ERROR = r"^(\(\d+\) )?(\w*(Error|Exception)|[A-Z_]{3,}): +"
+_COUNT_OF_ERRORS = r"\d+ (successful operations|derived errors ignored|root error\(s\) found)\."
+_LONGEST_REASON = 300  # characters: some list every label of the batch
 _REFUSED_STRATEGIES = (
     tf.distribute.experimental.CentralStorageStrategy,
     tf.distribute.experimental.ParameterServerStrategy,
@@ -124,7 +129,7 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
 
 @contextlib.contextmanager
 def batch_explained(data: Sequence[Any]) -> Iterator[None]:
-    """Say which batch a model could not be trained on.
+    """Say in one line which batch a model could not be trained on, and why.
 
     Args:
         data: (x, y) or (x, y, sample_weight).
@@ -136,11 +141,23 @@ def batch_explained(data: Sequence[Any]) -> Iterator[None]:
         yield
     except (ValueError, TypeError, *_OF_THE_BATCH) as error:
         parts = zip(("x", "y", "sample_weight"), data)
-        said = ", ".join(f"{name} {_form(part)}" for name, part in parts)
+        said = ", ".join(f"{name} {_form(part)}" for name, part in parts if part is not None)
         raise ValueError(
-            f"The model cannot be trained on the batch. Received: {said}. "
-            f"{getattr(error, 'message', error)}"
+            f"The model cannot be trained on the batch. Received: {said}. The reason: "
+            f"{_reason(error)} Compare the batch with the model's input and its loss: class "
+            "numbers need a sparse loss, one-hot labels a categorical one."
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What an error says in the end, without the places in the code that lead there."""
+    said = str(getattr(error, "message", error)).partition("Call arguments received by")[0]
+    lines = [re.sub(_DECORATION, "", line).strip() for line in said.splitlines()]
+    told = [line for line in lines if line and not re.fullmatch(_COUNT_OF_ERRORS, line)]
+    reason = re.sub(_KIND_OF_ERROR, "", told[-1]) if told else type(error).__name__
+    if len(reason) > _LONGEST_REASON:
+        return f"{reason[:_LONGEST_REASON]}..."
+    return reason if reason.endswith((".", "!", "?")) else f"{reason}."
 
 
 def _form(part: Any) -> str:

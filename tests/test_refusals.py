@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from networks import CLASSES, L, crossentropy, fit, images, network
 from training import Subclassed
 
-from elastic_tf import refusals
+from elastic_tf import profiler, refusals
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.model import ElasticModel
@@ -138,3 +140,68 @@ def test_an_optimizer_of_ones_own_that_can_is_served():
     model = ElasticModel.from_model(network())
     model.compile(Gentle(0.1), crossentropy())
     fit(model)
+
+
+def refused(loss: object, y: object, *, shape: tuple[int, ...] = (4, 6, 6, 2)) -> str:
+    """What profiling says of a batch that does not fit."""
+    model = ElasticModel.from_model(network())
+    model.compile("sgd", loss)
+    with pytest.raises(ValueError, match="trained on the batch") as error:
+        profiler.profile_model(model, np.ones(shape, np.float32), y, repeats=1)
+    assert error.value.__cause__ is not None
+    return str(error.value)
+
+
+def test_a_wrong_loss_is_explained_in_one_line():
+    said = refused("categorical_crossentropy", np.zeros(4, int))
+    assert said.startswith(
+        "The model cannot be trained on the batch. Received: x of shape (4, 6, 6, 2), y of shape "
+        "(4,). The reason: Shapes (4, 1) and (4, 3) are incompatible. "
+    )
+    assert "\n" not in said
+
+
+def test_a_label_out_of_range_is_named():
+    said = refused(crossentropy(), np.full(4, 7))
+    assert "The reason: Received a label value of 7 which is outside the valid range" in said
+    assert "[[" not in said
+
+
+def test_an_input_of_another_shape_is_explained_in_one_line():
+    said = refused(crossentropy(), np.zeros(4, int), shape=(4, 5, 6, 2))
+    assert "expected shape=(None, 6, 6, 2), found shape=(4, 5, 6, 2). Compare the" in said
+
+
+def test_a_wrong_loss_in_fit_is_explained_in_one_line():
+    model = ElasticModel.from_model(network())
+    model.compile("sgd", "categorical_crossentropy")
+    ones = np.ones(10)
+    profile = TimingProfile.from_chain(t_dw=ones, t_dy=ones, t_forward=1.0)
+    callback = ElasticCallback(profile, rho=0.9, probe=images())
+    with pytest.raises(ValueError, match=r"The reason: Shapes \(10, 1\) and") as error:
+        fit(model, callbacks=[callback])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("in user code:\n\n    File 'a'\n\n    ValueError: bad shapes\n    \n", "bad shapes."),
+        (
+            "Exception encountered when calling layer 'd'.\n\n{{function_node __wrapped__MatMul}} "
+            "sizes differ [Op:MatMul]\n\nCall arguments received by layer 'd':\n  • inputs=1",
+            "sizes differ.",
+        ),
+        (
+            "2 root error(s) found.\n  (0) INVALID_ARGUMENT:  bad label\n\t [[{{node a}}]]\n"
+            "0 successful operations.\n0 derived errors ignored. [Op:__inference_step_7]",
+            "bad label.",
+        ),
+        ("x" * 400, "x" * 300 + "..."),
+        ("", "ValueError."),
+    ],
+)
+def test_the_reason_is_the_last_thing_that_an_error_says(said, reason):
+    match = re.escape(f"The reason: {reason} Compare")
+    with pytest.raises(ValueError, match=match), refusals.batch_explained(()):
+        raise ValueError(said)
