@@ -25,6 +25,24 @@ def as_batch(x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, ...]:
     return tuple(tensors(given))
 
 
+def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
+    """(x, y) or (x, y, sample_weight) of the first batch of a dataset.
+
+    Raises:
+        ValueError: it is empty, or yields no batches of that form.
+    """
+    batch = next(iter(dataset), None)
+    if batch is None:
+        raise ValueError("The dataset must hold a batch. Received: an empty one.")
+    x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+    if y is None or any(part.shape.rank == 0 for part in tf.nest.flatten(y)):
+        raise ValueError(
+            "The dataset must yield batches of (x, y) or (x, y, sample_weight). Received: "
+            f"{dataset.element_spec}. Use dataset.batch(batch_size) on one that yields (x, y)."
+        )
+    return (x, y) if weight is None else (x, y, weight)
+
+
 def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[Any]:
     """The parts as tensors, nested as they are.
 
@@ -57,6 +75,11 @@ def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[A
 
 
 def _tensor(name: str, as_fit: bool, part: Any) -> tf.Tensor:
+    if isinstance(part, tf.data.Dataset):
+        raise ValueError(
+            f"`{name}` must be arrays with samples first. Received: a dataset, {brief(part)}. Take "
+            "one batch of it: x, y = next(iter(dataset))."
+        )
     if tf.is_tensor(part) and part.shape.rank:
         return tf.convert_to_tensor(part)
     array = arguments.samples(name, part)

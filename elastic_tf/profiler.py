@@ -12,13 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, differences, optimizers
-from elastic_tf.batches import as_batch
+from elastic_tf.batches import as_batch, first_batch
 from elastic_tf.device import describe_device
 from elastic_tf.folding import dependency_sets, fold, forward_surplus, members
 from elastic_tf.refusals import batch_explained
 from elastic_tf.runtime import RuntimeSettings
 from elastic_tf.state import kept
 from elastic_tf.stopwatch import ratio_uncertainty, time_in_turn
+from elastic_tf.strict_json import brief
 from elastic_tf.timing import TimingProfile, optimizer_name, tensor_specs
 from elastic_tf.timing_file import DependencySet
 from elastic_tf.trace import StepFunction, StepTrace, compiled_by_xla, trace_step
@@ -36,7 +37,7 @@ _AS_THEY_ARE = differences.Fit((1.0,) * 2 * differences.SEGMENTS, 0.0)
 def profile_model(
     model: ElasticModel,
     x: Any,
-    y: Any,
+    y: Any = None,
     *,
     sample_weight: Any = None,
     repeats: int = 10,
@@ -56,8 +57,9 @@ def profile_model(
 
     Args:
         model: compiled elastic model; the optimizer's update is part of the step.
-        x: inputs of one batch of the size that training will use.
-        y: targets of that batch.
+        x: inputs of one batch of the size that training will use; or a `tf.data.Dataset` of
+            batches (x, y) or (x, y, sample_weight), of which the first is taken.
+        y: targets of that batch; left out with a dataset, like `sample_weight`.
         sample_weight: weights of the samples, if training has them.
         repeats: timed steps of each kind; the times are medians.
         time_limit: stop timing after this many seconds, but not before 3 steps of each kind.
@@ -75,6 +77,14 @@ def profile_model(
     # Before anything is traced, which takes seconds.
     arguments.flag("calibrate", calibrate)
     arguments.count("repeats", repeats, most=_MOST_REPEATS)
+    if isinstance(x, tf.data.Dataset):
+        if y is not None or sample_weight is not None:
+            raise ValueError(
+                "`y` and `sample_weight` must be left out where `x` is a dataset, which holds "
+                f"them. Received: y={brief(y)}, sample_weight={brief(sample_weight)} beside "
+                f"{brief(x)}. Give the dataset alone, or one batch of it: x, y = next(iter(x))."
+            )
+        x, y, sample_weight = (*first_batch(x), None)[:3]
     profiler = Profiler(
         model, x, y, sample_weight=sample_weight, calibration=None if calibrate else ()
     )
@@ -85,7 +95,7 @@ class Profiler:
     """The full and the frozen step of a model, traced once, to be measured again and again.
 
     Args:
-        model, x, y, sample_weight: as in `profile_model`.
+        model, x, y, sample_weight: as in `profile_model`; x and y are arrays of one batch.
         calibration: of an earlier profile of this model, for the masks take most of the time; empty
             for none. None: found at the first measurement and kept.
 

@@ -219,3 +219,32 @@ def test_profile_model_raises_when_the_model_holds_state_that_cannot_be_put_back
     model.compile("sgd", crossentropy())
     with pytest.raises(ValueError, match="Received: the op LookupTableInsertV2"):
         profile_model(model, *batch())
+
+
+def test_profile_model_takes_the_first_batch_of_a_dataset():
+    x, y = images()
+    parts = (x, y, np.ones(len(y)))
+    data = tf.data.Dataset.from_tensor_slices(parts).batch(4)
+    profile = profile_model(elastic(), data, repeats=1, calibrate=False)
+    assert (profile.batch_size, profile.input_shape) == (4, ((6, 6, 2),))
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "said"),
+    [
+        (lambda data: data.batch(4), {"y": np.zeros(4)}, "Received: y=.*Give the dataset alone"),
+        (lambda data: data, {}, r"batches of \(x, y\).*TensorSpec.*dataset.batch\(batch_size\)"),
+        (lambda data: data.map(lambda x, y: x).batch(4), {}, "must yield batches of .*TensorSpec"),
+        (lambda data: data.take(0).batch(4), {}, "Received: an empty one"),
+    ],
+)
+def test_profile_model_raises_when_a_dataset_is_not_one_of_batches(make, given, said):
+    data = make(tf.data.Dataset.from_tensor_slices(batch()))
+    with pytest.raises(ValueError, match=said):
+        profile_model(elastic(), data, **given)
+
+
+def test_a_dataset_is_named_where_only_one_batch_will_do():
+    data = tf.data.Dataset.from_tensor_slices(batch()).batch(4)
+    with pytest.raises(ValueError, match=r"a dataset, <.*x, y = next\(iter\(dataset\)\)"):
+        profiler.Profiler(elastic(), data, None)
