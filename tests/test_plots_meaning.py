@@ -7,6 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from elastic_tf import plots
+from elastic_tf.plots import style
 from elastic_tf.plots.style import T_DW, T_DY, styles
 from elastic_tf.timing import TimingProfile
 
@@ -124,6 +125,37 @@ def test_accuracy_and_cost_draws_the_interval():
     low, high = (bar.get_ydata()[0] for bar in axes.containers[0].lines[1])
     assert (low, high) == pytest.approx((68.0, 72.0))
     assert len(axes.containers[1].lines[1]) == 0
+
+
+VARIANTS = [row("full"), row("elastic@0.4"), row("elastic@0.5"), row("random@0.5"), row("mine")]
+
+
+def test_variants_that_share_a_look_are_told_apart_by_their_rho():
+    tables = {
+        name: [{**one, "epochs": 1} for one in VARIANTS]
+        for name in ("equal_epochs", "equal_seconds")
+    }
+    for figure in (plots.accuracy_and_cost(VARIANTS), plots.accuracy_at_budgets(tables)):
+        assert [text.get_text() for text in figure.axes[0].texts] == ["0.4", "0.5"]
+
+
+def test_accuracy_at_budgets_explains_every_marker():
+    rows = [{**one, "epochs": 1} for one in VARIANTS]
+    figure = plots.accuracy_at_budgets({"equal_epochs": rows[:3], "equal_seconds": rows})
+    (legend,) = figure.legends
+    assert labels(legend) == [
+        "full: everything",
+        "elastic (number: rho): what is worth most within rho",
+        "random@0.5: a random choice within rho",
+        "mine",
+    ]
+    shown = [(line.get_marker(), line.get_color()) for line in legend.legend_handles]
+    looks = styles(one["method"] for one in rows).values()
+    assert shown == list(dict.fromkeys((look.marker, look.colour) for look in looks))
+
+
+def test_every_method_is_explained_in_legends():
+    assert style.TRAINED.keys() == plots.METHODS.keys()
 
 
 def test_accuracy_intervals_have_a_line_for_each_method_that_has_an_interval():

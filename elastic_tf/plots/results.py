@@ -11,11 +11,21 @@ from matplotlib.ticker import MaxNLocator
 
 from elastic_tf import arguments
 from elastic_tf.plots import inputs
-from elastic_tf.plots.style import BLUE, DARK, PALE, VERMILLION, head, picture, styles
+from elastic_tf.plots.style import (
+    BLUE,
+    DARK,
+    PALE,
+    TRAINED,
+    VERMILLION,
+    head,
+    picture,
+    styles,
+)
 from elastic_tf.strict_json import brief
 
 Rows = Sequence[Mapping[str, Any]]
 _BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}  # of text
+_ACCURACY = "test accuracy (%): mean, 95 % interval"
 _WIDE = 3.0  # times the usual half-width of an interval
 
 
@@ -37,6 +47,7 @@ def accuracy_and_cost(
     figure = picture(7.6, 4.2)
     axes = figure.add_subplot()
     looks = styles(row["method"] for row in rows)
+    numbered = _numbered(rows)
     for row in rows:
         look, mean = looks[row["method"]], 100 * row["mean"]
         half = row["half_width"]
@@ -52,13 +63,21 @@ def accuracy_and_cost(
             linewidth=1.6,
             label=f"{row['method']}: {mean:.1f}{spread} %",
         )
+        _number(axes, row, row[cost], numbered)
     axes.set_xlim(0, 1.08 * max(row[cost] for row in rows))
     axes.set_ylim(*_limits(rows))
     axes.set_xlabel(x)
-    axes.set_ylabel("test accuracy (%), 95 % interval")
+    axes.set_ylabel(_ACCURACY)
     axes.grid(color=PALE)
     axes.set_axisbelow(True)
-    figure.legend(frameon=False, loc="outside right upper", fontsize=8)
+    figure.legend(
+        title="method@rho: mean, 95 % interval",
+        frameon=False,
+        loc="outside right upper",
+        alignment="left",
+        fontsize=8,
+        title_fontsize=8,
+    )
     head(axes, title)
     return figure
 
@@ -81,15 +100,15 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
         _check_known("tables", found[-1], "mean", "seconds", "epochs")
     by_epochs, by_seconds = found
     looks = styles(row["method"] for row in [*by_epochs, *by_seconds])
-    # variants of one method share its look: numbers tell them apart
-    names = [row["method"].partition("@")[0] for row in by_epochs]
-    figure = picture(9.0, 4.4)
+    numbered = _numbered(by_epochs)
+    figure = picture(9.0, 5.2)
     left, right = figure.subplots(1, 2, sharey=True)
+    shown: dict[str, Any] = {}
     for axes, rows in ((left, by_epochs), (right, by_seconds)):
         for place, row in enumerate(rows):
             look, half = looks[row["method"]], row["half_width"]
             at = row["seconds"] if axes is left else place
-            axes.errorbar(
+            points = axes.errorbar(
                 at,
                 100 * row["mean"],
                 yerr=None if half is None else 100 * half,
@@ -99,29 +118,23 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
                 markersize=8.5,
                 linewidth=1.6,
             )
-            name, _, rho = row["method"].partition("@")
-            if axes is left and names.count(name) > 1:
-                top = 100 * (row["mean"] + (half or 0.0))
-                axes.annotate(
-                    rho,
-                    (at, top),
-                    (0, 4),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=9,
-                    bbox=_BACKGROUND,
-                )
+            if axes is left:
+                _number(axes, row, at, numbered)
+            shown.setdefault(_explained(row["method"], numbered), points.lines[0])
         axes.grid(color=PALE)
         axes.set_axisbelow(True)
     left.set_xlim(0, 1.08 * max(row["seconds"] for row in by_epochs))
     left.set_ylim(*_limits([*by_epochs, *by_seconds]))
     left.set_xlabel("training time (s)")
-    left.set_ylabel("test accuracy (%), 95 % interval")
+    left.set_ylabel(_ACCURACY)
     epochs = "/".join(str(count) for count in sorted({row["epochs"] for row in by_epochs}))
     head(left, f"{epochs} epochs each")
     methods = [row["method"] for row in by_seconds]
     right.set_xticks(range(len(methods)), methods, rotation=45, ha="right")
     head(right, f"at most {max(row['seconds'] for row in by_seconds):.0f} s each")
+    figure.legend(
+        shown.values(), shown, frameon=False, loc="outside lower left", ncols=2, fontsize=9
+    )
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure
 
@@ -230,6 +243,34 @@ def deadlines(rows: Rows, *, title: str = "") -> Figure:
     axes.set_xlabel("time taken / deadline (%)")
     head(axes, title)
     return figure
+
+
+def _numbered(rows: Rows) -> set[str]:
+    """Methods that are there several times: they share a look, and numbers tell them apart."""
+    names = [row["method"].partition("@")[0] for row in rows]
+    return {name for name in names if names.count(name) > 1}
+
+
+def _number(axes: Any, row: Mapping[str, Any], at: float, numbered: set[str]) -> None:
+    """Write the rho of a variant above its interval."""
+    name, _, rho = row["method"].partition("@")
+    if name in numbered:
+        axes.annotate(
+            rho,
+            (at, 100 * (row["mean"] + (row["half_width"] or 0.0))),
+            (0, 4),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            bbox=_BACKGROUND,
+        )
+
+
+def _explained(method: str, numbered: set[str]) -> str:
+    """What a marker stands for: the method, and what it trains."""
+    name = method.partition("@")[0]
+    said = f"{name} (number: rho)" if name in numbered else method
+    return f"{said}: {TRAINED[name]}" if name in TRAINED else said
 
 
 def _short(value: float) -> str:

@@ -50,6 +50,20 @@ METHODS = {
     "last_k": Style(DARK, "<", "--", "//"),
     "offline_optimal": Style(BLACK, "*"),
 }
+# What the methods train, in a legend's few words.
+TRAINED = {
+    "elastic": "what is worth most within rho",
+    "elastic_weight": "the largest weights within rho",
+    "elastic_grad": "the largest gradients within rho",
+    "full": "everything",
+    "traditional_tl": "the head",
+    "bn_bias": "head, biases, normalisation",
+    "tinytl": "head, biases, lite residuals",
+    "prunetrain": "everything, channels pruned",
+    "random": "a random choice within rho",
+    "last_k": "the last tensors within rho",
+    "offline_optimal": "what is worth most at the start",
+}
 # Names that other programs and the paper use.
 _ALSO = {
     "elastictrainer": "elastic",
