@@ -38,8 +38,11 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     With a deadline, `rho` follows from the time left at every selection. Between two selections
     some steps train the cheapest mask alone, as many as it takes to end on time; where that would
     be too many, or the training would end much too early, it is planned anew. If nothing else
-    helps, training stops a few steps early rather than late, and says so; if full training is fast
-    enough, it ends early. An epoch's first validation cannot be foreseen.
+    helps, training stops a few steps early rather than late, and says so. Where there is time for
+    everything, `rho` is 1: all tensors that are expected to lower the loss are trained, and `fit`
+    ends before the deadline. What the first selection takes is known only afterwards: a deadline
+    that is over by then is refused, and one that leaves too little for all steps gets a warning. So
+    does a `fit` that ends late, as it may where its first validation takes long.
 
     Args:
         profile: times measured on this device by `profile_model`.

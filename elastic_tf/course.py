@@ -135,25 +135,32 @@ class Course:
         self._control.timer.detach()
 
     def end(self) -> None:
-        """Show and keep what came out."""
+        """Show and keep what came out; say so if the deadline was missed."""
+        self._control.pace.ends()
         if self.board is not None:
             self.board.picture(self.masks, self._control.pace.epoch, is_last=True)
             self.board.close()
         if self.recovery is not None:
             self.recovery.end()
+        if self._deadline is not None:
+            made = self._chooser.records
+            selecting = sum(record.seconds_importance + record.seconds_solve for record in made)
+            self._deadline.warn_if_late(self._control.pace, selecting=selecting)
 
     def _choose(self, epoch: int) -> None:
         """What is due before an epoch."""
-        made, deadline = self._chooser.records, self._deadline
+        made, deadline, pace = self._chooser.records, self._deadline, self._control.pace
         is_first = not made
         if is_first and deadline is not None:
-            deadline.check(*self._expected())
+            deadline.check(*self._expected(), spent=pace.elapsed)
         if self._reprofiling.is_due(epoch):
             self._chooser.profile = self._reprofiling.measure(epoch)
         if self._chooser.is_due(epoch):
             self._chooser.select(epoch)
         if is_first and deadline is not None:
-            print(deadline.expectation(*self._expected(), rho=made[0].rho))
+            expected = self._expected()
+            print(deadline.expectation(*expected, rho=made[0].rho, spent=pace.elapsed))
+            deadline.warn_if_short(*expected, spent=pace.elapsed)
 
     def _expected(self) -> tuple[int | None, float, float]:
         """Steps of the training, their seconds in full by the profile, the smallest rho."""
@@ -173,7 +180,7 @@ class Course:
 
     def _stop_early(self) -> None:
         """The last resort against being late."""
-        steps = self._control.pace.steps_left
+        pace = self._control.pace
         if self._deadline is not None and not self._model.stop_training:
-            print(self._deadline.stopping(steps or 0))
+            print(self._deadline.stopping(pace.steps_left or 0, elapsed=pace.elapsed))
             self._model.stop_training = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any
 
 from elastic_tf import arguments
@@ -16,6 +18,7 @@ _PAYS = 3.0  # times its cost: what a selection between two others must bring
 _MUCH = 0.4  # part of the steps: if so many had to be light, another selection is better
 _MARGIN, _ENDING_MARGIN = 2.0, 1.15  # a step may take twice its mean, validation a bit more
 _LONGEST = 1e9  # seconds: thirty years
+_WAYS_OUT = "Give more seconds, train fewer epochs, or make `probe_size` smaller."
 
 
 class Deadline:
@@ -128,13 +131,16 @@ class Deadline:
         needed = _MARGIN * more + _ENDING_MARGIN * pace.longest_ending + reserve
         return bool(pace.steps_left) and pace.elapsed + needed > self.seconds
 
-    def check(self, steps: int | None, full_seconds: float, least: float) -> None:
+    def check(
+        self, steps: int | None, full_seconds: float, least: float, *, spent: float = 0.0
+    ) -> None:
         """Refuse what is impossible from the start.
 
         Args:
             steps: of the whole training; None if not known.
             full_seconds: what they take in full, by the profile.
             least: smallest feasible rho.
+            spent: seconds that have passed.
         """
         if steps is None:
             raise ValueError(
@@ -142,28 +148,85 @@ class Deadline:
                 f"length with deadline={self.seconds:g}. Give `fit` steps_per_epoch, or the "
                 "dataset tf.data.experimental.assert_cardinality."
             )
-        if least * full_seconds > self.seconds:
+        if spent + least * full_seconds > self.seconds:
             raise ValueError(
                 f"The deadline is impossible. Received: deadline={self.seconds:g} for {steps} "
-                f"steps. At the smallest feasible rho they take {least * full_seconds:.1f} seconds "
-                "by the profile, validation and tracing not counted. Train fewer epochs, or "
-                "profile this device again."
+                f"steps, {spent:.1f} seconds after its beginning. At the smallest feasible rho "
+                f"they take {least * full_seconds:.1f} seconds by the profile, selecting, tracing "
+                "and validation not counted. Train fewer epochs, or profile this device again."
+            )
+
+    def check_first_step(self, spent: float) -> None:
+        """Refuse a training whose time was used up by its first selection.
+
+        Args:
+            spent: seconds that have passed.
+        """
+        if spent >= self.seconds:
+            raise ValueError(
+                f"The deadline is over before the first step. Received: deadline={self.seconds:g}, "
+                f"and {spent:.1f} seconds until the first selection was made, most of them for "
+                f"tracing the importance. {_WAYS_OUT}"
+            )
+
+    def warn_if_short(
+        self, steps: int | None, full_seconds: float, least: float, *, spent: float
+    ) -> None:
+        """Say so if not all steps can be made in the time left; arguments as in `check`."""
+        shortest = least * full_seconds
+        late = spent + shortest - self.seconds
+        if steps and late > 0.0:
+            left_out = min(math.ceil(steps * late / shortest), steps)
+            warnings.warn(
+                f"The deadline of {self.seconds:g} s is too short for all {steps} steps: "
+                f"{spent:.1f} s have passed until the first selection was made, and at the "
+                f"smallest feasible rho the steps take {shortest:.1f} s by the profile, tracing "
+                f"and validation not counted. At least {left_out} steps will be left out. "
+                f"{_WAYS_OUT}",
+                stacklevel=3,
+            )
+
+    def warn_if_late(self, pace: Pace, *, selecting: float) -> None:
+        """Say at the end by how much the deadline was missed, and where the seconds went.
+
+        Args:
+            pace: of the training that ends.
+            selecting: seconds that selections took, tracing their steps not counted.
+        """
+        late = pace.elapsed - self.seconds
+        if late > 0.0:
+            known = selecting + pace.in_tracing + pace.in_steps + pace.in_endings
+            warnings.warn(
+                f"`fit` took {pace.elapsed:.1f} s, {max(late, 0.1):.1f} s more than its deadline "
+                f"of {self.seconds:g} s: {selecting:.1f} s for selecting, {pace.in_tracing:.1f} s "
+                f"for tracing, {pace.in_steps:.1f} s for steps, {pace.in_endings:.1f} s for the "
+                f"ends of epochs with validation, {max(pace.elapsed - known, 0.0):.1f} s for all "
+                f"else. {_WAYS_OUT}",
+                stacklevel=3,
             )
 
     def expectation(
-        self, steps: int | None, full_seconds: float, least: float, *, rho: float
+        self, steps: int | None, full_seconds: float, least: float, *, rho: float, spent: float
     ) -> str:
         """What is said before training; arguments as in `check`, and the first rho."""
-        ends = "; full training is fast enough, it ends early" if rho >= 1.0 else ""
+        ample = (
+            ": every tensor that is expected to lower the loss is trained, and if there is time "
+            "for that, `fit` ends before the deadline"
+        )
         return (
-            f"Deadline {self.seconds:g} s: by the profile the {steps} steps take "
-            f"{full_seconds:.1f} s in full and {least * full_seconds:.1f} s at the smallest "
-            f"feasible rho, {least:.3f}; validation and tracing come on top. Starts with rho "
-            f"{rho:.3f}{ends}."
+            f"Deadline {self.seconds:g} s, of which {spent:.1f} s have passed until the first "
+            f"selection was made: by the profile the {steps} steps take {full_seconds:.1f} s in "
+            f"full and {least * full_seconds:.1f} s at the smallest feasible rho, {least:.3f}; "
+            f"tracing and validation come on top. Starts with rho {rho:.3f}"
+            f"{ample if rho >= 1.0 else ''}."
         )
 
-    def stopping(self, steps: int) -> str:
-        """What is said when that many steps are left out."""
+    def stopping(self, steps: int, *, elapsed: float) -> str:
+        """What is said when that many steps are left out, so many seconds after the beginning."""
+        if elapsed > self.seconds:
+            return (
+                f"Training stops {steps} steps early: the deadline of {self.seconds:g} s is over."
+            )
         return (
             f"Training stops {steps} steps early, or it would end after the deadline of "
             f"{self.seconds:g} s."

@@ -35,6 +35,9 @@ class Pace:
         epoch: the present epoch.
         done: steps made in it.
         steps_per_call: steps in a call of the train function.
+        in_steps: seconds that steps have taken so far.
+        in_tracing: seconds of the first steps under a mask, which trace it.
+        in_endings: seconds of the ends of epochs.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Pace:
         self.epoch = 0
         self.done = 0
         self.steps_per_call = 1
+        self.in_steps = self.in_tracing = self.in_endings = 0.0
         self._mark = clock()
         self._started = self._mark - already
         self._steps: deque[float] = deque(maxlen=_LONGEST)
@@ -64,10 +68,15 @@ class Pace:
     def epoch_begins(self, epoch: int) -> None:
         """What passed since the last step was the end of an epoch."""
         if self.done:
-            self._endings.append((self.clock() - self._mark, self._speed))
+            self._ends_epoch()
             self.steps = self.steps or self.done
         self.epoch = epoch
         self.done = 0
+
+    def ends(self) -> None:
+        """What passed since the last step was the end of the last epoch."""
+        if self.done:
+            self._ends_epoch()
 
     def selected(self, ratio: float, fixed_seconds: float = 0.0) -> None:
         """Another mask is trained: until its own steps are known, those before tell of them.
@@ -100,6 +109,10 @@ class Pace:
             Seconds of each.
         """
         seconds = self.clock() - self._mark
+        if traced:
+            self.in_tracing += seconds
+        else:
+            self.in_steps += seconds
         if not is_light:
             self._note(seconds, count, traced)
         self.done += count
@@ -170,6 +183,11 @@ class Pace:
         """Seconds to the end under the present mask, selections not counted."""
         steps, seconds = self.steps_left, self.step_seconds
         return None if steps is None or seconds is None else steps * seconds + self.fixed_left
+
+    def _ends_epoch(self) -> None:
+        seconds = self.clock() - self._mark
+        self.in_endings += seconds
+        self._endings.append((seconds, self._speed))
 
     def _note(self, seconds: float, count: int, traced: bool) -> None:
         """A call under the present mask took so long."""

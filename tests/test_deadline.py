@@ -75,10 +75,54 @@ def test_data_of_unknown_length_are_refused() -> None:
         Deadline(60).check(None, 0.0, 0.5)
 
 
+def test_time_that_has_passed_counts_for_what_is_impossible() -> None:
+    Deadline(100).check(100, 150.0, 0.5, spent=20.0)
+    with pytest.raises(ValueError, match="deadline=100 .* 30.0 seconds after.* 75.0 seconds"):
+        Deadline(100).check(100, 150.0, 0.5, spent=30.0)
+
+
 def test_expectation_names_both_ends() -> None:
-    said = Deadline(60).expectation(100, 80.0, 0.35, rho=0.6)
+    said = Deadline(60).expectation(100, 80.0, 0.35, rho=0.6, spent=9.0)
     assert "100 steps take 80.0 s in full and 28.0 s at the smallest feasible rho, 0.350" in said
+    assert "9.0 s have passed until the first selection was made" in said
     assert said.endswith("Starts with rho 0.600.")
+
+
+def test_deadline_over_before_the_first_step_is_refused() -> None:
+    Deadline(60).check_first_step(59.9)
+    with pytest.raises(ValueError, match="deadline=60, and 61.5 seconds .*`probe_size` smaller"):
+        Deadline(60).check_first_step(61.5)
+
+
+def test_steps_that_cannot_be_made_in_the_time_left_are_announced() -> None:
+    Deadline(60).warn_if_short(100, 80.0, 0.5, spent=20.0)
+    # 40 seconds of steps in 30
+    with pytest.warns(UserWarning, match="60 s is too short .*30.0 s have.*At least 25 steps"):
+        Deadline(60).warn_if_short(100, 80.0, 0.5, spent=30.0)
+
+
+def test_missed_deadline_is_told_with_where_the_seconds_went() -> None:
+    pace = halfway()
+    pace.clock.passes(8.0)
+    pace.step(1, traced=True)
+    pace.resume()
+    pace.clock.passes(4.0)
+    pace.ends()
+    Deadline(62.0).warn_if_late(pace, selecting=0.0)
+    with pytest.warns(UserWarning) as warned:
+        Deadline(60.0).warn_if_late(pace, selecting=0.0)
+    assert str(warned[0].message) == (
+        "`fit` took 62.0 s, 2.0 s more than its deadline of 60 s: 0.0 s for selecting, 8.0 s for "
+        "tracing, 50.0 s for steps, 4.0 s for the ends of epochs with validation, 0.0 s for all "
+        "else. Give more seconds, train fewer epochs, or make `probe_size` smaller."
+    )
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "said"), [(9.0, "or it would end after"), (11.0, "the deadline of 10 s is over")]
+)
+def test_stopping_says_whether_the_deadline_is_over(elapsed: float, said: str) -> None:
+    assert said in Deadline(10.0).stopping(3, elapsed=elapsed)
 
 
 def test_light_steps_make_up_for_what_is_late() -> None:

@@ -36,6 +36,18 @@ def test_steps_beginnings_and_endings_of_epochs_are_told_apart() -> None:
     assert pace.elapsed == 800.0 + 12.0 + 25.0
 
 
+def test_seconds_are_kept_by_what_they_went_into() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=1, steps=4)
+    epoch(pace, clock, 0, ending=0.0)
+    clock.passes(7.0)
+    pace.step(1, traced=True, is_light=True)
+    pace.resume()
+    clock.passes(5.0)
+    pace.ends()
+    assert (pace.in_steps, pace.in_tracing, pace.in_endings) == (4.0, 7.0, 5.0)
+
+
 def test_nothing_is_known_before_the_first_step() -> None:
     pace = Pace(Clock(), epochs=4, steps=4)
     pace.epoch_begins(0)
