@@ -165,8 +165,8 @@ class Deadline:
         if spent >= self.seconds:
             raise ValueError(
                 f"The deadline is over before the first step. Received: deadline={self.seconds:g}, "
-                f"and {spent:.1f} seconds until the first selection was made, most of them for "
-                f"tracing the importance. {_WAYS_OUT}"
+                f"and {spent:.1f} seconds until the importance for the first selection was traced "
+                "and evaluated. Give more seconds, or make `probe_size` smaller."
             )
 
     def warn_if_short(

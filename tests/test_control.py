@@ -168,7 +168,7 @@ def test_epochs_that_do_not_fit_are_left_out(capsys) -> None:
 
 def test_first_selection_longer_than_the_deadline_is_refused_before_the_first_step() -> None:
     device = Device(table())
-    with pytest.raises(ValueError, match="deadline=120, and 130.0 seconds until the first"):
+    with pytest.raises(ValueError, match="deadline=120, and 130.0 seconds until the importance"):
         run(device, importance_seconds=130.0, deadline=120.0)
     assert device.calls == []
 

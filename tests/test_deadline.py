@@ -90,7 +90,7 @@ def test_expectation_names_both_ends() -> None:
 
 def test_deadline_over_before_the_first_step_is_refused() -> None:
     Deadline(60).check_first_step(59.9)
-    with pytest.raises(ValueError, match="deadline=60, and 61.5 seconds .*`probe_size` smaller"):
+    with pytest.raises(ValueError, match="deadline=60, and 61.5 seconds .*Give more seconds"):
         Deadline(60).check_first_step(61.5)
 
 
