@@ -191,7 +191,7 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path):
             run.append_epoch({"epoch": epoch})
     with pytest.raises(ValueError, match="`importance` must be a list of 5"):
         run.append_selection(dataclasses.replace(record(), importance=np.zeros(4)))
-    with pytest.raises(ValueError, match="at most 8388608 bytes"):
+    with pytest.raises(ValueError, match="at most 4194304 bytes"):
         run.append_epoch({"note": "x" * 2**23})
     again = runs.load(tmp_path)
     assert (again.history, again.selections) == ([], [])

@@ -57,7 +57,7 @@ def test_a_file_above_the_limit_is_not_read(tmp_path):
     path = tmp_path / "profile.json"
     with open(path, "wb") as file:
         file.truncate(2**40)  # takes no room on the disk
-    with pytest.raises(ValueError, match=r"profile.json', which is larger than 8 MiB"):
+    with pytest.raises(ValueError, match=r"profile.json', which is larger than 4 MiB"):
         TimingProfile.load(path)
     runs.create(tmp_path / "run", {"seed": 1}).append_epoch({"loss": 1.0})
     with open(tmp_path / "run" / "history.jsonl", "ab") as file:
@@ -123,17 +123,17 @@ def test_a_profile_that_could_not_be_read_again_is_not_written(tmp_path):
 def test_a_profile_above_the_limit_of_a_file_is_not_written(tmp_path):
     specs = tuple(TensorSpec("x" * 100, (3, 3, 64, 64), "float32") for _ in range(50_000))
     large = TimingProfile(1.0, (timing_file.DependencySet((0,), 1.0),), 50_000, tensors=specs)
-    with pytest.raises(ValueError, match=r"at most 8388608 bytes.*Received: \d+ bytes for '.*p.j"):
+    with pytest.raises(ValueError, match=r"at most 4194304 bytes.*Received: \d+ bytes for '.*p.j"):
         large.save(tmp_path / "p.json")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_above_the_limit_of_a_file_is_not_written(tmp_path):
     large = {"note": "x" * strict_json.MOST_BYTES}
-    with pytest.raises(ValueError, match="at most 8388608 bytes.*config.json"):
+    with pytest.raises(ValueError, match="at most 4194304 bytes.*config.json"):
         runs.create(tmp_path / "run", large)
     run = runs.create(tmp_path / "run", {"seed": 1})
-    with pytest.raises(ValueError, match="at most 8388608 bytes.*result.json"):
+    with pytest.raises(ValueError, match="at most 4194304 bytes.*result.json"):
         run.finish(large)
     assert run.result is None and runs.load(tmp_path / "run").result is None
     run.finish({"note": "short"})
