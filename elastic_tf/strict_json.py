@@ -36,7 +36,9 @@ def parse(data: bytes) -> Any:
         text = data.decode("utf-8")
         _check_depth(text)
         # Python's own way with numbers is twice as fast, and right where none is that long.
-        numbers = {"parse_int": _integer, "parse_float": _real} if _LONG.search(text) else {}
+        numbers: dict[str, Any] = (
+            {"parse_int": _integer, "parse_float": _real} if _LONG.search(text) else {}
+        )
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, **numbers)
         if re.search(r"\\u[dD][89a-fA-F]", text):
             json.dumps(value, ensure_ascii=False).encode()
