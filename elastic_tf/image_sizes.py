@@ -13,6 +13,8 @@ import tensorflow as tf
 from elastic_tf.bounded_files import read_bytes
 
 MOST_PIXELS = 2**26  # 8192 x 8192, of all frames together; they take 1 GB while they are resized
+_PNG, _JPEG, _BMP, _GIF = b"\x89PNG\r\n\x1a\n", b"\xff\xd8", b"BM", b"GIF8"
+_KINDS = (_PNG, _JPEG, _BMP, _GIF)  # of image files, by their first bytes
 _MOST_BYTES = 4 * MOST_PIXELS + 2**20  # of a file; a bitmap has four bytes for a pixel
 
 
@@ -21,7 +23,8 @@ def contents(path: str) -> bytes:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no file, empty, or stands for too many pixels; the text says which.
+        ValueError: it is no file, empty, of another kind, or stands for too many pixels; the text
+            says which.
     """
     try:
         data = read_bytes(path, _MOST_BYTES)
@@ -29,6 +32,9 @@ def contents(path: str) -> bytes:
         raise ValueError(f"it {error}") from error
     if not data:
         raise ValueError("it is empty")
+    if not data.startswith(_KINDS):
+        # newer TensorFlow decodes more, whose sizes are not known here
+        raise ValueError("it is of another kind; convert it")
     pixels = _pixels(data)
     if pixels > MOST_PIXELS:
         raise ValueError(f"it stands for {pixels} pixels, more than {MOST_PIXELS}; make it smaller")
@@ -36,18 +42,16 @@ def contents(path: str) -> bytes:
 
 
 def _pixels(data: bytes) -> int:
-    """Pixels of all frames, of a GIF one more; 0 where the file is of no kind that is decoded."""
+    """Pixels of all frames, of a GIF one more; 0 where the file does not say it."""
     try:
-        if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        if data.startswith(_PNG):
             width, height = struct.unpack_from(">II", data, 16)
-        elif data.startswith(b"\xff\xd8"):
+        elif data.startswith(_JPEG):
             height, width, _ = tf.io.extract_jpeg_shape(data).numpy()
-        elif data.startswith(b"BM"):
+        elif data.startswith(_BMP):
             width, height = struct.unpack_from("<ii", data, 18)
-        elif data.startswith(b"GIF8"):
-            return _gif_pixels(data)
         else:
-            return 0
+            return _gif_pixels(data)
     except (struct.error, tf.errors.OpError):  # decoding tells what is wrong with it
         return 0
     return abs(int(width)) * abs(int(height))

@@ -18,8 +18,8 @@ _MOST_DIGITS = 40  # 2**127 has 39
 _MOST_SHOWN = 120  # characters of a value in a message
 # What too long an integer and too large a number have in them; texts may have it too.
 _LONG = re.compile(rf"[0-9]{{{_MOST_DIGITS + 1}}}|[eE][+]?[0-9]{{3}}")
-# Texts in quotes, the last one perhaps without an end. It never goes back, so that the time it takes
-# grows as the text does.
+# Texts in quotes, the last one perhaps without an end. It never goes back, so that the time it
+# takes grows as the text does.
 _QUOTED = re.compile(r'"(?:[^"\\]+|\\.?)*(?:"|\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 

@@ -127,10 +127,19 @@ REFUSED = {
     "cut.jpg": (lambda: JPEG[:-40], "[Jj][Pp][Ee][Gg]"),
     "cut.gif": (lambda: frames("GIF")[:-60], "[Gg][Ii][Ff]"),
     "cut.bmp": (lambda: encoded(Image.fromarray(HALVES), "BMP")[:-100], "Input size should match"),
-    "picture.webp": (lambda: encoded(Image.fromarray(HALVES), "WEBP"), "Unknown image"),
-    "picture.tif": (lambda: encoded(Image.fromarray(HALVES), "TIFF"), "Unknown image"),
-    "picture.svg": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "Unknown image"),
-    "pickle.png": (lambda: b"cos\nsystem\n(S'true'\ntR.", "Unknown image"),
+    "picture.webp": (
+        lambda: encoded(Image.fromarray(HALVES), "WEBP"),
+        "of another kind",
+    ),
+    "picture.tif": (
+        lambda: encoded(Image.fromarray(HALVES), "TIFF"),
+        "of another kind",
+    ),
+    "picture.svg": (
+        lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        "of another kind",
+    ),
+    "pickle.png": (lambda: b"cos\nsystem\n(S'true'\ntR.", "of another kind"),
 }
 
 
@@ -187,7 +196,7 @@ def test_odd_names_are_read(tmp_path, cache):
 @pytest.mark.parametrize("name", [*ODD, os.fsdecode(b"\xff\xfe.png")])
 def test_odd_names_can_be_printed_when_they_are_refused(tmp_path, name):
     (write_folder(tmp_path) / "train" / "red" / name).write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"train/red/.*Unknown image") as refused:
+    with pytest.raises(ValueError, match=r"train/red/.*of another kind") as refused:
         load(tmp_path, keep=False)
     assert str(refused.value).isprintable()
     str(refused.value).encode("utf-8")
