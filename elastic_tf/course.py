@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elastic_tf import heaps, records
+from elastic_tf import records
 from elastic_tf.choosing import Chooser
 from elastic_tf.control import Control
 from elastic_tf.mixin import ElasticMixin
@@ -115,8 +115,6 @@ class Course:
         self._chooser.finish_record()
         record = self._chooser.records[-1]
         self.masks.append(record.mask)
-        if record.epoch == epoch:
-            heaps.trim()  # what selecting and tracing have left
         if logs is not None:
             for name in records.LOGGED:
                 value = getattr(record, name)
