@@ -25,16 +25,18 @@ __all__ = [
     "ElasticModel",
     "Selection",
     "TimingProfile",
+    "baselines",
     "datasets",
     "importance",
     "optimizers",
+    "plots",
     "profile_model",
     "select_tensors",
     "zoo",
 ]
 
 if TYPE_CHECKING:
-    from elastic_tf import datasets, importance, optimizers, zoo
+    from elastic_tf import baselines, datasets, importance, optimizers, plots, zoo
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.mixin import ElasticMixin
     from elastic_tf.model import ElasticModel

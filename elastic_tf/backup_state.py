@@ -7,6 +7,7 @@ random generators of Python, NumPy and TensorFlow.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -88,6 +89,31 @@ def check(found: list[list[Any]], items: Sequence[tf.Variable], *, what: str) ->
         f"backup, {len(now)} now; first difference at {at}: {held} against {given}. Build and "
         "compile the model as before, or choose another `backup_dir`."
     )
+
+
+def optimizer_settings(optimizer: Any) -> dict[str, Any]:
+    """What the optimizer is made with, as JSON values; empty where it does not tell."""
+    try:
+        config = optimizer.get_config()
+    except NotImplementedError:  # a schedule of one's own
+        return {}
+    told = json.loads(json.dumps(config, default=_plain))
+    return {name: value for name, value in told.items() if name != "name"}
+
+
+def check_optimizer(held: dict[str, Any], given: dict[str, Any]) -> None:
+    """Refuse other settings than those a backup was begun with; both from `optimizer_settings`.
+
+    Raises:
+        ValueError: they differ; the first difference is named.
+    """
+    for name in sorted({*held, *given} if held and given else ()):
+        if held.get(name) != given.get(name):
+            raise ValueError(
+                "A training goes on with the optimizer it was started with. Received: "
+                f"{name}={given.get(name)!r}, in the backup {held.get(name)!r}. Compile the model "
+                "as before, or choose another `backup_dir`."
+            )
 
 
 def arrays(items: Sequence[tf.Variable], prefix: str) -> Arrays:
@@ -172,6 +198,12 @@ def set_host_generators(states: dict[str, Any]) -> None:
         algorithm, values = states["tensorflow"]
         made = tf.random.Generator.from_state(tf.constant(values, tf.int64), alg=algorithm)
         tf.random.set_global_generator(made)
+
+
+def _plain(value: Any) -> Any:
+    if tf.is_tensor(value) or isinstance(value, (np.generic, np.ndarray)):
+        return np.asarray(value).tolist()
+    return type(value).__name__
 
 
 def _as_state(value: list[Any]) -> tuple[Any, ...]:

@@ -63,6 +63,7 @@ class Recovery:
         self._divergence = Divergence(model, slots, options.nan)
         self._resumed: State | None = None  # until the interrupted epoch begins
         self._signals = Interruptions()
+        self._optimizer: dict[str, Any] = {}  # its settings before the first step
 
     def begin(self) -> int | None:
         """Go on from a backup, if there is one; returns the epoch the training began with, then.
@@ -72,10 +73,12 @@ class Recovery:
         """
         self._model._elastic.leave = self._leave
         self._slots.open()
+        self._optimizer = backup_state.optimizer_settings(self._model.optimizer)
         backup_state.use_generators(self._model)
         state = self._slots.read()
         if state is not None:
             self._go_on(state)
+            print(self._going_on(state.data))
         self._signals.catch()
         return None if state is None else self._first
 
@@ -152,6 +155,7 @@ class Recovery:
         self._check_place(data)
         items = backup_state.variables(model)
         backup_state.check(data["variables"], items, what="variables")
+        backup_state.check_optimizer(data["optimizer"], self._optimizer)
         self._neighbours.check(data["neighbours"])
         model._fit_state.values = data["fit_state"]
         backup_state.assign(items, values, "variable")
@@ -168,7 +172,7 @@ class Recovery:
             sums = [values[f"sum/{k}"] for k in range(len(chosen))]
             model._elastic.accumulation.go_on(chosen, count, without, sums)
         self._resumed = state
-        is_over = data["is_finished"] and handler._epochs <= data["epochs"]
+        is_over = self._is_over(data)
         passes.start_at(
             handler,
             epoch=handler._epochs if is_over else data["epoch"],
@@ -176,6 +180,23 @@ class Recovery:
             steps=data["steps"],
             arrived=self._chooser.pass_over,
             ready=lambda iterator: backup_state.make_metrics(model, iterator),
+        )
+
+    def _is_over(self, data: dict[str, Any]) -> bool:
+        """Whether there is nothing left to train."""
+        return bool(data["is_finished"] and self._handler._epochs <= data["epochs"])
+
+    def _going_on(self, data: dict[str, Any]) -> str:
+        """What is said when a backup was found."""
+        found = f"The backup in '{self._slots.path}'"
+        if self._is_over(data):
+            return (
+                f"{found} is of a training that has ended, after {data['epochs']} epochs: nothing "
+                "is trained. Remove it, or choose another `backup_dir`, to train anew."
+            )
+        return (
+            f"{found} is taken up: epoch {data['epoch'] + 1} of {self._handler._epochs}, after "
+            f"{data['step']} of its steps."
         )
 
     def _check_place(self, data: dict[str, Any]) -> None:
@@ -214,6 +235,7 @@ class Recovery:
             "is_finished": is_finished,
             "is_lowered": self._divergence.is_lowered,
             "variables": backup_state.described(items),
+            "optimizer": self._optimizer,
             "metrics": backup_state.described(metrics),
             "averaged": [
                 k for k, v in enumerate(model.trainable_variables) if id(v) in state.averaged

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
 import signal
 
+import networks
 import numpy as np
 import pytest
 import tensorflow as tf
-from interrupted import BATCH, MOMENTS, STEPS, Kill, KillAt, arrays, at_call, shuffled, train
+from interrupted import (
+    BATCH,
+    EPOCHS,
+    MOMENTS,
+    STEPS,
+    Kill,
+    KillAt,
+    arrays,
+    at_call,
+    shuffled,
+    train,
+)
 
 import elastic_tf as et
 
@@ -192,11 +205,19 @@ class Count(tf.keras.callbacks.Callback):
         self.steps += 1
 
 
-def test_a_training_that_ended_is_not_made_again(tmp_path, cheap):
+def test_a_training_that_ended_is_not_made_again_and_says_so(tmp_path, cheap, capsys):
     train(tmp_path, **CHEAP)
+    assert "backup" not in capsys.readouterr().out
     count = Count()
     assert train(tmp_path, count, **CHEAP) == cheap
     assert count.steps == 0
+    assert f"after {EPOCHS} epochs: nothing is trained" in capsys.readouterr().out
+
+
+def test_a_training_that_goes_on_says_where(tmp_path, capsys):
+    killed(tmp_path, KillAt("on_train_batch_end", 1, 3), **CHEAP)
+    train(tmp_path, **CHEAP)
+    assert f"is taken up: epoch 2 of {EPOCHS}, after 4 of its steps." in capsys.readouterr().out
 
 
 def test_more_epochs_go_on_where_fewer_ended(tmp_path, cheap):
@@ -332,10 +353,14 @@ def test_a_full_disk_keeps_the_last_good_backup(tmp_path, cheap):
     assert count.steps == 2 * STEPS
 
 
-def test_a_backup_of_another_training_is_refused(tmp_path):
+def test_a_backup_of_another_training_is_refused(tmp_path, monkeypatch):
+    slow = functools.partial(tf.keras.optimizers.Adam, 1e-5)
+    monkeypatch.setitem(networks.MORE_OPTIMIZERS, "slow adam", slow)
     killed(tmp_path, KillAt("on_epoch_begin", 1), **CHEAP)
     with pytest.raises(ValueError, match="of the same model and optimizer. Received: .* in the"):
         train(tmp_path, optimizer="sgd", **CHEAP)
+    with pytest.raises(ValueError, match="Received: learning_rate=[^ ]*e-0[56], in the backup 0.0"):
+        train(tmp_path, optimizer="slow adam", **CHEAP)
     with pytest.raises(ValueError, match="Received: initial_epoch 1, in the backup 0"):
         train(tmp_path, fitted={"initial_epoch": 1}, **CHEAP)
     with pytest.raises(ValueError, match="Received: batches in an epoch 20, in the backup 5"):

@@ -164,8 +164,9 @@ def test_train_refuses_a_profile_of_another_batch_size(images, tmp_path):
     other = et.TimingProfile(table.t_forward, table.sets, count, batch_size=8)
     other.save(tmp_path / "profile.json")
     arguments = [*ELASTIC.split(), "--data", str(images), "--out", str(tmp_path / "run")]
-    with pytest.raises(ValueError, match="batch size 8, data of batch size 2"):
+    with pytest.raises(ValueError, match=r"--batch-size 2 with --profile .* of batch size 8"):
         train.main([*arguments, "--profile", str(tmp_path / "profile.json")])
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     profile = None if settings.profile is None else et.TimingProfile.load(settings.profile)
     if profile is not None and arguments is None:
         runtime.restart_under(profile.settings, commandline.command("train", sys.argv[1:]))
+    if profile is not None:
+        _check_batch(profile, settings)
     strategy = strategies.make(settings.strategy)  # before anything else of TensorFlow's
     replicas.from_chief(strategy, lambda: None)  # all workers are there
     tf.keras.utils.set_random_seed(settings.seed)
@@ -81,6 +83,8 @@ def trained(
     is_continued = bool(run.history)
     with strategy.scope():
         model = built(settings, data, settings.weights)
+        if settings.warm_head and not is_continued and not settings.quiet:
+            say(f"Training the new head alone, epochs: {settings.warm_head}")
         warm_seconds = harness.warm_head(
             model,
             data.train,
@@ -161,6 +165,17 @@ def trained(
         words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
         say(f"To draw it: {commandline.typed(commandline.command('plot', words))}")
     return run
+
+
+def _check_batch(profile: et.TimingProfile, settings: Settings) -> None:
+    """Refuse a profile of another batch size before anything is loaded or trained."""
+    size, given = profile.batch_size, settings.batch_size
+    if baselines.get(settings.method).needs_profile and size not in (0, given):
+        raise ValueError(
+            f"The profile must be of the same batch size. Received: --batch-size {given} with "
+            f"--profile {settings.profile} of batch size {size}. Use --batch-size {size}, or make "
+            f"a profile with `python -m elastic_tf profile --batch-size {given}`."
+        )
 
 
 def loaded(settings: Settings, batch_size: int) -> et.datasets.ImageData:

@@ -256,7 +256,7 @@ def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[di
         if seconds > SLOW:  # the interpreter tidies up now and then
             seconds = min(seconds, *(_seconds(target) for _ in range(2)))
         if seconds > slowest["seconds"]:
-            shown = repr(data[:2000])
+            shown = repr(data[:300])
             slowest = {"seconds": round(seconds, 4), "file": target.name, "input": shown}
         counts[target.name][outcome] += 1
         slow += seconds > SLOW
