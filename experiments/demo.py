@@ -105,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
             settings.epochs,
         ),
     }
+    print("\nMeasuring the step ratios that were achieved ...", flush=True)
     rows = [
         {
             "method": name if name == "full" else f"elastic, rho={settings.rho:g}",

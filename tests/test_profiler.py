@@ -157,7 +157,8 @@ def test_profiler_takes_over_the_calibration_of_an_earlier_profile(monkeypatch):
 
 
 def test_profile_model_stops_at_the_time_limit():
-    assert profile_model(elastic(), *batch(), repeats=500, time_limit=0.0).repeats == 3
+    # three undisturbed rounds are enough; on a busy machine they are more by the time that is known
+    assert 3 <= profile_model(elastic(), *batch(), repeats=500, time_limit=0.0).repeats < 100
 
 
 def test_profile_model_raises_when_the_model_is_not_compiled():

@@ -147,6 +147,8 @@ def trained(
         if getattr(elastic, "removed", None):  # the weights are those of a smaller network
             elastic.network.save(folder / "network.keras")
     if is_chief:
+        if not settings.quiet:
+            say("Measuring the step ratio that was achieved ...")
         row = {
             "method": settings.method,
             **bench.result(run.history, measurement.targets_of(settings.targets)),
