@@ -140,10 +140,12 @@ def batch_explained(data: Sequence[Any]) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, *_OF_THE_BATCH) as error:
-        parts = list(zip(("x", "y", "sample_weight"), data))
-        if parts[-1][0] == "sample_weight" and parts[-1][1] is None:
-            parts.pop()
-        said = ", ".join(f"{name} {_form(part)}" for name, part in parts)
+        parts = zip(("x", "y", "sample_weight"), data)
+        said = ", ".join(
+            f"{name} {_form(part)}"
+            for name, part in parts
+            if part is not None or name != "sample_weight"
+        )
         raise ValueError(
             f"The model cannot be trained on the batch. Received: {said}. The reason: "
             f"{_reason(error)} Compare the batch with the model's input and its loss: class "
