@@ -36,7 +36,7 @@ def test_profile_model_describes_what_it_measured():
     profile.check(model, batch_size=8, input_shape=[(6, 6, 2)])
     assert profile.count == len(model.tensors) == 10
     assert (profile.batch_size, profile.optimizer, profile.method) == (8, "SGD", "calibrated")
-    assert profile.repeats == 3
+    assert profile.repeats >= 3  # rounds that a busy machine made look busy count again
 
 
 @pytest.fixture(scope="module")
