@@ -7,8 +7,8 @@ random generators of Python, NumPy and TensorFlow.
 
 from __future__ import annotations
 
-import json
 import random
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
+from elastic_tf.json_form import to_json
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.stack import backend, context, stateful_random_ops
 from elastic_tf.state import host_generators_kept
@@ -92,12 +93,21 @@ def check(found: list[list[Any]], items: Sequence[tf.Variable], *, what: str) ->
 
 
 def optimizer_settings(optimizer: Any) -> dict[str, Any]:
-    """What the optimizer is made with, as JSON values; empty where it does not tell."""
+    """What the optimizer is made with, as JSON values; nothing where it does not tell.
+
+    Warns:
+        UserWarning: it does not, as with a schedule of one's own that has no `get_config`.
+    """
     try:
-        config = optimizer.get_config()
-    except NotImplementedError:  # a schedule of one's own
+        told = to_json(optimizer.get_config())
+    except (NotImplementedError, TypeError) as error:
+        warnings.warn(
+            "A backup is taken up whatever the settings of the optimizer are, for it does not tell "
+            f"them: {str(error) or type(error).__name__} Give it, or its learning rate schedule, a "
+            "`get_config` of numbers and text.",
+            stacklevel=2,
+        )
         return {}
-    told = json.loads(json.dumps(config, default=_plain))
     return {name: value for name, value in told.items() if name != "name"}
 
 
@@ -198,12 +208,6 @@ def set_host_generators(states: dict[str, Any]) -> None:
         algorithm, values = states["tensorflow"]
         made = tf.random.Generator.from_state(tf.constant(values, tf.int64), alg=algorithm)
         tf.random.set_global_generator(made)
-
-
-def _plain(value: Any) -> Any:
-    if tf.is_tensor(value) or isinstance(value, (np.generic, np.ndarray)):
-        return np.asarray(value).tolist()
-    return type(value).__name__
 
 
 def _as_state(value: list[Any]) -> tuple[Any, ...]:

@@ -63,7 +63,7 @@ class Recovery:
         self._divergence = Divergence(model, slots, options.nan)
         self._resumed: State | None = None  # until the interrupted epoch begins
         self._signals = Interruptions()
-        self._optimizer: dict[str, Any] = {}  # its settings before the first step
+        self._optimizer = backup_state.optimizer_settings(model.optimizer)  # before the first step
 
     def begin(self) -> int | None:
         """Go on from a backup, if there is one; returns the epoch the training began with, then.
@@ -73,7 +73,6 @@ class Recovery:
         """
         self._model._elastic.leave = self._leave
         self._slots.open()
-        self._optimizer = backup_state.optimizer_settings(self._model.optimizer)
         backup_state.use_generators(self._model)
         state = self._slots.read()
         if state is not None:

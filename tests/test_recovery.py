@@ -371,6 +371,18 @@ def test_a_backup_of_another_training_is_refused(tmp_path, monkeypatch):
         )
 
 
+class Secret(tf.keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 1e-3
+
+
+def test_an_optimizer_that_does_not_tell_its_settings_is_named(tmp_path, monkeypatch):
+    secret = functools.partial(tf.keras.optimizers.Adam, Secret())
+    monkeypatch.setitem(networks.MORE_OPTIMIZERS, "secret adam", secret)
+    with pytest.warns(UserWarning, match="whatever the settings.*Give it.*a `get_config`"):
+        train(tmp_path, optimizer="secret adam", fitted={"epochs": 1}, **CHEAP)
+
+
 def test_random_ops_that_no_backup_can_hold_are_named(tmp_path):
     def loss(y_true, y_pred):
         noise = tf.random.normal(tf.shape(y_pred)[:1])

@@ -77,14 +77,15 @@ def trained(
 ) -> runs.Run:
     """Train, from the backup of an interrupted run if there is one; only the chief writes."""
     is_chief = replicas.is_chief(strategy)
+    tell = _nothing if settings.quiet else say
     verbose = harness.verbosity(quiet=settings.quiet or not is_chief)
     method = baselines.get(settings.method)
     backup = backup_of(settings)
     is_continued = bool(run.history)
     with strategy.scope():
         model = built(settings, data, settings.weights)
-        if settings.warm_head and not is_continued and not settings.quiet:
-            say(f"Training the new head alone, epochs: {settings.warm_head}")
+        if settings.warm_head and not is_continued:
+            tell(f"Training the new head alone, epochs: {settings.warm_head}")
         warm_seconds = harness.warm_head(
             model,
             data.train,
@@ -147,8 +148,7 @@ def trained(
         if getattr(elastic, "removed", None):  # the weights are those of a smaller network
             elastic.network.save(folder / "network.keras")
     if is_chief:
-        if not settings.quiet:
-            say("Measuring the step ratio that was achieved ...")
+        tell("Measuring the step ratio that was achieved ...")
         row = {
             "method": settings.method,
             **bench.result(run.history, measurement.targets_of(settings.targets)),
