@@ -177,9 +177,10 @@ class Contest:
             except trials.TrainingFailed as error:
                 print(f"{one.name} at {rate:g} does not train: {error}", flush=True)
                 continue
+            right = [trials.result_of(run)["validation_accuracy"] for run in found]
             losses = [run.history[-1]["val_loss"] for run in found]  # None: not a number
             reached[rate] = (
-                _mean(found, "validation_accuracy") or 0.0,
+                float(np.mean(right)),
                 -math.inf if None in losses else -float(np.mean(losses)),
             )
         if not reached:
