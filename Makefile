@@ -53,7 +53,7 @@ clean:
 # for versions that fit together; pip 26 takes one.
 define build
 	@base=$${PYTHON:-$$(.ci/find-python $(2))} && [ -n "$$base" ] && \
-	echo "Building $(1) with $$("$$base" --version) ($$base). This takes a minute or two, once." && \
+	echo "Building $(1) with $$("$$base" --version) ($$base). This takes some minutes, once." && \
 	{ $(1)/bin/python -c "" 2>/dev/null || rm -rf $(1); } && \
 	"$$base" -m venv $(1) && \
 	$(1)/bin/python -m pip install -qq --upgrade "pip>=24" && \

@@ -26,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
         sys.argv = [f"{PROGRAM} {words[0]}", *words[1:]]  # as a script of that name would see it
-        commandline.run(loaded(words[0]).main)
+        with commandline.telling("Loading TensorFlow ..."):
+            command = loaded(words[0])
+        commandline.run(command.main)
         return
     parser = argparse.ArgumentParser(
         prog=PROGRAM,

@@ -35,12 +35,22 @@ def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
     if batch is None:
         raise ValueError("The dataset must hold a batch. Received: an empty one.")
     x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-    if y is None or any(part.shape.rank == 0 for part in tf.nest.flatten(y)):
+    if y is None or not is_batched(batch):
         raise ValueError(
             "The dataset must yield batches of (x, y) or (x, y, sample_weight). Received: "
             f"{dataset.element_spec}. Use dataset.batch(batch_size) on one that yields (x, y)."
         )
     return (x, y) if weight is None else (x, y, weight)
+
+
+def is_batched(element: Any) -> bool:
+    """Whether targets have a first axis, as a batch has; true where there are none.
+
+    Args:
+        element: of a dataset, or the specification of its elements.
+    """
+    _, y, _ = tf.keras.utils.unpack_x_y_sample_weight(element)
+    return all(part.shape.rank != 0 for part in tf.nest.flatten(y) if part is not None)
 
 
 def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[Any]:

@@ -81,6 +81,18 @@ class Chooser:
         self._selected_at: int | None = None
         self._earlier: dict[int, tuple[int, ...]] = {}  # batches drawn before an interruption
 
+    def check_rho(self) -> None:
+        """Refuse, before the importance is evaluated, a `rho` that is too small for any.
+
+        Raises:
+            ValueError: it is; the smallest feasible one is named.
+        """
+        if self._deadline is not None or callable(self._rho):
+            return
+        if self._rho < smallest_feasible_rho(self.profile, required=self._required):
+            nothing_known = np.zeros(self.profile.count)
+            select_tensors(nothing_known, self.profile, self._rho, required=self._required)
+
     def is_due(self, epoch: int) -> bool:
         """Whether a new importance is due before that epoch."""
         if self._selected_at is None:

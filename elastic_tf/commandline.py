@@ -6,13 +6,14 @@ Also how a program of this package ends when it refuses something, and how it st
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import re
 import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -132,6 +133,19 @@ class _Call(argparse.Action):
     ) -> None:
         self._call(values)
         parser.exit()
+
+
+@contextlib.contextmanager
+def telling(text: str) -> Iterator[None]:
+    """Show a line on a terminal while something takes seconds, and wipe it away afterwards."""
+    is_shown = sys.stderr is not None and sys.stderr.isatty()
+    if is_shown:
+        print(text, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if is_shown:
+            print("\r" + " " * len(text) + "\r", end="", file=sys.stderr, flush=True)
 
 
 def command(name: str, words: Sequence[str]) -> list[str]:

@@ -33,6 +33,7 @@ def course(callback: ElasticCallback, clock: Callable[[], float], *, is_again: b
     model, steady = callback.model, SteadyClock(clock)
     control = _control(callback, steady, already=_since_fit(callback, clock))
     chooser = _chooser(callback, control, steady)
+    chooser.check_rho()
     made = Course(
         model,
         chooser=chooser,

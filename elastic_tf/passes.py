@@ -19,7 +19,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.batches import is_batched
 from elastic_tf.stack import data_adapter
+from elastic_tf.strict_json import brief
 
 
 @contextlib.contextmanager
@@ -50,12 +52,21 @@ def batch_size(handler: Any) -> int | None:
     Args:
         handler: of the `fit` that begins; None where the callbacks are called by a loop of one's
             own, of which nothing is known.
+
+    Raises:
+        ValueError: a dataset that yields single samples.
     """
     adapter = getattr(handler, "_adapter", None)
     if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
         return None  # Keras 2.15 does not know what a `DatasetCreator` will make
     if isinstance(adapter, data_adapter.DatasetAdapter):
-        parts = tf.nest.flatten(adapter.get_dataset().element_spec)
+        spec = adapter.get_dataset().element_spec
+        if not is_batched(spec):
+            raise ValueError(
+                "`fit` must be given batches. Received: a dataset of single samples, "
+                f"{brief(spec)}. Use dataset.batch(batch_size)."
+            )
+        parts = tf.nest.flatten(spec)
         shape = getattr(parts[0], "shape", None) if parts else None
         return shape[0] if shape is not None and shape.rank else None
     if adapter.get_size() == 1 and adapter.has_partial_batch():

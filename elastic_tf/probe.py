@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.batches import is_batched
 from elastic_tf.strict_json import brief
 
 
@@ -99,7 +100,7 @@ class Probe:
                 f"`{self.name}` must yield batches. Received: an empty dataset. Look at its source."
             )
         x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-        if y is None or any(part.shape.rank == 0 for part in tf.nest.flatten(y)):
+        if y is None or not is_batched(batch):
             raise ValueError(
                 f"`{self.name}` must yield batches of (x, y). Received: "
                 f"{self.source.element_spec}. Use dataset.batch(batch_size)."

@@ -104,7 +104,7 @@ def build(
         if imagenet and "URL fetch failure" in str(error):
             raise OSError(
                 f"The ImageNet weights of '{name}' could not be downloaded: {error}. Put the file "
-                "named there into ~/.keras/models, or give a file: weights=PATH."
+                "named there into ~/.keras/models, or give a file as `weights`."
             ) from error
         raise
     backbone = tf.keras.Model(inputs, features, name=name)

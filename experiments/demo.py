@@ -24,7 +24,6 @@ from pretrain_digits import IMAGE_SIZE, WEIGHTS
 from elastic_tf import plots, runs
 from elastic_tf.commandline import option, parse, typed
 from elastic_tf.commands import harness, machine, recording
-from elastic_tf.commands.finding import NOTE
 from elastic_tf.files import write_json
 from elastic_tf.json_form import to_json
 
@@ -117,8 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         for name, model in models.items()
     ]
     print("\n" + runs.format_table(rows))
-    if load.state == NOTE:
-        print(f"Note: {load.found} before the start. {load.mend}")
+    print(machine.doubt_of(load), end="")
     draw(settings.out, clocks, accuracy, masks["elastic"], models["elastic"])
     write_json(
         settings.out / "result.json",

@@ -49,6 +49,20 @@ def test_worthless_tensors_leave_the_required_ones():
     np.testing.assert_array_equal(elastic_callback.selections[0].mask, required)
 
 
+def test_a_rho_too_small_for_any_importance_is_refused_before_it_is_evaluated():
+    def never(model, x, y):
+        raise AssertionError("was evaluated")
+
+    with pytest.raises(ValueError, match="to train any tensor. .*smallest feasible rho is 0.4"):
+        fit(elastic(), callback(rho=0.1, importance=never), epochs=1)
+
+
+def test_a_dataset_of_single_samples_is_not_taken_for_batches_of_the_size_of_an_image():
+    data = dataset()
+    with pytest.raises(ValueError, match=r"given batches. Received.*single.*dataset.batch\("):
+        elastic().fit(data.unbatch(), epochs=1, callbacks=[callback()])
+
+
 def test_two_callbacks_on_one_model_are_refused():
     with pytest.raises(ValueError, match="Received: two of them for 'model"):
         fit(elastic(), callback(), callback())

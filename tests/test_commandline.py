@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Optional
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from elastic_tf import baselines
-from elastic_tf.commandline import Alone, option, parse, run, typed
+from elastic_tf.commandline import Alone, option, parse, run, telling, typed
 from elastic_tf.datasets import image_folder
 
 
@@ -125,3 +126,13 @@ def test_run_reports_a_file_that_is_missing(tmp_path, capsys):
 def test_run_keeps_the_traceback_of_other_errors():
     with pytest.raises(ValueError, match="invalid literal"):
         run(lambda: int(np.array("three")))
+
+
+def test_what_takes_seconds_is_told_on_a_terminal_and_wiped_away(monkeypatch, capsys):
+    with telling("Loading ..."):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with telling("Loading ..."):
+        assert capsys.readouterr().err == "Loading ..."
+    assert capsys.readouterr().err == "\r" + " " * len("Loading ...") + "\r"

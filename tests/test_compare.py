@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
 from launches import Launches
 
-from elastic_tf.commands import compare, trials, verdicts
+from elastic_tf.commands import compare, profile, run_settings, trials, verdicts
 
 RESULTS = Path(__file__).resolve().parents[1] / "experiments" / "results"
 METHODS = "full,traditional_tl,elastic@0.5"
@@ -87,6 +89,45 @@ def test_each_method_gets_its_best_rate_from_the_same_trials(tmp_path):
     assert [rows[name]["rate_at_edge"] for name in rows] == [True, True, False]
     tried = [(one.method, one.learning_rate) for one in launch.trained[3:] if one.seed == 0]
     assert len(tried) == len(set(tried)) == 3 * 3
+
+
+def test_each_training_is_announced_with_its_place(tmp_path, capsys):
+    launch = Launches(made)
+    compared(tmp_path, launch, "--budget", "full:0.01")
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Training ")]
+    assert len(said) == len(launch.trained)
+    wanted = {"heads": 3, "equal epochs": 27, "equal seconds": 9}
+    places = [(what, k, count) for what, count in wanted.items() for k in range(1, count + 1)]
+    for line, (what, number, count) in zip(said, places):
+        assert line.startswith(f"Training {number} of {count} ({what}): ")
+    assert len(said) == len(places)
+
+
+def test_an_epoch_that_is_longer_than_the_equal_seconds_is_named(tmp_path, capsys):
+    result = compared(tmp_path, Launches(made), "--budget", "full:0.2")
+    rows = by_method(result, "equal_seconds")
+    allowed = result["allowed_seconds"]
+    assert allowed == pytest.approx(0.2 * by_method(result, "equal_epochs")["full"]["seconds"])
+    longer = [name for name, row in rows.items() if row["seconds"] > allowed]
+    assert "full" in longer and "traditional_tl" not in longer
+    said = capsys.readouterr().out
+    assert f"Equal are {allowed:.0f} s, as many epochs as fit into them." in said
+    assert f"A single epoch takes longer: {', '.join(longer)}." in said
+
+
+def test_tables_of_a_busy_machine_say_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    compared(tmp_path, Launches(made), "--equal", "epochs")
+    assert "Note: 99.00 processes in the last minute before the start." in capsys.readouterr().out
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    compared(tmp_path, Launches(made), "--equal", "epochs")
+    assert "Note:" not in capsys.readouterr().out
+
+
+def test_all_commands_train_with_the_same_optimizer_unless_told_otherwise():
+    kinds = (compare.Settings, run_settings.Settings, profile.Settings)
+    defaults = [{f.name: f.default for f in dataclasses.fields(kind)} for kind in kinds]
+    assert {default["optimizer"] for default in defaults} == {"adam"}
 
 
 def test_of_rates_with_the_same_accuracy_the_one_with_the_smaller_loss_is_taken(tmp_path):

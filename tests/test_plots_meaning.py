@@ -182,3 +182,10 @@ def test_a_missed_deadline_has_another_colour():
     kept, missed = (bar.get_facecolor() for bar in axes.patches)
     assert kept != missed
     assert [text.get_text() for text in axes.texts] == ["90.0 %", "110.0 %, 3 steps left out"]
+
+
+def test_the_last_marker_of_a_curve_is_not_cut():
+    late = {"elastic": ([61.0, 65.0], [0.67, 0.78])}
+    low, high = plots.lines(late, x="s", y="accuracy").axes[0].get_xlim()
+    assert low == 0
+    assert high - 65.0 >= 0.04 * (high - low)

@@ -24,14 +24,14 @@ into the seconds of the reference, where 3 % more counts as equal, or into those
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import elastic_tf as et
 from elastic_tf import plots
 from elastic_tf.commandline import option, parse
-from elastic_tf.commands import contest, sources, trials
+from elastic_tf.commands import contest, machine, sources, trials
 from elastic_tf.device import describe_device
 from elastic_tf.files import write_json
 from elastic_tf.json_form import to_json
@@ -83,6 +83,7 @@ def main(
 ) -> dict[str, Any]:
     """Train what is not there yet, print the tables, write the JSON."""
     settings = parse(Settings, __doc__ or "", arguments)
+    doubt = machine.doubt_of(machine.load())
     competition = contest.Contest(settings, launch)
     tables = competition.tables()
     result = {
@@ -91,18 +92,34 @@ def main(
         "device": describe_device(),
         "full_step_seconds": competition.full_step_seconds,
         "head_seconds": competition.head_seconds,
+        "allowed_seconds": competition.allowed_seconds,
         "tables": tables,
     }
     for name, rows in tables.items():
         print(f"\n{settings.data}, {name.replace('_', ' ')}, {settings.seeds} seeds")
         print(format_table(rows, COLUMNS))
+        if name == "equal_seconds":
+            print(said_of_seconds(rows, competition.allowed_seconds))
         edges = [row["method"] for row in rows if row["rate_at_edge"]]
         if edges:
             print(f"The best rate is the first or the last that was tried: {', '.join(edges)}.")
         plots.save(plots.accuracy_and_cost(rows), settings.out / f"{name}.png")
+    print(doubt, end="")
     write_json(settings.out / "comparison.json", to_json(result))
     print(f"\nWritten to {settings.out / 'comparison.json'}, with a picture of each table")
     return to_json(result)
+
+
+def said_of_seconds(rows: Sequence[Mapping[str, Any]], allowed: float) -> str:
+    """What is equal at equal seconds, and where it is not: each method trains one epoch at least.
+
+    Args:
+        rows: of that table.
+        allowed: seconds at reference speed.
+    """
+    slow = [row["method"] for row in rows if row["epochs"] == 1 and row["seconds"] > allowed]
+    exceptions = f" A single epoch takes longer: {', '.join(slow)}." if slow else ""
+    return f"Equal are {allowed:.0f} s, as many epochs as fit into them.{exceptions}"
 
 
 COLUMNS = (

@@ -34,6 +34,9 @@ class Contest:
     Args:
         settings: of the command `compare`.
         launch: trains.
+
+    Attributes:
+        allowed_seconds: at equal seconds, at reference speed; not a number before they are known.
     """
 
     def __init__(self, settings: Any, launch: trials.Launch) -> None:
@@ -59,6 +62,9 @@ class Contest:
         self._rates = rates_of(settings.rates)
         self._budget = budget_of(settings.budget or f"{settings.reference}:{_EQUAL}", names)
         self._done: dict[Path, runs.Run] = {}
+        self._begun, self._planned = 0, 0
+        self.allowed_seconds = math.nan
+        self._plan("heads", settings.seeds)
         self._heads = [self._head(seed) for seed in range(settings.seeds)]
         self._profile = self._profiled()
 
@@ -79,7 +85,8 @@ class Contest:
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """A row for each method, at equal epochs and, unless it is left out, at equal seconds."""
-        epochs = self._settings.epochs
+        epochs, trained = self._settings.epochs, len(self._contenders) * self._settings.seeds
+        self._plan("equal epochs", trained * len(self._rates))
         plan = {one: (self._best_rate(one, epochs), epochs) for one in self._contenders}
         plans = {"equal_epochs": plan}
         self._rows(plan)  # all trainings: what a full step takes is known afterwards
@@ -96,11 +103,16 @@ class Contest:
         }
         mean = {name: Cost(*np.mean(found, axis=0)) for name, found in costs.items()}
         name, share = self._budget
-        allowed = share * mean[name].seconds(self._settings.epochs)
+        allowed = self.allowed_seconds = share * mean[name].seconds(self._settings.epochs)
+        fits = {
+            one: max(1, int((allowed - mean[one.name].once) / mean[one.name].each)) for one in plan
+        }
+        trained = [one for one in plan if fits[one] != self._settings.epochs]
+        tried = len(self._rates) if self._settings.tune_again else 1
+        self._plan("equal seconds", len(trained) * self._settings.seeds * tried)
         longer = {}
         for one, (rate, _) in plan.items():
-            once, each = mean[one.name]
-            fitting = max(1, int((allowed - once) / each))
+            fitting = fits[one]
             if self._settings.tune_again:
                 rate = self._best_rate(one, fitting)
             longer[one] = (rate, fitting)
@@ -208,8 +220,17 @@ class Contest:
         }
         path = self._settings.out / one.name / f"{epochs}_epochs_rate_{rate:g}" / f"seed_{seed}"
         if path not in self._done:
-            self._done[path] = trials.run(trials.Trial(path, options), self._launch)
+            self._done[path] = self._trained(trials.Trial(path, options))
         return self._done[path]
+
+    def _plan(self, what: str, count: int) -> None:
+        """So many trainings come next."""
+        self._begun, self._planned, self._what = 0, count, what
+
+    def _trained(self, trial: trials.Trial) -> runs.Run:
+        self._begun += 1
+        place = f" {self._begun} of {self._planned} ({self._what})"
+        return trials.run(trial, self._launch, place=place)
 
     def _head(self, seed: int) -> runs.Run | None:
         """The training of the new head alone that all methods start from."""
@@ -225,7 +246,7 @@ class Contest:
             "epochs": self._settings.warm_head,
         }
         trial = trials.Trial(self._settings.out / "heads" / f"seed_{seed}", options)
-        return trials.run(trial, self._launch)
+        return self._trained(trial)
 
     def _shared(self, seed: int) -> dict[str, Any]:
         """Options of every training."""

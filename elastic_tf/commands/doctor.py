@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from elastic_tf.commandline import option, parse
+from elastic_tf.commandline import option, parse, telling
 from elastic_tf.commands import installation, machine, storage
 from elastic_tf.commands.finding import BROKEN, Finding
 from elastic_tf.runs import format_table
@@ -34,7 +34,8 @@ class Settings:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Check, print, and end with exit code 1 where training is impossible."""
     settings = parse(Settings, __doc__ or "", arguments)
-    findings = examine(settings)
+    with telling("Checking the installation, TensorFlow in a process of its own ..."):
+        findings = examine(settings)
     print(report(findings))
     if any(finding.state == BROKEN for finding in findings):
         raise SystemExit(1)

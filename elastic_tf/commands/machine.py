@@ -77,6 +77,11 @@ def load() -> Finding:
     return Finding("load", OK, found)
 
 
+def doubt_of(load: Finding) -> str:
+    """A line for tables of times that were measured under that load; empty where it was light."""
+    return f"Note: {load.found} before the start. {load.mend}\n" if load.state == NOTE else ""
+
+
 def clock(now: Callable[[], float] = time.perf_counter) -> Finding:
     """The smallest step that the clock behind all times makes."""
     readings = [now() for _ in range(_READINGS)]

@@ -45,7 +45,7 @@ class Settings:
     input_size: int = option(224, help="height and width of the images in pixels")
     batch_size: int = option(4, help="images in a training step")
     optimizer: str = option(
-        "sgdw", help="its update is part of the step", choices=et.optimizers.NAMES
+        "adam", help="its update is part of the step", choices=et.optimizers.NAMES
     )
     bn_training: bool = option(False, help="let batch normalisation use the batch's statistics")
     repeats: int = option(20, help="timed steps behind each median")
@@ -147,6 +147,7 @@ def _progress() -> Report:
 def measure(settings: Settings) -> et.TimingProfile:
     """Measure and save, under the settings of this process."""
     started = time.perf_counter()
+    print("Building the model and measuring its steps ...", flush=True)
     model, batch = build(settings)
     profile = et.profile_model(
         model, *batch, repeats=settings.repeats, time_limit=settings.time_limit

@@ -30,7 +30,7 @@ class Settings:
     input_size: int = option(224, help="height and width of the images in pixels")
     batch_size: int = option(4, help="images in a training step of each replica")
     epochs: int = option(12, help="passes over the training images")
-    optimizer: str = option("sgdw", help="optimizer", choices=et.optimizers.NAMES)
+    optimizer: str = option("adam", help="optimizer", choices=et.optimizers.NAMES)
     learning_rate: float = option(1e-4, help="learning rate at the start")
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     warm_up: float = option(0.0, help="share of the steps in which the learning rate rises to it")

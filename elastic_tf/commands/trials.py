@@ -69,8 +69,13 @@ def launched(arguments: Sequence[str], log: Path) -> None:
         )
 
 
-def run(trial: Trial, launch: Launch = launched) -> runs.Run:
+def run(trial: Trial, launch: Launch = launched, *, place: str = "") -> runs.Run:
     """The run of a trial, trained now unless it was before.
+
+    Args:
+        trial: the training.
+        launch: trains.
+        place: of the training among all, for the line that announces it.
 
     Raises:
         ValueError: its directory holds a run with other settings.
@@ -78,7 +83,7 @@ def run(trial: Trial, launch: Launch = launched) -> runs.Run:
     """
     settings = completed(parse(Settings, "", trial.arguments))
     if not (trial.path / "result.json").is_file():
-        print(f"Training: {trial.path}", flush=True)
+        print(f"Training{place}: {trial.path}", flush=True)
         launch(trial.arguments, trial.path.parent / f"{trial.path.name}.log")
     return runs.create(trial.path, settings)
 

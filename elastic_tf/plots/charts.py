@@ -78,7 +78,9 @@ def lines(
     elif is_whole:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
-        axes.set_xlim(left=0)
+        # the margin is of the whole axis, so that the last marker is not cut
+        most = max((along.max() for along, _ in found.values()), default=0.0)
+        axes.set_xlim(0, 1.05 * most or None)
     axes.grid(color=PALE)
     axes.set_axisbelow(True)
     axes.legend(frameon=False)
