@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -35,13 +36,17 @@ WEIGHTS = Path(__file__).resolve().parents[2] / "experiments" / "weights" / "dig
 IMAGE_SIZE, BATCH, STEPS = 32, 32, 20
 RHOS = (0.45, 0.9)  # the budget wanders between them
 WARM_UP = 0.25  # share of the time after which memory must be flat
-COUNTED = ("resident", "allocated", "files", "threads", "python_threads", "backup_bytes")
+COUNTED = (
+    *("resident", "allocated", "objects", "files", "threads", "python_threads"),
+    "backup_bytes",
+)
 COLUMNS = (
     Column("minutes", "minutes", ".1f"),
     Column("selections", "selections"),
     Column("masks", "different masks"),
     Column("resident", "resident MiB", ".1f"),
     Column("allocated", "allocated MiB", ".1f"),
+    Column("objects", "objects of Python"),
     Column("files", "open files"),
     Column("threads", "threads"),
     Column("python_threads", "of Python"),
@@ -98,6 +103,7 @@ class Watch(tf.keras.callbacks.Callback):
             "profiles": len(self._callback.profiles),
             "resident": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
             "allocated": allocated_bytes() / 2**20,
+            "objects": sys.getallocatedblocks(),
             "files": len(os.listdir("/proc/self/fd")),
             "threads": len(os.listdir("/proc/self/task")),
             "python_threads": threading.active_count(),
@@ -158,8 +164,8 @@ def growth(counts: list[dict[str, Any]]) -> dict[str, float]:
     """Slope of a line through what was counted after the warm-up.
 
     Returns:
-        Per hour: MiB resident and allocated, open files, threads, bytes of backups; and bytes of
-        logs per selection.
+        Per hour: MiB resident and allocated, Python objects, open files, threads, bytes of backups;
+        and bytes of logs per selection.
     """
     kept = [one for one in counts if one["minutes"] >= WARM_UP * counts[-1]["minutes"]]
 
