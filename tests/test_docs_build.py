@@ -52,7 +52,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    # warnings are errors; TensorFlow writes lines of its own beside them
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder / "html"
 
 
