@@ -193,6 +193,11 @@ class Recovery:
                 f"{found} is of a training that has ended, after {data['epochs']} epochs: nothing "
                 "is trained. Remove it, or choose another `backup_dir`, to train anew."
             )
+        if data["epoch"] >= self._handler._epochs:
+            return (
+                f"{found} is past epoch {data['epoch']}, `fit` was asked for "
+                f"{self._handler._epochs} in all: nothing is trained. Ask for more epochs."
+            )
         return (
             f"{found} is taken up: epoch {data['epoch'] + 1} of {self._handler._epochs}, after "
             f"{data['step']} of its steps."

@@ -241,7 +241,9 @@ class TimingProfile:
                 f"The profile must be measured at the batch size of training. Received: profile "
                 f"of batch size {self.batch_size}, data of batch size {batch_size}. Batch the data "
                 f"by {self.batch_size}, as in dataset.batch({self.batch_size}, "
-                "drop_remainder=True). Or else: " + timing_file.REMEASURE
+                f"drop_remainder=True). Or profile with a batch of {batch_size} samples, the first "
+                f"ones of your arrays, say: profile_model(model, x[:{batch_size}], "
+                f"y[:{batch_size}])."
             )
         received = None if input_shape is None else _checked_shapes(input_shape)
         if received is not None and self.input_shape:

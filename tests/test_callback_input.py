@@ -10,6 +10,7 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
 from networks import crossentropy, images, network
 
+from elastic_tf.batches import first_batch
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing import TimingProfile, tensor_specs
@@ -61,6 +62,13 @@ def test_a_dataset_of_single_samples_is_not_taken_for_batches_of_the_size_of_an_
     data = dataset()
     with pytest.raises(ValueError, match=r"given batches. Received.*single.*dataset.batch\("):
         elastic().fit(data.unbatch(), epochs=1, callbacks=[callback()])
+
+
+def test_single_samples_with_one_hot_targets_are_not_taken_for_a_batch():
+    x, y = images()
+    data = tf.data.Dataset.from_tensor_slices((x, tf.one_hot(y, 3)))
+    with pytest.raises(ValueError, match=r"must yield batches.*dataset.batch\("):
+        first_batch(data)
 
 
 def test_two_callbacks_on_one_model_are_refused():

@@ -136,3 +136,13 @@ def test_what_takes_seconds_is_told_on_a_terminal_and_wiped_away(monkeypatch, ca
     with telling("Loading ..."):
         assert capsys.readouterr().err == "Loading ..."
     assert capsys.readouterr().err == "\r" + " " * len("Loading ...") + "\r"
+
+
+def test_an_interrupt_is_one_line_and_the_exit_code_of_a_shell(capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit, match="130"):
+        run(interrupted)
+    said = capsys.readouterr().err
+    assert said.startswith("\nInterrupted.") and "go on after the last finished epoch" in said

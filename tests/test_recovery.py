@@ -214,6 +214,15 @@ def test_a_training_that_ended_is_not_made_again_and_says_so(tmp_path, cheap, ca
     assert f"after {EPOCHS} epochs: nothing is trained" in capsys.readouterr().out
 
 
+def test_fewer_epochs_than_the_backup_has_train_nothing_and_say_so(tmp_path, capsys):
+    killed(tmp_path, KillAt("on_train_batch_end", 1, 3), **CHEAP)
+    count = Count()
+    train(tmp_path, count, fitted={"epochs": 1}, **CHEAP)
+    assert count.steps == 0
+    said = capsys.readouterr().out
+    assert "is past epoch 1, `fit` was asked for 1 in all: nothing is trained." in said
+
+
 def test_a_training_that_goes_on_says_where(tmp_path, capsys):
     killed(tmp_path, KillAt("on_train_batch_end", 1, 3), **CHEAP)
     train(tmp_path, **CHEAP)

@@ -50,7 +50,7 @@ class Settings:
     )
     reference: str = option("elastic@0.5", help="the method that the others are compared with")
     rates: str = option("1e-5,3e-5,1e-4,3e-4", help="learning rates to choose from")
-    seeds: int = option(3, help="trainings of each method, with seeds from 0")
+    seeds: int = option(3, help="how many trainings of each method, with seeds from 0")
     epochs: int = option(6, help="of each training at equal epochs")
     equal: str = option("both", help="what is equal", choices=("both", "epochs"))
     budget: str = option(

@@ -82,6 +82,8 @@ def trained(
     method = baselines.get(settings.method)
     backup = backup_of(settings)
     is_continued = bool(run.history)
+    if is_continued:
+        tell(f"Going on after epoch {len(run.history)}, in {settings.out}")
     with strategy.scope():
         model = built(settings, data, settings.weights)
         if settings.warm_head and not is_continued:
