@@ -35,7 +35,8 @@ def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
     if batch is None:
         raise ValueError("The dataset must hold a batch. Received: an empty one.")
     x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-    counts = {part.shape[0] for part in tf.nest.flatten((x, y)) if part is not None and part.shape}
+    parts = [part for part in tf.nest.flatten((x, y)) if part is not None]
+    counts = {part.shape[0] for part in parts if part.shape.rank}
     if y is None or not is_batched(batch) or len(counts) > 1:
         raise ValueError(
             "The dataset must yield batches of (x, y) or (x, y, sample_weight). Received: "
