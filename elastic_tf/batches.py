@@ -36,7 +36,7 @@ def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
         raise ValueError("The dataset must hold a batch. Received: an empty one.")
     x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
     parts = [part for part in tf.nest.flatten((x, y)) if part is not None]
-    counts = {part.shape[0] for part in parts if part.shape.rank}
+    counts = {part.shape[0] for part in parts if part.shape.rank} - {None}
     if y is None or not is_batched(batch) or len(counts) > 1:
         raise ValueError(
             "The dataset must yield batches of (x, y) or (x, y, sample_weight). Received: "
