@@ -29,6 +29,7 @@ from elastic_tf import backup, importance, optimizers, passes
 SAMPLES, FEATURES, BATCH = 20, 6, 4
 STEPS = SAMPLES // BATCH
 EPOCHS = 4
+CHEAP = {"importance": et.importance.weight_magnitude}  # nothing to trace
 
 # Where a training can be killed beside its steps: what is replaced, and its name.
 MOMENTS = {
