@@ -35,9 +35,7 @@ def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
     if batch is None:
         raise ValueError("The dataset must hold a batch. Received: an empty one.")
     x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-    parts = [part for part in tf.nest.flatten((x, y)) if part is not None]
-    counts = {part.shape[0] for part in parts if part.shape.rank} - {None}
-    if y is None or not is_batched(batch) or len(counts) > 1:
+    if y is None or not is_batched(batch):
         raise ValueError(
             "The dataset must yield batches of (x, y) or (x, y, sample_weight). Received: "
             f"{dataset.element_spec}. Use dataset.batch(batch_size) on one that yields (x, y)."
@@ -46,13 +44,17 @@ def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
 
 
 def is_batched(element: Any) -> bool:
-    """Whether targets have a first axis, as a batch has; true where there are none.
+    """Whether targets have a first axis and all parts are equally long, as in a batch.
 
     Args:
-        element: of a dataset, or the specification of its elements.
+        element: of a dataset, or the specification of its elements; what is not told, or left out,
+            is taken to fit.
     """
-    _, y, _ = tf.keras.utils.unpack_x_y_sample_weight(element)
-    return all(part.shape.rank != 0 for part in tf.nest.flatten(y) if part is not None)
+    x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(element)
+    of_x, of_y = ([getattr(a, "shape", None) for a in tf.nest.flatten(part)] for part in (x, y))
+    ranked = [shape for shape in (*of_x, *of_y) if shape is not None and shape.rank]
+    is_single = any(shape is not None and shape.rank == 0 for shape in of_y)
+    return not is_single and len({shape[0] for shape in ranked} - {None}) <= 1
 
 
 def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[Any]:

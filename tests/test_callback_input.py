@@ -10,7 +10,7 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
 from networks import crossentropy, images, network
 
-from elastic_tf.batches import first_batch
+from elastic_tf.batches import first_batch, is_batched
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing import TimingProfile, tensor_specs
@@ -69,6 +69,23 @@ def test_single_samples_with_one_hot_targets_are_not_taken_for_a_batch():
     data = tf.data.Dataset.from_tensor_slices((x, tf.one_hot(y, 3)))
     with pytest.raises(ValueError, match=r"must yield batches.*dataset.batch\("):
         first_batch(data)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ((tf.TensorSpec((4, 6)), tf.TensorSpec((4,))), True),
+        ((tf.TensorSpec((None, 6)), tf.TensorSpec((4,))), True),
+        ((tf.TensorSpec(None), tf.TensorSpec(None)), True),
+        (tf.data.Dataset.from_tensors((np.ones((4, 6)), None)).element_spec, True),
+        (tf.TensorSpec((4, 6)), True),
+        ((tf.RaggedTensorSpec((4, None)), tf.TensorSpec((4,))), True),
+        ((tf.TensorSpec((6,)), tf.TensorSpec(())), False),
+        (({"a": tf.TensorSpec((6, 2))}, tf.TensorSpec((3,))), False),
+    ],
+)
+def test_what_a_dataset_says_of_its_elements_tells_batches_from_samples(spec, expected):
+    assert is_batched(spec) is expected
 
 
 def test_two_callbacks_on_one_model_are_refused():
