@@ -62,7 +62,6 @@ class Contest:
         self._rates = rates_of(settings.rates)
         self._budget = budget_of(settings.budget or f"{settings.reference}:{_EQUAL}", names)
         self._done: dict[Path, runs.Run] = {}
-        self._begun, self._planned = 0, 0
         self.allowed_seconds = math.nan
         self._plan("heads", settings.seeds)
         self._heads = [self._head(seed) for seed in range(settings.seeds)]
@@ -104,19 +103,17 @@ class Contest:
         mean = {name: Cost(*np.mean(found, axis=0)) for name, found in costs.items()}
         name, share = self._budget
         allowed = self.allowed_seconds = share * mean[name].seconds(self._settings.epochs)
+        again = self._settings.tune_again
         fits = {
             one: max(1, int((allowed - mean[one.name].once) / mean[one.name].each)) for one in plan
         }
-        trained = [one for one in plan if fits[one] != self._settings.epochs]
-        tried = len(self._rates) if self._settings.tune_again else 1
-        self._plan("equal seconds", len(trained) * self._settings.seeds * tried)
-        longer = {}
-        for one, (rate, _) in plan.items():
-            fitting = fits[one]
-            if self._settings.tune_again:
-                rate = self._best_rate(one, fitting)
-            longer[one] = (rate, fitting)
-        return longer
+        new = sum(epochs != self._settings.epochs for epochs in fits.values())
+        tried = len(self._rates) if again else 1
+        self._plan("equal seconds", new * self._settings.seeds * tried)
+        return {
+            one: (self._best_rate(one, epochs) if again else plan[one][0], epochs)
+            for one, epochs in fits.items()
+        }
 
     def _rows(self, plan: Plan) -> list[dict[str, Any]]:
         results = {one: self._runs(one, rate, epochs) for one, (rate, epochs) in plan.items()}

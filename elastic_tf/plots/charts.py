@@ -80,7 +80,7 @@ def lines(
     else:
         # the margin is of the whole axis, so that the last marker is not cut
         most = max((along.max() for along, _ in found.values()), default=0.0)
-        axes.set_xlim(0, 1.05 * most or None)
+        axes.set_xlim(0, 1.05 * most if most > 0.0 else None)
     axes.grid(color=PALE)
     axes.set_axisbelow(True)
     axes.legend(frameon=False)

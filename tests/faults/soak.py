@@ -36,10 +36,7 @@ WEIGHTS = Path(__file__).resolve().parents[2] / "experiments" / "weights" / "dig
 IMAGE_SIZE, BATCH, STEPS = 32, 32, 20
 RHOS = (0.45, 0.9)  # the budget wanders between them
 WARM_UP = 0.25  # share of the time after which memory must be flat
-COUNTED = (
-    *("resident", "allocated", "objects", "files", "threads", "python_threads"),
-    "backup_bytes",
-)
+COUNTED = tuple("resident allocated objects files threads python_threads backup_bytes".split())
 COLUMNS = (
     Column("minutes", "minutes", ".1f"),
     Column("selections", "selections"),
