@@ -291,7 +291,8 @@ def elastic(model: Any, *, compiled: bool = False) -> Any:
         TypeError: it is none.
         ValueError: it is not compiled.
     """
-    if not hasattr(model, "tensors") or not hasattr(model, "set_mask"):
+    # of the class, for a model that was never called cannot tell its tensors yet
+    if any(not hasattr(type(model), part) for part in ("tensors", "set_mask")):
         raise TypeError(
             f"`model` must be an elastic model. Received: {type(model).__name__}: {brief(model)}. "
             "Make one with elastic_tf.ElasticModel.from_model(model)."

@@ -56,7 +56,8 @@ def profile_model(
     the step or the device tells the profiler nothing.
 
     Args:
-        model: compiled elastic model; the optimizer's update is part of the step.
+        model: compiled elastic model; the optimizer's update is part of the step. One that has
+            never been called gets its weights by a call on this batch.
         x: inputs of one batch of the size that training will use; or a `tf.data.Dataset` of
             batches (x, y) or (x, y, sample_weight), of which the first is taken.
         y: targets of that batch; left out with a dataset, like `sample_weight`.
@@ -119,6 +120,9 @@ class Profiler:
             )
         self.model = model
         self._data = as_batch(x, y, sample_weight)
+        if not model.built:  # a subclassed model is, by the first batch that it is called on
+            with batch_explained(self._data):
+                model(self._data[0])
         self._sets: tuple[dict[str, int], set[str]] | None = None
         self._calibration: differences.Fit | None = None
         if calibration is not None:

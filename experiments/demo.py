@@ -116,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         for name, model in models.items()
     ]
     print("\n" + runs.format_table(rows))
+    for row, clock in zip(rows, clocks.values()):
+        said = recording.said_of(sum(clock.seconds), sum(clock.overhead_seconds))
+        print(f"{row['method']}: {said}")
     print(machine.doubt_of(load), end="")
     draw(settings.out, clocks, accuracy, masks["elastic"], models["elastic"])
     write_json(

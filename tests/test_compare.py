@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
+import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -99,8 +102,46 @@ def test_each_training_is_announced_with_its_place(tmp_path, capsys):
     wanted = {"heads": 3, "equal epochs": 27, "equal seconds": 9}
     places = [(what, k, count) for what, count in wanted.items() for k in range(1, count + 1)]
     for line, (what, number, count) in zip(said, places):
-        assert line.startswith(f"Training {number} of {count} ({what}): ")
+        to_go = ", about 0 min to go" if number > 1 else ""
+        assert line.startswith(f"Training {number} of {count} ({what}{to_go}): ")
     assert len(said) == len(places)
+
+
+def test_minutes_to_go_are_those_of_trainings_that_were_not_there(tmp_path, capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    launches = Launches(made)
+
+    def launch(arguments, log):
+        launches(arguments, log)
+        now[0] += 120.0
+
+    trainings = [
+        trials.Trial(tmp_path / f"{k}", {"data": "digits", "method": "full"}) for k in range(4)
+    ]
+    trials.run(trainings[0], launch)
+    part = trials.Part("heads", 4)
+    for trial in trainings:
+        part.run(trial, launch)
+    said = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said[1:] == [
+        "Training 2 of 4 (heads)",
+        "Training 3 of 4 (heads, about 4 min to go)",
+        "Training 4 of 4 (heads, about 2 min to go)",
+    ]
+
+
+def test_the_comparison_tells_its_command_and_its_day(tmp_path):
+    result = compared(tmp_path, Launches(made), "--equal", "epochs")
+    assert shlex.split(result["command"])[:4] == ["python", "-m", "elastic_tf", "compare"]
+    assert result["command"].endswith("--equal epochs")
+    assert datetime.datetime.fromisoformat(result["created"]).tzinfo is not None
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_two_seeds_are_called_few(tmp_path, capsys, seeds):
+    compared(tmp_path, Launches(made), "--equal", "epochs", "--seeds", str(seeds))
+    assert ("Two seeds say little" in capsys.readouterr().out) == (seeds == 2)
 
 
 def test_an_epoch_that_is_longer_than_the_equal_seconds_is_named(tmp_path, capsys):
@@ -187,9 +228,10 @@ def test_what_is_done_is_not_done_again(tmp_path):
     first = Launches(made)
     result = compared(tmp_path, first)
     again = Launches(made)
-    assert compared(tmp_path, again) == result
+    later = compared(tmp_path, again)
+    assert {**later, "created": result["created"]} == result
     assert first.trained and not again.trained
-    assert json.loads((tmp_path / "comparison.json").read_text()) == result
+    assert json.loads((tmp_path / "comparison.json").read_text()) == later
     assert {path.stem for path in tmp_path.glob("*.png")} == {"equal_epochs", "equal_seconds"}
 
 

@@ -70,6 +70,17 @@ def test_demo_in_a_log_file_tells_each_epoch_in_a_line(finished):
     assert not set("\r\b") & set(said)
 
 
+def test_demo_says_of_each_method_what_its_steps_did_not_take(finished):
+    said = (finished[0] / "said.txt").read_text()
+    for row in finished[1]:
+        (beside,) = re.findall(
+            rf"^{row['method']}: ([\d.]+) of its {row['training_seconds']:.1f} s went into",
+            said,
+            re.MULTILINE,
+        )
+        assert 0 < float(beside) <= row["training_seconds"]
+
+
 def test_demo_on_a_terminal_shows_a_bar(monkeypatch):
     bar = demo.tf.keras.utils.Progbar(2)
     monkeypatch.setattr(demo.sys.stdout, "isatty", lambda: True)

@@ -7,6 +7,7 @@ from networks import OPTIMIZERS, crossentropy, images, network, values
 
 from elastic_tf import profiler, stopwatch
 from elastic_tf import trace as trace_module
+from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import state
 from elastic_tf.profiler import profile_model
@@ -43,6 +44,36 @@ def test_profile_model_describes_what_it_measured(undisturbed):
     assert profile.count == len(model.tensors) == 10
     assert (profile.batch_size, profile.optimizer, profile.method) == (8, "SGD", "calibrated")
     assert profile.repeats == 3
+
+
+class Subclassed(tf.keras.Model):
+    """Has no weights before it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = [L.Dense(8, activation="relu"), L.Dense(3)]
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        for layer in self.dense:
+            inputs = layer(inputs)
+        return inputs
+
+
+def test_profile_model_builds_a_model_that_was_never_called(undisturbed):
+    source = Subclassed()
+    model = ElasticModel.from_model(source)
+    model.compile("adam", crossentropy())
+    x, y = np.ones((8, 4), np.float32), np.arange(8) % 3
+    profile = profile_model(model, x, y, repeats=3)
+    assert profile.count == len(model.tensors) == len(source.trainable_variables) == 4
+    model.fit(x, y, verbose=0, callbacks=[ElasticCallback(profile, rho=0.9, probe=(x, y))])
+
+
+def test_profile_model_names_a_batch_that_cannot_build_the_model():
+    model = ElasticModel.from_model(Subclassed())
+    model.compile("adam", crossentropy())
+    with pytest.raises(ValueError, match=r"Received: x of shape \(8,\).*expected min_ndim=2"):
+        profile_model(model, np.float32(np.ones(8)), np.zeros(8))
 
 
 @pytest.fixture(scope="module")

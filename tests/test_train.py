@@ -140,6 +140,14 @@ def test_train_names_a_small_validation_part_at_its_end(full_run):
 
 
 @pytest.mark.slow
+def test_train_says_what_its_steps_did_not_take(full_run):
+    run, said = full_run
+    seconds = run.result["training_seconds"]
+    beside = sum(epoch["overhead_seconds"] for epoch in run.history)
+    assert f"Training: {beside:.1f} of its {seconds:.1f} s went into selecting" in said
+
+
+@pytest.mark.slow
 def test_train_ends_with_the_command_that_draws_it(full_run):
     run, said = full_run
     _, module, package, name, *words = shlex.split(said.splitlines()[-1].partition(": ")[2])

@@ -24,13 +24,16 @@ into the seconds of the reference, where 3 % more counts as equal, or into those
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import elastic_tf as et
 from elastic_tf import plots
-from elastic_tf.commandline import option, parse
+from elastic_tf.commandline import command, option, parse
 from elastic_tf.commands import contest, machine, sources, trials
 from elastic_tf.device import describe_device
 from elastic_tf.files import write_json
@@ -82,12 +85,15 @@ def main(
     arguments: Sequence[str] | None = None, launch: trials.Launch = trials.launched
 ) -> dict[str, Any]:
     """Train what is not there yet, print the tables, write the JSON."""
-    settings = parse(Settings, __doc__ or "", arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    settings = parse(Settings, __doc__ or "", words)
     doubt = machine.doubt_of(machine.load())
     competition = contest.Contest(settings, launch)
     tables = competition.tables()
     result = {
         "settings": settings,
+        "command": shlex.join(["python", *command("compare", words)]),
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "version": et.__version__,
         "device": describe_device(),
         "full_step_seconds": competition.full_step_seconds,
@@ -104,6 +110,8 @@ def main(
         if edges:
             print(f"The best rate is the first or the last that was tried: {', '.join(edges)}.")
         plots.save(plots.accuracy_and_cost(rows), settings.out / f"{name}.png")
+    if settings.seeds == 2:
+        print("Two seeds say little of the spread: with three, intervals are a third as wide.")
     print(doubt, end="")
     write_json(settings.out / "comparison.json", to_json(result))
     print(f"\nWritten to {settings.out / 'comparison.json'}, with a picture of each table")

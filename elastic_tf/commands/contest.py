@@ -63,7 +63,7 @@ class Contest:
         self._budget = budget_of(settings.budget or f"{settings.reference}:{_EQUAL}", names)
         self._done: dict[Path, runs.Run] = {}
         self.allowed_seconds = math.nan
-        self._plan("heads", settings.seeds)
+        self._part = trials.Part("heads", settings.seeds)
         self._heads = [self._head(seed) for seed in range(settings.seeds)]
         self._profile = self._profiled()
 
@@ -85,7 +85,7 @@ class Contest:
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """A row for each method, at equal epochs and, unless it is left out, at equal seconds."""
         epochs, trained = self._settings.epochs, len(self._contenders) * self._settings.seeds
-        self._plan("equal epochs", trained * len(self._rates))
+        self._part = trials.Part("equal epochs", trained * len(self._rates))
         plan = {one: (self._best_rate(one, epochs), epochs) for one in self._contenders}
         plans = {"equal_epochs": plan}
         self._rows(plan)  # all trainings: what a full step takes is known afterwards
@@ -109,7 +109,7 @@ class Contest:
         }
         new = sum(epochs != self._settings.epochs for epochs in fits.values())
         tried = len(self._rates) if again else 1
-        self._plan("equal seconds", new * self._settings.seeds * tried)
+        self._part = trials.Part("equal seconds", new * self._settings.seeds * tried)
         return {
             one: (self._best_rate(one, epochs) if again else plan[one][0], epochs)
             for one, epochs in fits.items()
@@ -217,17 +217,8 @@ class Contest:
         }
         path = self._settings.out / one.name / f"{epochs}_epochs_rate_{rate:g}" / f"seed_{seed}"
         if path not in self._done:
-            self._done[path] = self._trained(trials.Trial(path, options))
+            self._done[path] = self._part.run(trials.Trial(path, options), self._launch)
         return self._done[path]
-
-    def _plan(self, what: str, count: int) -> None:
-        """So many trainings come next."""
-        self._begun, self._planned, self._what = 0, count, what
-
-    def _trained(self, trial: trials.Trial) -> runs.Run:
-        self._begun += 1
-        place = f" {self._begun} of {self._planned} ({self._what})"
-        return trials.run(trial, self._launch, place=place)
 
     def _head(self, seed: int) -> runs.Run | None:
         """The training of the new head alone that all methods start from."""
@@ -243,7 +234,7 @@ class Contest:
             "epochs": self._settings.warm_head,
         }
         trial = trials.Trial(self._settings.out / "heads" / f"seed_{seed}", options)
-        return self._trained(trial)
+        return self._part.run(trial, self._launch)
 
     def _shared(self, seed: int) -> dict[str, Any]:
         """Options of every training."""

@@ -66,6 +66,14 @@ class TrainingClock(tf.keras.callbacks.Callback):
         self.overhead_seconds.append(max(0.0, self.seconds[-1] - float(in_steps)))
 
 
+def said_of(seconds: float, overhead_seconds: float) -> str:
+    """What of a training's seconds the steps themselves did not take."""
+    return (
+        f"{overhead_seconds:.1f} of its {seconds:.1f} s went into selecting, tracing, timing and "
+        "waiting for images, the rest into steps."
+    )
+
+
 class Recorder(tf.keras.callbacks.Callback):
     """Writes each epoch and selection into the run's directory as soon as it is there.
 

@@ -4,8 +4,8 @@ Example::
 
     python -m elastic_tf train --method elastic --model mobilenet --alpha 0.75 \
         --weights mobilenet.h5 --data birds --rho 0.5 --epochs 6 \
-        --batch-size 4 --optimizer adam --learning-rate 3e-5 --warm-head 2 \
-        --profile mobilenet.json --out runs/birds
+        --batch-size 4 --optimizer adam --learning-rate 1e-4 --warm-up 0.15 \
+        --warm-head 2 --profile mobilenet.json --out runs/birds
 """
 
 from __future__ import annotations
@@ -162,6 +162,8 @@ def trained(
         run.finish(row)
         shutil.rmtree(backup, ignore_errors=True)
         say(runs.format_table([row]))
+        seconds = row["training_seconds"]
+        say(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
         say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
         if not settings.quiet:
             for sentence in doubts.of_result(row["accuracy"], data):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ class Trial:
                 words.append(str(value))
         return words
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it was trained to its end before."""
+        return (self.path / "result.json").is_file()
+
 
 def launched(arguments: Sequence[str], log: Path) -> None:
     """Train in a child process.
@@ -82,10 +88,42 @@ def run(trial: Trial, launch: Launch = launched, *, place: str = "") -> runs.Run
         TrainingFailed: the training failed.
     """
     settings = completed(parse(Settings, "", trial.arguments))
-    if not (trial.path / "result.json").is_file():
+    if not trial.is_done:
         print(f"Training{place}: {trial.path}", flush=True)
         launch(trial.arguments, trial.path.parent / f"{trial.path.name}.log")
     return runs.create(trial.path, settings)
+
+
+class Part:
+    """Trainings that are planned together; each line that announces one tells how many are left.
+
+    Args:
+        what: they are for.
+        count: of them.
+    """
+
+    def __init__(self, what: str, count: int) -> None:
+        self._what = what
+        self._count = count
+        self._begun = 0
+        self._seconds: list[float] = []  # of each that was not there before
+
+    def run(self, trial: Trial, launch: Launch = launched) -> runs.Run:
+        """The run of the next trial, as the function `run` has it."""
+        self._begun += 1
+        begun, is_new = time.perf_counter(), not trial.is_done
+        place = f" {self._begun} of {self._count} ({self._what}{self._to_go()})"
+        found = run(trial, launch, place=place)
+        if is_new:
+            self._seconds.append(time.perf_counter() - begun)
+        return found
+
+    def _to_go(self) -> str:
+        """From the mean of those trained so far: methods and epochs make it a rough guess."""
+        if not self._seconds:
+            return ""
+        mean = sum(self._seconds) / len(self._seconds)
+        return f", about {mean * (self._count - self._begun + 1) / 60:.0f} min to go"
 
 
 def result_of(run: runs.Run) -> dict[str, Any]:
