@@ -153,7 +153,7 @@ class Deadline:
                 f"The deadline is impossible. Received: deadline={self.seconds:g} for {steps} "
                 f"steps, {spent:.1f} seconds after its beginning. At the smallest feasible rho "
                 f"they take {least * full_seconds:.1f} seconds by the profile, selecting, tracing "
-                f"and validation not counted. Give more than {spent + least * full_seconds:.0f} "
+                f"and validation not counted. Give more than {spent + least * full_seconds:.3g} "
                 "seconds, train fewer epochs, or profile this device again."
             )
 

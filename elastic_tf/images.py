@@ -130,7 +130,7 @@ def load_parts(
                         raise ValueError(
                             "Every file in a class folder must be a JPEG, PNG, BMP or GIF image. "
                             f"Received: {_shown(path)}: {result}. Remove it, or train on the rest "
-                            "with on_bad_image='skip'."
+                            "with on_bad_image='skip' (--skip-bad-images)."
                         )
             except BaseException:
                 pool.shutdown(cancel_futures=True)

@@ -86,6 +86,11 @@ def profile_model(
                 f"{brief(x)}. Give the dataset alone, or one batch of it: x, y = next(iter(x))."
             )
         x, y, sample_weight = (*first_batch(x), None)[:3]
+    elif y is None:
+        raise ValueError(
+            f"`y` must be the targets of the batch. Received: y=None beside x={brief(x)}. Give "
+            "profile_model(model, x, y), or a tf.data.Dataset of batches (x, y) alone."
+        )
     profiler = Profiler(
         model, x, y, sample_weight=sample_weight, calibration=None if calibrate else ()
     )

@@ -133,9 +133,9 @@ def ratios(record: SelectionRecord, achieved: float | None) -> dict[str, float]:
 
 
 def line(record: SelectionRecord) -> str:
-    """What is said when a selection is made."""
+    """What is said when a selection is made; epochs count from 1, as Keras prints them."""
     text = (
-        f"Epoch {record.epoch}: trains {record.mask.sum()} of {len(record.mask)} tensors, "
+        f"Epoch {record.epoch + 1}: trains {record.mask.sum()} of {len(record.mask)} tensors, "
         f"rho {record.rho:.3f}, predicted ratio {record.predicted_ratio:.3f}"
     )
     if record.similarity is not None:

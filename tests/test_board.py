@@ -98,5 +98,5 @@ def test_table_has_a_line_for_each_selection():
 
 def test_line_names_epoch_count_and_ratios():
     said = line(record(similarity=0.5))
-    assert said.startswith(f"Epoch 3: trains {record().mask.sum()} of 10 tensors, rho 0.700")
+    assert said.startswith(f"Epoch 4: trains {record().mask.sum()} of 10 tensors, rho 0.700")
     assert "similarity 0.500, selected in 1.75 s because of the interval" in said

@@ -195,8 +195,8 @@ def test_verbose_prints_a_line_for_each_selection(capsys):
     fit(elastic(), callback(verbose=1, importance=favour(8)), epochs=3)
     said = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in said] == [
-        "Epoch 0: trains 1 of 10 tensors",
-        "Epoch 2: trains 1 of 10 tensors",
+        "Epoch 1: trains 1 of 10 tensors",
+        "Epoch 3: trains 1 of 10 tensors",
     ]
 
 

@@ -76,6 +76,13 @@ def test_profile_model_names_a_batch_that_cannot_build_the_model():
         profile_model(model, np.float32(np.ones(8)), np.zeros(8))
 
 
+def test_profile_model_asks_for_missing_targets():
+    x, y = batch()
+    for given in (x, (x, y), None):
+        with pytest.raises(ValueError, match="(?s)y=None beside x=.*profile_model.model, x, y."):
+            profile_model(elastic(), given)
+
+
 @pytest.fixture(scope="module")
 def measured() -> TimingProfile:
     return profile_model(elastic(), *batch(), repeats=5)

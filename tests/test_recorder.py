@@ -36,6 +36,12 @@ def recorded(path, **options):
     return runs.load(path).history
 
 
+def test_only_the_first_epoch_holds_what_the_run_began_with(tmp_path):
+    first, second = recorded(tmp_path, first={"warm_head_seconds": 1.5})
+    assert first["warm_head_seconds"] == 1.5
+    assert "warm_head_seconds" not in second
+
+
 def test_history_holds_operations_and_no_invented_energy(tmp_path):
     model = ElasticModel.from_model(network())
     model.compile("sgd", crossentropy())

@@ -287,6 +287,7 @@ def test_train_goes_on_where_it_was_interrupted(images, tmp_path, monkeypatch):
     assert [epoch["epoch"] for epoch in run.history] == [0, 1, 2]
     assert [selection["epoch"] for selection in run.selections] == [0, 1, 2]
     assert run.result["epochs"] == 3
+    assert run.result["warm_head_seconds"] == run.history[0]["warm_head_seconds"] > 0
     assert not (run.path / "backup").exists()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,7 @@ class Recorder(tf.keras.callbacks.Callback):
         elastic: whose selections are written.
         cost: of a step under a mask, with `flops` and `activation_bytes`; None leaves it out.
         sensor: of energy; None: there is none.
+        first: what else the first epoch of the run is to hold.
     """
 
     def __init__(
@@ -96,12 +97,14 @@ class Recorder(tf.keras.callbacks.Callback):
         *,
         cost: Callable[[np.ndarray], Any] | None = None,
         sensor: energy.Sensor | None = None,
+        first: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.run = run
         self.clock = clock
         self.elastic = elastic
         self._cost = cost
+        self._first = first or {}
         self._meter = None if sensor is None else energy.Meter(sensor)
         self._joules: float | None = None
         self._written = 0
@@ -134,6 +137,7 @@ class Recorder(tf.keras.callbacks.Callback):
                 "peak_memory_bytes": peak_memory_bytes(),
                 "energy_joules": joules,
                 **self._step_cost(mask),
+                **({} if self.run.history else self._first),
             }
         )
         for record in self.elastic.selections[self._written :] if self.elastic else ():

@@ -86,16 +86,19 @@ def trained(
         tell(f"Going on after epoch {len(run.history)}, in {settings.out}")
     with strategy.scope():
         model = built(settings, data, settings.weights)
-        if settings.warm_head and not is_continued:
-            tell(f"Training the new head alone, epochs: {settings.warm_head}")
-        warm_seconds = harness.warm_head(
-            model,
-            data.train,
-            epochs=0 if is_continued else settings.warm_head,
-            learning_rate=settings.warm_head_rate,
-            one_hot=data.one_hot,
-            verbose=verbose,
-        )
+        if is_continued:
+            warm_seconds = run.history[0].get("warm_head_seconds", 0.0)
+        else:
+            if settings.warm_head:
+                tell(f"Training the new head alone, epochs: {settings.warm_head}")
+            warm_seconds = harness.warm_head(
+                model,
+                data.train,
+                epochs=settings.warm_head,
+                learning_rate=settings.warm_head_rate,
+                one_hot=data.one_hot,
+                verbose=verbose,
+            )
         steps = settings.epochs * data.steps_per_epoch
         rate = harness.rate(
             settings.schedule,
@@ -129,6 +132,7 @@ def trained(
             choosers[0] if choosers else None,
             cost=bench.cost,
             sensor=energy.find_sensor(),
+            first={"warm_head_seconds": warm_seconds},
         )
         callbacks.append(recorder)
     # kept until the result is there: a run can be interrupted after its last epoch too
