@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, opening, records, resume
+from elastic_tf import arguments, opening, passes, records, resume
 from elastic_tf import importance as importances
 from elastic_tf.backup_options import BackupOptions
 from elastic_tf.budget import RatioControl, Rho, rho_at
@@ -181,7 +181,11 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             backup=self.backups.directory is not None,
         )
         self._register()
-        self.profile.check(self.model, batch_size=opening.batch_size(self.model))
+        self.profile.check(
+            self.model,
+            batch_size=opening.batch_size(self.model),
+            input_shape=passes.sample_shapes(self.model._elastic.data),
+        )
         self._mask_before = self.model.mask
         self._course = opening.course(self, self._clock, is_again=self._has_ended)
         self.selections, self.profiles = self._course.selections, self._course.profiles

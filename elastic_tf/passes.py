@@ -74,6 +74,23 @@ def batch_size(handler: Any) -> int | None:
     return adapter.batch_size()
 
 
+def sample_shapes(handler: Any) -> list[tuple[int | None, ...]] | None:
+    """Shape of one sample of each input, as far as a data handler tells before it is read.
+
+    Args:
+        handler: as in `batch_size`, which has checked that its data are batches.
+    """
+    adapter = getattr(handler, "_adapter", None)
+    if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
+        return None
+    spec = adapter.get_dataset().element_spec
+    parts = tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec)
+    shapes = [getattr(part, "shape", None) for part in parts]
+    if any(shape is None or shape.rank is None for shape in shapes):
+        return None
+    return [tuple(shape[1:]) for shape in shapes]
+
+
 def start_at(
     handler: Any,
     *,

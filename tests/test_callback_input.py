@@ -10,15 +10,67 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
 from networks import crossentropy, images, network
 
+from elastic_tf import passes
 from elastic_tf.batches import first_batch, is_batched
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
+from elastic_tf.profiler import profile_model
+from elastic_tf.stack import data_adapter
 from elastic_tf.timing import TimingProfile, tensor_specs
+
+L = tf.keras.layers
 
 
 def test_unbatched_probe_is_named():
     with pytest.raises(ValueError, match="must yield batches"):
         fit(elastic(), callback(probe=dataset().unbatch()), epochs=1)
+
+
+def profiled_at(size: int) -> tuple[ElasticModel, ElasticCallback]:
+    """A model of images of any size, and a callback whose profile and probe are of one size."""
+    inputs = L.Input((None, None, 2))
+    pooled = L.GlobalAveragePooling2D()(L.Conv2D(4, 3, activation="relu")(inputs))
+    model = ElasticModel(inputs, L.Dense(3)(pooled))
+    model.compile("sgd", crossentropy())
+    x, y = sized(size)
+    return model, ElasticCallback(profile_model(model, x, y, repeats=3), rho=0.9, probe=(x, y))
+
+
+def sized(size: int) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(8, size, size, 2)).astype(np.float32)
+    return x, np.arange(8) % 3
+
+
+DATA = {
+    "dataset": lambda x, y: {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(8)},
+    "arrays": lambda x, y: {"x": x, "y": y, "batch_size": 8},
+}
+
+
+@pytest.mark.filterwarnings("ignore:The machine is too busy")
+@pytest.mark.parametrize("kind", DATA)
+def test_data_of_another_size_than_the_profiled_ones_are_refused(kind):
+    model, elastic_callback = profiled_at(6)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=r"profile of \(6, 6, 2\), data of \(7, 7, 2\)"):
+        model.fit(**DATA[kind](*sized(7)), verbose=0, callbacks=[elastic_callback])
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+@pytest.mark.filterwarnings("ignore:The machine is too busy", "ignore:No tensor is expected")
+@pytest.mark.parametrize("shape", [(8, None, None, 2), (None, 6, 6, 2), None])
+def test_data_that_do_not_tell_their_size_are_taken(shape):
+    model, elastic_callback = profiled_at(6)
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([sized(6)]),
+        output_signature=(tf.TensorSpec(shape), tf.TensorSpec((None,), tf.int64)),
+    )
+    if shape is None:  # Keras cannot train on these
+        assert passes.sample_shapes(data_adapter.DataHandler(data, model=model)) is None
+        return
+    model.fit(data, verbose=0, callbacks=[elastic_callback])
+    assert len(elastic_callback.selections) == 1
 
 
 def test_probe_arrays_of_different_lengths_are_named():
