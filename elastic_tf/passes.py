@@ -85,7 +85,7 @@ def sample_shapes(handler: Any) -> list[tuple[int | None, ...]] | None:
         return None
     spec = adapter.get_dataset().element_spec
     parts = tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec)
-    shapes = [getattr(part, "shape", None) for part in parts]
+    shapes: list[Any] = [getattr(part, "shape", None) for part in parts]
     if any(shape is None or shape.rank is None for shape in shapes):
         return None
     return [tuple(shape[1:]) for shape in shapes]
