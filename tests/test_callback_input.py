@@ -33,7 +33,7 @@ def profiled_at(size: int) -> tuple[ElasticModel, ElasticCallback]:
     model = ElasticModel(inputs, L.Dense(3)(pooled))
     model.compile("sgd", crossentropy())
     x, y = sized(size)
-    return model, ElasticCallback(profile_model(model, x, y, repeats=3), rho=0.9, probe=(x, y))
+    return model, ElasticCallback(profile_model(model, x, y, repeats=3), rho=1.0, probe=(x, y))
 
 
 def sized(size: int) -> tuple[np.ndarray, np.ndarray]:

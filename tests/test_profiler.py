@@ -66,7 +66,7 @@ def test_profile_model_builds_a_model_that_was_never_called(undisturbed):
     x, y = np.ones((8, 4), np.float32), np.arange(8) % 3
     profile = profile_model(model, x, y, repeats=3)
     assert profile.count == len(model.tensors) == len(source.trainable_variables) == 4
-    model.fit(x, y, verbose=0, callbacks=[ElasticCallback(profile, rho=0.9, probe=(x, y))])
+    model.fit(x, y, verbose=0, callbacks=[ElasticCallback(profile, rho=1.0, probe=(x, y))])
 
 
 def test_profile_model_names_a_batch_that_cannot_build_the_model():
