@@ -148,12 +148,13 @@ class Deadline:
                 f"length with deadline={self.seconds:g}. Give `fit` steps_per_epoch, or the "
                 "dataset tf.data.experimental.assert_cardinality."
             )
-        if spent + least * full_seconds > self.seconds:
+        needed = spent + least * full_seconds
+        if needed > self.seconds:
             raise ValueError(
                 f"The deadline is impossible. Received: deadline={self.seconds:g} for {steps} "
                 f"steps, {spent:.1f} seconds after its beginning. At the smallest feasible rho "
                 f"they take {least * full_seconds:.1f} seconds by the profile, selecting, tracing "
-                f"and validation not counted. Give more than {spent + least * full_seconds:.3g} "
+                f"and validation not counted. Give more than {math.ceil(10 * needed) / 10:.1f} "
                 "seconds, train fewer epochs, or profile this device again."
             )
 

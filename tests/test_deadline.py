@@ -70,6 +70,15 @@ def test_impossible_deadline_is_refused_with_what_is_needed() -> None:
         Deadline(60).check(100, 150.0, 0.5)
 
 
+@pytest.mark.parametrize("full_seconds", [0.013, 1.26, 1204.8, 123456.7])
+def test_the_deadline_that_is_asked_for_is_enough(full_seconds: float) -> None:
+    with pytest.raises(ValueError, match="Give more than") as error:
+        Deadline(0.001).check(100, full_seconds, 0.5, spent=0.02)
+    words = str(error.value).partition("Give more than ")[2]
+    assert words.startswith(f"{(asked := float(words.split()[0])):.1f} seconds, train fewer")
+    Deadline(asked).check(100, full_seconds, 0.5, spent=0.02)
+
+
 def test_data_of_unknown_length_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown length with deadline=60.*steps_per_epoch"):
         Deadline(60).check(None, 0.0, 0.5)
