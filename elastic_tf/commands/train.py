@@ -86,11 +86,9 @@ def trained(
         tell(f"Going on after epoch {len(run.history)}, in {settings.out}")
     with strategy.scope():
         model = built(settings, data, settings.weights)
-        if is_continued:
-            warm_seconds = run.history[0].get("warm_head_seconds", 0.0)
-        else:
-            if settings.warm_head:
-                tell(f"Training the new head alone, epochs: {settings.warm_head}")
+        warm_seconds = run.history[0].get("warm_head_seconds", 0.0) if is_continued else 0.0
+        if settings.warm_head and not is_continued:
+            tell(f"Training the new head alone, epochs: {settings.warm_head}")
             warm_seconds = harness.warm_head(
                 model,
                 data.train,
