@@ -57,6 +57,18 @@ def is_batched(element: Any) -> bool:
     return not is_single and len({shape[0] for shape in ranked} - {None}) <= 1
 
 
+def sample_shapes(x: Any) -> list[tuple[int | None, ...]] | None:
+    """Shape of one sample of each input; None where one does not tell how many axes it has.
+
+    Args:
+        x: inputs of a batch, or their specification, nested.
+    """
+    shapes: list[Any] = [getattr(part, "shape", None) for part in tf.nest.flatten(x)]
+    if any(shape is None or tf.TensorShape(shape).rank is None for shape in shapes):
+        return None
+    return [tuple(shape[1:]) for shape in shapes]
+
+
 def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[Any]:
     """The parts as tensors, nested as they are.
 

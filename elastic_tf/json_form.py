@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ def to_json(value: Any) -> Any:
         ValueError: it is nested in itself or too deeply, or holds an integer of 40 digits.
     """
     return _json_form(value, _MOST_DEPTH)
+
+
+def now() -> str:
+    """The day and the second, in UTC, as ISO 8601 has them."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _json_form(value: Any, depth: int) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.batches import is_batched
+from elastic_tf import batches
 from elastic_tf.stack import data_adapter
 from elastic_tf.strict_json import brief
 
@@ -61,7 +61,7 @@ def batch_size(handler: Any) -> int | None:
         return None  # Keras 2.15 does not know what a `DatasetCreator` will make
     if isinstance(adapter, data_adapter.DatasetAdapter):
         spec = adapter.get_dataset().element_spec
-        if not is_batched(spec):
+        if not batches.is_batched(spec):
             raise ValueError(
                 "`fit` must be given batches. Received: a dataset of single samples, "
                 f"{brief(spec)}. Use dataset.batch(batch_size)."
@@ -83,12 +83,8 @@ def sample_shapes(handler: Any) -> list[tuple[int | None, ...]] | None:
     adapter = getattr(handler, "_adapter", None)
     if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
         return None
-    spec = adapter.get_dataset().element_spec
-    parts = tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec)
-    shapes: list[Any] = [getattr(part, "shape", None) for part in parts]
-    if any(shape is None or shape.rank is None for shape in shapes):
-        return None
-    return [tuple(shape[1:]) for shape in shapes]
+    x, *_ = tf.keras.utils.unpack_x_y_sample_weight(adapter.get_dataset().element_spec)
+    return batches.sample_shapes(x)
 
 
 def start_at(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, differences, optimizers
-from elastic_tf.batches import as_batch, first_batch
+from elastic_tf.batches import as_batch, first_batch, sample_shapes
 from elastic_tf.device import describe_device
 from elastic_tf.folding import dependency_sets, fold, forward_surplus, members
+from elastic_tf.json_form import now
 from elastic_tf.refusals import batch_explained
 from elastic_tf.runtime import RuntimeSettings
 from elastic_tf.state import kept
@@ -197,7 +197,7 @@ class Profiler:
             count=len(self.model.tensors),
             tensors=tensor_specs(self.model),
             op_count=len(trace.nodes),
-            input_shape=tuple(tuple(part.shape[1:]) for part in inputs),
+            input_shape=tuple(sample_shapes(inputs) or ()),
             batch_size=int(inputs[0].shape[0]),
             optimizer=optimizer_name(self.model),
             device=describe_device(),
@@ -209,7 +209,7 @@ class Profiler:
             spread=float((high - low) / (2 * t_full)),
             uncertainty=ratio_uncertainty(steps) + calibration.residual,
             share_attributed=share,
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            created=now(),
         )
 
     def _graphs(self, runs: Sequence[StepFunction]) -> Iterator[Any]:

@@ -15,7 +15,6 @@ import platform
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from elastic_tf import arguments, run_files
 from elastic_tf.claims import Claim, claim
 from elastic_tf.device import describe_device
 from elastic_tf.files import append_line, write_json, write_text
-from elastic_tf.json_form import to_json
+from elastic_tf.json_form import now, to_json
 from elastic_tf.ranges import to_ranges
 from elastic_tf.strict_json import MOST_BYTES, brief
 
@@ -210,7 +209,7 @@ def _started(path: Path, settings: Any, versions: Any, device: Any) -> Run:
             "seed": settings.get("seed"),
             "versions": versions,
             "device": device,
-            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "started": now(),
         },
     )
     return Run(path)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from elastic_tf import replicas
+from elastic_tf.batches import sample_shapes
 from elastic_tf.mixin import ElasticMixin
 from elastic_tf.probe import Probe
 
@@ -113,7 +113,7 @@ class Worth:
         size = self._probe.batch_size
         check(
             batch_size=None if size is None else -(-size // shared),
-            input_shape=[tuple(part.shape[1:]) for part in tf.nest.flatten(x)],
+            input_shape=sample_shapes(x),
         )
         options: dict[str, Any] = {"sample_weight": weight}
         if self._micro_batch_size is not None:

@@ -10,12 +10,10 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
 from networks import crossentropy, images, network
 
-from elastic_tf import passes
-from elastic_tf.batches import first_batch, is_batched
+from elastic_tf.batches import first_batch, is_batched, sample_shapes
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
 from elastic_tf.profiler import profile_model
-from elastic_tf.stack import data_adapter
 from elastic_tf.timing import TimingProfile, tensor_specs
 
 L = tf.keras.layers
@@ -59,16 +57,13 @@ def test_data_of_another_size_than_the_profiled_ones_are_refused(kind):
 
 
 @pytest.mark.filterwarnings("ignore:The machine is too busy", "ignore:No tensor is expected")
-@pytest.mark.parametrize("shape", [(8, None, None, 2), (None, 6, 6, 2), None])
+@pytest.mark.parametrize("shape", [(8, None, None, 2), (None, 6, 6, 2)])
 def test_data_that_do_not_tell_their_size_are_taken(shape):
     model, elastic_callback = profiled_at(6)
     data = tf.data.Dataset.from_generator(
         lambda: iter([sized(6)]),
         output_signature=(tf.TensorSpec(shape), tf.TensorSpec((None,), tf.int64)),
     )
-    if shape is None:  # Keras cannot train on these
-        assert passes.sample_shapes(data_adapter.DataHandler(data, model=model)) is None
-        return
     model.fit(data, verbose=0, callbacks=[elastic_callback])
     assert len(elastic_callback.selections) == 1
 
@@ -121,6 +116,20 @@ def test_single_samples_with_one_hot_targets_are_not_taken_for_a_batch():
     data = tf.data.Dataset.from_tensor_slices((x, tf.one_hot(y, 3)))
     with pytest.raises(ValueError, match=r"must yield batches.*dataset.batch\("):
         first_batch(data)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (np.ones((4, 6, 2)), [(6, 2)]),
+        (tf.ones((4,)), [()]),
+        ({"b": tf.TensorSpec((None, 6)), "a": tf.TensorSpec((4, None, 2))}, [(None, 2), (6,)]),
+        (tf.RaggedTensorSpec((4, None, 2)), [(None, 2)]),
+        ((tf.TensorSpec((4, 6)), tf.TensorSpec(None)), None),
+    ],
+)
+def test_inputs_tell_the_shapes_of_their_samples_where_all_know_their_axes(x, expected):
+    assert sample_shapes(x) == expected
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ into the seconds of the reference, where 3 % more counts as equal, or into those
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ from elastic_tf.commandline import command, option, parse
 from elastic_tf.commands import contest, machine, sources, trials
 from elastic_tf.device import describe_device
 from elastic_tf.files import write_json
-from elastic_tf.json_form import to_json
+from elastic_tf.json_form import now, to_json
 from elastic_tf.runs import Column, format_table
 
 
@@ -93,7 +92,7 @@ def main(
     result = {
         "settings": settings,
         "command": shlex.join(["python", *command("compare", words)]),
-        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "created": now(),
         "version": et.__version__,
         "device": describe_device(),
         "full_step_seconds": competition.full_step_seconds,
