@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import colorsys
+
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 
 from elastic_tf import plots
 from elastic_tf.plots import style
@@ -44,10 +46,26 @@ def test_what_is_no_method_never_takes_the_colours_of_elastic_and_full():
     assert len(set(others.values())) == 20
 
 
-def test_one_method_at_two_settings_differs_in_form_only():
+def test_one_method_at_two_settings_differs_in_form_and_brightness_only():
     one, two = styles(["elastic@0.3", "elastic@0.5"]).values()
-    assert one.colour == two.colour
+    bright, dark = (colorsys.rgb_to_hsv(*to_rgb(look.colour)) for look in (one, two))
+    assert dark[0] == pytest.approx(bright[0], abs=0.01)  # the hue
+    assert dark[2] < 0.6 * bright[2]
     assert (one.line, one.hatch) != (two.line, two.hatch)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 11, 12, 13, 30, 200])
+def test_epochs_are_numbered_at_even_distances(epochs):
+    of_epochs, of_ticks = (
+        plots.selection_map([np.array([True, False])] * epochs, ticks=ticks).axes[0]
+        for ticks in ((), range(epochs))
+    )
+    for axes in (of_epochs, of_ticks):
+        places = axes.get_xticks()
+        assert places[0] == 1
+        assert 1 <= len(places) <= 12
+        assert len(set(np.diff(places))) <= 1
+        assert epochs - places[-1] < max(np.diff(places), default=1)
 
 
 def test_a_picture_shows_itself_in_a_notebook():
@@ -150,7 +168,7 @@ def test_accuracy_at_budgets_explains_every_marker():
         "mine",
     ]
     shown = [(line.get_marker(), line.get_color()) for line in legend.legend_handles]
-    looks = styles(one["method"] for one in rows).values()
+    looks = styles(one["method"].partition("@")[0] for one in rows).values()
     assert shown == list(dict.fromkeys((look.marker, look.colour) for look in looks))
 
 

@@ -99,14 +99,14 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
         found.append(inputs.rows("tables", tables[name], texts=("method",), numbers=numbers))
         _check_known("tables", found[-1], "mean", "seconds", "epochs")
     by_epochs, by_seconds = found
-    looks = styles(row["method"] for row in [*by_epochs, *by_seconds])
+    looks = styles(_bare(row["method"]) for row in [*by_epochs, *by_seconds])
     numbered = _numbered(by_epochs)
     figure = picture(9.0, 5.2)
     left, right = figure.subplots(1, 2, sharey=True)
     shown: dict[str, Any] = {}
     for axes, rows in ((left, by_epochs), (right, by_seconds)):
         for place, row in enumerate(rows):
-            look, half = looks[row["method"]], row["half_width"]
+            look, half = looks[_bare(row["method"])], row["half_width"]
             at = row["seconds"] if axes is left else place
             points = axes.errorbar(
                 at,
@@ -245,9 +245,14 @@ def deadlines(rows: Rows, *, title: str = "") -> Figure:
     return figure
 
 
+def _bare(method: str) -> str:
+    """A method without its rho."""
+    return method.partition("@")[0]
+
+
 def _numbered(rows: Rows) -> set[str]:
     """Methods that are there several times: they share a look, and numbers tell them apart."""
-    names = [row["method"].partition("@")[0] for row in rows]
+    names = [_bare(row["method"]) for row in rows]
     return {name for name in names if names.count(name) > 1}
 
 
@@ -268,7 +273,7 @@ def _number(axes: Any, row: Mapping[str, Any], at: float, numbered: set[str]) ->
 
 def _explained(method: str, numbered: set[str]) -> str:
     """What a marker stands for: the method, and what it trains."""
-    name = method.partition("@")[0]
+    name = _bare(method)
     said = f"{name} (number: rho)" if name in numbered else method
     return f"{said}: {TRAINED[name]}" if name in TRAINED else said
 

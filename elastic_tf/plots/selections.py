@@ -20,6 +20,7 @@ from elastic_tf.strict_json import brief
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches
 _LABELS, _BESIDE, _DIGIT = 2.2, 0.1, 0.13  # inches of names, between numbers, of a digit
+_MOST_TICKS = 12  # along an axis
 _ACROSS = 10  # images in a row
 
 
@@ -61,7 +62,7 @@ def selection_map(
     _show(axes, chosen, names, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1)
     axes.set_xlabel(x)
     if len(ticks):
-        shown = np.unique(np.linspace(0, epochs - 1, min(epochs, 12)).round().astype(int))
+        shown = _evenly(epochs, _MOST_TICKS)
         axes.set_xticks(shown + 1, [str(ticks[k]) for k in shown])
     share = chosen.mean()
     head(axes, title or f"trained (blue): {share:.0%} of tensors x epochs")
@@ -183,6 +184,11 @@ def _width(least: float, labels: float, epochs: int) -> float:
     return min(max(least, labels + 0.25 * epochs), _WIDEST)
 
 
+def _evenly(count: int, most: int) -> np.ndarray:
+    """At most so many of `count` places, equally far apart, from 0."""
+    return np.arange(0, count, -(-count // most))
+
+
 def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -> Any:
     """Tensors down, epochs across; shape (N, epochs)."""
     count, epochs = values.shape
@@ -195,9 +201,9 @@ def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -
     )
     axes.set_ylabel("tensor, input side at the top")
     room = (axes.figure.get_figwidth() - _LABELS) / (_BESIDE + _DIGIT * len(str(epochs)))
-    numbers = np.linspace(1, epochs, min(epochs, max(int(room), 2), 12))
-    axes.set_xticks(np.unique(numbers.round().astype(int)))
-    ticks = np.unique(np.linspace(0, count - 1, min(count, 12)).round().astype(int))
+    axes.set_xticks(_evenly(epochs, min(max(int(room), 2), _MOST_TICKS)) + 1)
+    # the first and the last tensor are named, so that the places between are not quite even
+    ticks = np.unique(np.linspace(0, count - 1, min(count, _MOST_TICKS)).round().astype(int))
     axes.set_yticks(ticks)
     if names:
         axes.set_yticklabels([names[k] for k in ticks], fontsize=8)

@@ -36,7 +36,7 @@ class Style(NamedTuple):
 
 
 # Blue is elastic and orange is full training, in every picture; variants of a method share its
-# colour and differ in form.
+# hue, every second one darker, and differ in form.
 METHODS = {
     "elastic": Style(BLUE, "o"),
     "elastic_weight": Style(BLUE, "d", "--", "//"),
@@ -103,7 +103,8 @@ class Picture(Figure):
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """The look of each label: methods ("elastic@0.5", "full") have theirs, others take turns.
 
-    Equal methods with different settings, as at two values of rho, differ in lines and hatches.
+    Equal methods with different settings, as at two values of rho, differ in lines and hatches, and
+    every second one is darker.
     """
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
         raise TypeError(f"`labels` must be texts. Received: labels={brief(labels)}.")
@@ -119,6 +120,7 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
         style = known or _OTHERS[turn % len(_OTHERS)]
         again = turn if known else turn // len(_OTHERS)
         found[label] = style._replace(
+            colour=_darker(style.colour) if again % 2 else style.colour,
             line=_LINES[(_LINES.index(style.line) + again) % len(_LINES)],
             hatch=_HATCHES[(_HATCHES.index(style.hatch) + again) % len(_HATCHES)],
         )
@@ -168,6 +170,11 @@ def pixels(figure: Figure) -> np.ndarray:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
     return np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+
+
+def _darker(colour: str) -> str:
+    """Half as bright, of the same hue; black stays black."""
+    return "#" + "".join(f"{int(colour[k : k + 2], 16) // 2:02X}" for k in (1, 3, 5))
 
 
 def _method(label: str) -> str:
