@@ -51,12 +51,12 @@ def speed(
     ratios, seconds = {}, []
     for key, (model, mask) in distinct.items():
         optimizers.build(model.optimizer, model.trainable_variables)
-        step = StepFunction(model, mask)
+        is_full = model is full and mask.all()
+        step = whole if is_full else StepFunction(model, mask)
         with kept(full, [whole.graph(data)]), kept(model, [step.graph(data)]):
             for run in (whole, step) * _WARM_UP:
                 run(data)
             times = time_in_turn((whole, step), data, repeats=repeats)
-        is_full = model is full and mask.all()
         ratios[key] = 1.0 if is_full else float(np.median(times[:, 1] / times[:, 0]))
         seconds.append(1e-6 * float(np.median(times[:, 0])))
     mean = np.mean([ratios[id(model), mask.tobytes()] for model, mask in epochs])
