@@ -69,6 +69,7 @@ class Control:
         self._is_traced = False  # whether its steps had to be
         self._selected_at = clock()
         self._since = 0  # calls since a selection or a decision against one
+        self._made = self._light_made = 0  # steps
 
     def ask(self, rho: float, smallest: float) -> float:
         """What to ask the selector for, so that `rho` is achieved."""
@@ -90,6 +91,8 @@ class Control:
     def called(self, count: int) -> None:
         """The train function was called and made `count` steps."""
         traced, is_light = self.timer.traced, self.light.is_on
+        self._made += count
+        self._light_made += count * is_light
         seconds = self.pace.step(count, traced=traced, is_light=is_light)
         if is_light:
             self.light.step(seconds, count, traced=traced)
@@ -192,6 +195,23 @@ class Control:
         share = self._light_share(other_seconds)
         if self.light.turn(share, self.pace.steps_per_call) != was_on:
             self.model.set_mask(self._mask if was_on else self.light.mask)
+
+    def warn_if_light(self, *, predicted_seconds: float, other_seconds: float) -> bool:
+        """Say so if many steps of the training will be light; returns whether it was said.
+
+        Args:
+            predicted_seconds: of a step of the selection, by the profile.
+            other_seconds: what the selections to come will take.
+        """
+        mask, left, seconds = self.light.mask, self.pace.steps_left, self.pace.step_seconds
+        if self.deadline is None or mask is None or not left or self.light.made < _SETTLED:
+            return False
+        return self.deadline.warn_if_light(
+            self._light_made + round(left * self._light_share(other_seconds)),
+            self._made + left,
+            trained=f"{mask.sum()} of {len(mask)} tensors",
+            slower=None if seconds is None else seconds / predicted_seconds,
+        )
 
     def end_light_steps(self) -> None:
         """Train the selection again: an epoch ends, or another one may be made."""

@@ -57,6 +57,7 @@ class Course:
         self._required = required
         self._reports_ratio = reports_ratio
         self._step = 0  # the first one of a call
+        self._told_of_light_steps = False
 
     @property
     def selections(self) -> list[SelectionRecord]:
@@ -174,6 +175,11 @@ class Course:
             control.end_light_steps()
             self._chooser.select_early(reason)
         control.take_turns(other_seconds=to_come)
+        if not self._told_of_light_steps:
+            predicted = 1e-6 * self._chooser.records[-1].selection.time
+            self._told_of_light_steps = control.warn_if_light(
+                predicted_seconds=predicted, other_seconds=to_come
+            )
         control.timer.attach()
 
     def _stop_early(self) -> None:

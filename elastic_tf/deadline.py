@@ -14,6 +14,7 @@ from elastic_tf.pace import Pace
 _AIM, _EARLIEST, _LATEST = 0.985, 0.972, 0.995
 _AMPLE = 1.05  # times what is left: light steps can take away, nothing else can add
 _LIGHTER = 1.1  # times the time of a light step: less is not worth tracing one
+_SLOW = 1.3  # times what the profile says: the device is slower than it was
 _PAYS = 3.0  # times its cost: what a selection between two others must bring
 _MUCH = 0.4  # part of the steps: if so many had to be light, another selection is better
 _MARGIN, _ENDING_MARGIN = 2.0, 1.15  # a step may take twice its mean, validation a bit more
@@ -187,6 +188,31 @@ class Deadline:
                 f"{_WAYS_OUT}",
                 stacklevel=3,
             )
+
+    def warn_if_light(self, light: int, steps: int, *, trained: str, slower: float | None) -> bool:
+        """Say so if many steps of the training will be light; returns whether it was said.
+
+        Args:
+            light: light steps of the training, those to come included.
+            steps: of the training.
+            trained: what a light step trains.
+            slower: time of a step of the selection / what the profile says; None: not measured.
+        """
+        if light <= _MUCH * steps:
+            return False
+        profile = (
+            f"A step of the selection takes {slower:.1f} times what the profile says: profile this "
+            "device again as it is used. "
+            if slower is not None and slower > _SLOW
+            else ""
+        )
+        warnings.warn(
+            f"The deadline of {self.seconds:g} s leaves little time for what was selected: about "
+            f"{light} of the {steps} steps train the cheapest mask alone, {trained}. Expect less "
+            f"of their accuracy. {profile}{_WAYS_OUT}",
+            stacklevel=3,
+        )
+        return True
 
     def warn_if_late(self, pace: Pace, *, selecting: float) -> None:
         """Say at the end by how much the deadline was missed, and where the seconds went.

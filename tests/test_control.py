@@ -9,6 +9,7 @@ from clocks import Device, table
 from timed import EPOCHS, STEPS, Passing, run
 
 pytestmark = pytest.mark.slow
+MOSTLY_LIGHT = pytest.mark.filterwarnings("ignore:The deadline of .* leaves little time")
 
 
 class Masks(tf.keras.callbacks.Callback):
@@ -87,6 +88,7 @@ def test_history_tells_what_was_asked_and_achieved() -> None:
     assert history["predicted_ratio"][-1] == elastic.selections[-1].predicted_ratio
 
 
+@MOSTLY_LIGHT
 @pytest.mark.parametrize(("deadline", "delivered"), [(150.0, 0.8), (200.0, 1.0), (260.0, 0.9)])
 def test_deadline_is_kept_with_everything_counted(deadline: float, delivered: float) -> None:
     device = Device(table(), delivered=delivered, tracing=2.0)
@@ -113,6 +115,17 @@ def test_light_steps_keep_the_deadline_without_another_selection() -> None:
     assert record.light_steps == sum(np.array_equal(mask, cheapest) for mask in device.calls) > 0
     assert device.step(cheapest) < device.step(record.mask)
     assert 0.97 * 180 <= device.clock.now <= 180.0
+
+
+def test_a_training_of_mostly_light_steps_says_so_once() -> None:
+    device = Device(table(), speed=1.5, tracing=6.0)
+    with pytest.warns(UserWarning, match="leaves little time") as told:
+        elastic = run(device, deadline=170.0)
+    (said,) = [str(one.message) for one in told if "leaves little time" in str(one.message)]
+    assert "takes 1.5 times what the profile says" in said
+    light, steps = (sum(record.light_steps for record in elastic.selections), EPOCHS * STEPS)
+    assert light > 0.4 * steps
+    assert device.clock.now <= 170.0
 
 
 def test_light_steps_end_with_the_epoch() -> None:
@@ -159,6 +172,7 @@ def test_impossible_deadline_stops_before_training() -> None:
     assert device.calls == []
 
 
+@MOSTLY_LIGHT
 def test_epochs_that_do_not_fit_are_left_out(capsys) -> None:
     device = Device(table())
     run(device, Passing(device, validation=30.0), deadline=110.0)

@@ -149,6 +149,21 @@ def test_light_steps_are_not_traced_for_a_moment() -> None:
     assert Deadline(101.0).light_share(halfway(), cost=1.0, **options) == 0.0
 
 
+@pytest.mark.parametrize("slower", [None, 1.2, 2.54])
+def test_mostly_light_steps_are_told(slower: float | None) -> None:
+    with pytest.warns(UserWarning, match="of 60 s leaves little time") as told:
+        assert Deadline(60).warn_if_light(102, 120, trained="2 of 16 tensors", slower=slower)
+    said = str(told[0].message)
+    assert "102 of the 120 steps train the cheapest mask alone, 2 of 16 tensors." in said
+    assert ("takes 2.5 times what the profile says: profile this device again" in said) == (
+        slower == 2.54
+    )
+
+
+def test_a_few_light_steps_are_not_worth_a_warning() -> None:
+    assert not Deadline(60).warn_if_light(48, 120, trained="2 of 16 tensors", slower=2.0)
+
+
 def test_too_many_light_steps_are_a_reason_to_choose_anew() -> None:
     options = {"other_seconds": 0.0, "cost": 2.0, "can_grow": True}
     assert not Deadline(80.0).is_off(halfway(), light_share=0.3, **options)
