@@ -12,6 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from elastic_tf.commandline import typed
 from elastic_tf.commands.finding import BROKEN, NOTE, OK, Finding
 
 _PACKAGE = "elastic_tf"
@@ -38,7 +39,8 @@ def packages() -> list[Finding]:
     try:
         asked = metadata.requires(_PACKAGE) or []
     except metadata.PackageNotFoundError:
-        mend = "Versions were not checked. pip install . in the checkout installs what is needed."
+        install = typed(["-m", "pip", "install", "."])
+        mend = f"Versions were not checked. In the checkout, {install} installs what is needed."
         return [Finding(_PACKAGE, NOTE, "run from a folder, not installed", mend)]
     findings = [Finding(_PACKAGE, OK, metadata.version(_PACKAGE))]
     for requirement in map(Requirement, asked):
@@ -51,7 +53,7 @@ def packages() -> list[Finding]:
 def _package(requirement: Requirement) -> Finding:
     """One package."""
     name, asked = requirement.name, str(requirement.specifier)
-    mend = f'pip install "{name}{asked}"'
+    mend = typed(["-m", "pip", "install", f"{name}{asked}"])
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:

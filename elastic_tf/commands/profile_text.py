@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import elastic_tf as et
+from elastic_tf.commandline import command, typed
 from elastic_tf.runs import Column, format_table
 from elastic_tf.runtime import SettingsTrial
 
@@ -48,7 +49,7 @@ def listing(folder: Path) -> str:
         f"There are no tables in '{folder}'. Those of devices measured before come with the "
         "project's checkout, not with an installed package: give its folder profiling/tables, or "
         "one of your own with a folder for each device. To measure this device, see "
-        "python -m elastic_tf profile --help."
+        f"{typed(command('profile', ['--help']))}."
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_tf import timing_file
+from elastic_tf.commandline import command, typed
 from elastic_tf.commands.finding import BROKEN, NOTE, OK, Finding
 
 _GIB = 2**30
@@ -58,7 +59,7 @@ def profile(path: Path | None, device: dict[str, Any]) -> Finding:
         path: of a profile, every field of which is checked; None: any in the current folder.
         device: what `describe_device` said.
     """
-    mend = "python -m elastic_tf profile --help says how to measure this device."
+    mend = f"{typed(command('profile', ['--help']))} says how to measure this device."
     if path is None:
         own = [str(p) for p in sorted(Path.cwd().glob("*.json")) if _device(p) == device["name"]]
         if own:

@@ -179,10 +179,11 @@ def _check_batch(profile: et.TimingProfile, settings: Settings) -> None:
     """Refuse a profile of another batch size before anything is loaded or trained."""
     size, given = profile.batch_size, settings.batch_size
     if baselines.get(settings.method).needs_profile and size not in (0, given):
+        profiling = commandline.command("profile", ["--batch-size", str(given)])
         raise ValueError(
             f"The profile must be of the same batch size. Received: --batch-size {given} with "
             f"--profile {settings.profile} of batch size {size}. Use --batch-size {size}, or make "
-            f"a profile with `python -m elastic_tf profile --batch-size {given}`."
+            f"a profile with `{commandline.typed(profiling)}`."
         )
 
 
