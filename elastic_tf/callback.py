@@ -214,6 +214,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.model._elastic.callback = None
         self._has_ended = True
         self._course.end()
+        self.model._elastic.finished = self._course.ended
 
     def _register(self) -> None:
         """One callback for one model: `fit` has none at its beginning."""

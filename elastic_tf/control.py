@@ -21,6 +21,7 @@ _SETTLED = 15  # calls under a selection before it is judged
 _PAID_OFF = 10.0  # times the seconds of its tracing, likewise: else tracing is all there is
 _STALL = 10.0  # times what timing a full step was thought to cost
 _APART = 0.1  # difference of two ratios from which a line through their times is believed
+_TOLD = 0.25  # of the steps: so many must have been light before it is said that many will be
 _LIGHT = 0.9  # of the selection's step time: a light step takes less, or none is worth it
 
 
@@ -67,6 +68,8 @@ class Control:
         self._spent = 0.0
         self._mask = model.mask  # the present selection
         self._is_traced = False  # whether its steps had to be
+        self._is_least = False  # whether there was time for nothing but the smallest one
+        self._asks_least = False  # likewise, when it was asked for last
         self._selected_at = clock()
         self._since = 0  # calls since a selection or a decision against one
         self._made = self._light_made = 0  # steps
@@ -84,6 +87,7 @@ class Control:
         if changed:
             self.pace.selected(self.ratio.thought, line[1] if line else 0.0)
         self._mask = record.mask
+        self._is_least = self._asks_least
         self._is_traced = False
         self._since = 0
         self._selected_at = self._clock()
@@ -92,7 +96,7 @@ class Control:
         """The train function was called and made `count` steps."""
         traced, is_light = self.timer.traced, self.light.is_on
         self._made += count
-        self._light_made += count * is_light
+        self._light_made += count * (is_light or self._is_least)
         seconds = self.pace.step(count, traced=traced, is_light=is_light)
         if is_light:
             self.light.step(seconds, count, traced=traced)
@@ -203,14 +207,19 @@ class Control:
             predicted_seconds: of a step of the selection, by the profile.
             other_seconds: what the selections to come will take.
         """
-        mask, left, seconds = self.light.mask, self.pace.steps_left, self.pace.step_seconds
-        if self.deadline is None or mask is None or not left or self.light.made < _SETTLED:
+        mask = self._mask if self._is_least else self.light.mask
+        left, seconds = self.pace.steps_left, self.pace.step_seconds
+        if self.deadline is None or mask is None or not left:
             return False
+        if self._light_made < _TOLD * (self._made + left):
+            return False  # what the first epochs take is not what the others will take
+        share = 1.0 if self._is_least else self._light_share(other_seconds)
         return self.deadline.warn_if_light(
-            self._light_made + round(left * self._light_share(other_seconds)),
+            self._light_made + round(left * share),
             self._made + left,
             trained=f"{mask.sum()} of {len(mask)} tensors",
             slower=None if seconds is None else seconds / predicted_seconds,
+            between=self.pace.fixed_left,
         )
 
     def end_light_steps(self) -> None:
@@ -273,6 +282,7 @@ class Control:
             other_seconds=other_seconds,
             smallest=smallest,
         )
+        self._asks_least = rho <= smallest
         return max(rho, smallest)
 
     def is_over(self) -> bool:

@@ -134,13 +134,16 @@ class Course:
         self._control.timer.detach()
 
     def end(self) -> None:
-        """Show and keep what came out; say so if the deadline was missed."""
+        """Show and keep what came out."""
         self._control.pace.ends()
         if self.board is not None:
             self.board.picture(self.masks, self._control.pace.epoch, is_last=True)
             self.board.close()
         if self.recovery is not None:
             self.recovery.end()
+
+    def ended(self) -> None:
+        """`fit` is over, with all that Keras does at its end: say so if the deadline was missed."""
         if self._deadline is not None:
             made = self._chooser.records
             selecting = sum(record.seconds_importance + record.seconds_solve for record in made)

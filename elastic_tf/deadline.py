@@ -14,7 +14,8 @@ from elastic_tf.pace import Pace
 _AIM, _EARLIEST, _LATEST = 0.985, 0.972, 0.995
 _AMPLE = 1.05  # times what is left: light steps can take away, nothing else can add
 _LIGHTER = 1.1  # times the time of a light step: less is not worth tracing one
-_SLOW = 1.3  # times what the profile says: the device is slower than it was
+_SLOW = 2.0  # times what the profile says: more than waiting for data, the device is slower
+_BETWEEN = 0.1  # part of the deadline: what is not spent on steps is worth a word
 _PAYS = 3.0  # times its cost: what a selection between two others must bring
 _MUCH = 0.4  # part of the steps: if so many had to be light, another selection is better
 _MARGIN, _ENDING_MARGIN = 2.0, 1.15  # a step may take twice its mean, validation a bit more
@@ -156,7 +157,8 @@ class Deadline:
                 f"steps, {spent:.1f} seconds after its beginning. At the smallest feasible rho "
                 f"they take {least * full_seconds:.1f} seconds by the profile, selecting, tracing "
                 f"and validation not counted. Give more than {math.ceil(10 * needed) / 10:.1f} "
-                "seconds, train fewer epochs, or profile this device again."
+                "seconds, and 5 to 20 on top for the first selection; train fewer epochs; or "
+                "profile this device again."
             )
 
     def check_first_step(self, spent: float) -> None:
@@ -189,7 +191,9 @@ class Deadline:
                 stacklevel=3,
             )
 
-    def warn_if_light(self, light: int, steps: int, *, trained: str, slower: float | None) -> bool:
+    def warn_if_light(
+        self, light: int, steps: int, *, trained: str, slower: float | None, between: float
+    ) -> bool:
         """Say so if many steps of the training will be light; returns whether it was said.
 
         Args:
@@ -197,6 +201,7 @@ class Deadline:
             steps: of the training.
             trained: what a light step trains.
             slower: time of a step of the selection / what the profile says; None: not measured.
+            between: seconds that the beginnings and ends of epochs to come take.
         """
         if light <= _MUCH * steps:
             return False
@@ -206,10 +211,16 @@ class Deadline:
             if slower is not None and slower > _SLOW
             else ""
         )
+        epochs = (
+            f"The beginnings and ends of epochs to come take {between:.1f} s: a smaller validation "
+            "set, or options.autotune.enabled = False on the tf.data pipelines, shortens them. "
+            if between > _BETWEEN * self.seconds
+            else ""
+        )
         warnings.warn(
             f"The deadline of {self.seconds:g} s leaves little time for what was selected: about "
             f"{light} of the {steps} steps train the cheapest mask alone, {trained}. Expect less "
-            f"of their accuracy. {profile}{_WAYS_OUT}",
+            f"of their accuracy. {profile}{epochs}{_WAYS_OUT}",
             stacklevel=3,
         )
         return True

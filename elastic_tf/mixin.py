@@ -51,6 +51,7 @@ class _State:
         self.data: Any = None  # Keras's data handler of this `fit`
         self.callbacks: Any = None  # that it was given
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
+        self.finished: Callable[[], None] | None = None  # called when it has ended by itself
 
 
 class ElasticMixin(_Model):
@@ -232,7 +233,7 @@ class ElasticMixin(_Model):
         self._assert_compile_was_called()
         state, saved = self._elastic, self._fit_state
         state.averaged.clear()
-        state.callback = None  # an interrupted `fit` leaves one
+        state.callback = state.finished = None  # an interrupted `fit` leaves one
         state.fit_started = time.perf_counter()
         state.callbacks, args, kwargs = progress.with_bar(args, kwargs)
         saved.values = {}
@@ -244,6 +245,8 @@ class ElasticMixin(_Model):
                     with passes.caught(self, lambda data: setattr(state, "data", data)):
                         history = super().fit(*args, **kwargs)
             flush()
+            if state.finished is not None:
+                state.finished()
             return history
         finally:
             saved.listening = False

@@ -18,6 +18,7 @@ _LONGEST, _SHORTEST = 400, 30  # calls that tell how long the next ones will tak
 _OWN = 20  # calls under a mask that tell it without those before
 _OF_THE_REST = 8  # in between, one for so many that are still to come
 _ENDINGS = 5  # ends of epochs that tell of the next ones
+_AGAIN = 0.5  # part of the first ending that is expected of those after the next one
 _SLOWER = 2.0  # times: a greater change of the speed since then is not believed
 _STRAY = 3.0  # times the median: more is not believed to come again
 
@@ -176,7 +177,11 @@ class Pace:
         usual = self.step_seconds or 0.0
         beginning = statistics.median(self._beginnings) if self._beginnings else usual
         begins = epochs - (1 if self.done else 0)
-        return epochs * self.ending + begins * max(beginning - usual, 0.0)
+        ending = self.ending
+        # the first ending traces the validation: how much of it comes again is not known yet
+        later = ending if len(self._endings) != 1 else _AGAIN * ending
+        endings = ending + (epochs - 1) * later if epochs > 0 else 0.0
+        return endings + begins * max(beginning - usual, 0.0)
 
     @property
     def left(self) -> float | None:

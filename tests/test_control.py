@@ -122,7 +122,7 @@ def test_a_training_of_mostly_light_steps_says_so_once() -> None:
     with pytest.warns(UserWarning, match="leaves little time") as told:
         elastic = run(device, deadline=170.0)
     (said,) = [str(one.message) for one in told if "leaves little time" in str(one.message)]
-    assert "takes 1.5 times what the profile says" in said
+    assert "of the 240 steps train the cheapest mask alone, 1 of 10 tensors" in said
     light, steps = (sum(record.light_steps for record in elastic.selections), EPOCHS * STEPS)
     assert light > 0.4 * steps
     assert device.clock.now <= 170.0
@@ -194,12 +194,26 @@ def test_first_selection_that_leaves_too_little_time_is_announced_before_the_fir
     assert device.calls == []
 
 
+@MOSTLY_LIGHT
 @pytest.mark.filterwarnings("ignore:The deadline of 120 s is too short")
 def test_deadline_is_kept_after_a_first_selection_that_left_too_little_time(capsys) -> None:
     device = Device(table(), tracing=2.0)
     run(device, importance_seconds=80.0, deadline=120.0)
     assert 80.0 < device.clock.now <= 120.0
     assert "Training stops" in capsys.readouterr().out
+
+
+def test_what_passes_after_the_last_callback_counts() -> None:
+    device = Device(table())
+
+    class Late(tf.keras.callbacks.Callback):
+        """Keras takes its time to leave `fit`."""
+
+        def on_train_end(self, logs=None) -> None:
+            device.clock.passes(50.0)
+
+    with pytest.warns(UserWarning, match="more than its deadline of 150 s"):
+        run(device, after=[Late()], deadline=150.0)
 
 
 def test_missed_deadline_is_told_at_the_end() -> None:

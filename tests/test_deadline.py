@@ -75,7 +75,7 @@ def test_the_deadline_that_is_asked_for_is_enough(full_seconds: float) -> None:
     with pytest.raises(ValueError, match="Give more than") as error:
         Deadline(0.001).check(100, full_seconds, 0.5, spent=0.02)
     words = str(error.value).partition("Give more than ")[2]
-    assert words.startswith(f"{(asked := float(words.split()[0])):.1f} seconds, train fewer")
+    assert words.startswith(f"{(asked := float(words.split()[0])):.1f} seconds, and 5 to 20 on")
     Deadline(asked).check(100, full_seconds, 0.5, spent=0.02)
 
 
@@ -149,19 +149,23 @@ def test_light_steps_are_not_traced_for_a_moment() -> None:
     assert Deadline(101.0).light_share(halfway(), cost=1.0, **options) == 0.0
 
 
+@pytest.mark.parametrize("between", [5.0, 7.3])
 @pytest.mark.parametrize("slower", [None, 1.2, 2.54])
-def test_mostly_light_steps_are_told(slower: float | None) -> None:
+def test_mostly_light_steps_are_told(slower: float | None, between: float) -> None:
     with pytest.warns(UserWarning, match="of 60 s leaves little time") as told:
-        assert Deadline(60).warn_if_light(102, 120, trained="2 of 16 tensors", slower=slower)
+        assert Deadline(60).warn_if_light(
+            102, 120, trained="2 of 16 tensors", slower=slower, between=between
+        )
     said = str(told[0].message)
     assert "102 of the 120 steps train the cheapest mask alone, 2 of 16 tensors." in said
     assert ("takes 2.5 times what the profile says: profile this device again" in said) == (
         slower == 2.54
     )
+    assert ("epochs to come take 7.3 s: a smaller validation set" in said) == (between == 7.3)
 
 
 def test_a_few_light_steps_are_not_worth_a_warning() -> None:
-    assert not Deadline(60).warn_if_light(48, 120, trained="2 of 16 tensors", slower=2.0)
+    assert not Deadline(60).warn_if_light(48, 120, trained="2 of 16", slower=2.0, between=9.0)
 
 
 def test_too_many_light_steps_are_a_reason_to_choose_anew() -> None:

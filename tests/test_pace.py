@@ -36,6 +36,15 @@ def test_steps_beginnings_and_endings_of_epochs_are_told_apart() -> None:
     assert pace.elapsed == 800.0 + 12.0 + 25.0
 
 
+def test_half_of_the_first_ending_is_expected_of_those_after_the_next() -> None:
+    clock = Clock()
+    pace = Pace(clock, epochs=6, steps=4)
+    epoch(pace, clock, 0, ending=20.0)
+    pace.epoch_begins(1)
+    assert pace.longest_ending == 20.0
+    assert pace.fixed_left == 20.0 + 4 * 10.0
+
+
 def test_seconds_are_kept_by_what_they_went_into() -> None:
     clock = Clock()
     pace = Pace(clock, epochs=1, steps=4)

@@ -37,8 +37,10 @@ def worth(device: Device, seconds: float = 0.0):
     return evaluate
 
 
-def run(device: Device, *callbacks, importance_seconds: float = 0.0, **options) -> ElasticCallback:
-    """A training by the device's clock."""
+def run(
+    device: Device, *callbacks, importance_seconds: float = 0.0, after=(), **options
+) -> ElasticCallback:
+    """A training by the device's clock, with callbacks before the elastic one and after it."""
     chosen = {"rho": 0.7, "interval": 3, "probe": data(2), "clock": device.clock}
     if "deadline" in options:
         del chosen["rho"]
@@ -50,6 +52,6 @@ def run(device: Device, *callbacks, importance_seconds: float = 0.0, **options) 
         epochs=EPOCHS,
         verbose=0,
         validation_data=data(1),
-        callbacks=[*callbacks, elastic],
+        callbacks=[*callbacks, elastic, *after],
     )
     return elastic
