@@ -40,6 +40,7 @@ class Interruptions:
             SystemExit: 130 after SIGINT, 143 after SIGTERM.
         """
         if self.received is not None:
+            print("Saved. The same command goes on from here.")
             raise SystemExit(_SHELL + self.received)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

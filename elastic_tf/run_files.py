@@ -30,7 +30,8 @@ def read_object(path: Path) -> dict[str, Any]:
         return _object(read_bytes(path))
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"A run's directory holds {path.name}. Received: '{path.parent}', which does not."
+            f"A run's directory holds {path.name}. Received: '{path.parent}', which "
+            f"{'does not' if path.parent.exists() else 'is not there'}."
         ) from error
     except ValueError as error:
         raise ValueError(f"'{path}' is damaged: it {error}. Choose another directory.") from error

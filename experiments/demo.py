@@ -26,6 +26,9 @@ from elastic_tf.commandline import option, parse, typed
 from elastic_tf.commands import harness, machine, recording
 from elastic_tf.files import write_json
 from elastic_tf.json_form import to_json
+from elastic_tf.records import SelectionRecord
+
+_SPARE = 0.8  # of its budget: a selection that takes less left some unused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     for row, clock in zip(rows, clocks.values()):
         said = recording.said_of(sum(clock.seconds), sum(clock.overhead_seconds))
         print(f"{row['method']}: {said}")
+    print(spare(callback.selections), end="")
     print(machine.doubt_of(load), end="")
     draw(settings.out, clocks, accuracy, masks["elastic"], models["elastic"])
     write_json(
@@ -184,6 +188,20 @@ def trained_masks(
     """The mask at the end of each epoch, from those selected and the epochs of their selection."""
     last = np.searchsorted(starts, np.arange(epochs), side="right") - 1
     return [masks[index] for index in last]
+
+
+def spare(selections: Sequence[SelectionRecord]) -> str:
+    """Says so where selections did not need their budget; empty where all did."""
+    count = sum(
+        one.predicted_ratio < _SPARE * one.rho and not (one.importance[~one.mask] > 0.0).any()
+        for one in selections
+    )
+    if not count:
+        return ""
+    return (
+        f"In {count} of {len(selections)} selections the budget was not used up: only tensors that "
+        "are expected to lower the loss are trained.\n"
+    )
 
 
 def draw(

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import demo
 import numpy as np
@@ -105,3 +106,16 @@ def test_demo_network_is_as_small_as_promised():
     assert len(model.trainable_variables) >= 60
     assert model.count_params() <= 1_000_000
     assert demo.WEIGHTS.stat().st_size < 2_000_000
+
+
+@pytest.mark.parametrize(("least", "told"), [(-0.1, True), (0.1, False)])
+def test_demo_says_where_the_budget_was_not_needed(least, told):
+    def selected(ratio, importance):
+        return SimpleNamespace(
+            rho=0.5, predicted_ratio=ratio, mask=np.array([False, True]), importance=importance
+        )
+
+    made = [selected(0.49, np.array([1.0, 2.0])), selected(0.3, np.array([least, 2.0]))]
+    said = demo.spare(made)
+    assert said.startswith("In 1 of 2 selections the budget was not used up") == told
+    assert bool(said) == told

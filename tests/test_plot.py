@@ -100,10 +100,20 @@ def test_a_comparison_is_drawn_at_both_budgets(tmp_path, figures):
     assert [text.get_text() for text in right.get_xticklabels()] == [row["method"] for row in rows]
 
 
-def test_half_a_comparison_is_refused(tmp_path):
+def test_a_comparison_at_equal_epochs_alone_is_drawn_over_seconds(tmp_path, figures):
     path = tmp_path / "comparison.json"
-    path.write_text('{"tables": {"equal_epochs": []}}')
-    with pytest.raises(ValueError, match="Received: equal_epochs in .*comparison.json"):
+    rows = json.loads(BIRDS.read_text())["tables"]["equal_epochs"]
+    path.write_text(json.dumps({"tables": {"equal_epochs": rows}}))
+    drawn("--comparison", path, "--out", tmp_path / "a.png")
+    (axes,) = figures["a.png"].axes
+    assert axes.get_xlabel() == "training time (s)"
+    assert len(axes.containers) == len(rows)
+
+
+def test_a_comparison_without_equal_epochs_is_refused(tmp_path):
+    path = tmp_path / "comparison.json"
+    path.write_text('{"tables": {"equal_seconds": []}}')
+    with pytest.raises(ValueError, match="comparison.json', which holds tables of equal_seconds"):
         drawn("--comparison", path, "--out", tmp_path / "a.png")
 
 

@@ -73,3 +73,13 @@ def test_colour_arrays_are_refused_for_a_grey_model(tmp_path):
 def test_augmentations_are_read_from_a_command_line():
     assert sources.augmentations("none") == sources.augmentations("") == ()
     assert sources.augmentations("mixup, cutmix") == ("mixup", "cutmix")
+
+
+def test_images_from_0_to_1_are_refused_for_networks_that_scale_themselves(tmp_path):
+    y = np.arange(6) % 3
+    x = np.random.default_rng(0).uniform(size=(6, 8, 8, 3)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(ValueError, match="float32 from 0.* to 0.9.* Multiply x_train and x_test"):
+        load(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", x_train=255 * x, y_train=y, x_test=255 * x, y_test=y)
+    assert load(tmp_path / "a.npz").classes == 3

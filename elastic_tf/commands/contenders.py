@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from elastic_tf import baselines
+from elastic_tf import arguments, baselines
 from elastic_tf.selection import check_rho
 
 
@@ -40,6 +40,7 @@ def contenders(text: str) -> list[Contender]:
     found = []
     for name in (part.strip() for part in text.split(",") if part.strip()):
         method, _, share = name.partition("@")
+        arguments.choice("methods", method, baselines.NAMES)
         takes_rho = baselines.get(method).needs_profile
         if bool(share) != takes_rho:
             rule = f"takes a rho, as in {method}@0.5" if takes_rho else "takes no rho"

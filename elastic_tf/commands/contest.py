@@ -47,7 +47,7 @@ class Contest:
         if settings.reference not in names:
             raise ValueError(
                 f"`reference` must be one of the methods {', '.join(names)}. Received: "
-                f"{settings.reference!r}."
+                f"{settings.reference!r}. Use --reference {names[0]}."
             )
         if settings.seeds < 1 or settings.epochs < 1:
             raise ValueError(

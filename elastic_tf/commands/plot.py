@@ -7,7 +7,8 @@ Examples::
 
 --profile draws t_dw and t_dy of each tensor. --runs draws accuracy over the seconds of training,
 and for each run that leaves tensors out, in a picture beside it, what was trained in which epoch.
---comparison draws accuracy and seconds of each method, at equal epochs and at equal seconds.
+--comparison draws accuracy and seconds of each method, at equal epochs and, if they were compared
+that way too, at equal seconds.
 """
 
 from __future__ import annotations
@@ -107,22 +108,21 @@ def of_comparison(path: Path, settings: Settings) -> Figure:
     """Accuracy of each method over its seconds.
 
     Raises:
-        ValueError: the file is none of a comparison, or holds only one of its two tables.
+        ValueError: the file is none of a comparison.
     """
     try:
         found = strict_json.parse(read_bytes(path))
         tables = found.get("tables") if isinstance(found, dict) else None
         if not isinstance(tables, dict):
             raise ValueError("holds no tables")
+        if "equal_epochs" not in tables:
+            raise ValueError(f"holds tables of {', '.join(tables) or 'nothing'}")
     except ValueError as error:
         raise ValueError(
             f"`comparison` must be what compare wrote. Received: '{path}', which {error}."
         ) from error
-    if len(tables) < 2:
-        raise ValueError(
-            "`comparison` must be at equal epochs and at equal seconds. Received: "
-            f"{', '.join(tables)} in '{path}'. Compare with --equal both."
-        )
+    if "equal_seconds" not in tables:
+        return plots.accuracy_and_cost(tables["equal_epochs"], title=settings.title)
     return plots.accuracy_at_budgets(tables, title=settings.title)
 
 

@@ -73,6 +73,7 @@ def load(
         return et.datasets.from_arrays(*(coloured(part, channels) for part in parts), **options)
     if Path(source).suffix == ".npz":
         parts = et.datasets.arrays(source)
+        _check_range(source, parts[0])
         fitting = (coloured(resized(part, image_size), channels) for part in parts)
         return et.datasets.from_arrays(*fitting, **options)
     if channels != 3:
@@ -90,6 +91,17 @@ def load(
     return et.datasets.image_folder(
         source, image_size=image_size, on_bad_image=on_bad_image, **options
     )
+
+
+def _check_range(source: str, train: Labelled) -> None:
+    """Refuse images whose white is nearly black to a network."""
+    x = train[0]
+    if x.dtype.kind == "f" and x.max() <= 1.0:
+        raise ValueError(
+            "Images must have values from 0 to 255: the networks scale them themselves. Received: "
+            f"'{source}' with {x.dtype} from {x.min():g} to {x.max():g} in x_train. Multiply "
+            "x_train and x_test by 255."
+        )
 
 
 def resized(part: Labelled, size: int) -> Labelled:
