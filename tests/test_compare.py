@@ -250,7 +250,7 @@ def test_a_rate_that_does_not_train_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("options", "received"),
     [
-        (["--methods", "full,magic"], "traditional_tl.*Received: name='magic'"),
+        (["--methods", "full,magic"], "traditional_tl.*Received: methods='magic'"),
         (["--methods", "full@0.5"], "'full' takes no rho. Received: 'full@0.5'"),
         (["--methods", "elastic"], "takes a rho, as in elastic@0.5. Received: 'elastic'"),
         (["--methods", "elastic@2"], "Received: rho=2"),
