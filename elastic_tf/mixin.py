@@ -233,7 +233,7 @@ class ElasticMixin(_Model):
         self._assert_compile_was_called()
         state, saved = self._elastic, self._fit_state
         state.averaged.clear()
-        state.callback = state.finished = None  # an interrupted `fit` leaves one
+        state.callback = None  # an interrupted `fit` leaves one
         state.fit_started = time.perf_counter()
         state.callbacks, args, kwargs = progress.with_bar(args, kwargs)
         saved.values = {}
@@ -250,7 +250,7 @@ class ElasticMixin(_Model):
             return history
         finally:
             saved.listening = False
-            state.data = state.callbacks = None
+            state.data = state.callbacks = state.finished = None
             if state.leave is not None:
                 state.leave()
                 state.leave = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -87,6 +90,15 @@ def test_model_has_its_mask_back_after_training():
     model = elastic()
     fit(model, callback(), epochs=1)
     assert model.mask.all()
+
+
+def test_trained_model_holds_on_to_nothing_of_the_callback():
+    model, elastic_callback = elastic(), callback()
+    fit(model, elastic_callback, epochs=1)
+    course = weakref.ref(elastic_callback._course)
+    del elastic_callback
+    gc.collect()
+    assert course() is None
 
 
 def test_callback_can_be_used_again():
