@@ -41,7 +41,7 @@ def contenders(text: str) -> list[Contender]:
     for name in (part.strip() for part in text.split(",") if part.strip()):
         method, _, share = name.partition("@")
         arguments.choice("methods", method, baselines.NAMES)
-        takes_rho = baselines.get(method).needs_profile
+        takes_rho = baselines.METHODS[method].needs_profile
         if bool(share) != takes_rho:
             rule = f"takes a rho, as in {method}@0.5" if takes_rho else "takes no rho"
             raise ValueError(f"The method '{method}' {rule}. Received: {name!r}.")

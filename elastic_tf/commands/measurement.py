@@ -52,12 +52,12 @@ def speed(
     for key, (model, mask) in distinct.items():
         optimizers.build(model.optimizer, model.trainable_variables)
         is_full = model is full and mask.all()
-        step = whole if is_full else StepFunction(model, mask)
-        with kept(full, [whole.graph(data)]), kept(model, [step.graph(data)]):
-            for run in (whole, step) * _WARM_UP:
+        steps = [whole] if is_full else [whole, StepFunction(model, mask)]
+        with kept(full, [whole.graph(data)]), kept(model, [steps[-1].graph(data)]):
+            for run in steps * _WARM_UP:
                 run(data)
-            times = time_in_turn((whole, step), data, repeats=repeats)
-        ratios[key] = 1.0 if is_full else float(np.median(times[:, 1] / times[:, 0]))
+            times = time_in_turn(steps, data, repeats=repeats)
+        ratios[key] = float(np.median(times[:, -1] / times[:, 0]))
         seconds.append(1e-6 * float(np.median(times[:, 0])))
     mean = np.mean([ratios[id(model), mask.tobytes()] for model, mask in epochs])
     return Speed(float(mean), float(np.median(seconds)))
