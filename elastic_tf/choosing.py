@@ -187,7 +187,10 @@ class Chooser:
         known = [r.seconds_importance for r in self.records[1:] if r.seconds_importance]
         evaluating = min(known) if known else self._probe_seconds
         solving = max((record.seconds_solve for record in self.records), default=0.0)
-        return evaluating + solving + self._seconds_traced()
+        # as many of them will be traced as of those so far: a mask that was trained before is not
+        masks = [record.mask.tobytes() for record in self.records]
+        share_traced = len(set(masks)) / len(masks) if masks else 1.0
+        return evaluating + solving + share_traced * self._seconds_traced()
 
     def _seconds_traced(self) -> float:
         """Of tracing a new selection; a guess before the first one."""

@@ -89,6 +89,18 @@ def test_history_tells_what_was_asked_and_achieved() -> None:
 
 
 @MOSTLY_LIGHT
+def test_masks_that_stay_leave_the_time_of_tracing_to_steps() -> None:
+    device = Device(table(), tracing=6.0)
+    passing = Passing(device, validation=0.5)
+    options = {"deadline": 270.0, "interval": 1, "epochs": 12}
+    elastic = run(device, passing, importance_seconds=0.5, **options)
+    counts = [record.mask.sum() for record in elastic.selections]
+    assert counts[2:4] == [1, 1]  # nothing but the cheapest, as if each were to be traced
+    assert min(counts[4:]) > 1
+    assert 0.97 * 270 <= device.clock.now <= 270.0
+
+
+@MOSTLY_LIGHT
 @pytest.mark.parametrize(("deadline", "delivered"), [(150.0, 0.8), (200.0, 1.0), (260.0, 0.9)])
 def test_deadline_is_kept_with_everything_counted(deadline: float, delivered: float) -> None:
     device = Device(table(), delivered=delivered, tracing=2.0)

@@ -38,7 +38,12 @@ def worth(device: Device, seconds: float = 0.0):
 
 
 def run(
-    device: Device, *callbacks, importance_seconds: float = 0.0, after=(), **options
+    device: Device,
+    *callbacks,
+    importance_seconds: float = 0.0,
+    after=(),
+    epochs: int = EPOCHS,
+    **options,
 ) -> ElasticCallback:
     """A training by the device's clock, with callbacks before the elastic one and after it."""
     chosen = {"rho": 0.7, "interval": 3, "probe": data(2), "clock": device.clock}
@@ -49,7 +54,7 @@ def run(
     model: ClockedModel = clocked(device)
     model.fit(
         data(STEPS),
-        epochs=EPOCHS,
+        epochs=epochs,
         verbose=0,
         validation_data=data(1),
         callbacks=[*callbacks, elastic, *after],
