@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import plots
+from elastic_tf.files import directory
 from elastic_tf.records import LOGGED, SelectionRecord
 
 _WIDTH = 5.0  # inches of a picture: TensorBoard shows all pictures equally wide
@@ -31,7 +32,7 @@ class Board:
         self.seconds_picture = 0.0
         self._names = list(names)
         self._drawn = 0  # epochs in the last picture
-        self._writer = tf.summary.create_file_writer(str(log_dir))
+        self._writer = tf.summary.create_file_writer(str(directory(log_dir)))
 
     def selection(self, record: SelectionRecord) -> None:
         """Seconds of the selection, and what was asked for."""

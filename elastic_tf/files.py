@@ -14,6 +14,23 @@ from elastic_tf import arguments
 from elastic_tf.strict_json import MOST_BYTES, brief
 
 
+def directory(path: str | Path) -> Path:
+    """Make a directory, and those above it, where it is not there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made = Path(arguments.path("path", path))
+    try:
+        made.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise type(error)(
+            f"There must be a directory, or it must be possible to make one. Received: '{made}': "
+            f"{error}. Choose another path, or change the permissions."
+        ) from error
+    return made
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old file or the new one, never a part.
 
@@ -24,7 +41,7 @@ def write_text(path: str | Path, text: str) -> None:
     """
     path = Path(arguments.path("path", path))
     data = _encoded(text)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    directory(path.parent)
     # Not of `tempfile`, whose files nobody else may read.
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     file = open(temporary, "xb")
@@ -81,7 +98,7 @@ def append_line(path: str | Path, text: str) -> None:
     if "\n" in arguments.text("text", text):
         raise ValueError(f"`text` must be one line. Received: {text!r}.")
     data = _encoded(text + "\n")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    directory(path.parent)
     with open(path, "ab") as file:
         file.write(data)
         file.flush()

@@ -24,7 +24,7 @@ import numpy as np
 from elastic_tf import arguments, run_files
 from elastic_tf.claims import Claim, claim
 from elastic_tf.device import describe_device
-from elastic_tf.files import append_line, write_json, write_text
+from elastic_tf.files import append_line, directory, write_json, write_text
 from elastic_tf.json_form import now, to_json
 from elastic_tf.ranges import to_ranges
 from elastic_tf.strict_json import MOST_BYTES, brief
@@ -151,7 +151,7 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
                 + (f", which holds {foreign[0]} alone" if foreign else ", a file")
                 + ". Choose another directory."
             )
-    path.mkdir(parents=True, exist_ok=True)
+    directory(path)
     with _claimed(path):
         run = _opened(path, settings, versions, device)
         if run.result is None:  # or else nothing will be written

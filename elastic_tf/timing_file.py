@@ -14,7 +14,7 @@ import numpy as np
 from elastic_tf import arguments, strict_json
 from elastic_tf.bounded_files import read_bytes
 from elastic_tf.claims import Claim, claim
-from elastic_tf.files import write_json
+from elastic_tf.files import directory, write_json
 from elastic_tf.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_indices
 from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 from elastic_tf.strict_json import brief
@@ -86,7 +86,7 @@ def claimed(path: str | Path) -> Claim:
         ValueError: another process has it; it is named.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    directory(path.parent)
     rule = "A timing profile is written by one process at a time."
     return claim(path.parent / f".{path.name}.lock", rule=rule, what=path, shared=True)
 

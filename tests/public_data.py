@@ -196,5 +196,6 @@ CALLS = (
         lambda d: {"path": d / "a", "text": "a"},
         {**PATHS, "text": kinds.text},
     ),
+    Call("files.directory", files.directory, lambda d: {"path": d / "a"}, PATHS),
     Call("files.as_utf8", files.as_utf8, lambda _: {"text": "a"}, {"text": kinds.text}),
 )

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from clocks import table
 
@@ -55,6 +56,12 @@ def test_selection_and_epoch_are_scalars(tmp_path):
         "elastic/rho": np.float32(0.7),
         "elastic/seconds_selection": 2.75,
     }
+
+
+def test_a_file_where_the_log_directory_must_be_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Received: '.*/file/log'"):
+        Board(tmp_path / "file" / "log", [])
 
 
 def test_picture_is_an_image(tmp_path):

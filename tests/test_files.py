@@ -19,6 +19,16 @@ def test_write_text_replaces_what_was_there(tmp_path):
     assert os.listdir(path.parent) == ["a.txt"]
 
 
+@pytest.mark.parametrize("name", ["file", "file/new", "file/new/deeper"])
+def test_a_file_where_a_directory_must_be_is_named(tmp_path, name):
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(OSError, match=f"Received: '{tmp_path / name}': .*Choose another path"):
+        files.directory(tmp_path / name)
+    with pytest.raises(OSError, match="There must be a directory"):
+        files.write_text(tmp_path / name / "a.txt", "lost")
+    assert (tmp_path / "file").read_text() == "kept"
+
+
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_a_new_file_is_as_the_umask_says(tmp_path, umask):
     before = os.umask(umask)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from elastic_tf import arguments
+from elastic_tf.files import directory
 from elastic_tf.strict_json import brief
 
 # Okabe & Ito, Color Universal Design, 2008.
@@ -150,7 +151,7 @@ def save(figure: Figure, path: str | Path) -> None:
         raise ValueError(
             f"`path` must end in one of {', '.join(sorted(kinds))}. Received: '{path}'."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    directory(path.parent)
     figure.savefig(path, dpi=150)
 
 
