@@ -91,8 +91,8 @@ def build(
     imagenet = weights == "imagenet"
     if imagenet and not architecture.rebuilt:
         raise ValueError(
-            f"There are no ImageNet weights for '{name}'. Received: weights='imagenet'. Use a file, "
-            "or None (--weights none on a command line)."
+            f"There are no ImageNet weights for '{name}'. Received: weights='imagenet'. Use a file "
+            "or None, on a command line --weights none."
         )
     inputs = L.Input((input_size, input_size, architecture.channels), name="image")
     try:
