@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from elastic_tf import arguments, timing_file
 from elastic_tf.device import describe_device
 from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 from elastic_tf.strict_json import brief
 from elastic_tf.timing_file import DependencySet, TensorSpec
-from elastic_tf.trace import compiled_by_xla
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -294,6 +292,8 @@ class TimingProfile:
 
     def _other_settings(self, model: Any, here: Mapping[str, Any]) -> list[str]:
         """Runtime settings that differ between the profile and this program, in words."""
+        from elastic_tf.trace import compiled_by_xla  # loads TensorFlow
+
         pairs = {
             key: (self.device[key], here[key])
             for key in ("onednn", "inter_op_threads", "intra_op_threads")
@@ -327,6 +327,8 @@ class TimingProfile:
 
 def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
     """Name, shape and dtype of each tensor of an elastic model, in forward order."""
+    import tensorflow as tf  # seconds to import: profiles are read without it
+
     arguments.elastic(model)
     return tuple(
         TensorSpec(v.name.split(":")[0], tuple(v.shape), tf.as_dtype(v.dtype).name)

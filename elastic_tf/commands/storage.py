@@ -11,6 +11,7 @@ from typing import Any
 from elastic_tf import timing_file
 from elastic_tf.commandline import command, typed
 from elastic_tf.commands.finding import BROKEN, NOTE, OK, Finding
+from elastic_tf.timing import TimingProfile
 
 _GIB = 2**30
 # A run keeps weights and, until it ends, a backup of weights and slots: 2 GB for VGG16 with Adam.
@@ -65,8 +66,6 @@ def profile(path: Path | None, device: dict[str, Any]) -> Finding:
         if own:
             return Finding("profile", OK, ", ".join(Path(one).name for one in own))
         return Finding("profile", NOTE, "none of this device in this folder", mend)
-    from elastic_tf.timing import TimingProfile  # loads TensorFlow
-
     try:
         profile = TimingProfile.load(path)
     except (OSError, ValueError) as error:
