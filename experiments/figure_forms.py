@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from paper_specs import DATA, Picture, Training
 
 from elastic_tf import plots
-from elastic_tf.commands.measurement import trained_masks
+from elastic_tf.commands.history import trained_masks
 from elastic_tf.runs import Run
 
 Runs = Mapping[Training, Run]

@@ -7,7 +7,8 @@ command line, or those of the program where it is given none. Behind them:
   `step_server` (a child process of the search).
 * `train`: `run_settings` (the options), `sources` (the images), `strategies` (one device or many),
   `harness` (model, rate, head), `step_bench` and `measurement` (what steps cost), `recording` (what
-  is written of each epoch), `doubts` (what a result does not show).
+  is written of each epoch), `history` (what the epochs say of a run), `doubts` (what a result does
+  not show).
 * `compare`: `contenders` (what is asked for), `contest` (the plan and the tables), `trials`
   (trainings in child processes), `verdicts` (intervals over seeds).
 * `plot`: drawn by `elastic_tf.plots`.

@@ -21,7 +21,7 @@ from elastic_tf.commands.contenders import (
     contenders,
     rates_of,
 )
-from elastic_tf.commands.measurement import share_beside_steps
+from elastic_tf.commands.history import share_beside_steps
 from elastic_tf.commands.run_settings import taken_by
 
 # Seconds above those of the reference that count as equal: what is measured varies as much.

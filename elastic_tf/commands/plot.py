@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from elastic_tf import plots, runs, strict_json
 from elastic_tf.bounded_files import read_bytes
 from elastic_tf.commandline import option, parse
-from elastic_tf.commands.measurement import trained_masks
+from elastic_tf.commands.history import trained_masks
 from elastic_tf.timing import TimingProfile
 
 _KINDS = (".png", ".pdf", ".svg")

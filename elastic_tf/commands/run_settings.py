@@ -10,7 +10,7 @@ from typing import Any, Optional
 import elastic_tf as et
 from elastic_tf import baselines
 from elastic_tf.commandline import option
-from elastic_tf.commands import measurement, sources, strategies
+from elastic_tf.commands import history, sources, strategies
 from elastic_tf.selection import check_rho
 
 # Of the methods that choose within a share of the step time, unless they are given.
@@ -74,7 +74,7 @@ def completed(settings: Settings) -> Settings:
     Raises:
         ValueError: a value out of range, or an option that the method does not take.
     """
-    measurement.targets_of(settings.targets)
+    history.targets_of(settings.targets)
     sources.augmentations(settings.augment)
     taken = taken_by(settings.method)
     for name, default in CHOOSING.items():

@@ -12,6 +12,7 @@ import elastic_tf as et
 from elastic_tf import baselines, replicas
 from elastic_tf.commands import measurement
 from elastic_tf.commands.harness import compiled
+from elastic_tf.commands.history import summary, trained_masks
 from elastic_tf.commands.measurement import Cost
 
 _LASSO = 0.2  # share of the group lasso in the loss; any takes as long
@@ -64,7 +65,7 @@ class Bench:
         """What the history says, and the steps of the run against full ones."""
         full = self._whole()
         speed = measurement.speed(self._epochs(history), full, self._batch())
-        row = measurement.summary(history, targets)
+        row = summary(history, targets)
         flops_ratio = None
         if row["flops"] is not None:
             count = self._count if full is self._model and self._count else self._counter(full)
@@ -94,7 +95,7 @@ class Bench:
                 models[rebuilds].use_lasso(_LASSO)
         return [
             (models[epoch["rebuilds"]], mask)
-            for epoch, mask in zip(history, measurement.trained_masks(history))
+            for epoch, mask in zip(history, trained_masks(history))
         ]
 
     def _counter(self, model: et.ElasticModel) -> Callable[[np.ndarray], Cost]:

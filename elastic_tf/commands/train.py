@@ -25,7 +25,7 @@ from elastic_tf.commandline import parse
 from elastic_tf.commands import (
     doubts,
     harness,
-    measurement,
+    history,
     recording,
     sources,
     step_bench,
@@ -155,7 +155,7 @@ def trained(
         tell("Measuring the step ratio that was achieved ...")
         row = {
             "method": settings.method,
-            **bench.result(run.history, measurement.targets_of(settings.targets)),
+            **bench.result(run.history, history.targets_of(settings.targets)),
             **tested,
             "validation_accuracy": run.history[-1]["val_accuracy"] if tested else None,
             "warm_head_seconds": warm_seconds,
