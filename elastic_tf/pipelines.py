@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import arguments, augmentation
+from elastic_tf.augmenting import augmented
 from elastic_tf.runtime import usable_cores
 
 _WORKERS = max(usable_cores(), 2)  # images decoded at a time
@@ -127,7 +128,7 @@ def batched(
         batches = _training(train, batch_size, order_seed, flip)
         if one_hot:
             batches = batches.map(shares)
-        return _ahead(augmentation.augmented(batches, augment, seed=order_seed))
+        return _ahead(augmented(batches, augment, seed=order_seed))
 
     def in_order(source: Source) -> tf.data.Dataset:
         batches = _batches(source.examples, source.load, batch_size, drop_remainder=False)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from elastic_tf import augmentation, datasets
+from elastic_tf.augmenting import augmented
 
 
 def coloured(count=8, size=8, channels=3):
@@ -28,7 +29,7 @@ def batches(name, seed=3):
     x = np.random.default_rng(0).uniform(0, 255, (8, 8, 8, 3)).astype(np.float32)
     y = tf.one_hot(np.arange(8) % 2, 2)
     plain = tf.data.Dataset.from_tensor_slices((x, y)).batch(4, drop_remainder=True)
-    return augmentation.augmented(plain, [name], seed=seed)
+    return augmented(plain, [name], seed=seed)
 
 
 def passes(part, count=2):
