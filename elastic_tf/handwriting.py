@@ -6,7 +6,6 @@ import dataclasses
 import math
 
 import numpy as np
-import tensorflow as tf
 
 from elastic_tf import arguments
 
@@ -60,7 +59,8 @@ def digits(
 
     Source: Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998.
     """
-    # A second to import: only for those who need it.
+    # Seconds to import: only for those who need them.
+    import tensorflow as tf
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -92,6 +92,8 @@ def _shifted(x: np.ndarray, shift: Shift, generator: np.random.Generator) -> np.
     arguments.number("noise", shift.noise, low=0, high=_MOST_SHIFT)
     arguments.flag("inverted", shift.inverted)
     if shift.rotation or shift.scale != 1:
+        import tensorflow as tf
+
         # Where each output pixel comes from: turned about the middle the other way.
         middle = (x.shape[1] - 1) / 2
         cos = math.cos(math.radians(shift.rotation)) / shift.scale

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 NAMES = ("none", "mirrored", "multiworker")
 
@@ -19,6 +21,8 @@ def make(name: str) -> tf.distribute.Strategy:
     Raises:
         ValueError: "multiworker" without TF_CONFIG, or another name.
     """
+    import tensorflow as tf  # seconds to import: the names are read without it
+
     if name == "none":
         return tf.distribute.get_strategy()
     if name == "mirrored":
