@@ -6,12 +6,12 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 from elastic_tf import __version__, commandline
 
 PROGRAM = "python -m elastic_tf"
-# Each is a module of `elastic_tf.commands` with a `main`.
+# Each is a module of `elastic_tf.commands` with a `main`. It loads TensorFlow, where it needs that,
+# after it has read and checked its words: help and refusals do not wait for it.
 COMMANDS = {
     "profile": "measure, once per device, what training each tensor of a model costs there",
     "train": "adapt a pre-trained model to new images by one method",
@@ -26,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
         sys.argv = [f"{PROGRAM} {words[0]}", *words[1:]]  # as a script of that name would see it
-        with commandline.telling("Loading TensorFlow ..."):
-            command = loaded(words[0])
+        with commandline.loading(words[0]):
+            command = importlib.import_module(f"elastic_tf.commands.{words[0]}")
         commandline.run(command.main)
         return
     parser = argparse.ArgumentParser(
@@ -43,19 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, text in COMMANDS.items():
         known.add_parser(name, help=text)
     parser.parse_args(words)
-
-
-def loaded(name: str) -> ModuleType:
-    """The module of a command; ends the program where a package that it needs is not there."""
-    try:
-        return importlib.import_module(f"elastic_tf.commands.{name}")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "elastic_tf":
-            raise
-        raise SystemExit(
-            f"error: {PROGRAM} {name} needs the package '{error.name}'. Received: an environment "
-            f"without it, {sys.executable}. Install elastic_tf with pip, which brings its packages."
-        ) from error
 
 
 if __name__ == "__main__":

@@ -149,6 +149,25 @@ def telling(text: str) -> Iterator[None]:
             print("\r" + " " * len(text) + "\r", end="", file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Import in it what takes seconds; ends the program where a package is not there.
+
+    Args:
+        what: shown on a terminal meanwhile.
+    """
+    try:
+        with telling(f"Loading {what} ..."):
+            yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "elastic_tf":
+            raise
+        raise SystemExit(
+            f"error: {sys.argv[0]} needs the package '{error.name}'. Received: an environment "
+            f"without it, {sys.executable}. Install elastic_tf with pip, which brings its packages."
+        ) from error
+
+
 def command(name: str, words: Sequence[str]) -> list[str]:
     """What follows the interpreter to run a command of `python -m elastic_tf`.
 

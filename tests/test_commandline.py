@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elastic_tf import baselines
-from elastic_tf.commandline import Alone, option, parse, run, telling, typed
+from elastic_tf.commandline import Alone, loading, option, parse, run, telling, typed
 from elastic_tf.datasets import image_folder
 
 
@@ -136,6 +136,20 @@ def test_what_takes_seconds_is_told_on_a_terminal_and_wiped_away(monkeypatch, ca
     with telling("Loading ..."):
         assert capsys.readouterr().err == "Loading ..."
     assert capsys.readouterr().err == "\r" + " " * len("Loading ...") + "\r"
+
+
+def test_what_is_loaded_is_told_and_a_package_that_is_missing_named(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["program"])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with pytest.raises(SystemExit, match="error: program needs the package 'absent_package'"):
+        with loading("Magic"):
+            import absent_package  # noqa: F401
+    assert capsys.readouterr().err.startswith("Loading Magic ...")
+
+
+def test_a_module_of_this_package_that_is_missing_is_an_error():
+    with pytest.raises(ModuleNotFoundError, match="elastic_tf.magic"), loading("Magic"):
+        import elastic_tf.magic  # noqa: F401
 
 
 def test_an_interrupt_is_one_line_and_the_exit_code_of_a_shell(capsys):

@@ -98,18 +98,14 @@ def test_what_is_no_command_is_refused(words, received, capsys):
     assert received in capsys.readouterr().err
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch):
+def test_a_package_that_a_command_needs_is_named_where_it_is_missing(monkeypatch):
     def missing(name):
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
+    monkeypatch.setattr("sys.argv", ["restored afterwards"])
     monkeypatch.setattr(program.importlib, "import_module", missing)
-    with pytest.raises(SystemExit, match="train needs the package 'numpy'"):
-        program.loaded("train")
-
-
-def test_a_module_of_the_package_that_is_missing_is_an_error():
-    with pytest.raises(ModuleNotFoundError, match="elastic_tf.commands.magic"):
-        program.loaded("magic")
+    with pytest.raises(SystemExit, match="elastic_tf train needs the package 'numpy'"):
+        program.main(["train", "--help"])
 
 
 def test_child_processes_run_the_package_and_no_file_of_it():
@@ -123,6 +119,75 @@ def test_the_program_and_doctor_start_without_tensorflow():
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert python("-c", code).returncode == 0
+
+
+def loaded_by(words, cwd) -> tuple[int, str, set[str]]:
+    """Exit code and words of a command, and what it loaded of that which takes seconds."""
+    code = (
+        "import sys; words, sys.argv = sys.argv[1:], ['-m']\n"
+        "from elastic_tf.__main__ import main\n"
+        "try:\n"
+        "    main(words)\n"
+        "finally:\n"
+        "    print('loaded', *{'matplotlib', 'scipy', 'tensorflow'} & set(sys.modules))\n"
+    )
+    done = python("-c", code, *words.split(), cwd=cwd)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert loaded[0] == "loaded", done.stderr
+    return done.returncode, done.stdout + done.stderr, set(loaded[1:])
+
+
+@pytest.mark.parametrize("name", program.COMMANDS)
+def test_help_of_a_command_loads_nothing_that_takes_seconds(name, tmp_path):
+    code, said, loaded = loaded_by(f"{name} --help", tmp_path)
+    assert (code, loaded) == (0, set())
+    assert "--out" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "received"),
+    [
+        ("train --rho x", "invalid float value: 'x'"),
+        ("train --method foo", "invalid choice: 'foo'"),
+        ("train --data digits --out x --rho 2", "Received: rho=2.0"),
+        ("train --data digits --out x --method full --rho 0.5", "Received: 0.5 for full"),
+        ("train --data digits --out x --warm-up 3", "Received: warm_up=3.0"),
+        ("train --data digits --out x --augment cutout", "Received: 'cutout'"),
+        ("train --data digits --out x --targets 70", "Received: '70'"),
+        ("train --data digits --out x --profile gone.json", "no timing profile 'gone.json'"),
+        ("train --data gone --out x", "Received: 'gone', which is not there"),
+        ("train --data digits:upside --out x", "Received: 'digits:upside'"),
+        ("compare --data digits --out x --methods foo@0.5", "Received: methods='foo'"),
+        ("compare --data digits --out x --reference last_k@0.5", "Received: 'last_k@0.5'"),
+        ("compare --data digits --out x --rates fast", "Received: 'fast'"),
+        ("compare --data digits --out x --warm-up 3", "Received: warm_up=3.0"),
+        ("profile --model vgg --classes 3 --out x", "invalid choice: 'vgg'"),
+        ("plot --out a.txt --profile gone.json", "Received: 'a.txt'"),
+        ("plot --out a.png --profile gone.json", "no timing profile 'gone.json'"),
+        ("plot --out a.png --runs gone", "Received: 'gone', which is not there"),
+    ],
+)
+def test_what_is_refused_of_a_command_line_loads_nothing_that_takes_seconds(
+    words, received, tmp_path
+):
+    code, said, loaded = loaded_by(words, tmp_path)
+    assert (code, loaded) == (2, set())
+    assert received in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_is_drawn_without_tensorflow(tmp_path):
+    results = ROOT / "experiments" / "results" / "birds.json"
+    code, _, loaded = loaded_by(f"plot --comparison {results} --out a.png", tmp_path)
+    assert (code, loaded) == (0, {"matplotlib"})
+
+
+def test_profile_refuses_a_file_that_it_cannot_write_before_it_loads_tensorflow(tmp_path):
+    (tmp_path / "file").write_text("")
+    words = "profile --model vgg16 --classes 3 --out file/p.json"
+    code, said, loaded = loaded_by(words, tmp_path)
+    assert (code, loaded) == (1, set())
+    assert "Received: 'file/p.json'" in said
 
 
 def test_import_loads_every_public_name():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elastic_tf import plots, runs
-from elastic_tf.commands import plot
+from elastic_tf.commands import drawing, plot
 from elastic_tf.ranges import to_ranges
 from elastic_tf.timing import TimingProfile
 from elastic_tf.timing_file import TensorSpec
@@ -73,7 +73,7 @@ def test_runs_are_drawn_over_seconds_with_a_map_of_those_that_leave_tensors_out(
 
 def test_runs_of_one_method_are_told_apart_by_their_directories(tmp_path):
     found = [runs.load(made(tmp_path / name)) for name in ("a", "b")]
-    assert plot.labels(found) == [f"elastic, rho=0.5 ({tmp_path / name})" for name in ("a", "b")]
+    assert drawing.labels(found) == [f"elastic, rho=0.5 ({tmp_path / name})" for name in ("a", "b")]
 
 
 def test_tensors_have_the_names_of_the_runs_profile(tmp_path, figures):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import elastic_tf as et
-from elastic_tf.commands import profile, profile_text
+from elastic_tf.commands import profile, profile_text, profiling
 from elastic_tf.runtime import RuntimeSettings, SettingsTrial
 from elastic_tf.timing_file import TensorSpec
 
@@ -48,7 +48,7 @@ def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
             report(trial, number, len(trials))
         return best, trials
 
-    monkeypatch.setattr(profile, "search", found)
+    monkeypatch.setattr(profiling, "search", found)
     path = tmp_path / "mobilenet.json"
     profile.main(
         f"--model mobilenet --alpha 0.25 --input-size 32 --batch-size 2 --classes 3 --repeats 3 "

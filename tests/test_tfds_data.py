@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from elastic_tf import tfds_data
-from elastic_tf.commands import train
+from elastic_tf.commands import train, training
 from elastic_tf.tfds_data import tfds_images
 
 COUNT = 20  # images in each split of a made-up data set
@@ -88,7 +88,7 @@ def test_train_has_another_order_at_each_pass_and_the_same_for_a_seed(greys):
 def test_train_script_takes_a_data_set_by_its_name(greys, tmp_path):
     arguments = ["--data", "tfds:oxford_iiit_pet", "--out", str(tmp_path), "--input-size", "8"]
     settings = train.parse(train.Settings, "", arguments)
-    data = train.loaded(settings, batch_size=2)
+    data = training.loaded(settings, batch_size=2)
     assert data.image_shape == (8, 8, 3)
     assert data.validation_count == 2
     assert data.batch_size == 2

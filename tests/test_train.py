@@ -19,7 +19,7 @@ import worker
 import elastic_tf as et
 from elastic_tf import runs
 from elastic_tf.baselines import prunetrain
-from elastic_tf.commands import harness, plot, step_bench, train
+from elastic_tf.commands import harness, plot, recording, step_bench, train
 from elastic_tf.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
@@ -274,14 +274,14 @@ def test_train_goes_on_where_it_was_interrupted(images, tmp_path, monkeypatch):
     arguments = [*ELASTIC.split(), "--data", str(images), "--out", str(tmp_path / "run")]
     arguments += ["--epochs", "3"]
 
-    class Broken(train.recording.TrainingClock):
+    class Broken(recording.TrainingClock):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             if epoch == 2:
                 raise InterruptedError
 
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
-        patch.setattr(train.recording, "TrainingClock", Broken)
+        patch.setattr(recording, "TrainingClock", Broken)
         train.main(arguments)
     run = train.main(arguments)
     assert [epoch["epoch"] for epoch in run.history] == [0, 1, 2]

@@ -30,10 +30,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-import elastic_tf as et
-from elastic_tf import plots
-from elastic_tf.commandline import command, option, parse
-from elastic_tf.commands import contest, machine, sources, trials
+from elastic_tf import __version__
+from elastic_tf.commandline import command, loading, option, parse
+from elastic_tf.commands import contenders, machine, names, sources, trials
 from elastic_tf.device import describe_device
 from elastic_tf.files import write_json
 from elastic_tf.json_form import now, to_json
@@ -61,12 +60,12 @@ class Settings:
         "reference's",
     )
     tune_again: bool = option(False, help="choose rates anew for the epochs at equal seconds")
-    model: str = option("mobilenet", help="model of the zoo", choices=et.zoo.NAMES)
+    model: str = option("mobilenet", help="model of the zoo", choices=names.MODELS)
     alpha: float = option(1.0, help="width multiplier, for models that have one")
     weights: str = option("imagenet", help="'imagenet', 'none', or a file of weights")
     input_size: int = option(224, help="height and width of the images in pixels")
     batch_size: int = option(4, help="images in a training step")
-    optimizer: str = option("adam", help="optimizer", choices=et.optimizers.NAMES)
+    optimizer: str = option("adam", help="optimizer", choices=names.OPTIMIZERS)
     warm_up: float = option(0.0, help="share of the steps in which the learning rate rises")
     warm_head: int = option(2, help="epochs that train the new head alone first")
     warm_head_rate: float = option(1e-3, help="learning rate of Adam meanwhile")
@@ -86,14 +85,19 @@ def main(
     """Train what is not there yet, print the tables, write the JSON."""
     words = sys.argv[1:] if arguments is None else arguments
     settings = parse(Settings, __doc__ or "", words)
+    question = contenders.asked(settings)
     doubt = machine.doubt_of(machine.load())
-    competition = contest.Contest(settings, launch)
+    with loading("SciPy and Matplotlib"):
+        from elastic_tf import plots
+        from elastic_tf.commands import contest
+
+    competition = contest.Contest(settings, question, launch)
     tables = competition.tables()
     result = {
         "settings": settings,
         "command": shlex.join(["python", *command("compare", words)]),
         "created": now(),
-        "version": et.__version__,
+        "version": __version__,
         "device": describe_device(),
         "full_step_seconds": competition.full_step_seconds,
         "head_seconds": competition.head_seconds,

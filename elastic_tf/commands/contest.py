@@ -11,21 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from elastic_tf import baselines, commandline, runs
-from elastic_tf.commands import trials, verdicts
-from elastic_tf.commands.contenders import (
-    Contender,
-    Cost,
-    Plan,
-    budget_of,
-    contenders,
-    rates_of,
-)
+from elastic_tf import commandline, runs
+from elastic_tf.commands import names, trials, verdicts
+from elastic_tf.commands.contenders import Contender, Cost, Plan, Question
 from elastic_tf.commands.history import share_beside_steps
 from elastic_tf.commands.run_settings import taken_by
-
-# Seconds above those of the reference that count as equal: what is measured varies as much.
-_EQUAL = 1.03
 
 
 class Contest:
@@ -33,34 +23,17 @@ class Contest:
 
     Args:
         settings: of the command `compare`.
+        question: what they ask for.
         launch: trains.
 
     Attributes:
         allowed_seconds: at equal seconds, at reference speed; not a number before they are known.
     """
 
-    def __init__(self, settings: Any, launch: trials.Launch) -> None:
+    def __init__(self, settings: Any, question: Question, launch: trials.Launch) -> None:
         self._settings = settings
         self._launch = launch
-        self._contenders = contenders(settings.methods)
-        names = [one.name for one in self._contenders]
-        if settings.reference not in names:
-            raise ValueError(
-                f"`reference` must be one of the methods {', '.join(names)}. Received: "
-                f"{settings.reference!r}. Use --reference {names[0]}."
-            )
-        if settings.seeds < 1 or settings.epochs < 1:
-            raise ValueError(
-                "There must be at least one seed and one epoch. Received: "
-                f"seeds={settings.seeds}, epochs={settings.epochs}."
-            )
-        if not 0 < settings.validation < 1:
-            raise ValueError(
-                "Rates are chosen on a validation part: `validation` must be in (0, 1). Received: "
-                f"{settings.validation}."
-            )
-        self._rates = rates_of(settings.rates)
-        self._budget = budget_of(settings.budget or f"{settings.reference}:{_EQUAL}", names)
+        self._contenders, self._rates, self._budget = question
         self._done: dict[Path, runs.Run] = {}
         self.allowed_seconds = math.nan
         self._part = trials.Part("heads", settings.seeds)
@@ -238,14 +211,14 @@ class Contest:
 
     def _shared(self, seed: int) -> dict[str, Any]:
         """Options of every training."""
-        names = ("data", "model", "alpha", "input_size", "batch_size", "validation", "flip")
-        given = {name: getattr(self._settings, name) for name in names}
+        same = ("data", "model", "alpha", "input_size", "batch_size", "validation", "flip")
+        given = {name: getattr(self._settings, name) for name in same}
         return {**given, "augment": self._settings.augment, "seed": seed}
 
     def _profiled(self) -> Path | None:
         """The timing profile for all trainings; they also run under its settings."""
         settings = self._settings
-        needed = any(baselines.get(one.method).needs_profile for one in self._contenders)
+        needed = any(names.NEEDS_PROFILE[one.method] for one in self._contenders)
         # without a head trained before, the number of classes is not known here
         if settings.profile is not None or not needed or self._heads[0] is None:
             return settings.profile

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-import elastic_tf as et
 from elastic_tf.commandline import command, typed
 from elastic_tf.runs import Column, format_table
 from elastic_tf.runtime import SettingsTrial
+from elastic_tf.timing import TimingProfile
 
 # Half of the steps were further from the median than this: the median of 20, the default, is then
 # known to 8 % only (95 %), and a deadline planned with it no better. Three of the four tables in
@@ -24,7 +24,7 @@ def listing(folder: Path) -> str:
     """The profiles below a folder, a line each."""
     rows = []
     for path in sorted(folder.glob("*/*.json")):
-        profile = et.TimingProfile.load(path)
+        profile = TimingProfile.load(path)
         rows.append(
             {
                 "table": str(path.relative_to(folder)),
@@ -53,7 +53,7 @@ def listing(folder: Path) -> str:
     )
 
 
-def comparison(one: et.TimingProfile, two: et.TimingProfile, dearest: int = 15) -> str:
+def comparison(one: TimingProfile, two: TimingProfile, dearest: int = 15) -> str:
     """Two profiles of one model side by side, the tensors with the largest difference in share.
 
     Raises:
@@ -97,7 +97,7 @@ def _side_by_side(title: str, number_format: str) -> tuple[Column, ...]:
     )
 
 
-def report(profile: et.TimingProfile, dearest: int) -> str:
+def report(profile: TimingProfile, dearest: int) -> str:
     """The tensors that cost most, and how sure the profile is."""
     cost = profile.t_dw + profile.t_dy
     rows = [
@@ -134,7 +134,7 @@ def report(profile: et.TimingProfile, dearest: int) -> str:
     return "\n".join(lines)
 
 
-def verdict(profile: et.TimingProfile) -> str:
+def verdict(profile: TimingProfile) -> str:
     """Whether to rely on the profile, in a line."""
     found = []
     if profile.spread > _MOST_SPREAD:

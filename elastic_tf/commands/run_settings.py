@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-import elastic_tf as et
-from elastic_tf import baselines
 from elastic_tf.commandline import option
-from elastic_tf.commands import history, sources, strategies
+from elastic_tf.commands import history, names, sources, strategies
 from elastic_tf.selection import check_rho
 
 # Of the methods that choose within a share of the step time, unless they are given.
@@ -23,14 +21,14 @@ class Settings:
 
     data: str = option(help=sources.HELP)
     out: Path = option(help="directory of the run")
-    method: str = option("elastic", help="how to choose what to train", choices=baselines.NAMES)
-    model: str = option("mobilenet", help="model of the zoo", choices=et.zoo.NAMES)
+    method: str = option("elastic", help="how to choose what to train", choices=names.METHODS)
+    model: str = option("mobilenet", help="model of the zoo", choices=names.MODELS)
     alpha: float = option(1.0, help="width multiplier, for models that have one")
     weights: str = option("imagenet", help="'imagenet', 'none', or a file of weights")
     input_size: int = option(224, help="height and width of the images in pixels")
     batch_size: int = option(4, help="images in a training step of each replica")
     epochs: int = option(12, help="passes over the training images")
-    optimizer: str = option("adam", help="optimizer", choices=et.optimizers.NAMES)
+    optimizer: str = option("adam", help="optimizer", choices=names.OPTIMIZERS)
     learning_rate: float = option(1e-4, help="learning rate at the start")
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     warm_up: float = option(0.0, help="share of the steps in which the learning rate rises to it")
@@ -82,18 +80,14 @@ def completed(settings: Settings) -> Settings:
         if given is None and name in taken:
             settings = dataclasses.replace(settings, **{name: default})
         if given is not None and name not in taken:
-            takers = [method for method in baselines.NAMES if name in taken_by(method)]
+            takers = [method for method in names.METHODS if name in taken_by(method)]
             raise ValueError(
                 f"--{name.replace('_', '-')} is for the methods {', '.join(takers)}. Received: "
                 f"{given} for {settings.method}. Leave it out."
             )
     if settings.rho is not None:
         check_rho(settings.rho)
-    if not 0 <= settings.warm_up < 1:
-        raise ValueError(
-            "`warm_up` must be a share of the training's steps in [0, 1). Received: "
-            f"warm_up={settings.warm_up}."
-        )
+    check_warm_up(settings.warm_up)
     if settings.warm_up and settings.schedule == "constant":
         raise ValueError(
             "Only the cosine has a warm-up. Received: "
@@ -102,8 +96,17 @@ def completed(settings: Settings) -> Settings:
     return settings
 
 
+def check_warm_up(share: float) -> None:
+    """Raises a ValueError unless `share` of the steps can be a warm-up."""
+    if not 0 <= share < 1:
+        raise ValueError(
+            "`warm_up` must be a share of the training's steps in [0, 1). Received: "
+            f"warm_up={share}."
+        )
+
+
 def taken_by(method: str) -> Sequence[str]:
     """Which of the options in `CHOOSING` a method takes."""
-    if baselines.get(method).needs_profile:
+    if names.NEEDS_PROFILE[method]:
         return tuple(CHOOSING)
     return ("interval",) if method == "prunetrain" else ()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-import elastic_tf as et
-from elastic_tf import augmentation, tfds_data
-from elastic_tf.datasets import Labelled, Shift
+from elastic_tf import augmentation
+from elastic_tf.commands import names
+from elastic_tf.handwriting import Labelled, Shift
+
+if TYPE_CHECKING:
+    from elastic_tf.datasets import ImageData
 
 TFDS = "tfds:"  # before the name of one of TensorFlow Datasets
 DIGITS = "digits"
@@ -39,7 +41,7 @@ def load(
     augment: Sequence[str] = (),
     validation_share: float = 0.0,
     on_bad_image: str = "raise",
-) -> et.datasets.ImageData:
+) -> ImageData:
     """The images that `source` names, of the size and the channels that a model takes.
 
     Args:
@@ -57,6 +59,9 @@ def load(
         FileNotFoundError: no such file or folder, or data that cannot be downloaded.
         ValueError: an unknown name, or data that do not fit the model.
     """
+    from elastic_tf import datasets, tfds_data  # they load TensorFlow
+
+    check(source)
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "seed": seed,
@@ -64,18 +69,14 @@ def load(
         "augment": augment,
         "validation_share": validation_share,
     }
-    if source.startswith(DIGITS) and not Path(source).exists():
-        if source not in DOMAINS:
-            raise ValueError(
-                f"The digits are {', '.join(DOMAINS)}. Received: {source!r}. Use one of these."
-            )
-        parts = et.datasets.digits(image_size=image_size, shift=DOMAINS[source])
-        return et.datasets.from_arrays(*(coloured(part, channels) for part in parts), **options)
+    if _is_digits(source):
+        parts = datasets.digits(image_size=image_size, shift=DOMAINS[source])
+        return datasets.from_arrays(*(coloured(part, channels) for part in parts), **options)
     if Path(source).suffix == ".npz":
-        parts = et.datasets.arrays(source)
+        parts = datasets.arrays(source)
         _check_range(source, parts[0])
         fitting = (coloured(resized(part, image_size), channels) for part in parts)
-        return et.datasets.from_arrays(*fitting, **options)
+        return datasets.from_arrays(*fitting, **options)
     if channels != 3:
         raise ValueError(
             f"Files of images are read as RGB. Received: {source!r} for a model that takes grey "
@@ -83,14 +84,32 @@ def load(
         )
     if source.startswith(TFDS):
         return tfds_data.tfds_images(source[len(TFDS) :], image_size=image_size, **options)
-    if not Path(source).exists():
-        raise FileNotFoundError(
-            f"`data` must be a {HELP}. Received: '{source}', which is not there. Sets of "
-            f"TensorFlow Datasets are {', '.join(TFDS + name for name in tfds_data.NAMES)}."
-        )
-    return et.datasets.image_folder(
+    return datasets.image_folder(
         source, image_size=image_size, on_bad_image=on_bad_image, **options
     )
+
+
+def check(source: str) -> None:
+    """Refuse images that are not there, before anything is loaded; `load` reads the others.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        ValueError: an unknown domain of the digits.
+    """
+    if _is_digits(source):
+        if source not in DOMAINS:
+            raise ValueError(
+                f"The digits are {', '.join(DOMAINS)}. Received: {source!r}. Use one of these."
+            )
+    elif not (source.startswith(TFDS) or Path(source).suffix == ".npz" or Path(source).exists()):
+        raise FileNotFoundError(
+            f"`data` must be a {HELP}. Received: '{source}', which is not there. Sets of "
+            f"TensorFlow Datasets are {', '.join(TFDS + name for name in names.DATA_SETS)}."
+        )
+
+
+def _is_digits(source: str) -> bool:
+    return source.startswith(DIGITS) and not Path(source).exists()
 
 
 def _check_range(source: str, train: Labelled) -> None:
@@ -109,6 +128,8 @@ def resized(part: Labelled, size: int) -> Labelled:
     x, y = part
     if x.shape[1:3] == (size, size):
         return part
+    import tensorflow as tf  # seconds to import, as in `load`
+
     smaller = tf.image.resize(x, (size, size), antialias=True).numpy()
     return np.clip(np.rint(smaller), 0, 255).astype(np.uint8), y
 
@@ -130,12 +151,12 @@ def coloured(part: Labelled, channels: int) -> Labelled:
     )
 
 
-def augmentations(names: str) -> tuple[str, ...]:
+def augmentations(text: str) -> tuple[str, ...]:
     """Names from a command line: separated by commas, "none" for none.
 
     Raises:
         ValueError: an unknown name.
     """
-    given = tuple(name.strip() for name in names.split(",") if name.strip() not in ("", "none"))
+    given = tuple(name.strip() for name in text.split(",") if name.strip() not in ("", "none"))
     augmentation.check(given, batch_size=2)
     return given

@@ -16,7 +16,8 @@ import numpy as np
 import elastic_tf as et
 from elastic_tf.batches import as_batch
 from elastic_tf.commandline import parse
-from elastic_tf.commands.profile import Settings, build
+from elastic_tf.commands.profile_settings import Settings
+from elastic_tf.commands.profiling import build
 from elastic_tf.stopwatch import seconds
 from elastic_tf.trace import StepFunction
 
