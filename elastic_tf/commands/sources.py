@@ -61,7 +61,6 @@ def load(
     """
     from elastic_tf import datasets, tfds_data  # they load TensorFlow
 
-    check(source)
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "seed": seed,
@@ -70,6 +69,7 @@ def load(
         "validation_share": validation_share,
     }
     if _is_digits(source):
+        check(source)
         parts = datasets.digits(image_size=image_size, shift=DOMAINS[source])
         return datasets.from_arrays(*(coloured(part, channels) for part in parts), **options)
     if Path(source).suffix == ".npz":
@@ -82,6 +82,7 @@ def load(
             f"Files of images are read as RGB. Received: {source!r} for a model that takes grey "
             "images. Use another model, or an .npz file of grey images."
         )
+    check(source)
     if source.startswith(TFDS):
         return tfds_data.tfds_images(source[len(TFDS) :], image_size=image_size, **options)
     return datasets.image_folder(
@@ -90,7 +91,7 @@ def load(
 
 
 def check(source: str) -> None:
-    """Refuse images that are not there, before anything is loaded; `load` reads the others.
+    """Refuse images that are not there, before TensorFlow is loaded to read them.
 
     Raises:
         FileNotFoundError: no such folder.
