@@ -49,6 +49,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`. 0.5 unless
             there is a deadline.
         interval: epochs between two selections; 3 keeps 80 % of the importance (paper, Fig. 7a).
+            With a deadline more, where selections would take over a fifth of the time left.
         probe: samples on which importance is evaluated: the training data as a `tf.data.Dataset`
             in batches of the size that was profiled, or `(x, y)` arrays; with sample weights as a
             third part if training has them.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Tracing a step / evaluating the importance for the first time, which traces several passes: 0.18
 # with MobileNet 0.5 and 0.16 with ResNet50, on one core.
 _TRACE = 0.2
+# Part of a deadline's time that selections after the first may take; else they are made less often.
+_SELECTING = 0.2
 
 
 class Chooser:
@@ -97,12 +99,12 @@ class Chooser:
         """Whether a new importance is due before that epoch."""
         if self._selected_at is None:
             self._resume()
-        return self._selected_at is None or epoch - self._selected_at >= self._interval
+        return self._selected_at is None or epoch - self._selected_at >= self._interval_in_time
 
     def select(self, epoch: int) -> None:
         """Evaluate the importance and select; keep the last selection where the probe fails."""
         rho = rho_at(self._rho, epoch)
-        previous, self._selected_at = self._selected_at, epoch
+        self._selected_at = epoch
         self.evaluated.append(epoch)
         started = self._clock()
         try:
@@ -117,7 +119,8 @@ class Chooser:
             if not self.records:
                 raise
             warnings.warn(
-                f"Epoch {epoch} goes on with the selection of epoch {previous}: {error}",
+                f"Epoch {epoch + 1} goes on with the selection of epoch "
+                f"{self.records[-1].epoch + 1}: {error}",
                 stacklevel=3,
             )
             return
@@ -179,18 +182,29 @@ class Chooser:
         """Seconds of all selections after the present one, at a guess."""
         if self._selected_at is None:
             return 0.0
-        epochs = self._control.pace.epochs - self._selected_at - self._interval
-        return max(math.ceil(epochs / self._interval), 0) * self._seconds_of_one()
+        interval = self._interval_in_time
+        epochs = self._control.pace.epochs - self._selected_at - interval
+        return max(math.ceil(epochs / interval), 0) * self._seconds_of_one()
+
+    @property
+    def _interval_in_time(self) -> int:
+        """Epochs between two selections: as asked for, or more where a deadline is short."""
+        pace = self._control.pace
+        epochs = pace.epochs - pace.epoch
+        if self._deadline is None or epochs <= 0:
+            return self._interval
+        allowed = _SELECTING * (self._deadline.seconds - pace.elapsed) / epochs  # in an epoch
+        cost = self._seconds_of_one()
+        if cost <= self._interval * allowed:
+            return self._interval
+        return math.ceil(cost / allowed) if allowed > 0.0 else pace.epochs
 
     def _seconds_of_one(self) -> float:
         # the first evaluation traces, the following do not
         known = [r.seconds_importance for r in self.records[1:] if r.seconds_importance]
         evaluating = min(known) if known else self._probe_seconds
         solving = max((record.seconds_solve for record in self.records), default=0.0)
-        # as many of them will be traced as of those so far: a mask that was trained before is not
-        masks = [record.mask.tobytes() for record in self.records]
-        share_traced = len(set(masks)) / len(masks) if masks else 1.0
-        return evaluating + solving + share_traced * self._seconds_traced()
+        return evaluating + solving + self._seconds_traced()
 
     def _seconds_traced(self) -> float:
         """Of tracing a new selection; a guess before the first one."""
@@ -292,7 +306,7 @@ class Chooser:
             return
         only = [self.model.tensors[k].name for k in np.flatnonzero(record.mask)[:3]]
         warnings.warn(
-            f"No tensor is expected to lower the loss in epoch {record.epoch}: the largest "
+            f"No tensor is expected to lower the loss in epoch {record.epoch + 1}: the largest "
             f"importance is {record.importance.max():g}. Only {', '.join(map(repr, only))} "
             f"({record.mask.sum()} of {len(record.mask)} tensors) will be trained. Give the "
             "callback required=elastic_tf.zoo.head_tensors(model), a larger probe or a smaller "

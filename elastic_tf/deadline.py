@@ -218,9 +218,10 @@ class Deadline:
             else ""
         )
         warnings.warn(
-            f"The deadline of {self.seconds:g} s leaves little time for what was selected: about "
-            f"{light} of the {steps} steps train the cheapest mask alone, {trained}. Expect less "
-            f"of their accuracy. {profile}{epochs}{_WAYS_OUT}",
+            f"The deadline of {self.seconds:g} s leaves little time for what was selected: as it "
+            f"is planned now, about {light} of the {steps} steps train the cheapest mask alone, "
+            f"{trained}, in between or as the selection itself. Expect less of their accuracy. "
+            f"{profile}{epochs}{_WAYS_OUT}",
             stacklevel=3,
         )
         return True

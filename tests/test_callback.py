@@ -148,7 +148,7 @@ def test_training_goes_on_with_the_last_selection_when_a_probe_fails():
         return function(model, x, y)
 
     elastic_callback = callback(importance=fail_later)
-    with pytest.warns(UserWarning, match="Epoch 2 goes on with the selection of epoch 0: .*nan"):
+    with pytest.warns(UserWarning, match="Epoch 3 goes on with the selection of epoch 1: .*nan"):
         fit(elastic(), elastic_callback, epochs=3)
     assert len(elastic_callback.selections) == 1
 
@@ -166,7 +166,7 @@ def test_training_goes_on_when_what_matters_is_too_dear():
     elastic_callback = callback(
         rho=0.45, interval=1, importance=lambda model, x, y: next(turns)(model, x, y)
     )
-    with pytest.warns(UserWarning, match="goes on with the selection of epoch 0: The budget"):
+    with pytest.warns(UserWarning, match="goes on with the selection of epoch 1: The budget"):
         fit(elastic(), elastic_callback, epochs=2)
     assert [np.flatnonzero(r.mask).tolist() for r in elastic_callback.selections] == [[9]]
 

@@ -157,7 +157,7 @@ def test_mostly_light_steps_are_told(slower: float | None, between: float) -> No
             102, 120, trained="2 of 16 tensors", slower=slower, between=between
         )
     said = str(told[0].message)
-    assert "102 of the 120 steps train the cheapest mask alone, 2 of 16 tensors." in said
+    assert "102 of the 120 steps train the cheapest mask alone, 2 of 16 tensors," in said
     assert ("takes 2.5 times what the profile says: profile this device again" in said) == (
         slower == 2.54
     )

@@ -43,6 +43,7 @@ def run(
     importance_seconds: float = 0.0,
     after=(),
     epochs: int = EPOCHS,
+    steps: int = STEPS,
     **options,
 ) -> ElasticCallback:
     """A training by the device's clock, with callbacks before the elastic one and after it."""
@@ -53,7 +54,7 @@ def run(
     elastic = ElasticCallback(table(), **{**chosen, **options})
     model: ClockedModel = clocked(device)
     model.fit(
-        data(STEPS),
+        data(steps),
         epochs=epochs,
         verbose=0,
         validation_data=data(1),
