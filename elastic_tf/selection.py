@@ -196,7 +196,7 @@ def _too_small(
     return ValueError(
         f"The budget is too small to train {what}. Received: rho={rho}{also}. The smallest "
         f"feasible rho is {math.ceil(smallest * 1e4) / 1e4:.4f}; the forward pass alone takes "
-        f"{profile.t_forward / profile.t_full:.4f} of a full step."
+        f"{profile.t_forward / profile.t_full:.4f} of a full step. Give a larger rho."
     )
 
 

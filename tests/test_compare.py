@@ -159,7 +159,7 @@ def test_an_epoch_that_is_longer_than_the_equal_seconds_is_named(tmp_path, capsy
 def test_tables_of_a_busy_machine_say_so(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     compared(tmp_path, Launches(made), "--equal", "epochs")
-    assert "Note: 99.00 processes in the last minute before the start." in capsys.readouterr().out
+    assert "Note: 99.00 processes in the last minute before the start" in capsys.readouterr().out
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     compared(tmp_path, Launches(made), "--equal", "epochs")
     assert "Note:" not in capsys.readouterr().out

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -21,6 +23,20 @@ def test_an_accuracy_that_is_not_above_chance_is_named(options):
     (said,) = doubts.of_result(float(np.float32(2 / 3)), images)  # above 2/3 by rounding
     assert "right for 66.7% of the test images, the model for 66.7%" in said
     assert doubts.of_result(1.0, images) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({}, "Try other learning rates, more epochs, or pre-trained --weights."),
+        ({"has_weights": False}, "Without weights batch normalisation needs --bn-training."),
+        ({"trained": 0.88}, "Its training images it knows, 88.0%: .* statistics lag behind"),
+    ],
+)
+def test_what_to_try_follows_from_what_was_learned(options, advice):
+    (said,) = doubts.of_result(0.5, data([0, 1]), **options)
+    assert re.search(advice, said)
+    assert ("--bn-training" in said) is ("has_weights" in options)
 
 
 @pytest.mark.parametrize(("count", "says"), [(29, True), (30, False), (0, False)])

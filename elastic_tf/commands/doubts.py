@@ -8,9 +8,12 @@ import tensorflow as tf
 from elastic_tf.datasets import ImageData
 
 _FEW = 30  # images, with which the standard error of an accuracy of 50 % is 9 points
+_LEARNED = 0.2  # above the accuracy on the test images: the training images were learned
 
 
-def of_result(accuracy: float, data: ImageData) -> list[str]:
+def of_result(
+    accuracy: float, data: ImageData, *, trained: float = 0.0, has_weights: bool = True
+) -> list[str]:
     """Sentences that a training should end with; none where there is nothing to say.
 
     The test images are read once more, for their labels.
@@ -18,6 +21,8 @@ def of_result(accuracy: float, data: ImageData) -> list[str]:
     Args:
         accuracy: on the test images.
         data: what was trained on.
+        trained: accuracy on the training images, while they were trained on.
+        has_weights: whether the network was trained before.
     """
     found = []
     counts = _counts(data.test)
@@ -26,7 +31,7 @@ def of_result(accuracy: float, data: ImageData) -> list[str]:
         found.append(
             "It did not learn to tell the classes apart: always naming the most frequent one is "
             f"right for {counts.max() / counts.sum():.1%} of the test images, the model for "
-            f"{accuracy:.1%}. Try other learning rates, more epochs, or pre-trained --weights."
+            f"{accuracy:.1%}. {_advice(accuracy, trained, has_weights=has_weights)}"
         )
     if 0 < data.validation_count < _FEW:
         found.append(
@@ -35,6 +40,18 @@ def of_result(accuracy: float, data: ImageData) -> list[str]:
             f"{1 / data.validation_count:.1%}. A larger --validation, or more images, would help."
         )
     return found
+
+
+def _advice(accuracy: float, trained: float, *, has_weights: bool) -> str:
+    """What to try where the test images are not told apart."""
+    if trained > accuracy + _LEARNED:
+        return (
+            f"Its training images it knows, {trained:.1%}: they were learned by heart, or batch "
+            "normalisation's stored statistics lag behind, as in a network of few steps. Train "
+            "for more epochs, or from pre-trained --weights."
+        )
+    new = " Without weights batch normalisation needs --bn-training." if not has_weights else ""
+    return f"Try other learning rates, more epochs, or pre-trained --weights.{new}"
 
 
 def _counts(images: tf.data.Dataset) -> np.ndarray:

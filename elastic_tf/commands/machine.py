@@ -70,8 +70,8 @@ def load() -> Finding:
     found = f"{running:.2f} processes in the last minute"
     if running > _BUSY * runtime.usable_cores():
         mend = (
-            "Times measured now are not to be trusted: wait a minute after an installation, and "
-            "profile when nothing else runs."
+            "Times measured then are not to be trusted: wait a minute after an installation, and "
+            "measure again when nothing else runs."
         )
         return Finding("load", NOTE, found, mend)
     return Finding("load", OK, found)
@@ -79,7 +79,9 @@ def load() -> Finding:
 
 def doubt_of(load: Finding) -> str:
     """A line for tables of times that were measured under that load; empty where it was light."""
-    return f"Note: {load.found} before the start. {load.mend}\n" if load.state == NOTE else ""
+    if load.state != NOTE:
+        return ""
+    return f"Note: {load.found} before the start, an installation perhaps. {load.mend}\n"
 
 
 def clock(now: Callable[[], float] = time.perf_counter) -> Finding:

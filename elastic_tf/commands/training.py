@@ -155,7 +155,11 @@ def trained(
         say(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
         say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
         if not settings.quiet:
-            for sentence in doubts.of_result(row["accuracy"], data):
+            trained = run.history[-1].get("accuracy", 0.0)
+            has_weights = settings.weights != "none"
+            for sentence in doubts.of_result(
+                row["accuracy"], data, trained=trained, has_weights=has_weights
+            ):
                 say(sentence)
         words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
         say(f"To draw it: {commandline.typed(commandline.command('plot', words))}")
