@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     for name, text in COMMANDS.items():
         known.add_parser(name, help=text)
+    if not words:
+        parser.print_help(sys.stderr)
+        raise SystemExit(commandline.REFUSED)
     parser.parse_args(words)
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 Settings = TypeVar("Settings")
 _PACKAGE = Path(__file__).resolve().parent
-_REFUSED = 2  # exit code, as argparse's
+REFUSED = 2  # exit code, as argparse's
 _INTERRUPTED = 130  # exit code, as a shell reports SIGINT
 _WIDEST = 100  # characters in a line of --help
 _LONG = 40  # characters of choices that are named in the help instead of beside the option
@@ -206,7 +206,7 @@ def run(main: Callable[[], Any]) -> None:
         if not ours and not (isinstance(error, OSError) and error.filename is not None):
             raise
         print("error: " + " ".join(str(error).split()), file=sys.stderr)
-        raise SystemExit(_REFUSED) from None
+        raise SystemExit(REFUSED) from None
     except KeyboardInterrupt:
         print(
             "\nInterrupted. With the same options, train and compare go on after the last finished "

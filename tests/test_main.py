@@ -90,7 +90,7 @@ def test_scripts_take_what_the_commands_take(name, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     ("words", "received"),
-    [(["tran"], "invalid choice: 'tran' (choose from"), ([], "arguments are required: COMMAND")],
+    [(["tran"], "invalid choice: 'tran' (choose from"), ([], "COMMAND --help explains")],
 )
 def test_what_is_no_command_is_refused(words, received, capsys):
     with pytest.raises(SystemExit, match="2"):
