@@ -108,9 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         ),
     }
     print("\nMeasuring the step ratios that were achieved ...", flush=True)
+    called = {"full": "full", "elastic": f"elastic, rho={settings.rho:g}"}
     rows = [
         {
-            "method": name if name == "full" else f"elastic, rho={settings.rho:g}",
+            "method": called[name],
             "accuracy": accuracy[name][-1],
             "training_seconds": sum(clocks[name].seconds),
             "seconds_per_step": sum(clocks[name].seconds) / sum(clocks[name].steps),
@@ -124,7 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         print(f"{row['method']}: {said}")
     print(spare(callback.selections), end="")
     print(machine.doubt_of(load), end="")
-    draw(settings.out, clocks, accuracy, masks["elastic"], models["elastic"])
+    curves = {
+        called[name]: (np.cumsum(clock.seconds), accuracy[name]) for name, clock in clocks.items()
+    }
+    draw(settings.out, curves, masks["elastic"], models["elastic"])
     write_json(
         settings.out / "result.json",
         to_json({"settings": settings, "device": profile.device, "rows": rows}),
@@ -206,13 +210,11 @@ def spare(selections: Sequence[SelectionRecord]) -> str:
 
 def draw(
     out: Path,
-    clocks: dict[str, recording.TrainingClock],
-    accuracy: dict[str, list[float]],
+    curves: dict[str, tuple[np.ndarray, list[float]]],
     masks: list[np.ndarray],
     model: et.ElasticModel,
 ) -> None:
     """Accuracy over seconds, and which tensors were trained in which epochs."""
-    curves = {name: (np.cumsum(clock.seconds), accuracy[name]) for name, clock in clocks.items()}
     plots.save(
         plots.accuracy_over_seconds(curves, title="Adapting to another domain"),
         out / "accuracy.png",
