@@ -99,7 +99,9 @@ class Chooser:
         """Whether a new importance is due before that epoch."""
         if self._selected_at is None:
             self._resume()
-        return self._selected_at is None or epoch - self._selected_at >= self._interval_in_time
+        return self._selected_at is None or epoch - self._selected_at >= self._interval_in_time(
+            self._seconds_of_one()
+        )
 
     def select(self, epoch: int) -> None:
         """Evaluate the importance and select; keep the last selection where the probe fails."""
@@ -182,19 +184,22 @@ class Chooser:
         """Seconds of all selections after the present one, at a guess."""
         if self._selected_at is None:
             return 0.0
-        interval = self._interval_in_time
+        cost = self._seconds_of_one()
+        interval = self._interval_in_time(cost)
         epochs = self._control.pace.epochs - self._selected_at - interval
-        return max(math.ceil(epochs / interval), 0) * self._seconds_of_one()
+        return max(math.ceil(epochs / interval), 0) * cost
 
-    @property
-    def _interval_in_time(self) -> int:
-        """Epochs between two selections: as asked for, or more where a deadline is short."""
+    def _interval_in_time(self, cost: float) -> int:
+        """Epochs between two selections: as asked for, or more where a deadline is short.
+
+        Args:
+            cost: seconds of a selection.
+        """
         pace = self._control.pace
         epochs = pace.epochs - pace.epoch
         if self._deadline is None or epochs <= 0:
             return self._interval
         allowed = _SELECTING * (self._deadline.seconds - pace.elapsed) / epochs  # in an epoch
-        cost = self._seconds_of_one()
         if cost <= self._interval * allowed:
             return self._interval
         return math.ceil(cost / allowed) if allowed > 0.0 else pace.epochs
