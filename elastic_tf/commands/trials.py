@@ -17,6 +17,7 @@ from typing import Any
 from elastic_tf import commandline, runs
 from elastic_tf.commandline import parse
 from elastic_tf.commands.run_settings import Settings, completed
+from elastic_tf.files import directory
 
 _LOG_LINES = 12  # of a training that failed, in the message
 
@@ -64,7 +65,7 @@ def launched(arguments: Sequence[str], log: Path) -> None:
     Raises:
         TrainingFailed: it failed; the message ends with what it printed last.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    directory(log.parent)
     command = [sys.executable, *commandline.command("train", arguments)]
     with open(log, "w", encoding="utf-8") as file:
         code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
