@@ -29,14 +29,14 @@ def test_an_accuracy_that_is_not_above_chance_is_named(options):
     ("options", "advice"),
     [
         ({}, "Try other learning rates, more epochs, or pre-trained --weights."),
-        ({"has_weights": False}, "Without weights batch normalisation needs --bn-training."),
+        ({"has_statistics": False}, "Without weights batch normalisation needs --bn-training."),
         ({"trained": 0.88}, "Its training images it knows, 88.0%: .* statistics lag behind"),
     ],
 )
 def test_what_to_try_follows_from_what_was_learned(options, advice):
     (said,) = doubts.of_result(0.5, data([0, 1]), **options)
     assert re.search(advice, said)
-    assert ("--bn-training" in said) is ("has_weights" in options)
+    assert ("--bn-training" in said) is ("has_statistics" in options)
 
 
 @pytest.mark.parametrize(("count", "says"), [(29, True), (30, False), (0, False)])

@@ -12,7 +12,7 @@ _LEARNED = 0.2  # above the accuracy on the test images: the training images wer
 
 
 def of_result(
-    accuracy: float, data: ImageData, *, trained: float = 0.0, has_weights: bool = True
+    accuracy: float, data: ImageData, *, trained: float = 0.0, has_statistics: bool = True
 ) -> list[str]:
     """Sentences that a training should end with; none where there is nothing to say.
 
@@ -22,7 +22,7 @@ def of_result(
         accuracy: on the test images.
         data: what was trained on.
         trained: accuracy on the training images, while they were trained on.
-        has_weights: whether the network was trained before.
+        has_statistics: whether batch normalisation has any to run on, or uses those of the batch.
     """
     found = []
     counts = _counts(data.test)
@@ -31,7 +31,7 @@ def of_result(
         found.append(
             "It did not learn to tell the classes apart: always naming the most frequent one is "
             f"right for {counts.max() / counts.sum():.1%} of the test images, the model for "
-            f"{accuracy:.1%}. {_advice(accuracy, trained, has_weights=has_weights)}"
+            f"{accuracy:.1%}. {_advice(accuracy, trained, has_statistics=has_statistics)}"
         )
     if 0 < data.validation_count < _FEW:
         found.append(
@@ -42,7 +42,7 @@ def of_result(
     return found
 
 
-def _advice(accuracy: float, trained: float, *, has_weights: bool) -> str:
+def _advice(accuracy: float, trained: float, *, has_statistics: bool) -> str:
     """What to try where the test images are not told apart."""
     if trained > accuracy + _LEARNED:
         return (
@@ -50,7 +50,7 @@ def _advice(accuracy: float, trained: float, *, has_weights: bool) -> str:
             "normalisation's stored statistics lag behind, as in a network of few steps. Train "
             "for more epochs, or from pre-trained --weights."
         )
-    new = " Without weights batch normalisation needs --bn-training." if not has_weights else ""
+    new = " Without weights batch normalisation needs --bn-training." if not has_statistics else ""
     return f"Try other learning rates, more epochs, or pre-trained --weights.{new}"
 
 

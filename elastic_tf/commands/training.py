@@ -156,9 +156,9 @@ def trained(
         say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
         if not settings.quiet:
             trained = run.history[-1].get("accuracy", 0.0)
-            has_weights = settings.weights != "none"
+            has_statistics = settings.weights != "none" or settings.bn_training
             for sentence in doubts.of_result(
-                row["accuracy"], data, trained=trained, has_weights=has_weights
+                row["accuracy"], data, trained=trained, has_statistics=has_statistics
             ):
                 say(sentence)
         words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
