@@ -36,23 +36,25 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from elastic_tf import baselines, datasets, importance, optimizers, plots, zoo
+    from elastic_tf import baselines, importance, optimizers, plots, zoo
+    from elastic_tf import data as datasets
     from elastic_tf.callback import ElasticCallback
-    from elastic_tf.mixin import ElasticMixin
+    from elastic_tf.engine.mixin import ElasticMixin
     from elastic_tf.model import ElasticModel
-    from elastic_tf.profiler import profile_model
-    from elastic_tf.selection import Selection, select_tensors
-    from elastic_tf.timing import TimingProfile
+    from elastic_tf.selection.selector import Selection, select_tensors
+    from elastic_tf.timing.profile import TimingProfile
+    from elastic_tf.timing.profiler import profile_model
 else:
     # The other names are modules.
     _HOMES = {
         "ElasticCallback": "callback",
-        "ElasticMixin": "mixin",
+        "ElasticMixin": "engine.mixin",
         "ElasticModel": "model",
-        "Selection": "selection",
-        "TimingProfile": "timing",
-        "profile_model": "profiler",
-        "select_tensors": "selection",
+        "Selection": "selection.selector",
+        "TimingProfile": "timing.profile",
+        "datasets": "data",
+        "profile_model": "timing.profiler",
+        "select_tensors": "selection.selector",
     }
 
     def __getattr__(name: str) -> Any:
@@ -60,7 +62,7 @@ else:
         if name not in __all__:
             raise AttributeError(f"module 'elastic_tf' has no attribute {name!r}")
         found = importlib.import_module(f"elastic_tf.{_HOMES.get(name, name)}")
-        globals()[name] = getattr(found, name) if name in _HOMES else found
+        globals()[name] = getattr(found, name, found)
         return globals()[name]
 
     # All at once, but for `python -m elastic_tf`, whose argv[0] is "-m" so far: there each command

@@ -7,7 +7,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from elastic_tf import __version__, commandline
+from elastic_tf import __version__
+from elastic_tf.commands import commandline
 
 PROGRAM = "python -m elastic_tf"
 # Each is a module of `elastic_tf.commands` with a `main`. It loads TensorFlow, where it needs that,

@@ -12,9 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from elastic_tf.strict_json import brief
-
 MOST = 10**9  # of anything that is counted
+_MOST_SHOWN = 120  # characters of a value in a message
+
+
+def brief(value: Any) -> str:
+    """A value as a message shows it: its beginning, if it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list in itself
+        text = f"something of type {type(value).__name__} that is too long to show"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def number(

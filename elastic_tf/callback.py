@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, opening, passes, records, resume
-from elastic_tf import importance as importances
-from elastic_tf.backup_options import BackupOptions
-from elastic_tf.budget import RatioControl, Rho, rho_at
-from elastic_tf.deadline import Deadline
-from elastic_tf.mixin import ElasticMixin
-from elastic_tf.probe import Probe
-from elastic_tf.records import ProfileRecord, SelectionRecord
-from elastic_tf.timing import TimingProfile
+from elastic_tf import arguments
+from elastic_tf.backup import resume
+from elastic_tf.backup.options import BackupOptions
+from elastic_tf.budget import opening
+from elastic_tf.budget.deadline import Deadline
+from elastic_tf.budget.ratio import RatioControl, Rho, rho_at
+from elastic_tf.engine import data_position
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.importance import measures as importances
+from elastic_tf.importance.probe import Probe
+from elastic_tf.selection import records
+from elastic_tf.selection.records import ProfileRecord, SelectionRecord
+from elastic_tf.timing.profile import TimingProfile
 
 _RHO = 0.5  # unless `rho` or `deadline` says otherwise
 
@@ -185,7 +189,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.profile.check(
             self.model,
             batch_size=opening.batch_size(self.model),
-            input_shape=passes.sample_shapes(self.model._elastic.data),
+            input_shape=data_position.sample_shapes(self.model._elastic.data),
         )
         self._mask_before = self.model.mask
         self._course = opening.course(self, self._clock, is_again=self._has_ended)

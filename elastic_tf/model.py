@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.graph import input_spec
-from elastic_tf.mixin import ElasticMixin
+from elastic_tf.engine.forward_order import input_spec
+from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.stack import Functional
 
 # What `from_model` cannot carry over from another class of model.

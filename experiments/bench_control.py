@@ -22,9 +22,9 @@ import tensorflow as tf
 from pretrain_digits import IMAGE_SIZE
 
 import elastic_tf as et
-from elastic_tf.commands import harness
-from elastic_tf.runs import Column, format_table
-from elastic_tf.stopwatch import measure_ratios
+from elastic_tf.commands.training import harness
+from elastic_tf.runs.run import Column, format_table
+from elastic_tf.timing.stopwatch import measure_ratios
 
 RHOS = (0.4, 0.5, 0.6, 0.7)
 RATIO_EPOCHS, RATIO_INTERVAL = 2, 1

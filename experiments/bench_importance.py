@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 from mask_trials import Case, State
 
-from elastic_tf import importance
-from elastic_tf.runs import Column, format_table
+from elastic_tf.importance import measures
+from elastic_tf.runs.run import Column, format_table
 
 PROBE = 64
 DRAWS = 500  # of the bootstrap
@@ -100,17 +100,17 @@ def worths_at(case: Case, model: et.ElasticModel, state: State) -> dict[str, np.
     found = {}
     for reading, name in READINGS.items():
         options = {"gradient": reading, "micro_batch_size": size}
-        found[f"{name}, 1 step"] = importance.loss_decrease(model, *state.probe, **options)
+        found[f"{name}, 1 step"] = measures.loss_decrease(model, *state.probe, **options)
         # each half of the epoch makes half of its steps
         count = steps // 2 if reading == "other" else steps
-        found[f"{name}, epoch"] = importance.loss_decrease(
+        found[f"{name}, epoch"] = measures.loss_decrease(
             model, *state.epoch, **options, steps=count
         )
-    found["gradient magnitude"] = importance.gradient_magnitude(
+    found["gradient magnitude"] = measures.gradient_magnitude(
         model, *state.probe, micro_batch_size=size
     )
-    found["weight magnitude"] = importance.weight_magnitude(model)
-    found["random"] = importance.random(model, seed=len(state.name))
+    found["weight magnitude"] = measures.weight_magnitude(model)
+    found["random"] = measures.random(model, seed=len(state.name))
     return found
 
 
@@ -119,7 +119,7 @@ def evaluation_seconds(case: Case, model: et.ElasticModel, state: State) -> floa
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        importance.loss_decrease(model, *state.probe, micro_batch_size=case.batch_size)
+        measures.loss_decrease(model, *state.probe, micro_batch_size=case.batch_size)
         seconds.append(time.perf_counter() - started)
     return float(np.median(seconds))
 

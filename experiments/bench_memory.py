@@ -23,8 +23,8 @@ import numpy as np
 import tensorflow as tf
 from bench_time_model import CLASSES, random_mask
 
-from elastic_tf.commands import harness
-from elastic_tf.runs import Column, format_table
+from elastic_tf.commands.training import harness
+from elastic_tf.runs.run import Column, format_table
 
 SELECTIONS = 100
 FLAT = (

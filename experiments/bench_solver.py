@@ -20,8 +20,8 @@ from instances import instance
 from mixed_integer import optimum
 from paper_selection import paper_selection
 
-from elastic_tf.commands import harness
-from elastic_tf.runs import Column, format_table
+from elastic_tf.commands.training import harness
+from elastic_tf.runs.run import Column, format_table
 
 KINDS = ("chain", "residual", "towers")
 # tensors: instances, and how many of them the mixed-integer program is tried on

@@ -17,13 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.commands import harness
-from elastic_tf.folding import dependency_sets, fold, members
-from elastic_tf.profiler import Profiler
-from elastic_tf.runs import Column, format_table
-from elastic_tf.stopwatch import measure_ratios
-from elastic_tf.timing import DependencySet
-from elastic_tf.trace import StepFunction, StepTrace, trace_step
+from elastic_tf.commands.training import harness
+from elastic_tf.runs.run import Column, format_table
+from elastic_tf.timing.attribution import dependency_sets, fold, members
+from elastic_tf.timing.profile import DependencySet
+from elastic_tf.timing.profiler import Profiler
+from elastic_tf.timing.stopwatch import measure_ratios
+from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
 
 # name, width multiplier, input size in pixels
 MODELS = (

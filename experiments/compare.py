@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_tf import commandline
-from elastic_tf.commands import compare
+from elastic_tf.commands import commandline, compare
 
 if __name__ == "__main__":
     commandline.run(compare.main)

@@ -21,12 +21,14 @@ import numpy as np
 import tensorflow as tf
 from pretrain_digits import IMAGE_SIZE, WEIGHTS
 
-from elastic_tf import plots, runs
-from elastic_tf.commandline import option, parse, typed
-from elastic_tf.commands import harness, machine, recording
-from elastic_tf.files import write_json
-from elastic_tf.json_form import to_json
-from elastic_tf.records import SelectionRecord
+from elastic_tf import plots
+from elastic_tf.commands.checking import machine
+from elastic_tf.commands.commandline import option, parse, typed
+from elastic_tf.commands.training import harness, recording
+from elastic_tf.files.atomic import write_json
+from elastic_tf.files.json_form import to_json
+from elastic_tf.runs import run
+from elastic_tf.selection.records import SelectionRecord
 
 _SPARE = 0.8  # of its budget: a selection that takes less left some unused
 
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         }
         for name, model in models.items()
     ]
-    print("\n" + runs.format_table(rows))
+    print("\n" + run.format_table(rows))
     for row, clock in zip(rows, clocks.values()):
         said = recording.said_of(sum(clock.seconds), sum(clock.overhead_seconds))
         print(f"{row['method']}: {said}")

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from paper_specs import DATA, Picture, Training
 
 from elastic_tf import plots
-from elastic_tf.commands.history import trained_masks
-from elastic_tf.runs import Run
+from elastic_tf.commands.training.history import trained_masks
+from elastic_tf.runs.run import Run
 
 Runs = Mapping[Training, Run]
 Form = Callable[[Picture, Any], Any]

@@ -20,9 +20,11 @@ import paper
 from figure_forms import FORMS, NothingToDraw
 from paper_specs import Picture, pictures
 
-from elastic_tf import commandline, plots, runs
-from elastic_tf.commandline import parse
-from elastic_tf.files import write_text
+from elastic_tf import plots
+from elastic_tf.commands import commandline
+from elastic_tf.commands.commandline import parse
+from elastic_tf.files.atomic import write_text
+from elastic_tf.runs import run
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Path]:
@@ -78,7 +80,7 @@ def found(picture: Picture, scale: Any, root: Path, settings: Any) -> Any:
         path = paper.run_path(root, training)
         if not (path / "result.json").is_file():
             raise FileNotFoundError(f"The run '{path}' is not finished. Make it with {way}.")
-        finished[training] = runs.load(path)
+        finished[training] = run.load(path)
     if not finished:
         raise NothingToDraw(f"no model of it is there at scale {settings.scale}")
     return finished

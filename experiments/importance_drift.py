@@ -11,8 +11,8 @@ import mask_trials
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import importance
-from elastic_tf.runs import Column, format_table
+from elastic_tf.importance import measures
+from elastic_tf.runs.run import Column, format_table
 
 EPOCHS, INTERVAL = 18, 3
 PROBES = (4, 16, 64, 256)
@@ -34,7 +34,7 @@ def measure() -> dict[str, Any]:
         for size in PROBES:
             probe = case.train.rows(rng.permutation(len(case.train.y))[:size])
             worths[size].append(
-                importance.loss_decrease(
+                measures.loss_decrease(
                     model, *probe, micro_batch_size=min(case.batch_size, size // 2)
                 )
             )

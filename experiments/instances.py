@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_tf.selection import smallest_feasible_rho
+from elastic_tf.selection.selector import smallest_feasible_rho
 
 # Networks asked for with no more tensors than this have no batch normalisation.
 FEW = 12

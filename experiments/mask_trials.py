@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from pretrain_digits import IMAGE_SIZE, WEIGHTS
 
-from elastic_tf.commands import harness
+from elastic_tf.commands.training import harness
 
 # Pre-trained weights and photographs, where there are any.
 ASSETS = Path(

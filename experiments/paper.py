@@ -30,11 +30,13 @@ import paper_measures
 import paper_scales
 from paper_specs import FIGURES, TABLES, VIT, Picture, Training, pictures
 
-from elastic_tf import baselines, commandline, runs
-from elastic_tf.commandline import option, parse
-from elastic_tf.commands import trials
-from elastic_tf.files import write_json
-from elastic_tf.json_form import to_json
+from elastic_tf import baselines
+from elastic_tf.commands import commandline
+from elastic_tf.commands.commandline import option, parse
+from elastic_tf.commands.comparing import trials
+from elastic_tf.files.atomic import write_json
+from elastic_tf.files.json_form import to_json
+from elastic_tf.runs import run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +89,7 @@ def main(
 
 def one_run(
     training: Training, scale: paper_scales.Scale, root: Path, launch: trials.Launch
-) -> runs.Run:
+) -> run.Run:
     """The run of a training, trained now unless it was before."""
     options = scale.options(training)
     if baselines.get(training.method).needs_profile:
@@ -151,7 +153,7 @@ def listing() -> str:
         for kind, group in (("figure", FIGURES), ("table", TABLES))
         for name, one in group.items()
     ]
-    return runs.format_table(
+    return run.format_table(
         [{**row, "runs": str(row["runs"])} for row in rows], ("name", "shows", "runs")
     )
 

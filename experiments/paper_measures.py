@@ -15,9 +15,9 @@ from paper_scales import Scale
 from paper_selection import paper_selection
 from paper_specs import CUB, RESNET
 
-from elastic_tf.commands import harness
-from elastic_tf.probe import Probe
-from elastic_tf.reprofiling import Reprofiling
+from elastic_tf.budget.reprofiling import Reprofiling
+from elastic_tf.commands.training import harness
+from elastic_tf.importance.probe import Probe
 
 _RHO = 0.5
 _RESOLUTIONS = (100, 300, 1_000, 3_000, 10_000)

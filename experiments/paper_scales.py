@@ -11,7 +11,7 @@ from typing import Any
 from paper_specs import CUB, DOGS, MOBILENET_V2, PET, RESNET, VGG, VIT, Picture, Training
 from pretrain_digits import WEIGHTS as DIGITS_WEIGHTS
 
-from elastic_tf.commands.run_settings import taken_by
+from elastic_tf.commands.training.run_settings import taken_by
 
 # Pre-trained weights and photographs, where there are any.
 ASSETS = Path(

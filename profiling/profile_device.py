@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from elastic_tf import commandline
-from elastic_tf.commands import profile
+from elastic_tf.commands import commandline, profile
 
 TABLES = Path(__file__).resolve().parent / "tables"
 

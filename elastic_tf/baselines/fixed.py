@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, zoo
+from elastic_tf import arguments
+from elastic_tf.arguments import brief
 from elastic_tf.baselines.method import Method, Task, profile_of
-from elastic_tf.mixin import ElasticMixin
-from elastic_tf.selection import check_rho, smallest_feasible_rho
-from elastic_tf.strict_json import brief
-from elastic_tf.timing import TimingProfile
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.selection.selector import check_rho, smallest_feasible_rho
+from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.zoo import models
 
 
 class FixedMask(tf.keras.callbacks.Callback):
@@ -56,7 +57,7 @@ def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:
     Returns:
         bool, shape (N,), forward order.
     """
-    return zoo.head_tensors(model) | bias_tensors(model) | scale_tensors(model)
+    return models.head_tensors(model) | bias_tensors(model) | scale_tensors(model)
 
 
 def bias_tensors(model: ElasticMixin) -> np.ndarray:
@@ -109,7 +110,7 @@ def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.
     check_rho(rho)
     arguments.instance("profile", profile, TimingProfile, "a TimingProfile")
     profile.check(model)
-    head = zoo.head_tensors(model)
+    head = models.head_tensors(model)
     order = np.arange(len(head))
     for first in range(int(head.argmax()) + 1):
         mask = order >= first
@@ -143,7 +144,7 @@ def _last_k(task: Task) -> list[tf.keras.callbacks.Callback]:
 
 METHODS = (
     Method("full", "all tensors", lambda task: []),
-    Method("traditional_tl", "the head alone", lambda task: [FixedMask(zoo.head_tensors)]),
+    Method("traditional_tl", "the head alone", lambda task: [FixedMask(models.head_tensors)]),
     Method(
         "bn_bias",
         "head, biases and normalisation parameters",

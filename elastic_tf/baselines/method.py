@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from elastic_tf.mixin import ElasticMixin
-from elastic_tf.timing import TimingProfile
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.timing.profile import TimingProfile
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import importance, zoo
 from elastic_tf.baselines.method import Method, Task, profile_of
 from elastic_tf.callback import ElasticCallback
-from elastic_tf.mixin import ElasticMixin
-from elastic_tf.timing import TimingProfile
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.importance import measures
+from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.zoo import models
 
 Importance = Callable[..., np.ndarray]
 
@@ -61,14 +62,14 @@ def _select(task: Task, function: Importance, **options: Any) -> list[tf.keras.c
         "probe": task.probe,
         "probe_size": task.probe_size,
         "importance": function,
-        "required": zoo.head_tensors(task.model),
+        "required": models.head_tensors(task.model),
         "seed": task.seed,
     }
     return [ElasticCallback(profile_of(task), **{**settings, **options})]
 
 
 def _random(task: Task) -> list[tf.keras.callbacks.Callback]:
-    required = zoo.head_tensors(task.model)
+    required = models.head_tensors(task.model)
     return _select(task, RandomChoice(profile_of(task), task.rho, required, seed=task.seed))
 
 
@@ -81,7 +82,7 @@ def _offline_optimal(task: Task) -> list[tf.keras.callbacks.Callback]:
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 2.1, Fig. 2(b).
     """
-    return _select(task, importance.loss_decrease, interval=_NEVER, control=0.0)
+    return _select(task, measures.loss_decrease, interval=_NEVER, control=0.0)
 
 
 def _method(name: str, summary: str, make: Any) -> Method:
@@ -92,17 +93,17 @@ METHODS = (
     _method(
         "elastic",
         "what lowers the loss most within rho, chosen anew every few epochs",
-        lambda task: _select(task, importance.loss_decrease),
+        lambda task: _select(task, measures.loss_decrease),
     ),
     _method(
         "elastic_weight",
         "as elastic, by the magnitude of the weights",
-        lambda task: _select(task, importance.weight_magnitude),
+        lambda task: _select(task, measures.weight_magnitude),
     ),
     _method(
         "elastic_grad",
         "as elastic, by the magnitude of the gradients",
-        lambda task: _select(task, importance.gradient_magnitude),
+        lambda task: _select(task, measures.gradient_magnitude),
     ),
     _method("random", "as elastic, at random", _random),
     _method("offline_optimal", "as elastic, chosen once at the start", _offline_optimal),

@@ -31,12 +31,15 @@ from pathlib import Path
 from typing import Any, Optional
 
 from elastic_tf import __version__
-from elastic_tf.commandline import command, loading, option, parse
-from elastic_tf.commands import contenders, machine, names, sources, trials
-from elastic_tf.device import describe_device
-from elastic_tf.files import write_json
-from elastic_tf.json_form import now, to_json
-from elastic_tf.runs import Column, format_table
+from elastic_tf.commands import names
+from elastic_tf.commands.checking import machine
+from elastic_tf.commands.commandline import command, loading, option, parse
+from elastic_tf.commands.comparing import contenders, trials
+from elastic_tf.commands.training import sources
+from elastic_tf.files.atomic import write_json
+from elastic_tf.files.json_form import now, to_json
+from elastic_tf.runs.run import Column, format_table
+from elastic_tf.timing.device import describe_device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +92,7 @@ def main(
     doubt = machine.doubt_of(machine.load())
     with loading("SciPy and Matplotlib"):
         from elastic_tf import plots
-        from elastic_tf.commands import contest
+        from elastic_tf.commands.comparing import contest
 
     competition = contest.Contest(settings, question, launch)
     tables = competition.tables()

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from elastic_tf.commandline import option, parse, telling
-from elastic_tf.commands import installation, machine, storage
-from elastic_tf.commands.finding import BROKEN, Finding
-from elastic_tf.runs import format_table
+from elastic_tf.commands.checking import installation, machine, storage
+from elastic_tf.commands.checking.finding import BROKEN, Finding
+from elastic_tf.commands.commandline import option, parse, telling
+from elastic_tf.runs.run import format_table
 
 
 @dataclasses.dataclass(frozen=True)

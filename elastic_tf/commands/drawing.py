@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from elastic_tf import plots, runs, strict_json
-from elastic_tf.bounded_files import read_bytes
-from elastic_tf.commands.history import trained_masks
-from elastic_tf.timing import TimingProfile
+from elastic_tf import plots
+from elastic_tf.commands.training.history import trained_masks
+from elastic_tf.files import strict_json
+from elastic_tf.files.bounded import read_bytes
+from elastic_tf.runs import run as runs
+from elastic_tf.timing.profile import TimingProfile
 
 
 def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Path, Figure]:

@@ -2,7 +2,7 @@
 
 `--help` and what is refused of a command line need the names alone, and what they stand for loads
 TensorFlow, which takes seconds: `elastic_tf.zoo`, `elastic_tf.baselines`, `elastic_tf.optimizers`,
-`elastic_tf.tfds_data`. A name that stands there alone, or here alone, fails a test.
+`elastic_tf.data.tfds`. A name that stands there alone, or here alone, fails a test.
 """
 
 from __future__ import annotations

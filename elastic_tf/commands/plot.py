@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from elastic_tf import runs
-from elastic_tf.commandline import loading, option, parse
-from elastic_tf.timing import TimingProfile
+from elastic_tf.commands.commandline import loading, option, parse
+from elastic_tf.runs import run
+from elastic_tf.timing.profile import TimingProfile
 
 _KINDS = (".png", ".pdf", ".svg")
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
             f"`out` must be a picture, {', '.join(_KINDS)}. Received: '{settings.out}'."
         )
     profile = None if settings.profile is None else TimingProfile.load(settings.profile)
-    trained = [runs.load(path) for path in settings.runs]
+    trained = [run.load(path) for path in settings.runs]
     with loading("Matplotlib"):
         from elastic_tf import plots
         from elastic_tf.commands import drawing

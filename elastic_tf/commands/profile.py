@@ -16,11 +16,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from elastic_tf import timing_file
-from elastic_tf.commandline import Alone, loading, parse
-from elastic_tf.commands.profile_settings import Settings
-from elastic_tf.commands.profile_text import comparison, listing, report
-from elastic_tf.timing import TimingProfile
+from elastic_tf.commands.commandline import Alone, loading, parse
+from elastic_tf.commands.profiling.options import Settings
+from elastic_tf.commands.profiling.text import comparison, listing, report
+from elastic_tf.timing import profile_file
+from elastic_tf.timing.profile import TimingProfile
 
 TABLES = Path("profiling") / "tables"  # in a checkout; a wheel brings none
 
@@ -51,13 +51,13 @@ def main(arguments: Sequence[str] | None = None, tables: Path = TABLES) -> None:
     check_writable(settings.out)
     with loading("TensorFlow"):
         from elastic_tf import plots
-        from elastic_tf.commands import profiling
+        from elastic_tf.commands.profiling import work
 
-    with timing_file.claimed(settings.out):
+    with profile_file.claimed(settings.out):
         if settings.as_is:
-            profile = profiling.measure(settings)
+            profile = work.measure(settings)
         else:
-            profile = profiling.searched(settings, words)
+            profile = work.searched(settings, words)
     print(report(profile, settings.dearest))
     print(f"Written to {settings.out}")
     if settings.plot is not None:

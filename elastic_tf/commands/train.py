@@ -13,14 +13,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from elastic_tf import commandline, runs, runtime
-from elastic_tf.commandline import parse
-from elastic_tf.commands import names, sources
-from elastic_tf.commands.run_settings import Settings, completed
-from elastic_tf.timing import TimingProfile
+from elastic_tf.commands import commandline, names
+from elastic_tf.commands.commandline import parse
+from elastic_tf.commands.training import sources
+from elastic_tf.commands.training.run_settings import Settings, completed
+from elastic_tf.runs import run
+from elastic_tf.timing import runtime
+from elastic_tf.timing.profile import TimingProfile
 
 
-def main(arguments: Sequence[str] | None = None) -> runs.Run:
+def main(arguments: Sequence[str] | None = None) -> run.Run:
     """Load, warm the head, profile, train, measure, print.
 
     Args:
@@ -35,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     if profile is not None:
         _check_batch(profile, settings)
     with commandline.loading("TensorFlow"):
-        from elastic_tf.commands import training
+        from elastic_tf.commands.training import work
 
-    return training.run(settings, profile)
+    return work.run(settings, profile)
 
 
 def _check_batch(profile: TimingProfile, settings: Settings) -> None:

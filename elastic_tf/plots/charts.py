@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from elastic_tf import arguments
+from elastic_tf.arguments import brief
 from elastic_tf.plots import inputs
 from elastic_tf.plots.style import DARK, PALE, head, picture, styles
-from elastic_tf.strict_json import brief
 
 
 def accuracy_over_seconds(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.strict_json import brief
+from elastic_tf.arguments import brief
 
 _MOST = 1e100  # that an axis can be stretched to
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from elastic_tf import arguments
+from elastic_tf.arguments import brief
 from elastic_tf.plots import inputs
 from elastic_tf.plots.style import (
     BLUE,
@@ -21,7 +22,6 @@ from elastic_tf.plots.style import (
     picture,
     styles,
 )
-from elastic_tf.strict_json import brief
 
 Rows = Sequence[Mapping[str, Any]]
 _BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}  # of text

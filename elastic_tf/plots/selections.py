@@ -13,9 +13,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import SymmetricalLogLocator
 
 from elastic_tf import arguments
+from elastic_tf.arguments import brief
 from elastic_tf.plots import inputs
 from elastic_tf.plots.style import BLUE, GREY, PALE, head, picture
-from elastic_tf.strict_json import brief
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches

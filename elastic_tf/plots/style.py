@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from elastic_tf import arguments
-from elastic_tf.files import directory
-from elastic_tf.strict_json import brief
+from elastic_tf.arguments import brief
+from elastic_tf.files.atomic import directory
 
 # Okabe & Ito, Color Universal Design, 2008.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from elastic_tf import arguments
+from elastic_tf.arguments import brief
 from elastic_tf.plots import inputs
 from elastic_tf.plots.charts import lines
 from elastic_tf.plots.style import FORWARD, PALE, T_DW, T_DY, head, picture
-from elastic_tf.strict_json import brief
 
 if TYPE_CHECKING:
-    from elastic_tf.timing import TimingProfile
+    from elastic_tf.timing.profile import TimingProfile
 
 _USED = ("t_dw", "t_dy", "t_forward", "t_full", "count")  # of a profile
 _MOST_NAMED = 24  # tensors whose names fit along an axis

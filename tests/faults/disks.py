@@ -15,7 +15,7 @@ from faults.children import Trial, Whole, run, start, whole
 from faults.mounts import FullDisk, NoPermission, ReadOnly, Trouble
 
 import elastic_tf as et
-from elastic_tf.backup import Slots
+from elastic_tf.backup.slots import Slots
 
 KINDS = ("cut off", "bits flipped", "emptied", "of another version")
 _TROUBLES: dict[str, type[Trouble]] = {

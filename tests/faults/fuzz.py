@@ -27,6 +27,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
@@ -35,13 +36,15 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 from faults.mutations import mutated_bytes, mutated_json
 
-from elastic_tf import backup, commandline, runs
-from elastic_tf.backup import Slots
-from elastic_tf.commandline import option
-from elastic_tf.files import write_json
-from elastic_tf.records import SelectionRecord
-from elastic_tf.runtime import RuntimeSettings, SettingsTrial, usable_cores
-from elastic_tf.timing_file import TensorSpec
+from elastic_tf.backup import slots as backup
+from elastic_tf.backup.slots import Slots
+from elastic_tf.commands import commandline
+from elastic_tf.commands.commandline import option
+from elastic_tf.files.atomic import write_json
+from elastic_tf.runs import run as runs
+from elastic_tf.selection.records import SelectionRecord
+from elastic_tf.timing.profile_file import TensorSpec
+from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, usable_cores
 
 SLOW = 1.0  # seconds of computing that no input may take, whatever else the machine does
 HANG = 60  # seconds after which one is ended

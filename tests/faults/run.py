@@ -14,15 +14,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from elastic_tf import commandline  # before TensorFlow: it quiets its start-up
+from elastic_tf.commands import commandline  # before TensorFlow: it quiets its start-up
 
 # isort: split
 from faults import disks, kills, memory, probes, timing, values
 
-from elastic_tf.commandline import option
-from elastic_tf.files import write_json
+from elastic_tf.commands.commandline import option
+from elastic_tf.files.atomic import write_json
 
 PARTS = {
     "kills": kills.rows,

@@ -1,0 +1,4 @@
+"""What `train` does: one training into one run directory.
+
+In: options. Out: a run directory.
+"""

@@ -1,0 +1,168 @@
+"""What a training leaves behind, epoch by epoch: seconds, masks, operations, memory, energy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import elastic_tf as et
+from elastic_tf.costs import energy
+from elastic_tf.files.ranges import to_ranges
+from elastic_tf.runs.run import Run, peak_memory_bytes
+
+# Times the median of an epoch: a step that took longer was traced.
+_TRACED = 3.0
+
+
+class TrainingClock(tf.keras.callbacks.Callback):
+    """Counts the seconds of training: selection, tracing and waiting for data, not evaluation.
+
+    Stands first among the callbacks, so that the work of the others is counted.
+
+    Attributes:
+        seconds: of each epoch.
+        overhead_seconds: the part of them that is no training step: selecting, tracing, timing.
+        evaluation_seconds: of each epoch; not in `seconds`.
+        steps: of each epoch.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self.overhead_seconds: list[float] = []
+        self.evaluation_seconds: list[float] = []
+        self.steps: list[int] = []
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._elapsed, self._evaluating, self._steps = 0.0, 0.0, 0
+        self._calls: list[float] = []
+        self._since = time.perf_counter()
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._called = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._calls.append(time.perf_counter() - self._called)
+        self._steps = batch + 1
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._elapsed += time.perf_counter() - self._since
+        self._since = time.perf_counter()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._evaluating += time.perf_counter() - self._since
+        self._since = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.seconds.append(self._elapsed + time.perf_counter() - self._since)
+        self.evaluation_seconds.append(self._evaluating)
+        self.steps.append(self._steps)
+        calls = np.array(self._calls or [0.0])
+        in_steps = np.minimum(calls, _TRACED * np.median(calls)).sum()
+        self.overhead_seconds.append(max(0.0, self.seconds[-1] - float(in_steps)))
+
+
+def said_of(seconds: float, overhead_seconds: float) -> str:
+    """What of a training's seconds the steps themselves did not take."""
+    return (
+        f"{overhead_seconds:.1f} of its {seconds:.1f} s went into selecting, tracing, timing and "
+        "waiting for images, the rest into steps."
+    )
+
+
+class Recorder(tf.keras.callbacks.Callback):
+    """Writes each epoch and selection into the run's directory as soon as it is there.
+
+    Stands last among the callbacks. What it does itself is neither in the seconds nor in the
+    energy; evaluation is in the energy.
+
+    Args:
+        run: written to.
+        clock: the first of the callbacks.
+        elastic: whose selections are written.
+        cost: of a step under a mask, with `flops` and `activation_bytes`; None leaves it out.
+        sensor: of energy; None: there is none.
+        first: what else the first epoch of the run is to hold.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        clock: TrainingClock,
+        elastic: et.ElasticCallback | None = None,
+        *,
+        cost: Callable[[np.ndarray], Any] | None = None,
+        sensor: energy.Sensor | None = None,
+        first: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.run = run
+        self.clock = clock
+        self.elastic = elastic
+        self._cost = cost
+        self._first = first or {}
+        self._meter = None if sensor is None else energy.Meter(sensor)
+        self._joules: float | None = None
+        self._written = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self._meter is not None:
+            self._meter.start()
+            self._joules = self._meter.joules()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self._meter is not None:
+            self._meter.stop()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        clock = self.clock
+        joules = self._energy()
+        mask = self.model.mask
+        self.run.append_epoch(
+            {
+                "epoch": epoch,
+                **(logs or {}),
+                "seconds": clock.seconds[-1],
+                "seconds_per_step": clock.seconds[-1] / max(clock.steps[-1], 1),
+                "overhead_seconds": clock.overhead_seconds[-1],
+                "evaluation_seconds": clock.evaluation_seconds[-1],
+                "steps": clock.steps[-1],
+                "trained": to_ranges(mask),
+                "tensors": len(mask),
+                "rebuilds": len(getattr(self.model, "removed", ())),  # by PruneTrain
+                "peak_memory_bytes": peak_memory_bytes(),
+                "energy_joules": joules,
+                **self._step_cost(mask),
+                **({} if self.run.history else self._first),
+            }
+        )
+        for record in self.elastic.selections[self._written :] if self.elastic else ():
+            # a training that goes on after a crash brings its present selection with it
+            written = [(item["epoch"], item["step"]) for item in self.run.selections]
+            if (record.epoch, record.step) not in written:
+                self.run.append_selection(record)
+            self._written += 1
+        if self._meter is not None:
+            self._joules = self._meter.joules()
+
+    def _energy(self) -> float | str | None:
+        """Joules of the epoch; None if the sensor failed."""
+        if self._meter is None:
+            return "no sensor"
+        now = self._meter.joules()
+        return None if now is None or self._joules is None else now - self._joules
+
+    def _step_cost(self, mask: np.ndarray) -> dict[str, Any]:
+        """Operations and activations of a step under the mask at the epoch's end."""
+        if self._cost is None:
+            return {}
+        flops, activation_bytes = self._cost(mask)
+        parts = {name: getattr(flops, name) for name in ("forward", "backward", "update")}
+        return {
+            "flops_per_step": {**parts, "uncounted": flops.uncounted},
+            "activation_bytes": activation_bytes,
+        }

@@ -1,0 +1,177 @@
+"""Activation memory: what a training step must keep from the forward pass for the backward pass.
+
+Read from the graph that TensorFlow differentiates, so that it is the memory of this program and not
+of an ideal one: the gradient of a fused batch normalisation takes its input although that of beta
+does not need it, and ReLU keeps its result where one bit would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.arguments import brief
+from elastic_tf.engine import freezing
+from elastic_tf.engine.batches import as_batch
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.refusals import batch_explained
+from elastic_tf.engine.snapshot import READS, host_generators_kept
+from elastic_tf.engine.step_functions import never_differentiated
+from elastic_tf.timing.dataflow import Node, needed_by, reached_from
+
+# Their result is their first input, under another shape or name.
+_SAME_BYTES = frozenset(
+    {
+        *("ExpandDims", "Identity", "IdentityN", "PreventGradient", "Reshape", "Squeeze"),
+        "StopGradient",
+    }
+)
+# They give the same whatever values they are given.
+_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
+# cuDNN's scratch memory, an output of unknown shape; empty on CPUs.
+_SCRATCH = ("FusedBatchNormV3", 5)
+# Stateful ops that make no numbers of their own.
+_NOT_RANDOM = READS | {"Placeholder"}
+
+
+class Activation(NamedTuple):
+    """A tensor that the forward pass hands to the backward pass.
+
+    Attributes:
+        name: of the op that makes it, in the traced graph.
+        op: type of that op.
+        shape: its lengths; None where one is known only while the step runs.
+        dtype: name of its type.
+        bytes: its size; None where it is not known.
+    """
+
+    name: str
+    op: str
+    shape: tuple[int, ...] | None
+    dtype: str
+    bytes: int | None
+
+
+def activation_bytes(model: ElasticMixin, data: Any, mask: np.ndarray | None = None) -> int:
+    """Bytes of the activations that a training step under `mask` keeps for its backward pass.
+
+    Weights are not activations, nor is what depends on weights alone. A tensor that several
+    gradients take counts once, and so does one that is only reshaped in between. The batch counts
+    where a gradient takes it.
+
+    Args:
+        model: compiled elastic model.
+        data: one batch, (x, y) or (x, y, sample_weight).
+        mask: True where a tensor is trained; bool, shape (N,), forward order. All False: nothing is
+            kept. None: the model's own mask.
+
+    Returns:
+        Bytes, for the whole batch.
+
+    Raises:
+        ValueError: `mask` does not fit, or the size of an activation is not known: a loop keeps as
+            many as it runs, which the graph does not tell.
+    """
+    kept = activations(model, data, mask)
+    unknown = [activation for activation in kept if activation.bytes is None]
+    if unknown:
+        raise ValueError(
+            "Every activation must have a known size. Received: "
+            f"'{unknown[0].name}' of type {unknown[0].op} ({len(unknown)} of {len(kept)} are "
+            "unknown). costs.activations.activations lists those that are known; recurrent "
+            "layers with unroll=True are known."
+        )
+    return sum(activation.bytes or 0 for activation in kept)
+
+
+def activations(
+    model: ElasticMixin, data: Any, mask: np.ndarray | None = None
+) -> tuple[Activation, ...]:
+    """The activations that `activation_bytes` counts, in the order in which they are made.
+
+    What a layer does inside a `tf.function` of its own is one op here: it counts with all that it
+    hands to its gradient.
+    """
+    count = len(arguments.elastic(model, compiled=True).tensors)
+    mask = model.mask if mask is None else arguments.mask("mask", mask, count)
+    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+        raise ValueError(
+            f"`data` must be (x, y) or (x, y, sample_weight). Received: data={brief(data)}."
+        )
+    data = as_batch(*data)
+    if not mask.any():
+        return ()
+    trained = [tensor for tensor, on in zip(model.tensors, mask) if on]
+    with host_generators_kept(model), never_differentiated(), batch_explained(data):
+        graph = _traced(model, data, trained)
+    given = len(tf.nest.flatten(data))
+    return _handed_over(graph, graph.inputs[:given], graph.inputs[given])
+
+
+def _traced(model: ElasticMixin, data: Any, trained: list[tf.Variable]) -> Any:
+    """The FuncGraph that returns the gradients for `trained`, of the batch and one thing more.
+
+    That is the gradient of the loss itself: all that depends on it is the backward pass.
+    """
+
+    @tf.function
+    def gradients(data: Any, seed: tf.Tensor) -> list[Any]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(trained)
+            with freezing.frozen(freezing.left_out(model, trained)):
+                loss = model.forward(data).loss
+        seed = tf.broadcast_to(tf.cast(seed, loss.dtype), loss.shape)
+        return tape.gradient(loss, trained, output_gradients=seed)
+
+    return gradients.get_concrete_function(data, tf.ones(())).graph
+
+
+def _handed_over(graph: Any, batch: Sequence[Any], seed: Any) -> tuple[Activation, ...]:
+    """Tensors made of the batch, or at random, that what depends on the seed takes."""
+    ops = graph.get_operations()
+    nodes = {
+        op.name: Node(
+            op.type,
+            # what only asks for a shape takes nothing
+            inputs=() if op.type in _SHAPES else tuple(tensor.op.name for tensor in op.inputs),
+            controls=tuple(other.name for other in op.control_inputs),
+        )
+        for op in ops
+    }
+    random = (op.name for op in ops if op.op_def.is_stateful and op.type not in _NOT_RANDOM)
+    values = reached_from(nodes, dict.fromkeys([*(x.op.name for x in batch), *random], 1))
+    backward = reached_from(nodes, {seed.op.name: 1}, follow_controls=True)
+    needed = needed_by(nodes, {tensor.op.name: 1 for tensor in graph.outputs})
+
+    kept: dict[str, Activation] = {}
+    for op in ops:
+        if op.name in backward and op.name in needed and op.type not in _SHAPES:
+            for tensor in op.inputs:
+                made = _origin(tensor)
+                is_handed_over = tensor.op.name not in backward and made.op.name in values
+                if is_handed_over and (made.op.type, made.value_index) != _SCRATCH:
+                    kept[made.name] = _described(made)
+    return tuple(kept.values())
+
+
+def _origin(tensor: Any) -> Any:
+    """The tensor whose bytes these are."""
+    while tensor.op.type in _SAME_BYTES:
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+
+def _described(tensor: Any) -> Activation:
+    count = tensor.shape.num_elements()
+    has_size = tensor.dtype not in (tf.resource, tf.string, tf.variant)
+    return Activation(
+        tensor.op.name,
+        tensor.op.type,
+        None if count is None else tuple(tensor.shape.as_list()),
+        tensor.dtype.name,
+        count * tensor.dtype.size if has_size and count is not None else None,
+    )

@@ -1,0 +1,192 @@
+"""Floating point operations of a training step, counted in its traced graph.
+
+Counted is what TensorFlow has to execute under a mask: ops from which neither the result of the
+step nor a variable gets anything are left out. Fusing ops, as TensorFlow does later, moves their
+operations and does not change them. See `elastic_tf.costs.op_flops` for what counts as how many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.costs import op_flops
+from elastic_tf.engine.batches import as_batch
+from elastic_tf.engine.refusals import batch_explained
+from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.model import ElasticModel
+from elastic_tf.optimizers import selected as optimizers
+from elastic_tf.timing.attribution import dependency_sets
+from elastic_tf.timing.dataflow import Node, needed_by
+from elastic_tf.timing.trace import StepFunction, StepTrace
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating point operations of one step; one multiply-add is 2.
+
+    Attributes:
+        forward: of the forward pass, the loss and the metrics.
+        backward: of the gradients.
+        update: of the optimizer.
+        by_op: of the whole step by type of op; those that take none are left out.
+        uncounted: ops that are not in the numbers, how many of each type. There is no rule for
+            them, or they are known only while they run: how often a loop does, the shapes in a
+            `tf.function` that a layer traced for any batch size.
+    """
+
+    forward: int
+    backward: int
+    update: int
+    by_op: Mapping[str, int]
+    uncounted: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """Of the whole step."""
+        return self.forward + self.backward + self.update
+
+
+def step_flops(
+    model: ElasticModel,
+    x: Any,
+    y: Any,
+    mask: np.ndarray | None = None,
+    *,
+    sample_weight: Any = None,
+) -> Flops:
+    """Floating point operations of one training step under `mask`.
+
+    The step is traced, not run: weights, slots, metrics and random generators stay as they are.
+
+    Args:
+        model: compiled elastic model.
+        x: inputs of one batch.
+        y: targets of that batch.
+        mask: True where a tensor is trained; bool, shape (N,), forward order. All False: the
+            forward pass. None: all tensors.
+        sample_weight: weights of the samples, if training has them.
+
+    Returns:
+        The operations, and the ops that could not be counted.
+
+    Raises:
+        ValueError: `mask` is not one bool for each tensor.
+    """
+    count = len(arguments.elastic(model, compiled=True).tensors)
+    mask = np.ones(count, bool) if mask is None else arguments.mask("mask", mask, count)
+    optimizers.build(model.optimizer, model.trainable_variables)
+    run = StepFunction(model, mask, jit_compile=False)
+    data = as_batch(x, y, sample_weight)
+    with host_generators_kept(model), batch_explained(data):
+        ops, trace = _flat(run, data)
+
+    gradients = {root: 1 for roots in trace.gradients for root in roots}
+    in_backward = needed_by(trace.nodes, gradients)
+    _, in_forward = dependency_sets(trace)
+    parts = {"forward": 0, "backward": 0, "update": 0}
+    by_op: Counter[str] = Counter()
+    uncounted: Counter[str] = Counter()
+    for name, op in ops.items():
+        operations = op_flops.count(op)
+        if operations is None:
+            uncounted[op.type] += 1
+            continue
+        part = "backward" if name in in_backward else "update"
+        parts["forward" if name in in_forward else part] += operations
+        by_op[op.type] += operations
+    return Flops(**parts, by_op=dict(+by_op), uncounted=dict(uncounted))
+
+
+def _flat(run: StepFunction, data: Any) -> tuple[dict[str, tf.Operation], StepTrace]:
+    """The ops that have to run in a traced step, and the step without times."""
+    graph = run.graph(data)
+    nodes: dict[str, Node] = {}
+    ops: dict[str, tf.Operation] = {}
+    sources = _inline(graph, "", (), nodes, ops)
+    returned = [f"return/{index}" for index in range(len(sources))]
+    nodes.update(
+        (name, Node("_Retval", (source,), (port,)))
+        for name, (source, port) in zip(returned, sources)
+    )
+    ends = [*returned, *(op.name for op in graph.control_outputs)]
+    needed = needed_by(nodes, dict.fromkeys(ends, 1), follow_controls=True)
+
+    loss, logs, gradients = graph.structured_outputs
+    rest = iter(returned)
+    results, *roots = (
+        tuple(
+            next(rest)
+            for part in tf.nest.flatten(given, expand_composites=True)
+            if part is not None
+        )
+        for given in ((loss, logs), *gradients)
+    )
+    selected = iter(roots)
+    index = {id(variable.handle): k for k, variable in enumerate(run.model.tensors)}
+    trace = StepTrace(
+        nodes={name: node for name, node in nodes.items() if name in needed},
+        times={},
+        durations={},
+        gradients=tuple(next(selected) if on else () for on in run.mask),
+        results=results,
+        handles={
+            inner.op.name: index.get(id(outer), -1)
+            for outer, inner in graph.captures
+            if outer.dtype == tf.resource
+        },
+        time_unmatched=0.0,
+    )
+    return {name: op for name, op in ops.items() if name in needed}, trace
+
+
+def _inline(
+    graph: Any,
+    prefix: str,
+    fed: Sequence[tuple[str, int]],
+    nodes: dict[str, Node],
+    ops: dict[str, tf.Operation],
+) -> list[tuple[str, int]]:
+    """Add the ops of a FuncGraph, in the place of calls those of the function called.
+
+    Args:
+        graph: its ops stand in the order in which they were traced: a call before its users.
+        prefix: of their names.
+        fed: node and port that each input of the graph comes from; empty for the outermost.
+        nodes: added to.
+        ops: added to.
+
+    Returns:
+        Node and port that each output of the graph comes from.
+    """
+    sources = {tensor.name: source for tensor, source in zip(graph.inputs, fed)}
+
+    def source(tensor: tf.Tensor) -> tuple[str, int]:
+        return sources.get(tensor.name, (prefix + tensor.op.name, tensor.value_index))
+
+    for op in graph.get_operations():
+        if op.outputs and op.outputs[0].name in sources:
+            continue  # an argument
+        name = prefix + op.name
+        taken = [source(tensor) for tensor in op.inputs]
+        controls = tuple(prefix + other.name for other in op.control_inputs)
+        if op.type in _CALLS:
+            body = graph._get_function(op.get_attr("f").name).graph
+            results = _inline(body, f"{name}/", taken, nodes, ops)
+            sources.update(zip((tensor.name for tensor in op.outputs), results))
+            # what waits for the call waits for what lasts of it
+            lasting = tuple(f"{name}/{other.name}" for other in body.control_outputs)
+            nodes[name] = Node("NoOp", (), controls=controls + lasting)
+        else:
+            names, ports = tuple(n for n, _ in taken), tuple(p for _, p in taken)
+            nodes[name] = Node(op.type, names, ports, controls)
+            ops[name] = op
+    return [source(tensor) for tensor in graph.outputs]

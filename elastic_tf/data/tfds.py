@@ -1,0 +1,108 @@
+"""The paper's data sets, read through TensorFlow Datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.data import images, pipelines
+from elastic_tf.data.pipelines import ImageData, Source, batched
+
+#: Data sets that can be read by name.
+NAMES = ("caltech_birds2011", "oxford_iiit_pet", "stanford_dogs")
+
+# Compressed images that are held in memory at a time, some 200 MB. TensorFlow Datasets stores the
+# examples in a random order, so that a window of them is as good as all.
+_SHUFFLED = 2048
+
+
+def tfds_images(
+    name: str,
+    *,
+    image_size: int = 224,
+    batch_size: int = 4,
+    seed: int = 0,
+    flip: bool = False,
+    augment: Sequence[str] = (),
+    validation_share: float = 0.1,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+) -> ImageData:
+    """Images of a data set of TensorFlow Datasets, decoded and resized in every pass.
+
+    Args:
+        name: one of `NAMES`.
+        image_size: height and width to which images are squeezed, in pixels.
+        batch_size: images in a batch.
+        seed: of the order, the flips and the other augmentations.
+        flip: mirror each training image left to right in half of the passes.
+        augment: what else happens to training images, of `augmentation.NAMES`.
+        validation_share: share of the training split that becomes the validation part, in whole
+            percents; the same images for every seed. The test split is left as it is.
+        data_dir: where the prepared data are; None: TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        download: download and prepare what is not there.
+
+    Returns:
+        What `datasets.image_folder` returns, with a validation part unless its share is 0.
+
+    Raises:
+        FileNotFoundError: the data are not there and cannot be downloaded.
+        ValueError: an unknown data set, or a setting out of range.
+
+    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8 (data sets).
+    """
+    arguments.count("image_size", image_size)
+    pipelines.check(batch_size, seed, flip, augment, validation_share)
+    arguments.choice("name", name, NAMES)
+    percent = round(100 * validation_share)
+    if percent == 100:
+        raise ValueError(
+            "`validation_share` must leave a percent of the training split. Received: "
+            f"{validation_share}. Use at most 0.99."
+        )
+    # Seconds to import: only for those who need it.
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder(name, data_dir=data_dir)
+    # The images stay compressed until they are shuffled; other features are not read.
+    decoders = tfds.decode.PartialDecoding(
+        {"image": True, "label": True}, decoders={"image": tfds.decode.SkipDecoding()}
+    )
+    splits = {"train": f"train[{percent}%:]", "test": "test"}
+    if percent:
+        splits["validation"] = f"train[:{percent}%]"
+    try:
+        if download:
+            builder.download_and_prepare()
+        read = builder.as_dataset(split=splits, decoders=decoders)
+    except Exception as error:  # the network, a checksum, an archive, a package that is missing
+        raise FileNotFoundError(
+            f"The data set must be prepared, or be there to download. Received: '{name}' in "
+            f"'{builder.data_path.parent.parent}': {type(error).__name__}: {error} Prepare it "
+            f"where there is a network (`tfds build {name} --data_dir DIR`), copy DIR/{name} to "
+            "this machine, and give its DIR as data_dir or in TFDS_DATA_DIR; or train on a folder "
+            "of images, see datasets.image_folder."
+        ) from error
+
+    def load(example: dict[str, Any]) -> tuple[tf.Tensor, tf.Tensor]:
+        return images.decode(example["image"], image_size), example["label"]
+
+    sources = {
+        part: Source(examples, load, count=int(examples.cardinality()), shuffled=_SHUFFLED)
+        for part, examples in read.items()
+    }
+    return batched(
+        sources["train"],
+        sources["test"],
+        validation=sources.get("validation"),
+        class_names=builder.info.features["label"].names,
+        image_shape=(image_size, image_size, 3),
+        batch_size=batch_size,
+        seed=seed,
+        flip=flip,
+        augment=augment,
+    )

@@ -1,0 +1,113 @@
+"""A batch that a user gives: samples first, equally many in each part."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.arguments import brief
+
+
+def as_batch(x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, ...]:
+    """One batch as `train_step` takes it.
+
+    Raises:
+        ValueError: it is no arrays with samples first, equally many in each and at least one.
+    """
+    given = [("x", x), ("y", y)]
+    if sample_weight is not None:
+        given.append(("sample_weight", sample_weight))
+    return tuple(tensors(given))
+
+
+def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
+    """(x, y) or (x, y, sample_weight) of the first batch of a dataset.
+
+    Raises:
+        ValueError: it is empty, or yields no batches of that form.
+    """
+    batch = next(iter(dataset), None)
+    if batch is None:
+        raise ValueError("The dataset must hold a batch. Received: an empty one.")
+    x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+    if y is None or not is_batched(batch):
+        raise ValueError(
+            "The dataset must yield batches of (x, y) or (x, y, sample_weight). Received: "
+            f"{dataset.element_spec}. Use dataset.batch(batch_size) on one that yields (x, y)."
+        )
+    return (x, y) if weight is None else (x, y, weight)
+
+
+def is_batched(element: Any) -> bool:
+    """Whether targets have a first axis and all parts are equally long, as in a batch.
+
+    Args:
+        element: of a dataset, or the specification of its elements; what is not told, or left out,
+            is taken to fit.
+    """
+    x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(element)
+    of_x, of_y = ([getattr(a, "shape", None) for a in tf.nest.flatten(part)] for part in (x, y))
+    ranked = [shape for shape in (*of_x, *of_y) if shape is not None and shape.rank]
+    is_single = any(shape is not None and shape.rank == 0 for shape in of_y)
+    return not is_single and len({shape[0] for shape in ranked} - {None}) <= 1
+
+
+def sample_shapes(x: Any) -> list[tuple[int | None, ...]] | None:
+    """Shape of one sample of each input; None where one does not tell how many axes it has.
+
+    Args:
+        x: inputs of a batch, or their specification, nested.
+    """
+    shapes: list[Any] = [getattr(part, "shape", None) for part in tf.nest.flatten(x)]
+    if any(shape is None or tf.TensorShape(shape).rank is None for shape in shapes):
+        return None
+    return [tuple(shape[1:]) for shape in shapes]
+
+
+def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[Any]:
+    """The parts as tensors, nested as they are.
+
+    Args:
+        parts: (name of the argument, arrays) of each.
+        as_fit: whether floating-point arrays get the type that `fit` would feed.
+
+    Raises:
+        ValueError: a part is no arrays with samples first, or they do not hold equally many.
+    """
+    for name, part in parts:
+        if not tf.nest.flatten(part):
+            raise ValueError(
+                f"`{name}` must be arrays with samples first. Received: {name}={brief(part)}."
+            )
+    found = [
+        tf.nest.map_structure(functools.partial(_tensor, name, as_fit), part)
+        for name, part in parts
+    ]
+    counts = {len(array) for array in tf.nest.flatten(found)}
+    if len(counts) != 1 or 0 in counts:
+        names = ", ".join(dict.fromkeys(f"`{name}`" for name, _ in parts))
+        said = ", ".join(f"{name}={brief(part)}" for name, part in parts)
+        raise ValueError(
+            f"At least one sample must be there, and equally many in all parts of {names}. "
+            f"Received: {sorted(counts)} samples in {said}. Of a dataset of batches take "
+            "`next(iter(dataset))`."
+        )
+    return found
+
+
+def _tensor(name: str, as_fit: bool, part: Any) -> tf.Tensor:
+    if isinstance(part, tf.data.Dataset):
+        raise ValueError(
+            f"`{name}` must be arrays with samples first. Received: a dataset, {brief(part)}. Take "
+            "one batch of it: x, y = next(iter(dataset))."
+        )
+    if tf.is_tensor(part) and part.shape.rank:
+        return tf.convert_to_tensor(part)
+    array = arguments.samples(name, part)
+    cast = as_fit and np.issubdtype(array.dtype, np.floating)
+    return tf.convert_to_tensor(array, tf.keras.backend.floatx() if cast else None)

@@ -1,0 +1,156 @@
+"""Passes over the training data: how an interrupted `fit` gets to the batch that comes next.
+
+No iterator is stored: with its shuffle buffer it can be as large as the data. The passes and
+batches that were trained before are drawn again and dropped, which gives the same batches
+afterwards as long as their order is fixed by seeds:
+
+* arrays: all batches so far are drawn again, without any training;
+* a `tf.data.Dataset`, one pass an epoch: of every earlier pass one batch is drawn, for a
+  `shuffle` takes its seed when a pass begins, and of the present pass all batches so far;
+* a dataset that goes on over several epochs (`repeat` with `steps_per_epoch`), and generators: all
+  batches so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.arguments import brief
+from elastic_tf.engine import batches
+from elastic_tf.stack import data_adapter
+
+
+@contextlib.contextmanager
+def caught(model: tf.keras.Model, keep: Callable[[Any], None]) -> Iterator[None]:
+    """Give `keep` the data handler that `fit` of `model` makes in this context.
+
+    Keras 2.15 keeps it in a local variable.
+    """
+    make = data_adapter.get_data_handler
+
+    def make_and_keep(*args: Any, **kwargs: Any) -> Any:
+        handler = make(*args, **kwargs)
+        if kwargs.get("model") is model:
+            data_adapter.get_data_handler = make  # that of a validation is not wanted
+            keep(handler)
+        return handler
+
+    data_adapter.get_data_handler = make_and_keep
+    try:
+        yield
+    finally:
+        data_adapter.get_data_handler = make
+
+
+def batch_size(handler: Any) -> int | None:
+    """Samples in a batch of all replicas, as far as a data handler tells before it is read.
+
+    Args:
+        handler: of the `fit` that begins; None where the callbacks are called by a loop of one's
+            own, of which nothing is known.
+
+    Raises:
+        ValueError: a dataset that yields single samples.
+    """
+    adapter = getattr(handler, "_adapter", None)
+    if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
+        return None  # Keras 2.15 does not know what a `DatasetCreator` will make
+    if isinstance(adapter, data_adapter.DatasetAdapter):
+        spec = adapter.get_dataset().element_spec
+        if not batches.is_batched(spec):
+            raise ValueError(
+                "`fit` must be given batches. Received: a dataset of single samples, "
+                f"{brief(spec)}. Use dataset.batch(batch_size)."
+            )
+        parts = tf.nest.flatten(spec)
+        shape = getattr(parts[0], "shape", None) if parts else None
+        return shape[0] if shape is not None and shape.rank else None
+    if adapter.get_size() == 1 and adapter.has_partial_batch():
+        return adapter.partial_batch_size()
+    return adapter.batch_size()
+
+
+def sample_shapes(handler: Any) -> list[tuple[int | None, ...]] | None:
+    """Shape of one sample of each input, as far as a data handler tells before it is read.
+
+    Args:
+        handler: as in `batch_size`, which has checked that its data are batches.
+    """
+    adapter = getattr(handler, "_adapter", None)
+    if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
+        return None
+    x, *_ = tf.keras.utils.unpack_x_y_sample_weight(adapter.get_dataset().element_spec)
+    return batches.sample_shapes(x)
+
+
+def start_at(
+    handler: Any,
+    *,
+    epoch: int,
+    step: int,
+    steps: int | None,
+    arrived: Callable[[int], None],
+    ready: Callable[[Any], None],
+) -> None:
+    """Let a data handler begin in the middle, as if all before had been trained.
+
+    Args:
+        handler: of a `fit` that has not begun its first epoch.
+        epoch: the epoch to begin with; the one after the last begins none.
+        step: batches of it that were trained.
+        steps: batches in an epoch, where known.
+        arrived: called with the number of each epoch, earlier ones too, once its pass has begun.
+        ready: called with the iterator that the next batch will come from, where `step` is above 0.
+
+    Raises:
+        ValueError: when the epochs begin, if the data are shorter than before, or somebody else
+            has changed where `fit` begins.
+    """
+    first = handler._initial_epoch
+    every = handler.enumerate_epochs
+    if steps is not None:
+        handler._inferred_steps = steps
+
+    def epochs() -> Iterator[tuple[int, Any]]:
+        if handler._initial_epoch != first:
+            raise ValueError(
+                "`fit` must go on from one backup. Received: `backup_dir` and another callback, "
+                f"which begins with epoch {handler._initial_epoch}. Leave BackupAndRestore out."
+            )
+        if epoch >= handler._epochs:
+            return
+        for now, iterator in every():
+            arrived(now)
+            if now < epoch:
+                _pass_over(handler, iterator, steps)
+                continue
+            if now == epoch and step:
+                _skip(iterator, step)
+                handler._initial_step = step
+                ready(iterator)
+            yield now, iterator
+
+    handler.enumerate_epochs = epochs
+
+
+def _pass_over(handler: Any, iterator: Any, steps: int | None) -> None:
+    """Leave a whole pass behind."""
+    adapter = handler._adapter
+    if not adapter.should_recreate_iterator():
+        _skip(iterator, steps or 0)
+    elif isinstance(adapter, data_adapter.DatasetAdapter):
+        _skip(iterator, 1)  # shuffles below a shuffle take their seeds with the first batch
+
+
+def _skip(iterator: Any, count: int) -> None:
+    for number in range(count):
+        if next(iterator, None) is None:
+            raise ValueError(
+                "The data must be those of the training that was interrupted. Received: data that "
+                f"end after {number} batches, {count} of them were trained. Train on the same "
+                "data, or remove the backup."
+            )

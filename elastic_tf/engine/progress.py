@@ -1,0 +1,86 @@
+"""Keras's own progress bar, with the share of a full step that was asked for and what it is."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.selection.records import LOGGED
+
+_CALLBACKS = 5  # their place among the arguments of Keras's `fit`
+_RATIOS = ("rho", "achieved", "predicted")  # in the bar
+_COLUMNS = 120  # of a terminal, for a whole line with a loss, a metric and the ratios
+_SHORT = 10  # characters of the bar itself in a narrower one
+
+
+class RatioBar(tf.keras.callbacks.ProgbarLogger):
+    """The bar that Keras shows, with the ratios as they are now.
+
+    They go to the bar alone: neither the logs of other callbacks nor the means of the metrics hold
+    them.
+
+    Args:
+        ratios: what to show, by name, of "rho", "achieved" and "predicted".
+    """
+
+    def __init__(self, ratios: Callable[[], dict[str, float]]) -> None:
+        super().__init__(count_mode="steps", stateful_metrics=_RATIOS)
+        self._ratios = ratios
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Begin a bar; a line that is longer than a terminal's could not be overwritten."""
+        super().on_epoch_begin(epoch, logs)
+        if sys.stdout.isatty() and shutil.get_terminal_size().columns < _COLUMNS:
+            self.progbar.width = _SHORT
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Show the step."""
+        super().on_train_batch_end(batch, self._with_ratios(logs))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Show the epoch, with its validation."""
+        super().on_epoch_end(epoch, self._with_ratios(logs))
+
+    def _with_ratios(self, logs: dict[str, Any] | None) -> dict[str, Any]:
+        ratios = self._ratios()
+        for name in set(_RATIOS) - set(ratios):
+            self._forget(name)
+        shown = {name: value for name, value in (logs or {}).items() if name not in LOGGED}
+        return {**shown, **ratios}
+
+    def _forget(self, name: str) -> None:
+        """Keras 2.15 would show the last value to the end of the epoch."""
+        bar = self.progbar
+        if bar is not None and bar._values.pop(name, None) is not None:
+            bar._values_order.remove(name)
+
+
+def with_bar(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The callbacks that a `fit` was given, and its arguments with a `RatioBar` beside them.
+
+    There is one where a callback has ratios to show (`bar_ratios`), unless `fit` was given a bar or
+    a `CallbackList` of the user's own.
+
+    Args:
+        args: of `tf.keras.Model.fit`, by place.
+        kwargs: likewise, by name.
+    """
+    is_placed = len(args) > _CALLBACKS
+    given = args[_CALLBACKS] if is_placed else kwargs.get("callbacks")
+    if isinstance(given, tf.keras.callbacks.CallbackList):
+        return given, args, kwargs
+    callbacks = tf.nest.flatten(given) if given else []
+    ratios = next(filter(None, (getattr(one, "bar_ratios", None) for one in callbacks)), None)
+    has_bar = any(isinstance(one, tf.keras.callbacks.ProgbarLogger) for one in callbacks)
+    if ratios is None or has_bar:
+        return given, args, kwargs
+    callbacks.append(RatioBar(ratios))
+    if is_placed:
+        return given, (*args[:_CALLBACKS], callbacks, *args[_CALLBACKS + 1 :]), kwargs
+    return given, args, {**kwargs, "callbacks": callbacks}

@@ -1,0 +1,119 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from elastic_tf import arguments
+from elastic_tf.arguments import brief
+from elastic_tf.files.strict_json import MOST_BYTES
+
+
+def directory(path: str | Path) -> Path:
+    """Make a directory, and those above it, where it is not there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made = Path(arguments.path("path", path))
+    try:
+        made.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise type(error)(
+            f"There must be a directory, or it must be possible to make one. Received: '{made}': "
+            f"{error}. Choose another path, or change the permissions."
+        ) from error
+    return made
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` to `path` so that a reader sees the old file or the new one, never a part.
+
+    Who may read it is what the old file says, and the umask where there is none.
+
+    Raises:
+        OSError: the directory cannot be written; what was there is untouched.
+    """
+    path = Path(arguments.path("path", path))
+    data = _encoded(text)
+    directory(path.parent)
+    # Not of `tempfile`, whose files nobody else may read.
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    file = open(temporary, "xb")
+    try:
+        with file:
+            with contextlib.suppress(OSError):  # there is none, or its file system has no modes
+                shutil.copymode(path, temporary)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: str | Path, data: Any, *, most: int = MOST_BYTES) -> None:
+    """Write `data` as JSON, whole or not at all.
+
+    Args:
+        path: of the file.
+        data: what `json` can write.
+        most: bytes that a reader of the file takes.
+
+    Raises:
+        ValueError: it is not finite, nested in itself, or takes more than `most` bytes.
+        TypeError: it has no JSON form.
+        OSError: the directory cannot be written; what was there is untouched.
+    """
+    path = arguments.path("path", path)
+    arguments.count("most", most)
+    try:
+        text = json.dumps(data, indent=1, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"`data` must have a JSON form: {error}. Received: {brief(data)}.") from error
+    size = len(text) + 1  # ASCII, and a line break
+    if size > most:
+        raise ValueError(
+            f"A JSON file must have at most {most} bytes, or else it cannot be read again. "
+            f"Received: {size} bytes for '{path}'. Keep it in memory, or less in it."
+        )
+    write_text(path, text + "\n")
+
+
+def append_line(path: str | Path, text: str) -> None:
+    """Append one line.
+
+    Raises:
+        ValueError: there is a line break inside `text`.
+        OSError: the file cannot be written.
+    """
+    path = Path(arguments.path("path", path))
+    if "\n" in arguments.text("text", text):
+        raise ValueError(f"`text` must be one line. Received: {text!r}.")
+    data = _encoded(text + "\n")
+    directory(path.parent)
+    with open(path, "ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def as_utf8(text: str) -> str:
+    r"""The text in characters that UTF-8 has: a file name may have others, as \udcff."""
+    return arguments.text("text", text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8, before a file is touched."""
+    try:
+        return arguments.text("text", text).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"`text` must have a form in UTF-8. Received: {brief(text)}.") from error

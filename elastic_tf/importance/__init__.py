@@ -1,0 +1,19 @@
+"""Importance: how much the loss is expected to fall when a tensor is trained.
+
+In: an elastic model and a probe batch. Out: one float64 per tensor, in forward order; nothing of
+the evaluation is left behind. Any function `(model, x, y) -> (N,)` can take its place.
+"""
+
+from elastic_tf.importance.measures import (
+    gradient_magnitude,
+    loss_decrease,
+    random,
+    weight_magnitude,
+)
+
+__all__ = [
+    "gradient_magnitude",
+    "loss_decrease",
+    "random",
+    "weight_magnitude",
+]

@@ -1,0 +1,143 @@
+"""Importance during training: on a fresh probe each time, compared with the time before."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from elastic_tf.engine import replicas
+from elastic_tf.engine.batches import sample_shapes
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.importance.probe import Probe
+
+
+class Worth:
+    """Evaluates the importance again and again.
+
+    Args:
+        function: `(model, x, y, ...) -> array (N,)`, see `elastic_tf.importance`. Where it has
+            parameters `sample_weight`, `micro_batch_size` or `gradient_data`, it is given the
+            weights of the probe, the size of the batches of training and the second probe.
+        probe: samples that the update comes from.
+        gradient_probe: samples that the gradient is taken on; None: the probe.
+        smoothing: weight of the importance before, in [0, 1).
+        micro_batch_size: samples in one pass; None leaves it to the function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., np.ndarray],
+        probe: Probe,
+        *,
+        gradient_probe: Probe | None = None,
+        smoothing: float = 0.0,
+        micro_batch_size: int | None = None,
+    ) -> None:
+        parameters = _parameters(function)
+        if gradient_probe is not None and "gradient_data" not in parameters:
+            raise ValueError(
+                "`gradient_probe` needs an importance function that takes `gradient_data`. "
+                f"Received: {getattr(function, '__name__', function)!r}. Use "
+                "elastic_tf.importance.loss_decrease, or leave gradient_probe out."
+            )
+        self._function = function
+        self._parameters = parameters
+        self._probe = probe
+        self._gradient_probe = gradient_probe
+        self._smoothing = smoothing
+        self._micro_batch_size = micro_batch_size
+        self._evaluated: np.ndarray | None = None
+        self._smoothed: np.ndarray | None = None
+
+    def evaluate(
+        self, model: ElasticMixin, check: Callable[..., None]
+    ) -> tuple[np.ndarray, float | None]:
+        """The importance now, smoothed, and its cosine similarity to the evaluation before.
+
+        Before they are averaged, the importance so far is scaled to the length of the new one: with
+        the learning rate and the loss the importance of all tensors falls.
+
+        Args:
+            model: the model that is trained.
+            check: called with `batch_size` and `input_shape` of the probe, before it is used.
+        """
+        importance = self._drawn_once(lambda: self._evaluate(model, check))
+        before, self._evaluated = self._evaluated, importance
+        if before is None or before.shape != importance.shape:
+            self._smoothed = importance
+            return importance, None
+        if self._smoothing and self._smoothed is not None:
+            length = np.linalg.norm(self._smoothed)
+            scale = np.linalg.norm(importance) / length if length else 0.0
+            kept = self._smoothing * scale * self._smoothed
+            importance = kept + (1.0 - self._smoothing) * importance
+        self._smoothed = importance
+        return importance, cosine_similarity(before, self._evaluated)
+
+    @property
+    def probes(self) -> list[Probe]:
+        """What samples are drawn from, in the order of the draws."""
+        return (
+            [self._probe] if self._gradient_probe is None else [self._probe, self._gradient_probe]
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The importance so far, and where the probes are, as JSON values."""
+        kept = {"evaluated": self._evaluated, "smoothed": self._smoothed}
+        values = {name: None if part is None else part.tolist() for name, part in kept.items()}
+        return {**values, "probes": [probe.state() for probe in self.probes]}
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; a dataset's batches are to be skipped as well."""
+        kept = [state["evaluated"], state["smoothed"]]
+        self._evaluated, self._smoothed = (None if one is None else np.array(one) for one in kept)
+        for probe, where in zip(self.probes, state["probes"]):
+            probe.go_on(where)
+
+    def _drawn_once(self, evaluate: Callable[[], np.ndarray]) -> np.ndarray:
+        """Count one draw of each probe, even where one of them fails before the other."""
+        counts = [len(probe.draws) for probe in self.probes]
+        try:
+            return evaluate()
+        finally:
+            for probe, count in zip(self.probes, counts):
+                if len(probe.draws) == count:
+                    probe.skip(0)
+
+    def _evaluate(self, model: ElasticMixin, check: Callable[..., None]) -> np.ndarray:
+        x, y, weight = self._probe.draw()
+        shared = replicas.count(model.distribute_strategy)
+        size = self._probe.batch_size
+        check(
+            batch_size=None if size is None else -(-size // shared),
+            input_shape=sample_shapes(x),
+        )
+        options: dict[str, Any] = {"sample_weight": weight}
+        if self._micro_batch_size is not None:
+            options["micro_batch_size"] = self._micro_batch_size * shared
+        if self._gradient_probe is not None:
+            options["gradient_data"] = self._gradient_probe.draw()
+        given = {
+            name: value
+            for name, value in options.items()
+            if value is not None and name in self._parameters
+        }
+        importance = np.asarray(self._function(model, x, y, **given), np.float64)
+        return replicas.mean_over_workers(model.distribute_strategy, importance)
+
+
+def cosine_similarity(one: np.ndarray, two: np.ndarray) -> float:
+    """one . two / (norm(one) * norm(two)); 0 where one of them is all zero."""
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(two))
+    return float(np.dot(one, two)) / lengths if lengths else 0.0
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    """Names of the parameters of a function, as far as it tells."""
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()

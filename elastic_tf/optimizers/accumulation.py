@@ -1,0 +1,156 @@
+"""Gradient accumulation: one update from the mean gradient of several micro-batches.
+
+The sums are held for the trained tensors alone; those of the others are given back. A micro-step
+ends with its gradients added to the sums; the update is a small function of its own, called from
+Python after the last micro-step. So it works where `tf.cond` around an update does not: with
+several replicas, legacy optimizers and loss scaling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.engine.step_functions import never_differentiated
+from elastic_tf.optimizers import selected
+
+
+class Accumulation:
+    """Sums of the gradients of one model.
+
+    Args:
+        steps: micro-batches in one update.
+        strategy: of the model; every replica has sums of its own.
+        optimizer: of the model; it sees the means only.
+    """
+
+    def __init__(self, steps: int, strategy: tf.distribute.Strategy, optimizer: Any) -> None:
+        self.steps = steps
+        self._strategy = strategy
+        self._optimizer = optimizer
+        self._sums: dict[int, tf.Variable] = {}  # by id of the tensor
+        self._held: set[int] = set()  # of those, the ones that have room
+        self._without_gradient: set[int] = set()  # the loss does not depend on them
+        self._update: Callable[[tf.Tensor], None] | None = None  # of what was collected
+        self._collected = 0
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the sums take on one replica."""
+        parts = [self._strategy.experimental_local_results(v)[0] for v in self._sums.values()]
+        return sum(int(tf.size(part)) * part.dtype.size for part in parts)
+
+    def hold(self, variables: Sequence[tf.Variable]) -> None:
+        """Make room for the gradients of `variables`, and give back that of all others."""
+        chosen = {id(variable): variable for variable in variables}
+        if chosen.keys() == self._held:
+            return
+        self.flush()
+        for key in self._held - chosen.keys():
+            # Not dropped: functions that are kept refer to it. An empty value takes no memory.
+            self._sums[key].assign(tf.zeros((0,), self._sums[key].dtype))
+        for key in chosen.keys() - self._held:
+            zeros = tf.zeros(chosen[key].shape, chosen[key].dtype)
+            if key in self._sums:
+                self._sums[key].assign(zeros)
+            else:
+                self._sums[key] = self._variable(zeros)
+        self._held = set(chosen)
+
+    def add(self, gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> None:
+        """Add the gradients of one micro-batch; part of the traced step."""
+        for gradient, variable in zip(gradients, variables):
+            if gradient is None:
+                self._without_gradient.add(id(variable))
+            else:
+                self._sums[id(variable)].assign_add(tf.convert_to_tensor(gradient))
+
+    def function(
+        self, micro_step: Callable[[Any], Any], variables: Sequence[tf.Variable]
+    ) -> Callable[[Any], Any]:
+        """A train function that calls `micro_step` and updates `variables` at every last one."""
+        update = self._make_update(variables)
+
+        def train_function(iterator: Any) -> Any:
+            logs = micro_step(iterator)
+            self._update = update
+            self._collected += 1
+            if self._collected >= self.steps:
+                self.flush()
+            return logs
+
+        return train_function
+
+    def flush(self) -> None:
+        """Update with the mean over what was collected, be it less than `steps` micro-batches."""
+        if self._collected and self._update is not None:
+            self._update(tf.constant(self._collected, tf.float32))
+        self._collected = 0
+
+    def forget(self) -> None:
+        """Leave out what was collected."""
+        if self._collected:
+            for key in self._held:
+                local = self._strategy.experimental_local_results(self._sums[key])[0]
+                self._sums[key].assign(tf.zeros_like(local))
+        self._collected = 0
+
+    def collected(self, variables: Sequence[tf.Variable]) -> tuple[int, list[int]]:
+        """Micro-batches collected since the last update, and which of `variables` have no gradient.
+
+        Args:
+            variables: the trained tensors.
+        """
+        without = [k for k, v in enumerate(variables) if id(v) in self._without_gradient]
+        return self._collected, without
+
+    def sums(self, variables: Sequence[tf.Variable]) -> list[np.ndarray]:
+        """What was collected for each of the trained tensors."""
+        return [self._sums[id(variable)].numpy() for variable in variables]
+
+    def go_on(
+        self,
+        variables: Sequence[tf.Variable],
+        collected: int,
+        without: Sequence[int],
+        sums: Sequence[np.ndarray],
+    ) -> None:
+        """Go on from what `collected` and `sums` returned for the same tensors."""
+        self.hold(variables)
+        for variable, value in zip(variables, sums):
+            self._sums[id(variable)].assign(value)
+        self._without_gradient.update(id(variables[k]) for k in without)
+        self._collected, self._update = collected, self._make_update(variables)
+
+    def _variable(self, value: tf.Tensor) -> tf.Variable:
+        """A sum; each replica has its own."""
+        with self._strategy.scope():
+            return tf.Variable(
+                value,
+                shape=tf.TensorShape(None),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+                name="gradient_sum",
+            )
+
+    def _make_update(self, variables: Sequence[tf.Variable]) -> Callable[[tf.Tensor], None]:
+        def on_replica(count: tf.Tensor) -> None:
+            with never_differentiated():
+                means = [self._mean(variable, count) for variable in variables]
+                selected.apply_selected(self._optimizer, means, variables)
+                for variable in variables:
+                    self._sums[id(variable)].assign(tf.zeros(variable.shape, variable.dtype))
+
+        return tf.function(
+            lambda count: self._strategy.run(on_replica, args=(count,)), autograph=False
+        )
+
+    def _mean(self, variable: tf.Variable, count: tf.Tensor) -> tf.Tensor | None:
+        if id(variable) in self._without_gradient:
+            return None
+        total = tf.ensure_shape(self._sums[id(variable)].read_value(), variable.shape)
+        return total / tf.cast(count, total.dtype)

@@ -1,0 +1,144 @@
+"""What a training remembers of its selections, and the table made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from elastic_tf.runs.run import Column, format_table
+from elastic_tf.selection.selector import Selection
+from elastic_tf.timing.profile import TimingProfile
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SelectionRecord:
+    """One selection made during training.
+
+    Attributes:
+        epoch: the epoch that it was made for, or in, from 0.
+        rho: allowed step time / full step time that was asked for.
+        selection: what was selected, with its predicted time; its `rho` is what the selector was
+            asked for after the control corrected `rho`.
+        importance: what it was selected by; float64, shape (N,), forward order.
+        predicted_ratio: predicted step time / full step time.
+        seconds_importance: wall-clock of drawing the probe and evaluating the importance.
+        seconds_solve: wall-clock of the solver.
+        seconds_retrace: wall-clock of the first step under the new mask beyond the mean of the
+            following ones; None until the epoch has ended.
+        achieved_ratio: measured step time / measured full step time; None where no full step was
+            timed.
+        similarity: cosine similarity of the importance to the one evaluated before it; None for
+            the first, and where it was not evaluated anew.
+        reason: why it was made: "interval", or between two intervals "ratio" (the achieved ratio
+            left the band) or "deadline".
+        step: steps of the epoch that had been made.
+        light_steps: steps since that trained the cheapest mask instead, to keep a deadline.
+    """
+
+    epoch: int
+    rho: float
+    selection: Selection
+    importance: np.ndarray
+    predicted_ratio: float
+    seconds_importance: float
+    seconds_solve: float
+    seconds_retrace: float | None = None
+    achieved_ratio: float | None = None
+    similarity: float | None = None
+    reason: str = "interval"
+    step: int = 0
+    light_steps: int = 0
+
+    @property
+    def mask(self) -> np.ndarray:
+        """True where a tensor is trained; bool, shape (N,), forward order."""
+        return self.selection.mask
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock that the selection took, as far as it is known."""
+        return self.seconds_importance + self.seconds_solve + (self.seconds_retrace or 0.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProfileRecord:
+    """One profile made during training.
+
+    Attributes:
+        epoch: the epoch before which it was made.
+        profile: the times.
+        seconds: wall-clock that it took.
+        traced: whether the steps were traced for it, as they are once in a training.
+    """
+
+    epoch: int
+    profile: TimingProfile
+    seconds: float
+    traced: bool
+
+
+COLUMNS = (
+    Column("epoch", "epoch"),
+    Column("step", "step"),
+    Column("reason", "reason"),
+    Column("trained", "tensors"),
+    Column("rho", "rho", ".3f"),
+    Column("asked", "asked", ".3f"),
+    Column("predicted_ratio", "predicted", ".3f"),
+    Column("achieved_ratio", "achieved", ".3f"),
+    Column("light_steps", "light"),
+    Column("similarity", "similar", ".3f"),
+    Column("seconds_importance", "worth s", ".2f"),
+    Column("seconds_solve", "solve s", ".3f"),
+    Column("seconds_retrace", "trace s", ".2f"),
+)
+
+
+# Of a record, among the logs of an epoch.
+LOGGED = ("rho", "predicted_ratio", "achieved_ratio")
+
+
+def table(records: Sequence[SelectionRecord]) -> str:
+    """A line for each selection, narrow enough for a notebook.
+
+    `asked` is what the selector was asked for, `light` the steps that trained the cheapest mask,
+    `similar` the similarity of the importance, `worth s` the seconds of evaluating it.
+    """
+    return format_table([row(record) for record in records], COLUMNS)
+
+
+def row(record: SelectionRecord) -> dict[str, Any]:
+    """One line of the table."""
+    count = int(record.mask.sum())
+    return {
+        **{column.key: getattr(record, column.key, None) for column in COLUMNS},
+        "trained": f"{count} of {len(record.mask)}",
+        "asked": record.selection.rho,
+    }
+
+
+def ratios(record: SelectionRecord, achieved: float | None) -> dict[str, float]:
+    """What a progress bar shows: `rho`, and what the steps achieve, or were predicted to.
+
+    Args:
+        record: the present selection.
+        achieved: measured step time / measured full step time; None while there is none.
+    """
+    if achieved is None:
+        return {"rho": record.rho, "predicted": record.predicted_ratio}
+    return {"rho": record.rho, "achieved": achieved}
+
+
+def line(record: SelectionRecord) -> str:
+    """What is said when a selection is made; epochs count from 1, as Keras prints them."""
+    text = (
+        f"Epoch {record.epoch + 1}: trains {record.mask.sum()} of {len(record.mask)} tensors, "
+        f"rho {record.rho:.3f}, predicted ratio {record.predicted_ratio:.3f}"
+    )
+    if record.similarity is not None:
+        text += f", similarity {record.similarity:.3f}"
+    seconds = record.seconds_importance + record.seconds_solve
+    return f"{text}, selected in {seconds:.2f} s because of the {record.reason}"

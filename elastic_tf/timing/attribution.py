@@ -1,0 +1,171 @@
+"""From op times to tensor times: which op runs because of which tensors.
+
+Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from elastic_tf.engine.snapshot import READS
+from elastic_tf.timing.dataflow import Graph, needed_by, reached_from
+from elastic_tf.timing.trace import StepTrace
+
+
+def members(bits: int) -> tuple[int, ...]:
+    """Indices of the tensors in a bit set, ascending."""
+    return tuple(k for k in range(bits.bit_length()) if bits >> k & 1)
+
+
+def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str]]:
+    """For each op of the backward pass and the update, the tensors whose training needs it.
+
+    An op runs when at least one tensor of its set is trained. Three rules give the sets:
+
+    1. What the loss, the logs or a variable outside training needs is the forward pass; it has no
+       set.
+    2. Of the rest, what a gradient needs has the set of the tensors whose gradients need it.
+    3. The rest is the update. An op there belongs to the tensors whose gradients flow into it or
+       to those whose new value needs it, whichever are fewer: of a norm over all gradients, the
+       square of one gradient belongs to that tensor, the sum to all.
+
+    Args:
+        trace: a step that trains every tensor.
+
+    Returns:
+        Sets by node as bits, and the nodes of the forward pass.
+    """
+    nodes = trace.nodes
+    gradient_roots: dict[str, int] = {}
+    for k, roots in enumerate(trace.gradients):
+        for root in roots:
+            gradient_roots[root] = gradient_roots.get(root, 0) | 1 << k
+    everything = sum(1 << k for k, roots in enumerate(trace.gradients) if roots)
+    backward = needed_by(nodes, gradient_roots)
+
+    writes = _writes(nodes, trace.handles)
+    forward = set(needed_by(nodes, {name: 1 for name in trace.results}))
+    update = {name: node for name, node in nodes.items() if name not in backward}
+    flows_from = reached_from(
+        update, _first_users(nodes, gradient_roots, backward), follow_controls=True
+    )
+    outside = {n: 1 for n, owner in writes.items() if owner < 0 and n not in flows_from}
+    forward |= set(needed_by(nodes, outside))
+    leads_to = needed_by(
+        update, {n: 1 << owner for n, owner in writes.items() if owner >= 0}, follow_controls=True
+    )
+
+    sets = {}
+    for name in nodes:
+        if name in forward:
+            continue
+        candidates = [bits for bits in (flows_from.get(name), leads_to.get(name)) if bits]
+        fewest = min(candidates, key=lambda bits: bin(bits).count("1"), default=everything)
+        sets[name] = backward.get(name, fewest)
+    return sets, forward
+
+
+def fold(times: Mapping[str, float], sets: Mapping[str, int]) -> dict[int, float]:
+    """Total time of the ops of each distinct set; sets without time are left out."""
+    totals: dict[int, float] = {}
+    for name, bits in sets.items():
+        if times.get(name, 0.0) > 0.0:
+            totals[bits] = totals.get(bits, 0.0) + times[name]
+    return totals
+
+
+def forward_surplus(
+    trace: StepTrace, trace_forward: StepTrace, sets: Mapping[str, int], forward: set[str]
+) -> dict[int, float]:
+    """What the forward pass costs more because tensors are trained, by the tensors that cause it.
+
+    A frozen part of the model runs fused: convolution, normalisation and activation as one op.
+    Where a gradient needs what lies between, TensorFlow runs them one by one; and a trained batch
+    normalisation computes the statistics of the batch.
+
+    Ops are compared by level, the last tensor they depend on; a level that the frozen forward pass
+    lacks was fused into the next one it has. The surplus of a level is caused by the tensors whose
+    gradients take something from inside it. It is negative where the fused op is the slower one
+    (oneDNN has no kernel for a convolution fused with a normalisation in TensorFlow 2.15).
+
+    Args:
+        trace: a step that trains every tensor.
+        trace_forward: a step that trains nothing, its times in the same unit.
+        sets: tensors by op outside the forward pass of `trace`.
+        forward: ops of the forward pass of `trace`.
+
+    Returns:
+        Microseconds by bit set.
+    """
+    taken_by: dict[str, int] = {}
+    for name, bits in sets.items():
+        for source in trace.nodes[name].inputs:
+            if trace.nodes[source].op not in READS | {"_Arg"}:  # a variable is no result
+                taken_by[source] = taken_by.get(source, 0) | bits
+
+    frozen: dict[int, float] = {}
+    for name, level in _levels(trace_forward).items():
+        frozen[level] = frozen.get(level, 0.0) + trace_forward.times.get(name, 0.0)
+    present = sorted(level for level, time in frozen.items() if time > 0.0)
+
+    surplus = {level: -frozen[level] for level in present}
+    causes = dict.fromkeys(present, 0)
+    for name, level in _levels(trace).items():
+        host = next((other for other in present if other >= level), None)
+        if name in forward and host is not None:
+            surplus[host] += trace.times.get(name, 0.0)
+            bits = taken_by.get(name, 0)
+            causes[host] |= bits if bits.bit_length() - 1 <= host else 0
+
+    totals: dict[int, float] = {}
+    for level, time in surplus.items():
+        if causes[level]:
+            totals[causes[level]] = totals.get(causes[level], 0.0) + time
+    return totals
+
+
+def _levels(trace: StepTrace) -> dict[str, int]:
+    """The last tensor that each op depends on; ops that depend on none, or read one, left out."""
+    roots = {name: 1 << k for name, k in trace.handles.items() if k >= 0}
+    return {
+        name: bits.bit_length() - 1
+        for name, bits in reached_from(trace.nodes, roots).items()
+        if trace.nodes[name].op not in READS | {"_Arg"}
+    }
+
+
+def _writes(nodes: Graph, handles: Mapping[str, int]) -> dict[str, int]:
+    """Nodes that write a variable, with the tensor's index or -1 for any other variable."""
+    return {
+        name: handles[source]
+        for name, node in nodes.items()
+        if node.op not in READS and node.op != "_Retval"
+        for source in node.inputs[:1]
+        if source in handles
+    }
+
+
+def _first_users(
+    nodes: Graph, gradient_roots: Mapping[str, int], backward: Mapping[str, int]
+) -> dict[str, int]:
+    """Nodes outside the backward pass that take a gradient, with the tensors it belongs to."""
+    gradients: dict[tuple[str, int], int] = {}
+    for root, bits in gradient_roots.items():
+        for source in _through_identities(nodes, root):
+            gradients[source] = gradients.get(source, 0) | bits
+    users: dict[str, int] = {}
+    for name, node in nodes.items():
+        if name not in backward:
+            for source in zip(node.inputs, node.ports):
+                users[name] = users.get(name, 0) | gradients.get(source, 0)
+    return {name: bits for name, bits in users.items() if bits}
+
+
+def _through_identities(nodes: Graph, name: str) -> Iterator[tuple[str, int]]:
+    """The outputs that `name` returns: its input, and what that only passes on."""
+    while nodes[name].inputs:
+        source = (nodes[name].inputs[0], nodes[name].ports[0])
+        yield source
+        name = source[0]
+        if nodes[name].op not in {"Identity", "IdentityN"}:
+            return

@@ -1,0 +1,128 @@
+"""What whole steps say of the times of tensors.
+
+Op times do not add up: ops that run side by side hide each other, so that leaving out the cheaper
+of two saves nothing. And where XLA makes one kernel of a step, or a device tells the profiler
+nothing, there are no op times at all. So a few chosen masks are timed by the clock, and the
+expected times are corrected, part by part of the model, until they explain these steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import lsq_linear
+
+from elastic_tf.timing.attribution import members
+
+SEGMENTS = 4  # parts of the model, of equal expected time: seven masks to time
+
+# How far a measured ratio is off, and how far the expected time of a cell may be (relative): what
+# the clock says of a cell counts by its size against the first of these.
+_RATIO_ERROR = 0.02
+_EXPECTATION_ERROR = 0.7
+_LEAST_FACTOR = 0.1  # noise must not make work free
+
+
+class Fit(NamedTuple):
+    """What the expected times are to be multiplied with.
+
+    Attributes:
+        factors: for each segment, of the sets of one tensor and of those of several; 1 where there
+            are none; shape (2 * SEGMENTS,).
+        residual: root mean square of the unexplained part of the measured ratios.
+    """
+
+    factors: tuple[float, ...]
+    residual: float
+
+
+def segments(expected: Mapping[int, float], count: int) -> np.ndarray:
+    """The part of the model that each tensor belongs to, input first.
+
+    Args:
+        expected: expected time by bit set, in any unit.
+        count: number of tensors N.
+
+    Returns:
+        int, shape (N,), ascending from 0, below SEGMENTS.
+    """
+    own = np.zeros(count)
+    for bits, time in expected.items():
+        own[bits.bit_length() - 1] += time
+    middle = np.cumsum(own) - own / 2
+    parts = np.minimum((SEGMENTS * middle / own.sum()).astype(int), SEGMENTS - 1)
+    return np.unique(parts, return_inverse=True)[1]
+
+
+def chosen_masks(parts: np.ndarray) -> np.ndarray:
+    """The masks to time: from each segment on, all tensors and half of them.
+
+    The two families tell the work of a segment's own tensors from the work that passes through it;
+    half of the tensors is what selections look like.
+
+    Args:
+        parts: `segments` of the tensors; shape (N,).
+
+    Returns:
+        bool, shape (masks, N); distinct, full and empty masks left out.
+    """
+    half = np.random.default_rng(0).random(len(parts)) < 0.5
+    onward = parts >= np.arange(parts.max() + 1)[:, None]
+    masks = np.unique(np.vstack([onward, onward & half]), axis=0)
+    return masks[masks.any(axis=1) & ~masks.all(axis=1)]
+
+
+def fit(
+    expected: Mapping[int, float],
+    parts: np.ndarray,
+    masks: np.ndarray,
+    ratios: np.ndarray,
+    forward_ratio: float,
+) -> Fit:
+    """The positive factors with which the expected times explain the measured steps best.
+
+    The sets are gathered in cells: by the segment of their last tensor, those of one tensor apart
+    from those of several. Within a cell times keep the expected proportions; the factor of each
+    cell is fitted, by least squares with a bound that also hold it near 1 where the steps say
+    nothing of it.
+
+    Args:
+        expected: expected time by bit set, in any unit; every set that takes time.
+        parts: `segments` of the tensors; shape (N,).
+        masks: True where a tensor was trained; bool, shape (masks, N).
+        ratios: step time / full step time under each mask; shape (masks,).
+        forward_ratio: step time with nothing trained / full step time.
+    """
+    weights = np.array(list(expected.values()))
+    weights *= (1.0 - forward_ratio) / weights.sum()
+    cells = _cells(expected, parts)
+    every = np.vstack([masks, np.ones((1, len(parts)), bool)])
+    holds = np.zeros((len(expected), len(parts)), bool)
+    for row, bits in zip(holds, expected):
+        row[list(members(bits))] = True
+    runs = (every[:, None, :] & holds[None]).any(axis=2)  # (masks + 1, sets)
+    design = np.zeros((len(every), 2 * SEGMENTS))
+    np.add.at(design.T, cells, (runs * weights).T)
+    measured = np.append(ratios, 1.0) - forward_ratio
+
+    near_one = np.eye(2 * SEGMENTS) / _EXPECTATION_ERROR
+    rows = np.vstack([design / _RATIO_ERROR, near_one])
+    wanted = np.append(measured / _RATIO_ERROR, near_one.sum(axis=1))
+    factors = lsq_linear(rows, wanted, bounds=(_LEAST_FACTOR, np.inf), method="bvls").x
+    residual = float(np.sqrt(np.mean((design @ factors - measured) ** 2)))
+    return Fit(tuple(factors.tolist()), residual)
+
+
+def corrected(
+    expected: Mapping[int, float], parts: np.ndarray, factors: Sequence[float]
+) -> dict[int, float]:
+    """The expected times, each multiplied with the factor of its cell."""
+    cells = _cells(expected, parts)
+    return {bits: time * factors[cell] for (bits, time), cell in zip(expected.items(), cells)}
+
+
+def _cells(expected: Mapping[int, float], parts: np.ndarray) -> np.ndarray:
+    """The cell of each set."""
+    return np.array([2 * parts[b.bit_length() - 1] + (b & (b - 1) != 0) for b in expected], int)

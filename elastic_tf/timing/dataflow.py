@@ -1,0 +1,98 @@
+"""Data flow of a traced training step: what each op is needed for.
+
+Nothing here looks at a name to decide what something is. Sets of tensors are Python integers
+with bit k standing for tensor k, so that the union of two sets is one `|`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Node(NamedTuple):
+    """One op of an executed graph.
+
+    Attributes:
+        op: the op's type.
+        inputs: names of the nodes whose outputs it takes.
+        ports: number of the output taken, for each input.
+        controls: names of the nodes it waits for without taking anything.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    ports: tuple[int, ...] = ()
+    controls: tuple[str, ...] = ()
+
+
+Graph = Mapping[str, Node]
+
+
+def read_graph_def(graph_def: Any) -> dict[str, Node]:
+    """Nodes of a GraphDef by name."""
+    nodes = {}
+    for node in graph_def.node:
+        data = [name.partition(":") for name in node.input if not name.startswith("^")]
+        nodes[node.name] = Node(
+            node.op,
+            inputs=tuple(name for name, _, _ in data),
+            ports=tuple(int(port or 0) for _, _, port in data),
+            controls=tuple(name[1:] for name in node.input if name.startswith("^")),
+        )
+    return nodes
+
+
+def needed_by(
+    graph: Graph, roots: Mapping[str, int], *, follow_controls: bool = False
+) -> dict[str, int]:
+    """For each node, the set of roots that cannot be computed without it.
+
+    Args:
+        graph: nodes by name; loops are allowed.
+        roots: node name -> bit set it stands for.
+        follow_controls: also walk control edges.
+
+    Returns:
+        Node name -> union of the bit sets of the roots downstream of it. Nodes that no root needs
+        are left out.
+    """
+    return _spread(_sources(graph, follow_controls), roots)
+
+
+def reached_from(
+    graph: Graph, roots: Mapping[str, int], *, follow_controls: bool = False
+) -> dict[str, int]:
+    """For each node, the set of roots that flow into it; the mirror image of `needed_by`."""
+    consumers: dict[str, list[str]] = {}
+    for name, sources in _sources(graph, follow_controls).items():
+        for source in sources:
+            consumers.setdefault(source, []).append(name)
+    return _spread(consumers, roots)
+
+
+def _sources(graph: Graph, follow_controls: bool) -> dict[str, tuple[str, ...]]:
+    """Node name -> names of the nodes it waits for."""
+    if follow_controls:
+        return {name: node.inputs + node.controls for name, node in graph.items()}
+    return {name: node.inputs for name, node in graph.items()}
+
+
+def _spread(neighbours: Mapping[str, Iterable[str]], roots: Mapping[str, int]) -> dict[str, int]:
+    """Carry the bit sets along the edges until nothing changes."""
+    sets = dict(roots)
+    queue = deque(sets)
+    waiting = set(queue)
+    while queue:
+        name = queue.popleft()
+        waiting.discard(name)
+        bits = sets[name]
+        for neighbour in neighbours.get(name, ()):
+            old = sets.get(neighbour, 0)
+            if old | bits != old:
+                sets[neighbour] = old | bits
+                if neighbour not in waiting:
+                    waiting.add(neighbour)
+                    queue.append(neighbour)
+    return sets

@@ -1,0 +1,366 @@
+"""The timing profile: what training each tensor costs on one device, as data and as a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elastic_tf import arguments
+from elastic_tf.arguments import brief
+from elastic_tf.timing import profile_file
+from elastic_tf.timing.device import describe_device
+from elastic_tf.timing.profile_file import DependencySet, TensorSpec
+from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class TimingProfile:
+    """Times of one training step on one device, split by the tensors that cause them.
+
+    Times are microseconds per step; arrays have shape (N,) and run in forward order.
+
+    Attributes:
+        t_forward: a step that trains nothing: forward pass, loss and metrics.
+        sets: the backward pass and the update, by the tensors that need them.
+        count: number of tensors N.
+        tensors: the model's tensors; empty for a profile made from a table.
+        op_count: ops of the executed full step.
+        input_shape: shape of one sample, for each input.
+        batch_size: samples in a step.
+        optimizer: class name of the optimizer, whose update is part of the step.
+        device: what `describe_device` said where it was measured.
+        settings: the runtime settings it was measured under, for training to use as well.
+        trials: the settings tried when these were chosen.
+        method: "calibrated" (op times corrected by steps under a few masks), "profiler" (op times
+            scaled to the full step and the forward pass), "differences" (steps under a few masks
+            alone) or "table" (given by hand).
+        note: why the method was differences.
+        calibration: the factors of the correction; see `elastic_tf.timing.calibration`.
+        repeats: timed steps behind each median.
+        spread: relative half-width of the middle half of the measured full step times.
+        uncertainty: how far the ratio of forward pass and full step may be off: half-width of its
+            95 % interval, and what differences leave unexplained.
+        share_attributed: share of the measured op time outside the forward pass that belongs to a
+            dependency set.
+        created: date and time, ISO 8601.
+
+    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 2.2 and 5.
+    """
+
+    t_forward: float
+    sets: tuple[DependencySet, ...]
+    count: int
+    tensors: tuple[TensorSpec, ...] = ()
+    op_count: int = 0
+    input_shape: tuple[tuple[int | None, ...], ...] = ()
+    batch_size: int = 0
+    optimizer: str = ""
+    device: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: RuntimeSettings = RuntimeSettings()
+    trials: tuple[SettingsTrial, ...] = ()
+    method: str = "table"
+    note: str = ""
+    calibration: tuple[float, ...] = ()
+    repeats: int = 0
+    spread: float = 0.0
+    uncertainty: float = 0.0
+    share_attributed: float = 1.0
+    created: str = ""
+
+    @classmethod
+    def from_chain(
+        cls, *, t_dw: Sequence[float], t_dy: Sequence[float], t_forward: float
+    ) -> TimingProfile:
+        """A profile from a table of t_dw and t_dy alone, for tests and what-if studies.
+
+        Args:
+            t_dw: microseconds that exist only because tensor k is trained; shape (N,).
+            t_dy: microseconds that run when the deepest trained tensor is k or earlier; shape (N,).
+            t_forward: microseconds of the forward pass.
+
+        Raises:
+            ValueError: lengths differ, or a time is negative or not finite.
+        """
+        dw = arguments.numbers("t_dw", t_dw, low=0.0, high=profile_file.MAX_TIME)
+        dy = arguments.numbers("t_dy", t_dy, low=0.0, high=profile_file.MAX_TIME)
+        forward = arguments.number("t_forward", t_forward, low=0.0, high=profile_file.MAX_TIME)
+        if dw.shape != dy.shape or not len(dw):
+            raise ValueError(
+                "`t_dw` and `t_dy` must be one-dimensional, of one length of at least 1. "
+                f"Received: shapes {dw.shape} and {dy.shape}: {brief(t_dw)} and {brief(t_dy)}."
+            )
+        own = [DependencySet((k,), float(time)) for k, time in enumerate(dw) if time > 0]
+        shared = [
+            DependencySet(tuple(range(k + 1)), float(time)) for k, time in enumerate(dy) if time > 0
+        ]
+        return cls(t_forward=forward, sets=tuple(own + shared), count=len(dw))
+
+    def __post_init__(self) -> None:
+        profile_file.check_times(self.t_forward, self.sets, self.count)
+        if not (math.isfinite(self.t_full) and self.t_full > 0.0):
+            raise ValueError(
+                "The times of a profile must be finite and their sum above 0. Received: a full "
+                f"step of {self.t_full} microseconds. " + profile_file.REMEASURE
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"TimingProfile({self.count} tensors, {len(self.sets)} dependency sets, full step "
+            f"{self.t_full / 1e3:.2f} ms, forward pass {self.t_forward / 1e3:.2f} ms, "
+            f"batch size {self.batch_size}, device {self.device.get('name', 'unknown')!r})"
+        )
+
+    @cached_property
+    def t_dw(self) -> np.ndarray:
+        """Time that exists only because tensor k is trained; float64, shape (N,)."""
+        return self._projection(alone=True)
+
+    @cached_property
+    def t_dy(self) -> np.ndarray:
+        """Time that runs when the deepest trained tensor is k or earlier; float64, shape (N,).
+
+        Work that several tensors need is charged to the last of them, so that the chain
+        t_forward + sum(t_dw[mask]) + sum(t_dy[d:]) is never below `step_time(mask)`.
+        """
+        return self._projection(alone=False)
+
+    @property
+    def t_full(self) -> float:
+        """Time of the step that trains every tensor."""
+        return self.t_forward + math.fsum(group.time for group in self.sets)
+
+    @property
+    def t_backward(self) -> float:
+        """Time of the backward pass and the update of every tensor."""
+        return self.t_full - self.t_forward
+
+    def step_time(self, mask: np.ndarray) -> float:
+        """Time of one training step that trains only the tensors where `mask` is True.
+
+        t_forward + sum of the times of the dependency sets that hold a trained tensor.
+
+        Args:
+            mask: bool, shape (N,), forward order.
+
+        Returns:
+            Microseconds per step, at least `t_forward`.
+
+        Raises:
+            ValueError: `mask` is of another length or dtype.
+
+        Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (3), over sets instead of a chain.
+        """
+        mask = arguments.mask("mask", mask, self.count)
+        runs = self._members[:, mask].any(axis=1)
+        return self.t_forward + math.fsum(self._set_times[runs])
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON; the file appears whole or not at all."""
+        path = arguments.path("path", path)
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        times = {"t_full": self.t_full, "t_dw": self.t_dw.tolist(), "t_dy": self.t_dy.tolist()}
+        profile_file.write(path, {**fields, **times})
+
+    @classmethod
+    def load(cls, path: str | Path) -> TimingProfile:
+        """Read a profile and check every field.
+
+        Raises:
+            FileNotFoundError: there is no file.
+            ValueError: the file is not a profile of this version; the message names the field.
+        """
+        fields, stated = profile_file.read(arguments.path("path", path))
+        profile = cls(**fields)
+        for name, times in stated.items():
+            own = getattr(profile, name)
+            if len(times) != len(own) or not np.allclose(times, own, rtol=1e-6, atol=1e-6):
+                raise ValueError(
+                    f"'{path}' is a damaged timing profile: `{name}` holds times that the sets do "
+                    "not add up to. " + profile_file.REMEASURE
+                )
+        return profile
+
+    def check(
+        self,
+        model: Any,
+        *,
+        batch_size: int | None = None,
+        input_shape: Sequence[Sequence[int | None]] | None = None,
+    ) -> None:
+        """Refuse to serve another model, batch size or input shape.
+
+        Args:
+            model: an elastic model.
+            batch_size: samples in a step, if known.
+            input_shape: shape of one sample for each input, if known.
+
+        Raises:
+            ValueError: something differs; the message names the first difference.
+
+        Warns:
+            UserWarning: measured on another device, or with another optimizer.
+        """
+        arguments.elastic(model)
+        if self.tensors:
+            self._check_tensors(tensor_specs(model))
+        elif self.count != len(model.tensors):
+            raise ValueError(
+                f"The profile has {self.count} tensors, the model has {len(model.tensors)}. "
+                + profile_file.REMEASURE
+            )
+        self.check_data(batch_size=batch_size, input_shape=input_shape)
+        self._warn_of_differences(model)
+
+    def check_data(
+        self,
+        *,
+        batch_size: int | None = None,
+        input_shape: Sequence[Sequence[int | None]] | None = None,
+    ) -> None:
+        """Refuse to serve another batch size or input shape.
+
+        Args:
+            batch_size: samples in a step, if known.
+            input_shape: shape of one sample for each input, if known.
+
+        Raises:
+            ValueError: one differs; the message names both.
+        """
+        if batch_size is not None:
+            batch_size = arguments.count("batch_size", batch_size)
+        if batch_size is not None and self.batch_size and batch_size != self.batch_size:
+            raise ValueError(
+                f"The profile must be measured at the batch size of training. Received: profile "
+                f"of batch size {self.batch_size}, data of batch size {batch_size}. Batch the data "
+                f"by {self.batch_size}, as in dataset.batch({self.batch_size}, "
+                f"drop_remainder=True). Or profile with a batch of {batch_size} samples, the first "
+                f"ones of your arrays, say: profile_model(model, x[:{batch_size}], "
+                f"y[:{batch_size}])."
+            )
+        received = None if input_shape is None else _checked_shapes(input_shape)
+        if received is not None and self.input_shape:
+            if not _compatible(received, self.input_shape):
+                raise ValueError(
+                    "The profile must be measured at the input shape of training. Received: "
+                    f"profile of {_shapes(self.input_shape)}, data of {_shapes(received)}. "
+                    + profile_file.REMEASURE
+                )
+
+    def _check_tensors(self, specs: Sequence[TensorSpec]) -> None:
+        # Not by name: Keras numbers the layers of a model that is built again.
+        pairs = zip(self.tensors, specs)
+        at = next((k for k, (own, other) in enumerate(pairs) if own[1:] != other[1:]), None)
+        if at is None and len(specs) == len(self.tensors):
+            return
+        if at is None:
+            at = min(len(specs), len(self.tensors))
+        own, other = (str(s[at]) if at < len(s) else "nothing" for s in (self.tensors, specs))
+        raise ValueError(
+            f"The profile has {len(self.tensors)} tensors, the model has {len(specs)}; first "
+            f"difference at {at}: {own} in the profile against {other}. " + profile_file.REMEASURE
+        )
+
+    def _warn_of_differences(self, model: Any) -> None:
+        here = describe_device()
+        there = self.device.get("name")
+        if there and there != here["name"]:
+            warnings.warn(
+                f"The profile was measured on '{there}', this is '{here['name']}': the achieved "
+                "ratio may be off. " + profile_file.REMEASURE,
+                stacklevel=3,
+            )
+        told = ", ".join(self._other_settings(model, here)) if self.tensors and there else ""
+        if told:
+            warnings.warn(
+                f"The profile was measured under other settings than this program's: {told} here. "
+                "Set them alike (elastic_tf.timing.runtime), or measure again.",
+                stacklevel=3,
+            )
+        optimizer = optimizer_name(model)
+        if self.optimizer and optimizer != self.optimizer:
+            warnings.warn(
+                f"The profile was measured with {self.optimizer}, the model trains with "
+                f"{optimizer}: the time of the update differs. " + profile_file.REMEASURE,
+                stacklevel=3,
+            )
+
+    def _other_settings(self, model: Any, here: Mapping[str, Any]) -> list[str]:
+        """Runtime settings that differ between the profile and this program, in words."""
+        from elastic_tf.timing.trace import compiled_by_xla  # loads TensorFlow
+
+        pairs = {
+            key: (self.device[key], here[key])
+            for key in ("onednn", "inter_op_threads", "intra_op_threads")
+            if key in self.device
+        }
+        pairs["xla"] = (self.settings.xla, compiled_by_xla(model))
+        return [
+            f"{key}={there} against {ours}" for key, (there, ours) in pairs.items() if there != ours
+        ]
+
+    @cached_property
+    def _members(self) -> np.ndarray:
+        """(S, N) bool: which set holds which tensor."""
+        members = np.zeros((len(self.sets), self.count), bool)
+        for row, group in zip(members, self.sets):
+            row[list(group.tensors)] = True
+        return members
+
+    @cached_property
+    def _set_times(self) -> np.ndarray:
+        return np.array([group.time for group in self.sets], np.float64)
+
+    def _projection(self, *, alone: bool) -> np.ndarray:
+        times = np.zeros(self.count)
+        for group in self.sets:
+            if (len(group.tensors) == 1) == alone:
+                times[group.tensors[-1]] += group.time
+        times.flags.writeable = False
+        return times
+
+
+def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
+    """Name, shape and dtype of each tensor of an elastic model, in forward order."""
+    import tensorflow as tf  # seconds to import: profiles are read without it
+
+    arguments.elastic(model)
+    return tuple(
+        TensorSpec(v.name.split(":")[0], tuple(v.shape), tf.as_dtype(v.dtype).name)
+        for v in model.tensors
+    )
+
+
+def optimizer_name(model: Any) -> str:
+    """Class name of the optimizer that updates the weights; loss scaling looked through."""
+    optimizer = getattr(arguments.elastic(model), "optimizer", None)
+    return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
+
+
+def _checked_shapes(shapes: Any) -> tuple[tuple[int | None, ...], ...]:
+    """The shape of one sample for each input."""
+    found = []
+    for shape in arguments.items("input_shape", shapes, what="a list of shapes"):
+        sizes = arguments.items("input_shape", shape, what="a list of shapes")
+        found.append(
+            tuple(n if n is None else arguments.count("input_shape", n, least=0) for n in sizes)
+        )
+    return tuple(found)
+
+
+def _compatible(one: Sequence[Sequence[int | None]], other: Sequence[Sequence[int | None]]) -> bool:
+    """Whether the shapes agree wherever both are known."""
+    return len(one) == len(other) and all(
+        len(a) == len(b) and all(None in (m, n) or m == n for m, n in zip(a, b))
+        for a, b in zip(one, other)
+    )
+
+
+def _shapes(shapes: Sequence[Sequence[int | None]]) -> str:
+    return ", ".join(str(tuple(shape)) for shape in shapes)

@@ -1,0 +1,266 @@
+"""Run training steps under the TensorFlow profiler and keep what the device really executed.
+
+The graph looked at is the one after TensorFlow's own optimisation (fused ops, inlined functions,
+lowered loops), so the names of its nodes are those of the profiler's events.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.optimizers import selected as optimizers
+from elastic_tf.stack import context, xplane_pb2
+from elastic_tf.timing.dataflow import Node, read_graph_def
+from elastic_tf.timing.xplane import op_events
+
+if TYPE_CHECKING:
+    from elastic_tf.engine.mixin import ElasticMixin
+
+_WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """One traced training step.
+
+    Attributes:
+        nodes: the executed graph.
+        times: each node's share of the clock in microseconds a step; nodes without an event are
+            left out.
+        durations: microseconds a step that each node was busy; ops that overlap count twice.
+        gradients: for each tensor, the nodes that return its gradient (none where the loss does
+            not depend on it).
+        results: the nodes that return the loss and the logs.
+        handles: node that holds a variable -> index of the tensor, or -1 for any other variable.
+        time_unmatched: microseconds a step of op events that belong to no node. What ran in half of
+            the steps or fewer is not the step's: Python may free the data of others meanwhile.
+    """
+
+    nodes: dict[str, Node]
+    times: dict[str, float]
+    durations: dict[str, float]
+    gradients: tuple[tuple[str, ...], ...]
+    results: tuple[str, ...]
+    handles: dict[str, int]
+    time_unmatched: float
+
+    def scaled_to(self, total: float) -> StepTrace:
+        """The same trace with op times that add up to `total`."""
+        scale = total / sum(self.times.values())
+        times = {name: time * scale for name, time in self.times.items()}
+        return replace(self, times=times, time_unmatched=self.time_unmatched * scale)
+
+
+def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
+    """Profile `repeats` steps on one batch.
+
+    The steps are real: weights, slots and metrics move. The caller puts them back.
+
+    Args:
+        run: step function; traced now unless it was before.
+        data: one batch, as `train_step` takes it.
+        repeats: profiled steps; the times are medians over them.
+
+    Returns:
+        The executed graph with the time of each op.
+    """
+    untimed = run.untimed(data)
+    names, spans = _profile(lambda: run(data), repeats)
+    belongs = np.array([name in untimed.nodes for name in names], bool)
+    known = names[belongs]
+    lengths = spans[:, 1] - spans[:, 0]
+    foreign, often = np.unique(names[~belongs], return_counts=True)
+    unmatched = np.isin(names, foreign[often > repeats / 2])
+    return replace(
+        untimed,
+        times=_per_step(known, wall_clock_shares(spans[belongs]), repeats),
+        durations=_per_step(known, lengths[belongs], repeats),
+        time_unmatched=sum(_per_step(names[unmatched], lengths[unmatched], repeats).values()),
+    )
+
+
+class StepFunction:
+    """A training step under a fixed mask as one traced function of the batch.
+
+    Args:
+        model: compiled elastic model.
+        mask: True where a tensor is trained; bool, shape (N,). All False: the forward pass.
+        jit_compile: whether XLA compiles the step; its ops cannot be seen then. None: as the model
+            was compiled.
+    """
+
+    def __init__(
+        self, model: ElasticMixin, mask: np.ndarray, *, jit_compile: bool | None = None
+    ) -> None:
+        self.model = model
+        self.mask = np.array(mask, bool)
+        self.jit_compile = compiled_by_xla(model) if jit_compile is None else jit_compile
+        self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
+        self._untimed: StepTrace | None = None
+        self._is_warm = False
+
+    def __call__(self, data: Any) -> float:
+        """Run one step and wait for it; returns the loss."""
+        loss, _, _ = self._function(data)
+        return float(loss)
+
+    def graph(self, data: Any) -> Any:
+        """The FuncGraph traced for batches like `data`."""
+        return self._function.get_concrete_function(data).graph
+
+    def untimed(self, data: Any) -> StepTrace:
+        """What the function executes, without times; runs a few steps when asked first."""
+        if self._untimed is None:
+            self._untimed = self._read(data, self._executed_graph(data))
+            for _ in range(_WARM_UP):
+                self(data)
+        return self._untimed
+
+    def warm_up(self, data: Any) -> None:
+        """Trace, compile, and run the first steps, unless that was done."""
+        if not self.jit_compile:
+            self.untimed(data)
+        elif not self._is_warm:
+            for _ in range(1 + _WARM_UP):
+                self(data)
+        self._is_warm = True
+
+    def _step(self, data: Any) -> Any:
+        selected = [v for v, on in zip(self.model.tensors, self.mask) if on]
+        step, gradients = self.model.gradients(data, selected)
+        if step.loss.shape.rank:
+            raise ValueError(
+                f"The loss must be one number. Received: a loss of shape {step.loss.shape}. Take "
+                "its mean."
+            )
+        optimizers.apply_selected(self.model.optimizer, gradients, selected)
+        # what a compiled step returns it must also write to memory
+        return step.loss, self.model.finish(step), () if self.jit_compile else gradients
+
+    def _executed_graph(self, data: Any) -> Any:
+        """The GraphDef that TensorFlow executes; told only at a function's first call."""
+        context.enable_graph_collection()
+        try:
+            self(data)
+            metadata = context.context().export_run_metadata()
+        finally:
+            context.context().disable_graph_collection()
+        # eager ops around the call are functions too: the step is by far the largest
+        return max(
+            (graph.post_optimization_graph for graph in metadata.function_graphs),
+            key=lambda graph: len(graph.node),
+        )
+
+    def _read(self, data: Any, graph_def: Any) -> StepTrace:
+        """The nodes, and among them the gradients, the results and the variables."""
+        numbered: dict[str, dict[int, str]] = {"_Retval": {}, "_Arg": {}}
+        for node in graph_def.node:
+            if node.op in numbered:
+                numbered[node.op][node.attr["index"].i] = node.name
+        returned, arguments = numbered["_Retval"], numbered["_Arg"]
+
+        concrete = self._function.get_concrete_function(data)
+        loss, logs, gradients = concrete.structured_outputs
+        position = count = len(tf.nest.flatten((loss, logs), expand_composites=True))
+        roots = []
+        for gradient in gradients:
+            parts = [] if gradient is None else tf.nest.flatten(gradient, expand_composites=True)
+            roots.append(tuple(returned[position + k] for k in range(len(parts))))
+            position += len(parts)
+        selected = iter(roots)
+
+        tensor_index = {id(v.handle): k for k, v in enumerate(self.model.tensors)}
+        first_capture = len(concrete.graph.inputs) - len(concrete.graph.captures)
+        handles = {
+            arguments[first_capture + offset]: tensor_index.get(id(outer), -1)
+            for offset, (outer, _) in enumerate(concrete.graph.captures)
+            if outer.dtype == tf.resource and first_capture + offset in arguments
+        }
+        return StepTrace(
+            nodes=read_graph_def(graph_def),
+            times={},
+            durations={},
+            gradients=tuple(next(selected) if on else () for on in self.mask),
+            results=tuple(returned[k] for k in range(count)),
+            handles=handles,
+            time_unmatched=0.0,
+        )
+
+
+def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray]:
+    """Names, and start and end in microseconds, of every op event of `repeats` runs."""
+    with _temporary_directory() as directory:
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
+        )
+        tf.profiler.experimental.start(str(directory), options=options)
+        try:
+            for _ in range(repeats):
+                run()
+        finally:
+            tf.profiler.experimental.stop()
+        events = [
+            event
+            for path in directory.rglob("*.xplane.pb")
+            for event in op_events(xplane_pb2.XSpace.FromString(path.read_bytes()))
+        ]
+    names = np.array([event.name for event in events], object)
+    spans = np.array([event[1:] for event in events], np.float64).reshape(-1, 2)
+    return names, spans
+
+
+def compiled_by_xla(model: ElasticMixin) -> bool:
+    """Whether the model was compiled with `jit_compile=True`."""
+    return bool(getattr(model, "_jit_compile", False))
+
+
+def wall_clock_shares(spans: np.ndarray) -> np.ndarray:
+    """Share of the wall clock of each event when ops overlap.
+
+    Where n events are under way at once, each gets 1 / n of the time, so that the shares add up to
+    the time during which anything ran, which the durations of overlapping events do not.
+
+    Args:
+        spans: start and end of each event; shape (E, 2).
+
+    Returns:
+        One share for each event, in the unit of `spans`; shape (E,).
+    """
+    if not len(spans):
+        return np.zeros(0)
+    times = spans.ravel()
+    order = np.argsort(times, kind="stable")
+    active = np.cumsum(np.where(order % 2 == 0, 1, -1))[:-1]
+    steps = np.diff(times[order]) / np.maximum(active, 1) * (active > 0)
+    passed = np.empty(len(times))
+    passed[order] = np.concatenate([[0.0], np.cumsum(steps)])
+    return passed[1::2] - passed[0::2]
+
+
+@contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="elastic_tf_"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _per_step(names: np.ndarray, values: np.ndarray, repeats: int) -> dict[str, float]:
+    """Value of each node in a step: the median of its events, times how often it ran."""
+    collected: dict[str, list[float]] = {}
+    for name, value in zip(names, values):
+        collected.setdefault(name, []).append(value)
+    return {
+        name: statistics.median(parts) * len(parts) / repeats for name, parts in collected.items()
+    }

@@ -1,0 +1,84 @@
+"""A quick part of the faults that `make faults` tries for an hour."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+from clocks import Clock
+from faults import disks, run, timing, values
+
+import elastic_tf as et
+from elastic_tf.budget.steady_clock import SteadyClock
+
+
+def test_damaged_files_are_found_out():
+    rows = list(disks.files(5, random.Random(0)))
+    assert [row["outcome"] for row in rows if not row["as_expected"]] == []
+    assert len(rows) == 2 * len(disks.KINDS) + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        (lambda content: content[:-1], "0 refused by name, 3 read unchanged, 0 misread"),
+        (
+            lambda content: re.sub(rb'"sha256": "\w+"', b'"other": 0', content).replace(
+                b'"t_forward": 50.0', b'"t_forward": 51.0'
+            ),
+            "0 refused by name, 0 read unchanged, 3 misread",
+        ),
+    ],
+)
+def test_a_profile_that_is_read_all_the_same_is_compared(monkeypatch, change, outcome):
+    monkeypatch.setattr(disks, "damaged", lambda content, *_: change(content))
+    row = disks._profile("cut off", 3, random.Random(0))
+    assert row["outcome"] == outcome
+    assert row["as_expected"] == outcome.endswith(" 0 misread")
+
+
+def test_the_documentation_states_what_was_found():
+    root = Path(__file__).resolve().parents[2]
+    parts = json.loads((root / "experiments/results/faults.json").read_text())
+    assert run.markdown(parts) in (root / "elastic_tf/docs/keras.md").read_text()
+    assert all(row["as_expected"] for part in parts.values() for row in part["data"])
+
+
+def test_a_profile_that_was_changed_by_hand_says_how_to_go_on(tmp_path):
+    path = tmp_path / "profile.json"
+    et.TimingProfile.from_chain(t_dw=[1.0], t_dy=[2.0], t_forward=5.0).save(path)
+    text = path.read_text().replace('"note": ""', '"note": "mine"')
+    path.write_text(text)
+    with pytest.raises(ValueError, match="profile.json' was changed .* remove its `sha256`"):
+        et.TimingProfile.load(path)
+    fields = json.loads(text)
+    del fields["sha256"]
+    path.write_text(json.dumps(fields))
+    assert et.TimingProfile.load(path).note == "mine"
+
+
+def test_a_clock_that_goes_back_stands_still():
+    clock = Clock()
+    clock.passes(10.0)
+    steady = SteadyClock(clock)
+    seen = [steady()]
+    for seconds in (1.0, -100.0, 2.0, 0.0, -3.0, 4.0):
+        clock.passes(seconds)
+        seen.append(steady())
+    assert seen == [10.0, 11.0, 11.0, 13.0, 13.0, 13.0, 17.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["clock jumps an hour back", "clock jumps an hour on"])
+def test_a_clock_that_jumps_keeps_the_ratio(name):
+    said = timing.TIMED[name](random.Random(1))
+    assert said == "all steps are made, the ratio is kept"
+
+
+@pytest.mark.slow
+def test_a_step_whose_gradients_spoil_the_weights_is_left_out(tmp_path):
+    said = values._with("skip", 3, tmp_path, random.Random(0))
+    assert said == "the step is left out, to the end"

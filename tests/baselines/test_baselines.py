@@ -1,0 +1,245 @@
+"""Every method through the same checks."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import OPTIMIZERS, L, crossentropy, values
+
+from elastic_tf import baselines
+from elastic_tf.baselines import policies
+from elastic_tf.baselines.method import Task
+from elastic_tf.model import ElasticModel
+from elastic_tf.optimizers import selected
+from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.zoo import models
+
+CLASSES = 3
+RHO = 0.6
+SLOTS = ("_momentums", "_velocities", "momentums")  # of Keras's Adam and SGD
+NEEDS_PROFILE = [name for name in baselines.NAMES if baselines.get(name).needs_profile]
+
+
+def network() -> tf.keras.Model:
+    """A stem, a residual block, a depthwise-separable one, and a head, as in the zoo."""
+    tf.keras.utils.set_random_seed(0)
+
+    def normalised(x, name):
+        return L.BatchNormalization(name=f"{name}_bn")(x, training=False)
+
+    inputs = L.Input((8, 8, 2), name="image")
+    x = normalised(L.Conv2D(4, 3, padding="same", use_bias=False, name="stem")(inputs), "stem")
+    x = start = L.ReLU(6.0, name="stem_relu")(x)
+    x = L.ReLU(name="inner_relu")(normalised(L.Conv2D(4, 3, padding="same", name="in")(x), "in"))
+    x = normalised(L.Conv2D(4, 3, padding="same", name="out")(x), "out")
+    x = L.ReLU(name="block_relu")(L.Add(name="add")([start, x]))
+    x = L.DepthwiseConv2D(3, 2, padding="same", use_bias=False, name="depthwise")(x)
+    x = L.ReLU(6.0, name="depthwise_relu")(normalised(x, "depthwise"))
+    x = normalised(L.Conv2D(6, 1, use_bias=False, name="pointwise")(x), "pointwise")
+    x = L.GlobalAveragePooling2D(name="pool")(L.ReLU(6.0, name="pointwise_relu")(x))
+    model = tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(x))
+    rng = np.random.default_rng(1)
+    for layer in model.layers:  # statistics as after pre-training
+        if isinstance(layer, L.BatchNormalization):
+            layer.set_weights([rng.uniform(0.5, 1.5, w.shape) for w in layer.get_weights()])
+    return model
+
+
+def arrays() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(1, 1, (16, 8, 8, 2)).astype(np.float32), rng.integers(0, CLASSES, 16)
+
+
+def data() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays()).batch(4)
+
+
+def prepared(name: str, kind: str = "adam") -> tuple[baselines.Method, ElasticModel]:
+    """The method, and the compiled model it trains."""
+    method = baselines.get(name)
+    model = ElasticModel.from_model(method.adapt(network()))
+    model.compile(OPTIMIZERS[kind](), crossentropy(), metrics=["accuracy"])
+    return method, model
+
+
+def table(model: ElasticModel) -> TimingProfile:
+    ones = np.ones(len(model.tensors))
+    return TimingProfile.from_chain(t_dw=ones, t_dy=ones, t_forward=10.0)
+
+
+def task(method: baselines.Method, model: ElasticModel, **options) -> Task:
+    profile = {"profile": table(model)} if method.needs_profile else {}
+    settings = {"rho": RHO, "interval": 1, "probe": data(), "probe_size": 8, "epochs": 3}
+    return Task(model, **{**settings, **profile, **options})
+
+
+class Masks(tf.keras.callbacks.Callback):
+    """Notes the mask of each step."""
+
+    def on_train_begin(self, logs=None):
+        self.seen = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.seen.append(self.model.mask)
+
+
+def fit(
+    method: baselines.Method, model: ElasticModel, *, epochs: int = 3, **options
+) -> list[np.ndarray]:
+    """Short epochs; returns the mask of each step."""
+    masks = Masks()
+    tf.keras.utils.set_random_seed(7)
+    chooser = method.callbacks(task(method, model, epochs=epochs, **options))
+    callbacks = [*chooser, masks]
+    history = model.fit(data().take(2), epochs=epochs, verbose=0, callbacks=callbacks).history
+    assert np.isfinite(history["loss"]).all()
+    return masks.seen
+
+
+def slots(model: ElasticModel) -> list[list[bytes]]:
+    """The slots of each tensor."""
+    optimizer = model.optimizer
+    kinds = [vars(optimizer)[kind] for kind in SLOTS if kind in vars(optimizer)]
+    assert kinds
+    order = [optimizer._index_dict[optimizer._var_key(tensor)] for tensor in model.tensors]
+    return [values([kind[index] for kind in kinds]) for index in order]
+
+
+@functools.cache
+def outcome(name: str, kind: str) -> SimpleNamespace:
+    """What one `fit` has done, for several tests to look at."""
+    method, model = prepared(name, kind)
+    selected.build(model.optimizer, model.trainable_variables)
+    mask = np.arange(len(model.tensors)) > 2
+    model.set_mask(mask)
+    tensors = model.tensors
+    before = SimpleNamespace(mask=mask, values=values(tensors), slots=slots(model))
+    masks = fit(method, model, epochs=3 if kind == "adam" else 1)
+    # in so few steps no method puts another model in the place of this one
+    assert [id(tensor) for tensor in model.tensors] == [id(tensor) for tensor in tensors]
+    after = SimpleNamespace(mask=model.mask, values=values(tensors), slots=slots(model))
+    return SimpleNamespace(before=before, after=after, masks=masks)
+
+
+@pytest.mark.parametrize("name", baselines.NAMES)
+def test_adapting_changes_no_output_and_leaves_the_given_model_usable(name):
+    model, (x, _) = network(), arrays()
+    before, weights = model(x).numpy(), values(model.weights)
+    adapted = baselines.get(name).adapt(model)
+    np.testing.assert_allclose(adapted(x), before, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(adapted(x, training=True), before, rtol=1e-5, atol=1e-6)
+    assert values(model.weights) == weights
+    np.testing.assert_array_equal(model(x), before)
+    assert model.layers[-1].output.shape == (None, CLASSES)
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+@pytest.mark.parametrize("name", baselines.NAMES)
+def test_what_is_never_in_the_mask_keeps_every_bit(name, kind):
+    run = outcome(name, kind)
+    frozen = ~np.any(run.masks, axis=0)
+    for before, after in (
+        (run.before.values, run.after.values),
+        (run.before.slots, run.after.slots),
+    ):
+        kept = np.array([one == other for one, other in zip(before, after)])
+        assert kept[frozen].all()
+        assert not kept[-2:].any()  # the head
+
+
+@pytest.mark.parametrize("name", baselines.NAMES)
+def test_the_mask_is_what_it_was_when_fit_has_ended(name):
+    run = outcome(name, "adam")
+    np.testing.assert_array_equal(run.after.mask, run.before.mask)
+
+
+@pytest.mark.parametrize("name", ["bn_bias", "elastic"])
+def test_callbacks_serve_fit_after_fit(name):
+    method, model = prepared(name)
+    masks = Masks()
+    callbacks = [*method.callbacks(task(method, model)), masks]
+    for _ in range(2):
+        model.fit(data().take(1), verbose=0, callbacks=callbacks)
+        assert not masks.seen[0].all()
+        assert model.mask.all()
+
+
+@pytest.mark.parametrize("name", NEEDS_PROFILE)
+def test_the_predicted_step_time_keeps_rho(name):
+    _, model = prepared(name)
+    profile, masks = table(model), outcome(name, "adam").masks
+    assert profile.step_time(masks[0]) <= RHO * profile.t_full
+    assert masks[0][models.head_tensors(model)].all()
+
+
+@pytest.mark.parametrize("name", NEEDS_PROFILE)
+def test_methods_that_need_a_profile_say_so(name):
+    method, model = prepared(name)
+    with pytest.raises(ValueError, match=r"`task.profile` must be a TimingProfile.*None"):
+        method.callbacks(task(method, model, profile=None))
+
+
+@pytest.mark.parametrize("name", NEEDS_PROFILE)
+def test_a_budget_that_admits_no_head_names_the_smallest_rho(name):
+    method, model = prepared(name)
+    with pytest.raises(ValueError, match=r"rho=0.2.*smallest feasible\s+rho is 0\.\d+"):
+        fit(method, model, rho=0.2)
+
+
+def test_fixed_choices_stay_and_others_change():
+    names = ("traditional_tl", "bn_bias", "last_k", "offline_optimal", "random")
+    changes = {
+        name: len({mask.tobytes() for mask in outcome(name, "adam").masks}) for name in names
+    }
+    assert changes.pop("random") >= 3  # in three epochs
+    assert set(changes.values()) == {1}
+
+
+def test_random_choice_fills_the_budget_by_no_preference_for_what_is_cheap():
+    count, rho = 12, 0.5
+    costs = np.where(np.arange(count) % 2, 1.0, 4.0)
+    profile = TimingProfile.from_chain(t_dw=costs, t_dy=np.zeros(count), t_forward=10.0)
+    required = np.arange(count) >= 10
+    choice = policies.RandomChoice(profile, rho, required, seed=3)
+    drawn = np.array([choice(None) == 1.0 for _ in range(400)])
+    assert drawn[:, required].all()
+    for mask in drawn:
+        time = profile.step_time(mask)
+        assert time <= rho * profile.t_full
+        assert all(time + costs[k] > rho * profile.t_full for k in np.flatnonzero(~mask))
+    # 5 of 20 to give: a dear one and a cheap one, or the five cheap ones; were it the most
+    # tensors, no dear one would ever be drawn
+    assert 0.1 < drawn[:, :10:2].mean() < 0.3
+
+
+def test_random_choice_is_the_same_for_a_seed():
+    profile = TimingProfile.from_chain(t_dw=np.ones(9), t_dy=np.ones(9), t_forward=10.0)
+    choices = [policies.RandomChoice(profile, 0.6, np.zeros(9, bool), seed=5) for _ in range(2)]
+    one, two = ([choice(None).tobytes() for _ in range(4)] for choice in choices)
+    assert one == two
+    assert len(set(one)) > 1
+
+
+def test_the_unchosen_never_displace_the_chosen():
+    profile = TimingProfile.from_chain(t_dw=np.ones(50), t_dy=np.ones(50), t_forward=10.0)
+    worth = policies.RandomChoice(profile, 0.6, np.zeros(50, bool))(None)
+    assert 0 < worth[worth < 1].sum() < 1
+
+
+def test_registry_names_its_methods():
+    expected = {"full", "traditional_tl", "bn_bias", "last_k", "offline_optimal"}
+    expected |= {"elastic", "elastic_weight", "elastic_grad", "random"}
+    assert expected <= set(baselines.NAMES)
+    for name, method in baselines.METHODS.items():
+        assert method.name == name
+        assert method.summary
+        assert "\n" not in method.summary
+
+
+def test_unknown_methods_are_answered_by_the_known_ones():
+    with pytest.raises(ValueError, match=r"full, traditional_tl, .*elastic.*Received: name='lora'"):
+        baselines.get("lora")

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+from networks import L
+
+from elastic_tf.baselines.tinytl import blocks
+from elastic_tf.zoo import models
+
+
+def found(inputs, outputs) -> list[tuple[str, str]]:
+    """The layers that make the input and the output of each block."""
+    return [
+        (block.input.node.layer.name, block.layer.name)
+        for block in blocks.find(tf.keras.Model(inputs, outputs))
+    ]
+
+
+def conv(x, filters, name, kernel=3, **options):
+    return L.Conv2D(filters, kernel, padding="same", name=name, **options)(x)
+
+
+def image(channels=4):
+    return L.Input((8, 8, channels), name="image")
+
+
+def test_a_residual_block_starts_where_its_branches_part():
+    inputs = image()
+    x = start = L.ReLU(name="start")(conv(inputs, 4, "stem"))
+    x = conv(L.ReLU()(conv(x, 2, "a", 1)), 2, "b", strides=2)
+    x = L.Add(name="add")([conv(x, 8, "c", 1), conv(start, 8, "shortcut", 1, strides=2)])
+    assert found(inputs, L.ReLU()(x)) == [("start", "add")]
+    (block,) = blocks.find(tf.keras.Model(inputs, x))
+    assert block.width == 2
+    # 1x1: 64 pixels of 4 * 2; 3x3 of stride 2: 16 of 9 * 2 * 2; 1x1: 16 of 2 * 8; shortcut: 4 * 8
+    assert block.operations == 64 * 8 + 16 * 36 + 16 * 16 + 16 * 32
+
+
+def test_blocks_follow_one_another():
+    inputs = x = image()
+    for index in range(3):
+        x = L.Add(name=f"add{index}")([x, conv(x, 4, f"conv{index}")])
+    assert found(inputs, x) == [("image", "add0"), ("add0", "add1"), ("add1", "add2")]
+
+
+def test_of_nested_blocks_the_inner_ones_count():
+    inputs = x = image()
+    inner = L.Add(name="inner")([x, conv(x, 4, "a")])
+    x = L.Add(name="outer")([x, conv(inner, 4, "b")])
+    assert found(inputs, x) == [("image", "inner")]
+
+
+def test_an_addition_without_convolutions_is_no_block():
+    inputs = image()
+    x = L.Add()([inputs, L.Lambda(lambda x: 2 * x)(inputs)])
+    assert found(inputs, x) == []
+
+
+def test_an_addition_of_different_inputs_is_no_block():
+    one, two = image(), L.Input((8, 8, 4))
+    assert found([one, two], L.Add()([conv(one, 4, "a"), conv(two, 4, "b")])) == []
+
+
+def test_a_block_that_enlarges_images_is_none():
+    inputs = image()
+    parts = [L.Conv2DTranspose(4, 3, 2, padding="same")(inputs) for _ in range(2)]
+    assert found(inputs, L.Add()(parts)) == []
+
+
+def test_a_depthwise_convolution_and_the_pointwise_one_after_it_are_a_block():
+    inputs = image()
+    x = L.ReLU(name="stem_relu")(conv(inputs, 4, "stem"))
+    for index in range(2):
+        x = L.ZeroPadding2D()(x)
+        x = L.DepthwiseConv2D(3, 2, name=f"depthwise{index}")(x)
+        x = conv(L.ReLU()(L.BatchNormalization()(x)), 6, f"pointwise{index}", 1)
+        x = L.ReLU(name=f"relu{index}")(L.BatchNormalization(name=f"bn{index}")(x))
+    assert found(inputs, x) == [("stem_relu", "bn0"), ("relu0", "bn1")]
+
+
+def test_a_pointwise_convolution_before_the_depthwise_one_belongs_to_it():
+    inputs = x = image()
+    for index in range(2):
+        x = L.ReLU()(conv(x, 8, f"expand{index}", 1))
+        x = L.DepthwiseConv2D(3, padding="same")(x)
+        x = conv(x, 4 + index, f"project{index}", 1)
+    assert found(inputs, x) == [("image", "project0"), ("project0", "project1")]
+    widths = [block.width for block in blocks.find(tf.keras.Model(inputs, x))]
+    assert widths == [4, 5]
+
+
+def test_a_depthwise_convolution_inside_a_residual_block_makes_no_second_one():
+    inputs = image()
+    x = L.DepthwiseConv2D(3, padding="same")(conv(inputs, 8, "expand", 1))
+    x = L.Add(name="add")([inputs, conv(x, 4, "project", 1)])
+    assert found(inputs, x) == [("image", "add")]
+
+
+def test_squeeze_and_excitation_does_not_count_as_a_bottleneck():
+    inputs = image()
+    x = L.DepthwiseConv2D(3, padding="same")(conv(inputs, 8, "expand", 1))
+    squeezed = L.Reshape((1, 1, 8))(L.GlobalAveragePooling2D()(x))
+    squeezed = conv(conv(squeezed, 1, "squeeze", 1), 8, "excite", 1)
+    x = L.Add(name="add")([inputs, conv(L.Multiply()([x, squeezed]), 4, "project", 1)])
+    (block,) = blocks.find(tf.keras.Model(inputs, x))
+    assert (block.layer.name, block.width) == ("add", 4)
+
+
+def test_sequential_models_have_blocks_too():
+    layers = [L.Input((8, 8, 4)), L.DepthwiseConv2D(3), L.Conv2D(5, 1, name="last")]
+    assert [b.layer.name for b in blocks.find(tf.keras.Sequential(layers))] == ["last"]
+
+
+@pytest.mark.parametrize(("name", "count"), [("mobilenet", 13), ("digits_resnet", 9)])
+def test_blocks_of_small_models_are_found(name, count):
+    options = {"alpha": 0.25} if name == "mobilenet" else {}
+    assert len(blocks.find(models.build(name, classes=2, input_size=32, **options))) == count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("mobilenet_v2", 17), ("resnet50", 16), ("efficientnet_v2b0", 15), ("vgg16", 0)],
+)
+def test_blocks_of_large_models_are_found(name, count):
+    assert len(blocks.find(models.build(name, classes=2, input_size=32))) == count

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from chosen import callback, elastic, fit, table
+from networks import CLASSES, L, network
+
+from elastic_tf.baselines import fixed
+from elastic_tf.model import ElasticModel
+from elastic_tf.zoo import models
+
+
+def tensors(model: tf.keras.Model, find) -> set[str]:
+    """Names of the tensors that `find` says True of; the models here have no name twice."""
+    model = ElasticModel.from_model(model)
+    return {tensor.name for tensor, on in zip(model.tensors, find(model)) if on}
+
+
+def sequential(*layers) -> tf.keras.Model:
+    return tf.keras.Sequential([*layers, L.Dense(CLASSES, name="head")])
+
+
+class Shifted(L.Layer):
+    """Has a kernel by the name of a bias and a bias by the name of a kernel."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(name="bias", shape=(shape[-1], 4))
+        self.bias = self.add_weight(name="kernel", shape=(4,))
+        self.query_bias = self.add_weight(name="query", shape=(4,))
+        self.gamma = self.add_weight(name="gamma", shape=(4,))
+
+    def call(self, inputs):
+        return self.gamma * (inputs @ self.kernel + self.bias + self.query_bias)
+
+
+class TwoBranches(tf.keras.Model):
+    """A subclassed model with a model inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+        self.norm = L.LayerNormalization(name="norm")
+        self.head = L.Dense(2, name="last")
+
+    def call(self, inputs):
+        return self.head(self.norm(self.inner(inputs)))
+
+
+def test_bn_bias_is_head_biases_and_normalisation():
+    assert tensors(network(), fixed.bn_bias_tensors) == {
+        *("conv1/bias:0", "bn1/gamma:0", "bn1/beta:0", "conv2/bias:0", "bn2/gamma:0"),
+        *("bn2/beta:0", "head/kernel:0", "head/bias:0"),
+    }
+
+
+def test_roles_do_not_go_by_the_names_of_tensors():
+    model = sequential(L.Input((3,)), Shifted(name="odd"))
+    assert tensors(model, fixed.bias_tensors) == {"odd/kernel:0", "odd/query:0", "head/bias:0"}
+    # a gamma without a beta beside it scales, but does not normalise
+    assert tensors(model, fixed.scale_tensors) == set()
+
+
+def test_biases_of_recurrent_cells_are_found():
+    model = sequential(
+        L.Input((5, 2)),
+        L.Bidirectional(L.LSTM(3, return_sequences=True), name="both"),
+        L.GRU(3, name="gru"),
+    )
+    biases = tensors(model, fixed.bias_tensors)
+    assert sum(name.startswith("both/forward") for name in biases) == 1
+    assert sum(name.startswith("both/backward") for name in biases) == 1
+    assert sum(name.startswith("gru") for name in biases) == 1
+    assert len(biases) == 4
+
+
+def test_biases_of_attention_are_found():
+    inputs = L.Input((5, 4))
+    x = L.MultiHeadAttention(2, 2, name="attention")(inputs, inputs)
+    model = tf.keras.Model(inputs, L.Dense(2, name="head")(L.LayerNormalization(name="norm")(x)))
+    biases = tensors(model, fixed.bias_tensors)
+    assert biases == {
+        *(f"attention/{part}/bias:0" for part in ("query", "key", "value", "attention_output")),
+        *("norm/beta:0", "head/bias:0"),
+    }
+    assert tensors(model, fixed.scale_tensors) == {"norm/gamma:0"}
+
+
+def test_normalisation_is_found_whatever_it_scales():
+    model = sequential(
+        L.Input((4, 4, 4)),
+        L.GroupNormalization(2, name="group"),
+        L.BatchNormalization(scale=False, name="shifts"),
+        L.LayerNormalization(center=False, name="scales"),
+        L.SeparableConv2D(4, 1, name="separable"),
+        L.PReLU(name="prelu"),
+        L.Flatten(),
+    )
+    assert tensors(model, fixed.bias_tensors) == {
+        *("group/beta:0", "shifts/beta:0", "separable/bias:0", "head/bias:0")
+    }
+    assert tensors(model, fixed.scale_tensors) == {"group/gamma:0", "scales/gamma:0"}
+
+
+def test_roles_are_found_in_models_within_models():
+    model = TwoBranches()
+    model(np.zeros((1, *model.inner.input_shape[1:]), np.float32))
+    chosen = ElasticModel.from_model(model)
+    left = [t.name for t, on in zip(chosen.tensors, fixed.bn_bias_tensors(chosen)) if not on]
+    assert sorted(name.rsplit("/", 2)[-2] for name in left) == ["conv1", "conv2", "head"]
+    assert all(name.endswith("kernel:0") for name in left)
+
+
+def test_frozen_layers_are_no_tensors_to_choose():
+    model = network()
+    model.get_layer("bn1").trainable = False
+    assert not any(name.startswith("bn1") for name in tensors(model, fixed.bn_bias_tensors))
+
+
+@pytest.mark.parametrize(("rho", "count"), [(1.0, 10), (0.6, 4), (0.5, 2), (0.599, 3)])
+def test_last_tensors_fill_the_budget(rho, count):
+    # 10 for the forward pass, and 2 for each tensor trained: 30 in all
+    model = elastic()
+    mask = fixed.last_tensors(model, table(), rho)
+    np.testing.assert_array_equal(mask, np.arange(10) >= 10 - count)
+
+
+def test_last_tensors_are_refused_below_the_head_by_naming_the_smallest_rho():
+    with pytest.raises(ValueError, match=r"head. Received: rho=0.4. .* rho is 0.4667"):
+        fixed.last_tensors(elastic(), table(), 0.4)
+    assert fixed.last_tensors(elastic(), table(), 0.4667).sum() == 2
+
+
+def test_last_tensors_refuse_what_does_not_fit():
+    with pytest.raises(ValueError, match="rho=1.5"):
+        fixed.last_tensors(elastic(), table(), 1.5)
+    with pytest.raises(ValueError, match="8 tensors, the model has 10"):
+        fixed.last_tensors(elastic(), table(8), 0.5)
+
+
+def test_fixed_mask_trains_its_tensors_and_puts_the_mask_back():
+    model = elastic()
+    before = np.arange(10) % 2 == 0
+    model.set_mask(before)
+    weights = [tensor.numpy() for tensor in model.tensors]
+    fit(model, fixed.FixedMask(np.arange(10) >= 8), epochs=1)
+    moved = [not np.array_equal(a, b.numpy()) for a, b in zip(weights, model.tensors)]
+    np.testing.assert_array_equal(moved, np.arange(10) >= 8)
+    np.testing.assert_array_equal(model.mask, before)
+
+
+def test_fixed_mask_serves_fit_after_fit():
+    model, chooser = elastic(), fixed.FixedMask(models.head_tensors)
+    for _ in range(2):
+        weights = [tensor.numpy() for tensor in model.tensors]
+        fit(model, chooser, epochs=1)
+        moved = [not np.array_equal(a, b.numpy()) for a, b in zip(weights, model.tensors)]
+        np.testing.assert_array_equal(moved, np.arange(10) >= 8)
+
+
+def test_fixed_mask_refuses_plain_models():
+    model = network()
+    model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match="FixedMask serves elastic models. Received: Functional"):
+        fit(model, fixed.FixedMask(models.head_tensors), epochs=1)
+
+
+def test_two_choices_of_what_is_trained_are_refused():
+    chooser = fixed.FixedMask(models.head_tensors)
+    with pytest.raises(ValueError, match="FixedMask beside ElasticCallback"):
+        fit(elastic(), callback(control=0.0), chooser, epochs=1)
+    with pytest.raises(ValueError, match="one ElasticCallback"):
+        fit(elastic(), chooser, callback(control=0.0), epochs=1)
+
+
+def test_fixed_mask_refuses_a_mask_of_another_model():
+    with pytest.raises(ValueError, match=r"10.*Received.*9"):
+        fit(elastic(), fixed.FixedMask(np.ones(9, bool)), epochs=1)

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import K, L, crossentropy, values
+from test_baselines import CLASSES, arrays, data, network
+
+from elastic_tf.baselines import get
+from elastic_tf.baselines.method import Task
+from elastic_tf.baselines.tinytl.lite_residual import LiteResidual
+from elastic_tf.baselines.tinytl.training import tinytl_tensors, with_lite_residuals
+from elastic_tf.costs.activations import activation_bytes
+from elastic_tf.model import ElasticModel
+from elastic_tf.zoo import models
+
+
+def modules(model: tf.keras.Model) -> list[LiteResidual]:
+    return [layer for layer in model.layers if isinstance(layer, LiteResidual)]
+
+
+def compiled(model: tf.keras.Model) -> ElasticModel:
+    elastic = ElasticModel.from_model(model)
+    elastic.compile(K.Adam(1e-2), crossentropy())
+    return elastic
+
+
+@functools.cache
+def training() -> SimpleNamespace:
+    """One training, for several tests to look at."""
+    given = network()
+    model = compiled(with_lite_residuals(given))
+    watched = {"given": given.weights, "tensors": model.tensors}
+    watched["statistics"] = model.non_trainable_weights
+    before = {name: values(variables) for name, variables in watched.items()}
+    callbacks = get("tinytl").callbacks(Task(model))
+    model.fit(data().take(2), epochs=2, verbose=0, callbacks=callbacks)
+    moved = {
+        name: np.array([one != two for one, two in zip(before[name], values(variables))])
+        for name, variables in watched.items()
+    }
+    return SimpleNamespace(model=model, moved=moved)
+
+
+def test_outputs_are_the_same_bit_for_bit():
+    model, (x, _) = network(), arrays()
+    adapted = with_lite_residuals(model)
+    assert len(modules(adapted)) == 2
+    np.testing.assert_array_equal(adapted(x), model(x))
+    np.testing.assert_array_equal(adapted(x, training=True), model(x))
+    np.testing.assert_allclose(adapted.predict(x, verbose=0), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_kernels_and_scales_of_the_backbone_are_frozen_and_the_rest_learns():
+    model, moved = training().model, training().moved["tensors"]
+    np.testing.assert_array_equal(moved, tinytl_tensors(model))
+    names = [tensor.name for tensor, on in zip(model.tensors, moved) if on]
+    assert {name for name in names if "lite" not in name} == {
+        *(f"{name}_bn/beta:0" for name in ("stem", "in", "out", "depthwise", "pointwise")),
+        *("in/bias:0", "out/bias:0", "head/kernel:0", "head/bias:0"),
+    }
+    # a kernel for each group, scale and shift, 1x1, scale
+    inside = sum(len(module.grouped) + 4 for module in modules(model))
+    assert sum("lite" in name for name in names) == inside
+
+
+def test_the_given_model_does_not_learn():
+    assert not training().moved["given"].any()
+
+
+def test_statistics_stand_still():
+    assert not training().moved["statistics"].any()
+
+
+def test_normalisation_by_the_batch_stays_as_it_is():
+    inputs = L.Input((8, 8, 2))
+    x = L.Conv2D(4, 1, name="conv")(inputs)
+    x = L.Add(name="add")([x, L.BatchNormalization(name="bn")(L.Conv2D(4, 3, padding="same")(x))])
+    model = tf.keras.Model(inputs, L.Dense(CLASSES)(L.Flatten()(x)))
+    adapted = with_lite_residuals(model)
+    assert type(adapted.get_layer("bn")) is L.BatchNormalization
+    x = arrays()[0]
+    np.testing.assert_array_equal(adapted(x, training=True), model(x, training=True))
+
+
+def test_an_adapted_model_is_returned_as_it_is():
+    adapted = with_lite_residuals(network())
+    assert with_lite_residuals(adapted) is adapted
+
+
+def test_an_adapted_model_is_saved_and_read(tmp_path):
+    model = with_lite_residuals(network())
+    generator = np.random.default_rng(0)
+    for module in modules(model):
+        module.set_weights([generator.normal(size=w.shape) for w in module.get_weights()])
+    model.save(tmp_path / "model.keras")
+    x = arrays()[0]
+    read = tf.keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(read(x), model(x), rtol=1e-6)
+    weights = tmp_path / "weights.h5"
+    ElasticModel.from_model(model).save_weights(weights)
+    again = ElasticModel.from_model(with_lite_residuals(network()))
+    again.load_weights(weights)
+    np.testing.assert_array_equal(again(x), model(x))
+
+
+def test_layers_called_twice_and_several_inputs_survive():
+    one, two = L.Input((8, 8, 2)), L.Input((8, 8, 2))
+    shared = L.Conv2D(4, 3, padding="same")
+    x, y = shared(one), shared(two)
+    z = L.Add()([x, L.Conv2D(4, 3, padding="same")(x)])
+    z = L.GlobalAveragePooling2D()(tf.nn.relu(L.Concatenate()([z, y])) * 2.0)
+    model = tf.keras.Model([one, two], [L.Dense(2)(z), z])
+    adapted = with_lite_residuals(model)
+    assert len(modules(adapted)) == 1
+    assert len(adapted.weights) == len(model.weights) + len(modules(adapted)[0].weights)
+    rng = np.random.default_rng(0)
+    images = [rng.normal(size=(2, 8, 8, 2)).astype(np.float32) for _ in range(2)]
+    for before, after in zip(model(images), adapted(images)):
+        np.testing.assert_array_equal(after, before)
+
+
+def test_frozen_layers_stay_frozen():
+    model = network()
+    model.get_layer("in").trainable = False
+    adapted = with_lite_residuals(model)
+    assert not adapted.get_layer("in").trainable
+    inside = sum(len(module.trainable_weights) for module in modules(adapted))
+    assert len(adapted.trainable_weights) == len(model.trainable_weights) + inside
+
+
+def test_half_precision_is_kept():
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = network()
+        adapted = with_lite_residuals(model)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    x = arrays()[0]
+    np.testing.assert_array_equal(adapted(x), model(x))
+    assert {module.compute_dtype for module in modules(adapted)} == {"float16"}
+    assert adapted.get_layer("block_relu").compute_dtype == "float16"
+
+
+def test_modules_keep_what_they_learn_from_at_half_the_resolution():
+    usual, adapted = network(), with_lite_residuals(network())
+    batch = tuple(part[:4] for part in arrays())
+    usual, adapted = compiled(usual), compiled(adapted)
+    full = activation_bytes(usual, batch)
+    mask = tinytl_tensors(adapted)
+    assert activation_bytes(adapted, batch, mask) < 0.75 * full
+    ours = np.array(["lite" in tensor.name for tensor in adapted.tensors])
+    without = activation_bytes(adapted, batch, mask & ~ours)
+    # where scales start at zero all the same: the graph does not know values
+    assert without < activation_bytes(adapted, batch, mask)
+
+
+def test_a_model_without_blocks_is_refused():
+    layers = [L.Input((8, 8, 3)), L.Conv2D(4, 3), L.MaxPool2D(), L.Flatten(), L.Dense(2)]
+    model = tf.keras.Sequential(layers, name="plain")
+    with pytest.raises(ValueError, match=r"Received: 'plain' of Conv2D, Dense, .*'bn_bias'"):
+        with_lite_residuals(model)
+
+
+def test_what_is_no_graph_of_layers_is_refused():
+    class Subclassed(tf.keras.Model):
+        pass
+
+    with pytest.raises(TypeError, match=r"Received: 'subclassed\w*' of class Subclassed"):
+        with_lite_residuals(Subclassed())
+    with pytest.raises(TypeError, match="Received: 3 of type int"):
+        with_lite_residuals(3)
+
+
+def test_a_loss_beside_the_graph_is_refused():
+    model = network()
+    model.add_loss(tf.reduce_mean(model.output))
+    with pytest.raises(ValueError, match="'model.*' with '.*' beside them"):
+        with_lite_residuals(model)
+
+
+def test_a_layer_without_config_is_named():
+    class Opaque(L.Layer):
+        def __init__(self, function):
+            super().__init__(name="opaque")
+            self.function = function
+
+        def call(self, inputs):
+            return self.function(inputs)
+
+    model = network()
+    model = tf.keras.Model(model.input, Opaque(tf.nn.softmax)(model.output))
+    with pytest.raises(TypeError, match="Received: 'opaque' of class Opaque"):
+        with_lite_residuals(model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "count"), [("mobilenet", 13), ("mobilenet_v2", 17), ("resnet50", 16)]
+)
+def test_the_models_of_the_zoo_are_adapted_and_need_less(name, count):
+    model = models.build(name, classes=CLASSES, input_size=64)
+    adapted = with_lite_residuals(model)
+    assert len(modules(adapted)) == count
+    x = np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)).astype("float32")
+    np.testing.assert_array_equal(adapted(x), model(x))
+    batch = x, np.zeros(2)
+    usual, elastic = compiled(model), compiled(adapted)
+    ours = activation_bytes(elastic, batch, tinytl_tensors(elastic))
+    assert ours < 0.5 * activation_bytes(usual, batch)

@@ -1,0 +1,312 @@
+"""What the callback cannot work with: refused, or said."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from chosen import callback, dataset, elastic, fit, table
+from networks import crossentropy, images, network
+
+from elastic_tf.callback import ElasticCallback
+from elastic_tf.engine.batches import first_batch, is_batched, sample_shapes
+from elastic_tf.model import ElasticModel
+from elastic_tf.timing.profile import TimingProfile, tensor_specs
+from elastic_tf.timing.profiler import profile_model
+
+L = tf.keras.layers
+
+
+def test_unbatched_probe_is_named():
+    with pytest.raises(ValueError, match="must yield batches"):
+        fit(elastic(), callback(probe=dataset().unbatch()), epochs=1)
+
+
+def profiled_at(size: int) -> tuple[ElasticModel, ElasticCallback]:
+    """A model of images of any size, and a callback whose profile and probe are of one size."""
+    inputs = L.Input((None, None, 2))
+    pooled = L.GlobalAveragePooling2D()(L.Conv2D(4, 3, activation="relu")(inputs))
+    model = ElasticModel(inputs, L.Dense(3)(pooled))
+    model.compile("sgd", crossentropy())
+    x, y = sized(size)
+    return model, ElasticCallback(profile_model(model, x, y, repeats=3), rho=1.0, probe=(x, y))
+
+
+def sized(size: int) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(8, size, size, 2)).astype(np.float32)
+    return x, np.arange(8) % 3
+
+
+DATA = {
+    "dataset": lambda x, y: {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(8)},
+    "arrays": lambda x, y: {"x": x, "y": y, "batch_size": 8},
+}
+
+
+@pytest.mark.filterwarnings("ignore:The machine is too busy")
+@pytest.mark.parametrize("kind", DATA)
+def test_data_of_another_size_than_the_profiled_ones_are_refused(kind):
+    model, elastic_callback = profiled_at(6)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=r"profile of \(6, 6, 2\), data of \(7, 7, 2\)"):
+        model.fit(**DATA[kind](*sized(7)), verbose=0, callbacks=[elastic_callback])
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+@pytest.mark.filterwarnings("ignore:The machine is too busy", "ignore:No tensor is expected")
+@pytest.mark.parametrize("shape", [(8, None, None, 2), (None, 6, 6, 2)])
+def test_data_that_do_not_tell_their_size_are_taken(shape):
+    model, elastic_callback = profiled_at(6)
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([sized(6)]),
+        output_signature=(tf.TensorSpec(shape), tf.TensorSpec((None,), tf.int64)),
+    )
+    model.fit(data, verbose=0, callbacks=[elastic_callback])
+    assert len(elastic_callback.selections) == 1
+
+
+def test_probe_arrays_of_different_lengths_are_named():
+    x, y = images()
+    with pytest.raises(ValueError, match="length 5, 20"):
+        fit(elastic(), callback(probe=(x, y[:5])), epochs=1)
+
+
+def test_empty_probe_is_named():
+    with pytest.raises(ValueError, match="an empty dataset"):
+        fit(elastic(), callback(probe=dataset().take(0)), epochs=1)
+
+
+@pytest.mark.parametrize("level", [0.0, -1.0])
+def test_worthless_tensors_are_named_and_one_is_trained(level):
+    model = elastic()
+    names = [tensor.name for tensor in model.tensors]
+    elastic_callback = callback(importance=lambda model, x, y: np.full(10, level))
+    with pytest.warns(UserWarning, match=f"importance is {level:g}. Only '{names[9]}'"):
+        fit(model, elastic_callback, epochs=1)
+    assert np.flatnonzero(elastic_callback.selections[0].mask).tolist() == [9]
+
+
+def test_worthless_tensors_leave_the_required_ones():
+    required = np.isin(np.arange(10), [8, 9])
+    elastic_callback = callback(importance=lambda model, x, y: -np.ones(10), required=required)
+    with pytest.warns(UserWarning, match="largest importance is -1"):
+        fit(elastic(), elastic_callback, epochs=1)
+    np.testing.assert_array_equal(elastic_callback.selections[0].mask, required)
+
+
+def test_a_rho_too_small_for_any_importance_is_refused_before_it_is_evaluated():
+    def never(model, x, y):
+        raise AssertionError("was evaluated")
+
+    with pytest.raises(ValueError, match="to train any tensor. .*smallest feasible rho is 0.4"):
+        fit(elastic(), callback(rho=0.1, importance=never), epochs=1)
+
+
+def test_a_dataset_of_single_samples_is_not_taken_for_batches_of_the_size_of_an_image():
+    data = dataset()
+    with pytest.raises(ValueError, match=r"given batches. Received.*single.*dataset.batch\("):
+        elastic().fit(data.unbatch(), epochs=1, callbacks=[callback()])
+
+
+def test_single_samples_with_one_hot_targets_are_not_taken_for_a_batch():
+    x, y = images()
+    data = tf.data.Dataset.from_tensor_slices((x, tf.one_hot(y, 3)))
+    with pytest.raises(ValueError, match=r"must yield batches.*dataset.batch\("):
+        first_batch(data)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (np.ones((4, 6, 2)), [(6, 2)]),
+        (tf.ones((4,)), [()]),
+        ({"b": tf.TensorSpec((None, 6)), "a": tf.TensorSpec((4, None, 2))}, [(None, 2), (6,)]),
+        (tf.RaggedTensorSpec((4, None, 2)), [(None, 2)]),
+        ((tf.TensorSpec((4, 6)), tf.TensorSpec(None)), None),
+    ],
+)
+def test_inputs_tell_the_shapes_of_their_samples_where_all_know_their_axes(x, expected):
+    assert sample_shapes(x) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ((tf.TensorSpec((4, 6)), tf.TensorSpec((4,))), True),
+        ((tf.TensorSpec((None, 6)), tf.TensorSpec((4,))), True),
+        ((tf.TensorSpec(None), tf.TensorSpec(None)), True),
+        (tf.data.Dataset.from_tensors((np.ones((4, 6)), None)).element_spec, True),
+        (tf.TensorSpec((4, 6)), True),
+        ((tf.RaggedTensorSpec((4, None)), tf.TensorSpec((4,))), True),
+        ((tf.TensorSpec((6,)), tf.TensorSpec(())), False),
+        (({"a": tf.TensorSpec((6, 2))}, tf.TensorSpec((3,))), False),
+    ],
+)
+def test_what_a_dataset_says_of_its_elements_tells_batches_from_samples(spec, expected):
+    assert is_batched(spec) is expected
+
+
+def test_two_callbacks_on_one_model_are_refused():
+    with pytest.raises(ValueError, match="Received: two of them for 'model"):
+        fit(elastic(), callback(), callback())
+
+
+def test_model_that_was_frozen_since_is_refused():
+    model = elastic()
+    profile = TimingProfile(10.0, table().sets, 10, tensors=tensor_specs(model))
+    elastic_callback = ElasticCallback(profile, 0.6, 2, dataset())
+    model.layers[1].trainable = False
+    model.compile("sgd", crossentropy())
+    with pytest.raises(ValueError, match="10 tensors, the model has 8; first difference at 0"):
+        fit(model, elastic_callback)
+
+
+def test_model_that_grew_since_is_refused():
+    class Growing(ElasticModel):
+        def grow(self):
+            self.more = tf.keras.layers.Dense(2)
+            self.more.build((None, 2))
+
+    model = Growing.from_model(network())
+    model.compile("sgd", crossentropy())
+    elastic_callback = callback()
+    model.grow()
+    model.compile("sgd", crossentropy())
+    with pytest.raises(ValueError, match="10 tensors, the model has 12"):
+        fit(model, elastic_callback)
+
+
+def test_schedule_that_turns_to_rubbish_is_named():
+    elastic_callback = callback(rho=lambda epoch: 0.6 if epoch < 2 else 60)
+    with pytest.raises(ValueError, match="rho=60 from the schedule at epoch 2"):
+        fit(elastic(), elastic_callback)
+
+
+def test_rho_and_deadline_exclude_each_other():
+    with pytest.raises(ValueError, match="not both: .* rho=0.6, deadline=60"):
+        callback(deadline=60)
+
+
+@pytest.mark.parametrize("deadline", [0, -3.0, float("nan")])
+def test_deadline_that_cannot_be_is_refused(deadline):
+    with pytest.raises(ValueError, match=f"deadline={deadline!r}"):
+        callback(rho=None, deadline=deadline)
+
+
+@pytest.mark.parametrize("name", ["smoothing", "control"])
+@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
+def test_shares_outside_their_range_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value!r}"):
+        callback(**{name: value})
+
+
+def test_band_outside_its_range_is_refused():
+    with pytest.raises(ValueError, match="band=0"):
+        callback(band=0)
+
+
+def test_plain_model_is_refused():
+    model = network()
+    model.compile("sgd", crossentropy())
+    with pytest.raises(TypeError, match="Received: Functional"):
+        model.fit(dataset(), verbose=0, callbacks=[callback()])
+
+
+def test_profile_of_another_model_is_refused():
+    specs = tensor_specs(elastic())[:-1]
+    other = TimingProfile(10.0, table(9).sets, 9, tensors=specs)
+    with pytest.raises(ValueError, match="9 tensors, the model has 10"):
+        fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"batch_size": 8}, "batch size 8, data of batch size 4"),
+        ({"input_shape": ((9, 9, 2),)}, r"profile of \(9, 9, 2\), data of \(6, 6, 2\)"),
+    ],
+)
+def test_profile_of_other_data_is_refused(fields, message):
+    other = TimingProfile(10.0, table().sets, 10, **fields)
+    with pytest.raises(ValueError, match=message):
+        fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
+
+
+def batches_with_a_rest():
+    """Of four, but nobody says so; they are refused by the probe alone, which here is arrays."""
+    x, y = images()
+    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(4)}
+
+
+@pytest.mark.parametrize(
+    ("data", "received"),
+    [
+        (lambda: {"x": images()[0], "y": images()[1], "batch_size": 5}, 5),
+        (lambda: dict(zip("xy", images())), 20),  # all there are, in one batch of Keras's 32
+        (lambda: {"x": dataset().unbatch().batch(4, drop_remainder=True)}, 4),
+        (batches_with_a_rest, None),
+    ],
+)
+def test_batches_of_another_size_than_the_profiled_one_are_refused(data, received):
+    profile = dataclasses.replace(table(), batch_size=8)
+    elastic_callback = ElasticCallback(profile, 0.6, probe=images())
+    model = elastic()
+    if received is None:
+        model.fit(**data(), verbose=0, callbacks=[elastic_callback])
+    else:
+        with pytest.raises(ValueError, match=f"size 8, data of batch size {received}"):
+            model.fit(**data(), verbose=0, callbacks=[elastic_callback])
+
+
+def test_data_that_do_not_tell_their_batch_size_are_trained_on():
+    creator = tf.keras.utils.experimental.DatasetCreator(lambda context: dataset().repeat())
+    profile = dataclasses.replace(table(), batch_size=8)
+    elastic_callback = ElasticCallback(profile, 0.6, probe=images())
+    elastic().fit(creator, steps_per_epoch=2, verbose=0, callbacks=[elastic_callback])
+    assert len(elastic_callback.selections) == 1
+
+
+def test_budget_too_small_names_the_smallest_rho():
+    # forward pass 10 of 30, cheapest tensor 2 more: 12 / 30
+    with pytest.raises(ValueError, match="smallest feasible rho is 0.4"):
+        fit(elastic(), callback(rho=0.35))
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.7, -0.5, float("nan")])
+def test_rho_outside_its_range_is_refused(rho):
+    with pytest.raises(ValueError, match=f"Received: rho={rho}"):
+        callback(rho=rho)
+
+
+@pytest.mark.parametrize("interval", [0, -1, 1.5, True])
+def test_interval_below_one_is_refused(interval):
+    with pytest.raises(ValueError, match=f"`interval` .* Received: {interval}"):
+        callback(interval=interval)
+
+
+def test_probe_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="Received: NoneType"):
+        ElasticCallback(table(), 0.6)
+
+
+def test_profile_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="Received: 'profile.json'"):
+        ElasticCallback("profile.json", 0.6, 2, dataset())
+
+
+@pytest.mark.parametrize(
+    "options, received",
+    [
+        ({"backup_every": 5}, "backup_every=5 and backup_dir=None"),
+        ({"backup_seconds": 5.0}, "backup_seconds=5.0 and backup_dir=None"),
+        ({"backup_dir": "backup", "backup_every": 0}, "Received: 0"),
+        ({"backup_dir": "backup", "backup_seconds": -1.0}, "Received: backup_seconds=-1.0"),
+        ({"nan": "repair"}, "nan='repair'"),
+    ],
+)
+def test_backups_that_cannot_be_are_refused(options, received):
+    with pytest.raises(ValueError, match=received):
+        callback(**options)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import OPTIMIZERS, K, L, crossentropy, images, mask_of, network, values
+
+from elastic_tf.costs.activations import activation_bytes, activations
+from elastic_tf.model import ElasticModel
+
+FLOAT = 4  # bytes
+
+
+def total(y, y_pred):
+    """A loss whose gradient takes nothing."""
+    return tf.reduce_sum(tf.reshape(y_pred, (tf.shape(y_pred)[0], -1)), axis=-1)
+
+
+def compiled(*layers, loss=total) -> ElasticModel:
+    model = ElasticModel.from_model(tf.keras.Sequential(layers))
+    model.compile(K.SGD(0.1), loss)
+    return model
+
+
+def batch(*shape: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.ones(shape, np.float32), np.zeros(shape[0], np.float32)
+
+
+def kept(model, data, *starts) -> list[tuple[str, tuple[int, ...]]]:
+    """Type and shape of what is kept when these tensors are trained."""
+    found = activations(model, data, mask_of(model, *starts))
+    return [(activation.op, activation.shape) for activation in found]
+
+
+def test_a_dense_kernel_needs_its_input_and_a_bias_nothing():
+    model = compiled(L.Input((5,)), L.Dense(4, name="a"), L.Dense(3, name="b"))
+    data = batch(2, 5)
+    assert kept(model, data, "b/kernel") == [("BiasAdd", (2, 4))]
+    assert kept(model, data, "a/bias", "b/bias") == []
+    # the gradient passes the second layer by its kernel alone
+    assert kept(model, data, "a/kernel") == [("Placeholder", (2, 5))]
+    assert activation_bytes(model, data) == FLOAT * (2 * 5 + 2 * 4)
+
+
+def test_a_convolution_needs_its_input_for_its_kernel_alone():
+    model = compiled(
+        L.Input((6, 6, 2)), L.Conv2D(3, 3, name="a"), L.Conv2D(5, 3, strides=2, name="b")
+    )
+    data = batch(2, 6, 6, 2)
+    assert activation_bytes(model, data, mask_of(model, "b")) == FLOAT * 2 * 4 * 4 * 3
+    assert activation_bytes(model, data, mask_of(model, "a/bias", "b/bias")) == 0
+    assert activation_bytes(model, data) == FLOAT * (2 * 6 * 6 * 2 + 2 * 4 * 4 * 3)
+
+
+def test_relu_keeps_its_result_once_for_itself_and_the_next_layer():
+    model = compiled(L.Input((5,)), L.Dense(4, name="a"), L.ReLU(name="relu"), L.Dense(3, name="b"))
+    data = batch(2, 5)
+    relu = ("Relu", (2, 4))
+    assert kept(model, data, "a/bias") == [relu]
+    assert kept(model, data, "a/bias", "b/kernel") == [relu]
+    assert kept(model, data, "b") == [relu]
+
+
+def test_normalisation_by_stored_statistics_needs_its_input():
+    inputs = L.Input((6, 6, 2))
+    x = L.Conv2D(3, 3, name="a")(inputs)
+    x = L.BatchNormalization(name="bn")(x, training=False)
+    model = ElasticModel.from_model(tf.keras.Model(inputs, L.Conv2D(4, 3, name="last")(x)))
+    model.compile(K.SGD(0.1), total)
+    data = batch(2, 6, 6, 2)
+    size = FLOAT * 2 * 4 * 4 * 3
+    # TensorFlow's gradient of the fused op takes the input for beta too
+    assert activation_bytes(model, data, mask_of(model, "bn/beta")) == size
+    assert activation_bytes(model, data, mask_of(model, "bn", "last")) == 2 * size
+    assert activation_bytes(model, data, mask_of(model, "last")) == size
+
+
+def test_normalisation_by_the_batch_keeps_its_statistics_too():
+    model = compiled(L.Input((6, 6, 2)), L.Conv2D(3, 3, name="a"), L.BatchNormalization(name="bn"))
+    data = batch(2, 6, 6, 2)
+    # mean and variance of 3 channels, or a derivative of them, beside the input
+    extra = activation_bytes(model, data, mask_of(model, "bn")) - FLOAT * 2 * 4 * 4 * 3
+    assert extra in (FLOAT * 3 * 2, FLOAT * 3 * 3)
+
+
+def test_what_is_reshaped_or_renamed_counts_once():
+    model = compiled(
+        L.Input((4, 4, 1)), L.ReLU(), L.Flatten(), L.Dense(3, name="a"), L.Reshape((3, 1))
+    )
+    assert kept(model, batch(2, 4, 4, 1), "a/kernel") == [("Relu", (2, 4, 4, 1))]
+
+
+def test_the_mask_of_dropout_is_kept():
+    model = compiled(L.Input((50,)), L.Dense(40, name="a"), L.Dropout(0.5), L.Dense(3, name="b"))
+    sizes = [np.prod(shape) for _, shape in kept(model, batch(2, 50), "a/bias")]
+    assert sizes == [80]
+
+
+def test_bytes_follow_the_type():
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = compiled(L.Input((5,)), L.Dense(4, name="a"), L.Dense(3, name="b"))
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    # kernels in half precision are made of weights alone: no activations
+    assert activation_bytes(model, batch(2, 5), mask_of(model, "a/bias", "b")) == 2 * 2 * 4
+
+
+def test_a_model_of_many_layers_adds_up():
+    model = ElasticModel.from_model(network())
+    model.compile(OPTIMIZERS["sgd"](), crossentropy())
+    x, y = images()
+    data = x[:8], y[:8]
+    head = activation_bytes(model, data, mask_of(model, "head"))
+    # the input of the head, 2 * 2 * 4, and the gradient of the loss, 3 classes
+    assert head == FLOAT * 8 * (16 + 3)
+    assert activation_bytes(model, data) > activation_bytes(model, data, mask_of(model, "bn2"))
+    nothing = np.zeros(len(model.tensors), bool)
+    assert activation_bytes(model, data, nothing) == 0
+
+
+def test_a_loop_has_no_known_size():
+    model = compiled(L.Input((5, 2)), L.RNN(L.SimpleRNNCell(3)), L.Dense(2, name="b"))
+    data = batch(2, 5, 2)
+    with pytest.raises(ValueError, match=r"known size. Received: '.*' of type .*While"):
+        activation_bytes(model, data)
+    assert activation_bytes(model, data, mask_of(model, "b")) == FLOAT * 2 * 3
+
+
+def test_a_mask_of_another_model_is_refused():
+    model = compiled(L.Input((5,)), L.Dense(4))
+    with pytest.raises(ValueError, match=r"shape \(2,\). Received: bool of shape \(3,\)"):
+        activation_bytes(model, batch(2, 5), np.ones(3, bool))
+    with pytest.raises(ValueError, match="Received: int64"):
+        activation_bytes(model, batch(2, 5), np.ones(2, np.int64))
+
+
+def test_counting_leaves_nothing_behind():
+    model = compiled(L.Input((5,)), L.Dense(4), L.BatchNormalization(), L.Dropout(0.5, seed=3))
+    before = values(model.weights)
+    activation_bytes(model, batch(2, 5))
+    assert values(model.weights) == before
+    assert model.mask.all()

@@ -1,0 +1,202 @@
+"""The time model on models of every kind: nothing of it knows a layer's name."""
+
+from __future__ import annotations
+
+import keras_cv
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elastic_tf.model import ElasticModel
+from elastic_tf.timing.profiler import profile_model
+from elastic_tf.zoo import models
+
+L = tf.keras.layers
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The machine is too busy"),
+    # KerasCV's layers that AutoGraph leaves as they are
+    pytest.mark.filterwarnings("ignore:.*AutoGraph"),
+]
+
+
+def shared_layer() -> tf.keras.Model:
+    inputs = L.Input((8,))
+    twice = L.Dense(8)
+    return tf.keras.Model(inputs, twice(L.Dense(8, activation="relu")(twice(inputs))))
+
+
+class Loop(tf.keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = [L.Dense(8, activation="relu") for _ in range(3)]
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        for step in self.steps:
+            inputs = step(inputs) + inputs
+        return inputs
+
+
+def python_loop() -> tf.keras.Model:
+    model = Loop()
+    model(np.zeros((1, 8), np.float32))
+    return model
+
+
+def convolutions() -> tf.keras.Model:
+    inputs = L.Input((12, 12, 4))
+    x = L.SeparableConv2D(8, 3)(inputs)
+    x = L.Conv2D(8, 3, groups=2)(x)
+    return tf.keras.Model(inputs, L.GlobalAveragePooling2D()(L.Conv2DTranspose(4, 3)(x)))
+
+
+def normalisations() -> tf.keras.Model:
+    inputs = L.Input((8, 8, 4))
+    x = L.LayerNormalization()(L.Conv2D(8, 3)(inputs))
+    x = L.Dropout(0.3)(L.GroupNormalization(4)(L.Conv2D(8, 3)(x)))
+    return tf.keras.Model(inputs, L.GlobalAveragePooling2D()(x))
+
+
+def recurrent(layer: type[L.Layer], **options: float) -> tf.keras.Model:
+    inputs = L.Input((6, 4))
+    x = layer(5, return_sequences=True, **options)(inputs)
+    return tf.keras.Model(inputs, L.Dense(3)(layer(5, **options)(x)))
+
+
+def attention() -> tf.keras.Model:
+    inputs = L.Input((6, 4))
+    x = L.MultiHeadAttention(2, 4)(inputs, inputs)
+    return tf.keras.Model(inputs, L.Dense(3)(L.GlobalAveragePooling1D()(L.Dropout(0.2)(x))))
+
+
+def nested() -> tf.keras.Model:
+    inner = tf.keras.Sequential([L.Conv2D(4, 3), L.ReLU()])
+    outer = tf.keras.Sequential([L.Conv2D(4, 3), L.BatchNormalization(), inner])
+    inputs = L.Input((8, 8, 3))
+    return tf.keras.Model(inputs, L.GlobalAveragePooling2D()(outer(inputs)))
+
+
+def application(name: str, size: int = 32) -> tf.keras.Model:
+    build = getattr(tf.keras.applications, name)
+    return build(include_top=False, weights=None, pooling="avg", input_shape=(size, size, 3))
+
+
+def resnet_v2() -> tf.keras.Model:
+    return with_head(
+        keras_cv.models.ResNetV2Backbone(
+            stackwise_filters=[64, 128, 256, 512],
+            stackwise_blocks=[3, 4, 6, 3],
+            stackwise_strides=[1, 2, 2, 2],
+            include_rescaling=True,
+            input_shape=(32, 32, 3),
+        )
+    )
+
+
+def efficientnet_lite() -> tf.keras.Model:
+    return with_head(
+        keras_cv.models.EfficientNetLiteBackbone(
+            include_rescaling=True,
+            width_coefficient=1.0,
+            depth_coefficient=1.0,
+            stackwise_kernel_sizes=[3, 3, 5, 3, 5, 5, 3],
+            stackwise_num_repeats=[1, 2, 2, 3, 3, 4, 1],
+            stackwise_input_filters=[32, 16, 24, 40, 80, 112, 192],
+            stackwise_output_filters=[16, 24, 40, 80, 112, 192, 320],
+            stackwise_expansion_ratios=[1, 6, 6, 6, 6, 6, 6],
+            stackwise_strides=[1, 2, 2, 2, 1, 2, 1],
+            input_shape=(64, 64, 3),
+        )
+    )
+
+
+def with_head(backbone: tf.keras.Model) -> tf.keras.Model:
+    return tf.keras.Model(backbone.input, L.Dense(3)(L.GlobalAveragePooling2D()(backbone.output)))
+
+
+def vision_transformer(name: str) -> tf.keras.Model:
+    return models.build(name, classes=3, input_size=32)
+
+
+SMALL = {
+    "shared layer": (shared_layer, 4),
+    "python loop": (python_loop, 6),
+    "convolutions": (convolutions, 7),
+    "normalisations": (normalisations, 8),
+    "lstm": (lambda: recurrent(L.LSTM), 8),
+    "gru": (lambda: recurrent(L.GRU), 8),
+    "lstm with recurrent dropout": (lambda: recurrent(L.LSTM, recurrent_dropout=0.2), 8),
+    "attention": (attention, 10),
+    "nested": (nested, 6),
+}
+LARGE = {
+    "ResNet50": 212,
+    "VGG16": 26,
+    "MobileNetV3Small": 138,
+    "EfficientNetV2B0": 241,
+    "DenseNet121": 362,
+}
+
+
+KERAS_CV = {
+    "ResNetV2": (resnet_v2, 174),
+    "EfficientNetLite": (efficientnet_lite, 149),
+    "ViT-Ti/16": (lambda: vision_transformer("vit_ti16"), 200),
+    "ViT-B/16": (lambda: vision_transformer("vit_b16"), 200),
+}
+
+
+def profiled(model: tf.keras.Model):
+    elastic = ElasticModel.from_model(model)
+    elastic.compile("sgd", "mse")
+    shape = (2, *(elastic.input_shape[1:] if hasattr(model, "input_shape") else (8,)))
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    y = np.zeros(elastic(x).shape, np.float32)
+    return elastic, profile_model(elastic, x, y, repeats=2, calibrate=False)
+
+
+def check(model: tf.keras.Model, count: int) -> None:
+    """Every tensor has a time of its own, and nearly all backward time belongs to some."""
+    elastic, profile = profiled(model)
+    assert profile.count == len(elastic.tensors) == count
+    missing = [elastic.tensors[k].name for k in np.flatnonzero(profile.t_dw == 0)]
+    assert missing == []
+    assert profile.share_attributed >= 0.98
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_kind_of_model_is_profiled(name):
+    build, count = SMALL[name]
+    check(build(), count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_applications_of_keras_are_profiled(name):
+    check(application(name), LARGE[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERAS_CV)
+def test_models_of_keras_cv_are_profiled(name):
+    build, count = KERAS_CV[name]
+    check(build(), count)
+
+
+def test_embedding_is_profiled():
+    inputs = L.Input((6,), dtype="int32")
+    model = tf.keras.Model(inputs, L.Dense(2)(L.Flatten()(L.Embedding(9, 3)(inputs))))
+    elastic = ElasticModel.from_model(model)
+    elastic.compile("adam", "mse")
+    x = np.random.default_rng(0).integers(0, 9, (4, 6))
+    profile = profile_model(elastic, x, np.zeros((4, 2), np.float32), repeats=2, calibrate=False)
+    assert (profile.t_dw > 0).all()
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_is_profiled(policy):
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        check(normalisations(), 8)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")

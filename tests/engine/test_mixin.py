@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import (
+    OPTIMIZERS,
+    K,
+    crossentropy,
+    fit,
+    images,
+    mask_of,
+    network,
+    values,
+)
+from training import (
+    UPPER,
+    OwnTrainStep,
+    Subclassed,
+    Switch,
+    elastic,
+    everything,
+    random_masks,
+)
+
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.model import ElasticModel
+from elastic_tf.optimizers import selected
+
+
+class TestMask:
+    def test_mask_trains_everything_at_the_start(self):
+        assert elastic().mask.tolist() == [True] * 10
+
+    def test_mask_is_a_copy(self):
+        model = elastic()
+        model.mask[:] = False
+        assert model.mask.all()
+
+    def test_set_mask_copies(self):
+        model = elastic()
+        mask = mask_of(model, *UPPER)
+        model.set_mask(mask)
+        mask[:] = True
+        assert model.mask.sum() == 4
+
+    def test_set_mask_works_before_compile(self):
+        model = ElasticModel.from_model(network())
+        model.set_mask(mask_of(model, "head"))
+        model.compile("sgd", crossentropy())
+        before = values(model.get_layer("conv1").weights)
+        fit(model)
+        assert values(model.get_layer("conv1").weights) == before
+
+    @pytest.mark.parametrize(
+        ("mask", "received"),
+        [
+            (np.ones(9, bool), r"shape \(9,\)"),
+            (np.ones((10, 1), bool), r"shape \(10, 1\)"),
+            (np.ones(10, int), "dtype int64"),
+            ([0, 9], "dtype int64"),
+            (None, "dtype object"),
+            (np.zeros(10, bool), "10 times False"),
+        ],
+        ids=str,
+    )
+    def test_set_mask_raises_on_what_is_no_mask(self, mask, received):
+        with pytest.raises(ValueError, match=received):
+            elastic().set_mask(mask)
+
+    def test_set_mask_keeps_the_old_mask_when_it_raises(self):
+        model = elastic()
+        model.set_mask(mask_of(model, *UPPER))
+        with pytest.raises(ValueError, match="10 times False"):
+            model.set_mask(np.zeros(10, bool))
+        assert model.mask.sum() == 4
+
+    def test_tensors_run_in_forward_order(self):
+        assert [tensor.name for tensor in elastic().tensors] == [
+            f"{layer}/{part}:0"
+            for layer, parts in [
+                ("conv1", ("kernel", "bias")),
+                ("bn1", ("gamma", "beta")),
+                ("conv2", ("kernel", "bias")),
+                ("bn2", ("gamma", "beta")),
+                ("head", ("kernel", "bias")),
+            ]
+            for part in parts
+        ]
+
+    def test_tensors_raise_when_not_built(self):
+        with pytest.raises(ValueError, match="'subclassed"):
+            _ = ElasticModel.from_model(Subclassed()).tensors
+
+    def test_compile_forgets_the_mask_when_tensors_were_frozen(self):
+        model = elastic()
+        model.set_mask(mask_of(model, *UPPER))
+        model.get_layer("conv1").trainable = False
+        model.compile("sgd", crossentropy())
+        assert model.mask.tolist() == [True] * 8
+
+
+class TestLeftOut:
+    """Tensors outside the mask, their slots and buffers keep every bit and cost nothing."""
+
+    @pytest.mark.parametrize("kind", [*OPTIMIZERS, "average", "scaled", "scaled_sgdw"])
+    def test_every_bit_stays(self, kind):
+        model = elastic(kind=kind)
+        fit(model)
+        model.set_mask(mask_of(model, *UPPER))
+        kept = [v for v in model.weights if not v.name.startswith(UPPER)]
+        kept += [v for v in selected.state(model.optimizer) if re.search("conv1|bn", v.name)]
+        before = values(kept)
+        fit(model)
+        assert values(kept) == before
+
+    @pytest.mark.parametrize("kind", OPTIMIZERS)
+    def test_the_others_are_trained(self, kind):
+        model = elastic(kind=kind)
+        model.set_mask(mask_of(model, *UPPER))
+        trained = [v for v in model.weights if v.name.startswith(UPPER)]
+        before = values(trained)
+        fit(model)
+        assert not [v.name for v, bits in zip(trained, before) if v.numpy().tobytes() == bits]
+
+    @pytest.mark.parametrize("part", ["gamma", "beta"])
+    def test_buffers_move_with_one_tensor_of_their_layer(self, part):
+        model = elastic()
+        model.set_mask(mask_of(model, f"bn1/{part}"))
+        before = values(model.get_layer("bn1").non_trainable_weights)
+        fit(model)
+        after = values(model.get_layer("bn1").non_trainable_weights)
+        assert all(one != two for one, two in zip(before, after))
+
+    def test_a_tensor_can_leave_and_come_back(self):
+        model = elastic()
+        model.set_mask(mask_of(model, "head"))
+        fit(model)
+        before = values([model.get_layer("conv1").kernel])
+        model.set_mask(np.ones(10, bool))
+        fit(model)
+        assert values([model.get_layer("conv1").kernel]) != before
+
+    @pytest.mark.parametrize(
+        ("starts", "kernels", "inputs"),
+        [(("conv1", "conv2"), 2, 1), (("conv1",), 1, 1), (("conv2",), 1, 0), (("head",), 0, 0)],
+    )
+    def test_gradient_ops_are_not_in_the_graph(self, starts, kernels, inputs):
+        model = elastic()
+        ops = executed(traced(model, mask_of(model, *starts)))
+        assert ops.count("Conv2DBackpropFilter") == kernels
+        assert ops.count("Conv2DBackpropInput") == inputs
+
+    def test_updates_are_not_in_the_graph(self):
+        model = elastic(kind="sgd")
+        model.make_train_function()
+        assert written(model, mask_of(model, "head/bias", "bn1/beta")) == {
+            "head/bias:0",
+            "SGD/m/head/bias:0",
+            "bn1/beta:0",
+            "SGD/m/bn1/beta:0",
+            "bn1/moving_mean:0",
+            "bn1/moving_variance:0",
+            "iteration:0",
+        }
+
+    def test_moving_average_is_finalized_for_trained_tensors_only(self):
+        model = elastic(kind="average")
+        fit(model)
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+        before = values(model.get_layer("conv1").weights)
+        model.set_mask(mask_of(model, "head"))
+        fit(model)
+        assert values(model.get_layer("conv1").weights) == before
+
+    def test_moving_average_is_finalized_for_tensors_trained_in_some_epoch(self, deterministic):
+        model = elastic(kind="average")
+        masks = mask_of(model, "head"), mask_of(model, "conv1")
+        fit(model, callbacks=[Switch(*masks)])
+        kernel = model.get_layer("head").kernel
+        (average,) = [v for v in selected.state(model.optimizer) if "average/head/kernel" in v.name]
+        np.testing.assert_array_equal(kernel, average)
+
+    def test_step_without_tensors_changes_metrics_alone(self):
+        model = elastic()
+        fit(model)
+        before = everything(model)
+        logs = model.step(tuple(tf.constant(part) for part in images()), np.zeros(10, bool))
+        assert everything(model) == before
+        assert np.isfinite(logs["loss"])
+
+
+class TestTrainFunctions:
+    def test_a_kept_mask_makes_no_new_trace(self):
+        model = elastic()
+        one, two = mask_of(model, "head"), mask_of(model, *UPPER)
+        fit(model, callbacks=[Switch(one, two)], epochs=2)
+        model.set_mask(one)
+        function = model.train_function
+        count = function.experimental_get_tracing_count()
+        fit(model, callbacks=[Switch(one, two)], epochs=4)
+        model.set_mask(one)
+        assert model.train_function is function
+        assert function.experimental_get_tracing_count() == count
+
+    def test_masks_can_change_between_batches(self, deterministic):
+        model, same = elastic(), elastic()
+        one, two = mask_of(model, "head"), mask_of(model, "conv1", "bn1")
+        fit(model, callbacks=[Switch(one, two, batches=True)], epochs=1)
+        x, y = images()
+        for k, mask in enumerate((one, two, one)):
+            same.set_mask(mask)
+            same.train_on_batch(x[8 * k : 8 * k + 8], y[8 * k : 8 * k + 8])
+        assert everything(model) == everything(same)
+
+    @pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}], ids=str)
+    def test_a_dropped_mask_frees_its_graph(self, options):
+        # silu enters every traced graph into TensorFlow's global registry of gradients
+        model = elastic(source=lambda: network(activation="silu"), **options)
+        graphs = []
+        for mask in random_masks(model, 6):
+            model.set_mask(mask)
+            fit(model, epochs=1)
+            (concrete, *_) = model.train_function._list_all_concrete_functions()
+            graphs.append(weakref.ref(concrete.graph))
+        del concrete
+        gc.collect()
+        assert [graph() is None for graph in graphs] == [True] * 2 + [False] * 4
+
+    def test_compile_frees_the_graphs_made_before(self):
+        model = elastic()
+        fit(model)
+        graph = weakref.ref(model.train_function._list_all_concrete_functions()[0].graph)
+        model.compile("sgd", crossentropy())
+        gc.collect()
+        assert graph() is None
+
+    def test_force_makes_the_function_anew(self):
+        model = elastic()
+        function = model.make_train_function()
+        assert model.make_train_function() is function
+        assert model.make_train_function(force=True) is not function
+
+    def test_tensorboard_finds_the_traced_function(self):
+        model = elastic()
+        fit(model, callbacks=[Switch(mask_of(model, "head"))])
+        assert model.train_tf_function is model.train_function
+
+
+class TestMixin:
+    def test_serves_a_subclassed_model(self):
+        class Mine(ElasticMixin, Subclassed):
+            pass
+
+        model = Mine()
+        model(images()[0])
+        model.compile("sgd", crossentropy())
+        model.set_mask(np.arange(6) == 5)
+        before = values(model.tensors[:5])
+        fit(model)
+        assert values(model.tensors[:5]) == before
+
+    def test_serves_a_class_of_functional_models(self):
+        class Mine(ElasticMixin, tf.keras.Model):
+            pass
+
+        source = network()
+        model = Mine(source.input, source.output)
+        assert len(model.tensors) == 10
+
+    def test_raises_when_it_would_hide_a_train_step(self):
+        with pytest.raises(TypeError, match="Mine, which inherits another one from OwnTrainStep"):
+
+            class Mine(ElasticMixin, OwnTrainStep):
+                pass
+
+    def test_a_train_step_of_its_own_can_use_the_parts(self):
+        class Mine(ElasticMixin, OwnTrainStep):
+            def train_step(self, data):
+                variables = [v for v, trained in zip(self.tensors, self.mask) if trained]
+                step, gradients = self.gradients(data, variables)
+                selected.apply_selected(self.optimizer, gradients, variables)
+                return {**self.finish(step), "twice": 2 * step.loss}
+
+        model = Mine()
+        model(images()[0])
+        model.compile("sgd", crossentropy())
+        model.set_mask(np.arange(6) == 5)
+        before = values(model.tensors[:5])
+        assert "twice" in fit(model)
+        assert values(model.tensors[:5]) == before
+
+
+class TestCompile:
+    def test_fit_raises_as_keras_when_not_compiled(self):
+        with pytest.raises(RuntimeError, match="compile your model"):
+            fit(ElasticModel.from_model(network()))
+
+    def test_raises_on_several_optimizers(self):
+        with pytest.raises(TypeError, match="of type list"):
+            ElasticModel.from_model(network()).compile([K.SGD(), K.Adam()], "mse")
+
+    def test_raises_on_a_strategy_that_splits_the_tensors(self):
+        with tf.distribute.experimental.CentralStorageStrategy(["CPU:0"]).scope():
+            model = ElasticModel.from_model(network())
+            with pytest.raises(TypeError, match="CentralStorageStrategy"):
+                model.compile("sgd", "mse")
+
+
+def traced(model, mask) -> tf.Graph:
+    """The graph of one step."""
+    data = tuple(tf.constant(part) for part in images())
+    return tf.function(lambda: model.step(data, mask)).get_concrete_function().graph
+
+
+def executed(graph) -> list[str]:
+    """Types of the ops that a result or an effect of `graph` needs; the others are pruned."""
+    queue = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
+    ops = set(queue)
+    while queue:
+        op = queue.pop()
+        sources = {tensor.op for tensor in op.inputs} | set(op.control_inputs)
+        queue += sources - ops
+        ops |= sources
+    return [op.type for op in ops]
+
+
+def written(model, mask) -> set[str]:
+    """Names of the weights and slots that the graph of one step writes to."""
+    names = {id(v.handle): v.name for v in model.weights + selected.state(model.optimizer)}
+    return {
+        names[id(outer)]
+        for outer, inner in traced(model, mask).captures
+        if id(outer) in names
+        and any(op.type.startswith(("Assign", "ResourceApply")) for op in inner.consumers())
+    }

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import tensorflow as tf
+
+from elastic_tf.engine.step_functions import TrainFunctions, never_differentiated
+from elastic_tf.stack import gradient_registry
+
+
+def test_get_returns_what_was_put():
+    functions = TrainFunctions()
+    functions.put(b"a", (1, 2))
+    assert functions.get(b"a") == (1, 2)
+
+
+def test_get_returns_none_when_unknown():
+    assert TrainFunctions().get(b"a") is None
+
+
+def test_put_drops_the_least_recently_used():
+    functions = TrainFunctions(size=2)
+    functions.put(b"a", (1, 1))
+    functions.put(b"b", (2, 2))
+    functions.get(b"a")
+    functions.put(b"c", (3, 3))
+    assert [functions.get(key) for key in (b"a", b"b", b"c")] == [(1, 1), None, (3, 3)]
+
+
+def test_clear_drops_all():
+    functions = TrainFunctions()
+    functions.put(b"a", (1, 1))
+    functions.clear()
+    assert len(functions) == 0
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_never_differentiated_lets_the_graph_of_a_custom_gradient_go(repeated):
+    def step(x):
+        with never_differentiated():
+            return tf.nn.silu(x)
+
+    def steps(x):
+        for _ in tf.range(2):  # AutoGraph traces the body in a graph of its own first
+            y = step(x)
+        return y
+
+    function = tf.function(steps if repeated else step)
+    graph = weakref.ref(function.get_concrete_function(tf.TensorSpec((2,))).graph)
+    del function
+    gc.collect()
+    assert graph() is None
+
+
+def test_never_differentiated_keeps_entries_made_before():
+    with tf.Graph().as_default():
+        tf.nn.silu(tf.ones(2))
+    before = set(gradient_registry._registry)
+    with never_differentiated():
+        pass
+    assert set(gradient_registry._registry) == before

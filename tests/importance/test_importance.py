@@ -1,0 +1,295 @@
+"""Importance: the formula against its definition, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from evaluated import FUNCTIONS, READINGS, L, elastic, linear, noisy, points, same, state
+from networks import MORE_OPTIMIZERS, crossentropy, images, network
+
+from elastic_tf.importance import measures
+from elastic_tf.importance.evaluation import Evaluator, Samples
+from elastic_tf.model import ElasticModel
+
+
+@pytest.mark.parametrize("optimizer", list(MORE_OPTIMIZERS))
+def test_nothing_is_left_behind(optimizer: str) -> None:
+    model = elastic(optimizer)
+    before = state(model)
+    for reading in READINGS:
+        measures.loss_decrease(model, *images(), gradient=reading, micro_batch_size=10)
+        assert same(before, state(model)), reading
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_every_function_answers_per_tensor_and_leaves_nothing(function) -> None:
+    model = noisy()
+    model.fit(*images(), batch_size=8, verbose=0)
+    assert len(model.tensors) == 6
+    before = state(model)
+    values = function(model, *images())
+    assert same(before, state(model))
+    assert values.shape == (len(model.tensors),)
+    assert values.dtype == np.float64
+    assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize(("gradient", "traced"), [("after", True), ("other", False)])
+def test_training_goes_on_as_without_an_evaluation(gradient: str, traced: bool) -> None:
+    def train(evaluate: bool) -> list[np.ndarray]:
+        tf.keras.utils.set_random_seed(7)
+        model = noisy()
+        if traced:  # the train function is there before the evaluation is traced
+            model.fit(*images(), batch_size=8, verbose=0)
+        if evaluate:
+            measures.loss_decrease(model, *images(seed=1), gradient=gradient)
+        model.fit(*images(), batch_size=8, verbose=0)
+        return state(model)
+
+    assert same(train(evaluate=True), train(evaluate=False))
+
+
+@pytest.mark.parametrize(
+    ("seed", "rng_type"), [(7, None), (None, None), (7, "stateful"), (None, "stateless")]
+)
+def test_both_passes_see_the_same_noise(seed: int | None, rng_type: str | None) -> None:
+    model = noisy(seed=seed, rng_type=rng_type)
+    batches = Samples(*images()).batches(8)
+    evaluator = Evaluator.of(model)
+    for _ in range(2):
+        evaluator.gradients(batches)  # draws of its own are in between
+        first = evaluator.gradients(batches, part="first")
+        second = evaluator.gradients(batches, part="second")
+        assert same([g.numpy() for g in first], [g.numpy() for g in second])
+    assert not same([g.numpy() for g in first], [g.numpy() for g in evaluator.gradients(batches)])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sgdw", "adamw", "schedule", "average", "scaled"])
+def test_update_is_the_one_that_training_makes(optimizer: str) -> None:
+    model = elastic(optimizer)
+    x, y = map(tf.convert_to_tensor, images())
+    worth = measures.loss_decrease(model, x, y, gradient="before")
+    with tf.GradientTape() as tape:
+        loss = model.compute_loss(x, y, model(x, training=True))
+    gradients = tape.gradient(loss, model.tensors)
+    # The pass above has moved the statistics, which a training pass does not look at.
+    old = [tensor.numpy() for tensor in model.tensors]
+    model.train_on_batch(x, y)
+    updates = [tensor.numpy() - before for tensor, before in zip(model.tensors, old)]
+    expected = [-(g.numpy() * dw).sum() for g, dw in zip(gradients, updates)]
+    np.testing.assert_allclose(worth, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_mean_of_before_and_after_is_the_true_decrease_of_a_quadratic_loss() -> None:
+    model = linear()
+    x, y = points()
+    before, after = (
+        measures.loss_decrease(model, x, y, gradient=reading).sum()
+        for reading in ("before", "after")
+    )
+    start = model.evaluate(x, y, verbose=0)
+    model.train_on_batch(x, y)
+    decrease = start - model.evaluate(x, y, verbose=0)
+    assert (before + after) / 2.0 == pytest.approx(decrease, rel=1e-5)
+    assert after < decrease < before
+
+
+def test_importance_is_the_decrease_to_first_order_tensor_by_tensor() -> None:
+    x, y = points()
+    model = linear(learning_rate=1e-3)
+    worth = measures.loss_decrease(model, x, y, gradient="before")
+    start = model.evaluate(x, y, verbose=0)
+    for k, tensor in enumerate(model.tensors):
+        alone = np.arange(len(worth)) == k
+        value = tensor.numpy()
+        model.set_mask(alone)
+        model.train_on_batch(x, y)
+        assert worth[k] == pytest.approx(start - model.evaluate(x, y, verbose=0), rel=2e-2)
+        tensor.assign(value)
+
+
+def test_gradient_after_a_step_too_far_is_negative() -> None:
+    model = linear(learning_rate=30.0)
+    assert (measures.loss_decrease(model, *points(), gradient="after") < 0.0).all()
+    assert (measures.loss_decrease(model, *points(), gradient="before") > 0.0).all()
+
+
+def test_other_half_judges_the_update() -> None:
+    model = linear()
+    x, y = points()
+    x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
+    gradients = []
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x[half], y[half], model(x[half]))
+        gradients.append(tape.gradient(loss, model.tensors))
+    expected = [0.05 * tf.reduce_sum(a * b).numpy() for a, b in zip(*gradients)]
+    worth = measures.loss_decrease(model, x, y, gradient="other")
+    np.testing.assert_allclose(worth, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("gradient", READINGS)
+@pytest.mark.parametrize("size", [1, 4, 5])
+def test_micro_batches_add_up(gradient: str, size: int) -> None:
+    model = linear()
+    whole = measures.loss_decrease(model, *points(), gradient=gradient)
+    parts = measures.loss_decrease(model, *points(), gradient=gradient, micro_batch_size=size)
+    np.testing.assert_allclose(parts, whole, rtol=1e-4)
+
+
+def test_sample_weights_count() -> None:
+    model = linear()
+    x, y = points()
+    plain = measures.loss_decrease(model, x, y, gradient="before")
+    double = measures.loss_decrease(
+        model, x, y, gradient="before", sample_weight=np.full(len(x), 2.0)
+    )
+    np.testing.assert_allclose(double, 4.0 * plain, rtol=1e-4)
+    np.testing.assert_allclose(
+        measures.gradient_magnitude(model, x, y, sample_weight=np.full(len(x), 2.0)),
+        2.0 * measures.gradient_magnitude(model, x, y),
+        rtol=1e-5,
+    )
+
+
+def test_probe_of_one_sample_is_judged_by_itself_with_a_warning() -> None:
+    model = linear()
+    x, y = points(1)
+    with pytest.warns(UserWarning, match="one sample"):
+        worth = measures.loss_decrease(model, x, y, gradient="other")
+    np.testing.assert_array_equal(worth, measures.loss_decrease(model, x, y, gradient="before"))
+
+
+def test_tensor_that_the_loss_does_not_depend_on_is_worth_nothing() -> None:
+    inputs = L.Input((5,))
+    used, unused = L.Dense(3)(inputs), L.Dense(2, name="unused")(inputs)
+    model = ElasticModel(inputs, {"used": used, "unused": unused})
+    model.compile("sgd", {"used": "mse"})
+    x, y = points()
+    for reading in READINGS:
+        worth = measures.loss_decrease(model, x, {"used": y}, gradient=reading)
+        idle = np.array(["unused" in tensor.name for tensor in model.tensors])
+        assert (worth[idle] == 0.0).all()
+        assert (worth[~idle] != 0.0).all()
+
+
+def test_inputs_may_be_a_structure() -> None:
+    inputs = {"left": L.Input((5,), name="left"), "right": L.Input((5,), name="right")}
+    model = ElasticModel(inputs, L.Dense(3)(inputs["left"] + inputs["right"]))
+    model.compile("sgd", "mse")
+    x, y = points()
+    worth = measures.loss_decrease(model, {"left": x, "right": 2.0 * x}, y, micro_batch_size=3)
+    assert worth.shape == (2,)
+
+
+def test_embedding_gradients_are_served() -> None:
+    model = ElasticModel.from_model(
+        tf.keras.Sequential(
+            [L.Input((4,), dtype="int32"), L.Embedding(6, 3), L.Flatten(), L.Dense(1)]
+        )
+    )
+    model.compile("adam", "mse")
+    tokens = np.random.default_rng(0).integers(0, 6, (8, 4))
+    worth = measures.loss_decrease(model, tokens, np.ones((8, 1)), micro_batch_size=2)
+    assert np.isfinite(worth).all()
+    assert worth[0] != 0.0
+
+
+def test_mask_of_the_model_does_not_matter() -> None:
+    model = elastic()
+    x, y = images()
+    all_trained = measures.loss_decrease(model, x, y)
+    model.set_mask(np.arange(len(model.tensors)) == 9)
+    np.testing.assert_array_equal(measures.loss_decrease(model, x, y), all_trained)
+
+
+def traces(model: ElasticModel) -> int:
+    evaluator = Evaluator.of(model)
+    functions = [*evaluator._passes.values(), evaluator._update, evaluator._multiply]
+    return sum(function.experimental_get_tracing_count() for function in functions)
+
+
+def test_second_evaluation_traces_nothing() -> None:
+    model = elastic()
+    measures.loss_decrease(model, *images(), micro_batch_size=5)
+    count = traces(model)
+    model.set_mask(np.arange(len(model.tensors)) >= 8)
+    model.fit(*images(), batch_size=8, verbose=0)
+    measures.loss_decrease(model, *images(seed=1), micro_batch_size=5)
+    assert traces(model) == count
+
+
+def test_probes_of_ever_new_shapes_do_not_pile_up() -> None:
+    model = linear()
+    x, y = points(24)
+    for count in range(2, 24):
+        measures.gradient_magnitude(model, x[:count], y[:count])
+    assert traces(model) <= 10
+
+
+def test_compiling_anew_takes_the_new_optimizer_and_frees_the_old_traces() -> None:
+    model = linear(learning_rate=0.01)
+    slow = measures.loss_decrease(model, *points(), gradient="before")
+    batches = Samples(*points()).batches(None)
+    run = Evaluator.of(model)._passes["alone"]
+    graph = weakref.ref(run.get_concrete_function(batches[0][1]).graph)
+    del run
+    model.compile(tf.keras.optimizers.SGD(0.02), "mse")
+    fast = measures.loss_decrease(model, *points(), gradient="before")
+    np.testing.assert_allclose(fast, 2.0 * slow, rtol=1e-4)
+    gc.collect()
+    assert graph() is None
+
+
+def test_freezing_a_layer_is_noticed() -> None:
+    model = elastic()
+    assert len(measures.loss_decrease(model, *images())) == 10
+    model.layers[1].trainable = False
+    model.compile("sgd", crossentropy())
+    assert len(measures.loss_decrease(model, *images())) == 8
+
+
+def test_model_is_freed_with_its_evaluator() -> None:
+    model = elastic()
+    measures.loss_decrease(model, *images())
+    gone = weakref.ref(model)
+    del model
+    tf.keras.backend.clear_session()
+    gc.collect()
+    assert gone() is None
+
+
+def test_model_can_be_saved_after_an_evaluation(tmp_path) -> None:
+    model = ElasticModel.from_model(network())
+    model.compile("sgd", crossentropy())
+    measures.loss_decrease(model, *images())
+    model.save_weights(tmp_path / "model.weights.h5")
+    model.export(tmp_path / "exported")
+
+
+def test_random_importance_repeats_with_its_seed() -> None:
+    model = linear()
+    one, two = (measures.random(model, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+    assert (one > 0.0).all()
+    assert (measures.random(model) != measures.random(model)).all()
+
+
+def test_weight_magnitude_is_the_sum_of_absolute_weights() -> None:
+    assert measures.weight_magnitude(linear())[0] == pytest.approx(15.0)
+
+
+def test_gradient_may_come_from_data_of_its_own() -> None:
+    model = elastic()
+    x, y = images()
+    one, two = (x[::2], y[::2]), (x[1::2], y[1::2])
+    ways = [
+        measures.loss_decrease(model, *one, gradient_data=two),
+        measures.loss_decrease(model, *two, gradient_data=one),
+    ]
+    expected = measures.loss_decrease(model, x, y, gradient="other")
+    np.testing.assert_allclose(np.mean(ways, axis=0), expected, rtol=1e-5)

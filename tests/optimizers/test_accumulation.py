@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, K, L, crossentropy, images, mask_of, values
+from training import OwnTrainStep
+
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.model import ElasticModel
+from elastic_tf.optimizers import selected
+
+CLIPPED = {
+    "clipnorm": lambda: K.SGD(0.1, clipnorm=0.05),
+    "global_clipnorm": lambda: K.Adam(0.1, global_clipnorm=0.1),
+    "clipvalue": lambda: K.legacy.SGD(0.1, clipvalue=0.01),
+}
+# The mean of means sums in another order than the mean over the joint batch.
+CLOSE = {"rtol": 2e-4, "atol": 1e-6}
+
+
+def elastic(*, optimizer=K.Adam, accumulate: int = 1, **options) -> ElasticModel:
+    """Without batch normalisation, which sees the statistics of micro-batches."""
+    tf.keras.utils.set_random_seed(0)
+    inputs = L.Input(IMAGE)
+    x = L.Conv2D(3, 3, activation="tanh", name="conv1")(inputs)
+    x = L.Conv2D(4, 3, name="conv2")(x)
+    x = L.Dense(CLASSES, name="head", dtype="float32")(L.Flatten()(x))
+    model = ElasticModel.from_model(tf.keras.Model(inputs, x))
+    model.compile(optimizer(), crossentropy(), accumulate=accumulate, **options)
+    return model
+
+
+def fit(model, *, batch_size: int, samples: int = 16, epochs: int = 3, **options):
+    x, y = (part[:samples] for part in images())
+    data = {"batch_size": batch_size, "epochs": epochs, "shuffle": False, "verbose": 0}
+    return model.fit(x, y, **data, **options)
+
+
+def assert_close(one, two) -> None:
+    for a, b in zip(one.get_weights(), two.get_weights()):
+        np.testing.assert_allclose(a, b, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", [*MORE_OPTIMIZERS, *CLIPPED])
+def test_micro_batches_update_as_the_joint_batch(kind):
+    optimizer = {**MORE_OPTIMIZERS, **CLIPPED}[kind]
+    joint, micro = elastic(optimizer=optimizer), elastic(optimizer=optimizer, accumulate=4)
+    for model in (joint, micro):
+        model.set_mask(mask_of(model, "conv2", "head"))
+    fit(joint, batch_size=8), fit(micro, batch_size=2)
+    assert_close(joint, micro)
+
+
+def test_updates_are_counted_not_micro_batches():
+    model = elastic(accumulate=4)
+    fit(model, batch_size=2)
+    assert int(model.optimizer.iterations) == 6
+
+
+def test_mixed_precision_accumulates_in_single_precision():
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = elastic(accumulate=2)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    fit(model, batch_size=4)
+    assert {total.dtype for total in model._elastic.accumulation._sums.values()} == {tf.float32}
+    assert int(model.optimizer.iterations) == 6
+
+
+def test_sums_are_held_for_trained_tensors_alone():
+    model = elastic(accumulate=2)
+    sums = model._elastic.accumulation
+    sizes = []
+    for names in (("conv1", "conv2", "head"), ("head",), ("conv2",), ("head",)):
+        model.set_mask(mask_of(model, *names))
+        fit(model, batch_size=4, epochs=1)
+        tensors = [v for v in model.tensors if v.name.startswith(names)]
+        sizes.append((sums.bytes, 4 * sum(int(tf.size(v)) for v in tensors)))
+    assert all(held == needed for held, needed in sizes)
+
+
+@pytest.mark.parametrize("names", [("conv1",), ("head",), ("conv1", "conv2", "head")])
+def test_left_out_tensors_keep_every_bit(names):
+    model = elastic(accumulate=2)
+    model.set_mask(mask_of(model, *names))
+    left = [v for v in model.tensors if not v.name.startswith(names)]
+    before = values(left)
+    fit(model, batch_size=4)
+    assert values(left) == before
+
+
+def test_a_mask_that_changes_in_between_applies_what_was_collected():
+    micro, joint = elastic(accumulate=4), elastic()
+    x, y = images()
+    for model, size in ((micro, 2), (joint, 4)):
+        model.set_mask(mask_of(model, "head"))
+        for k in range(0, 4, size):  # two of four micro-batches
+            model.train_on_batch(x[k : k + size], y[k : k + size])
+        model.set_mask(mask_of(model, "conv2"))
+    assert_close(micro, joint)
+    assert int(micro.optimizer.iterations) == 1
+
+
+def test_what_is_left_at_the_end_of_fit_makes_an_update():
+    micro, joint = elastic(accumulate=4), elastic()
+    fit(micro, batch_size=2, samples=12, epochs=1)
+    for k in range(0, 12, 8):
+        joint.train_on_batch(*(part[k : min(k + 8, 12)] for part in images()))
+    assert_close(micro, joint)
+
+
+def test_moving_averages_are_finalized_after_the_last_update():
+    def optimizer():
+        return K.SGD(0.1, use_ema=True, ema_momentum=0.5)
+
+    model = elastic(optimizer=optimizer, accumulate=4)
+    fit(model, batch_size=2, samples=12, epochs=1)
+    averages = [v for v in selected.state(model.optimizer) if "average" in v.name]
+    for tensor, average in zip(model.trainable_variables, averages):
+        np.testing.assert_array_equal(tensor, average)
+
+
+def test_a_fit_that_fails_leaves_nothing_collected():
+    class Stop(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise InterruptedError
+
+    model = elastic(accumulate=4)
+    with pytest.raises(InterruptedError):
+        fit(model, batch_size=2, callbacks=[Stop()])
+    before = values(model.weights)
+    model.set_mask(mask_of(model, "head"))
+    assert values(model.weights) == before
+
+
+def test_a_gradient_that_does_not_exist_is_left_to_keras():
+    tf.keras.utils.set_random_seed(0)
+
+    class Idle(tf.keras.layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight(name="idle", shape=(2,), initializer="ones")
+
+        def call(self, inputs):
+            return inputs
+
+    inputs = L.Input((4,))
+    model = ElasticModel.from_model(tf.keras.Model(inputs, L.Dense(2)(Idle()(inputs))))
+    model.compile(K.AdamW(0.1, weight_decay=0.1), "mse", accumulate=2)
+    model.fit(np.ones((4, 4)), np.ones((4, 2)), batch_size=1, verbose=0)
+    assert model.get_layer("idle").kernel.numpy().tolist() == [1.0, 1.0]
+
+
+def test_accumulation_is_saved_with_the_model(tmp_path):
+    model = elastic(accumulate=3)
+    model.save(tmp_path / "model.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert loaded._elastic.accumulation.steps == 3
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "2"])
+def test_raises_on_what_is_no_count(steps):
+    with pytest.raises(ValueError, match=f"`accumulate`.*Received: {steps!r}"):
+        elastic(accumulate=steps)
+
+
+def test_raises_with_steps_per_execution():
+    with pytest.raises(ValueError, match="accumulate=2 and steps_per_execution=4"):
+        elastic(accumulate=2, steps_per_execution=4)
+
+
+def test_raises_when_not_built():
+    model = ElasticModel.from_model(tf.keras.Sequential([L.Dense(2)]))
+    with pytest.raises(ValueError, match="accumulate=2 for 'sequential"):
+        model.compile("sgd", "mse", accumulate=2)
+
+
+def test_raises_on_a_train_step_of_its_own():
+    class Mine(ElasticMixin, OwnTrainStep):
+        def train_step(self, data):
+            return {}
+
+    model = Mine()
+    with pytest.raises(ValueError, match="accumulate=2 for Mine"):
+        model.compile("sgd", "mse", accumulate=2)

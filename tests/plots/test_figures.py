@@ -1,0 +1,136 @@
+"""The paper's figures drawn from made-up runs."""
+
+from __future__ import annotations
+
+import types
+
+import figures
+import numpy as np
+import paper
+import paper_scales
+import pytest
+from paper_specs import FIGURES, TABLES
+
+from elastic_tf.files.atomic import write_json
+from elastic_tf.files.ranges import to_ranges
+from elastic_tf.runs import run as runs
+
+COUNT, EPOCHS = 12, 3
+MEASURED = {
+    "solver": {
+        "rho": 0.5,
+        "rows": [
+            {
+                "resolution": resolution,
+                "subproblems": 10 * resolution,
+                "all_subproblems": 50 * resolution,
+                "seconds": 1e-4 * resolution,
+                "achieved_ratio": 0.5,
+            }
+            for resolution in (100, 1000)
+        ],
+        "ours": {"seconds": 0.01, "achieved_ratio": 0.499},
+        "training_seconds": 60.0,
+    },
+    "profiling": {"vgg16": {"overhead": 0.01, "seconds": 1.0, "epoch_seconds": 100.0}},
+}
+
+
+def made(path, training):
+    """A finished run of a training."""
+    run = runs.create(path, {"seed": 0})
+    steady = 1.0 if training.rho is None else training.rho
+    for epoch in range(EPOCHS):
+        mask = np.arange(COUNT) >= COUNT * (1 - steady) - epoch
+        run.append_epoch(
+            {
+                "loss": 2.0 - 0.5 * epoch,
+                "val_accuracy": 0.5 + 0.1 * epoch,
+                "seconds": 10.0 * steady,
+                "evaluation_seconds": 1.0,
+                "trained": to_ranges(mask),
+                "tensors": COUNT,
+                "flops_per_step": {"forward": 1e9, "backward": 2e9 * steady, "update": 1e8},
+            }
+        )
+        record = types.SimpleNamespace(importance=np.arange(COUNT) + epoch, mask=mask)
+        run.selections.append({**vars(record), "seconds_importance": 0.5})
+    run.finish(
+        {
+            "accuracy": 0.7,
+            "seconds_with_evaluation": 33.0 * steady,
+            "flops": 1e12 * steady,
+            "peak_memory_bytes": 5e8,
+            "activation_bytes": 5e7,
+            "energy_joules": 4000.0,
+        }
+    )
+    return run
+
+
+@pytest.fixture
+def drawn(tmp_path, monkeypatch):
+    """Draws one name from made-up runs."""
+    monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
+    known = {}
+    monkeypatch.setattr(figures.runs, "load", lambda path: known[path])
+
+    def draw(kind, name, picture):
+        root = tmp_path / "small" / "here"
+        for training in paper_scales.digits().trainings(picture):
+            path = paper.run_path(root, training)
+            known.setdefault(path, None)
+            if known[path] is None:
+                known[path] = made(path, training)
+        if picture.measure:
+            write_json(paper.measure_path(root, picture.measure), MEASURED[picture.measure])
+        return figures.main([f"--{kind}", name, "--out", str(tmp_path)])
+
+    return draw
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn(name, drawn):
+    (path,) = drawn("figure", name, FIGURES[name])
+    assert path.name == f"figure_{name}.png"
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_is_printed(name, drawn, capsys):
+    (path,) = drawn("table", name, TABLES[name])
+    assert path.read_text().strip() in capsys.readouterr().out
+
+
+def test_speedup_is_the_best_baselines_time_over_ours(drawn):
+    (path,) = drawn("table", "2", TABLES["2"])
+    # all reach it after the same epochs; ours take half as long
+    assert "2.00" in path.read_text()
+
+
+def test_a_run_that_is_missing_is_named_with_the_way_to_get_it(tmp_path):
+    with pytest.raises(FileNotFoundError, match="not finished. Make it with python exp.*paper.py"):
+        figures.main(["--figure", "20a", "--out", str(tmp_path)])
+    with pytest.raises(FileNotFoundError, match="measurement .*solver.json.* not there"):
+        figures.main(["--figure", "13a", "--out", str(tmp_path)])
+
+
+def test_everything_draws_what_there_is(tmp_path, capsys):
+    assert figures.main(["--out", str(tmp_path)]) == []
+    assert "figure 15a: The run" in capsys.readouterr().out
+
+
+def test_no_energy_is_drawn_without_a_sensor(drawn, monkeypatch, capsys):
+    before = runs.Run.finish
+    monkeypatch.setattr(
+        runs.Run,
+        "finish",
+        lambda run, result: before(run, {**result, "energy_joules": "no sensor"}),
+    )
+    assert drawn("figure", "23a", FIGURES["23a"]) == []
+    assert "figure 23a: nothing to draw, there was no energy sensor" in capsys.readouterr().out
+
+
+def test_an_unknown_figure_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="Received: --figure 1"):
+        figures.main(["--figure", "1", "--out", str(tmp_path)])

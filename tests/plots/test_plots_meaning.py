@@ -1,0 +1,209 @@
+"""What stands where in the pictures, and colours that mean the same everywhere."""
+
+from __future__ import annotations
+
+import colorsys
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex, to_rgb
+
+from elastic_tf import plots
+from elastic_tf.plots import style
+from elastic_tf.plots.style import T_DW, T_DY, styles
+from elastic_tf.timing.profile import TimingProfile
+
+
+def row(method: str, **values) -> dict:
+    return {"method": method, "mean": 0.7, "half_width": 0.02, "seconds": 100.0, **values}
+
+
+def labels(legend) -> list[str]:
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_a_method_has_one_colour_in_every_kind_of_picture():
+    elastic = plots.METHODS["elastic"].colour
+    lines = plots.lines({"full": ([1], [2]), "elastic": ([1], [2])}, x="s", y="%")
+    bars = plots.bars({"a": {"ElasticTrainer, rho=0.5": 1.0, "Full Training": 2.0}}, y="s")
+    panels = plots.method_panels(
+        [row("random@0.5"), row("elastic@0.5")], {"seconds": ("time (s)", 1.0)}
+    )
+    points = plots.accuracy_and_cost([row("elastic@0.5")])
+    found = [
+        lines.axes[0].lines[1].get_color(),
+        to_hex(bars.axes[0].patches[0].get_facecolor()),
+        to_hex(panels.axes[0].patches[1].get_facecolor()),
+        points.axes[0].lines[0].get_color(),
+    ]
+    assert [colour.upper() for colour in found] == [elastic] * 4
+
+
+def test_what_is_no_method_never_takes_the_colours_of_elastic_and_full():
+    taken = {plots.METHODS[name].colour for name in ("elastic", "full")}
+    others = styles([f"thing {k}" for k in range(20)])
+    assert taken.isdisjoint(look.colour for look in others.values())
+    assert len(set(others.values())) == 20
+
+
+def test_one_method_at_two_settings_differs_in_form_and_brightness_only():
+    one, two = styles(["elastic@0.3", "elastic@0.5"]).values()
+    bright, dark = (colorsys.rgb_to_hsv(*to_rgb(look.colour)) for look in (one, two))
+    assert dark[0] == pytest.approx(bright[0], abs=0.01)  # the hue
+    assert dark[2] < 0.6 * bright[2]
+    assert (one.line, one.hatch) != (two.line, two.hatch)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 11, 12, 13, 30, 200])
+def test_epochs_are_numbered_at_even_distances(epochs):
+    of_epochs, of_ticks = (
+        plots.selection_map([np.array([True, False])] * epochs, ticks=ticks).axes[0]
+        for ticks in ((), range(epochs))
+    )
+    for axes in (of_epochs, of_ticks):
+        places = axes.get_xticks()
+        assert places[0] == 1
+        assert 1 <= len(places) <= 12
+        assert len(set(np.diff(places))) <= 1
+        assert epochs - places[-1] < max(np.diff(places), default=1)
+
+
+def test_a_picture_shows_itself_in_a_notebook():
+    picture = plots.lines({"a": ([1, 2], [3, 4])}, x="s", y="%")
+    assert picture._repr_png_().startswith(b"\x89PNG")
+
+
+def test_agreement_of_very_different_sizes_has_logarithmic_axes():
+    points = {"a": ([1.0, 1e4], [1.0, 9e3])}
+    (axes,) = plots.agreement(points, x="p", y="m", is_log=True).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert axes.get_xlim() == axes.get_ylim() == pytest.approx((1 / 1.5, 1.5e4))
+
+
+def test_agreement_has_the_diagonal_and_equal_axes():
+    (axes,) = plots.agreement({"a": ([0.2, 0.8], [0.3, 0.7])}, x="p", y="m", within=0.1).axes
+    assert axes.get_xlim() == axes.get_ylim()
+    np.testing.assert_array_equal(*axes.lines[0].get_data())
+    assert labels(axes.get_legend()) == ["within 0.1", "a"]
+
+
+def test_step_parts_divide_the_whole_step():
+    profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[0, 1000], t_forward=4000)
+    (axes,) = plots.step_parts({"here": profile}).axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([50.0, 37.5, 12.5])
+    assert axes.texts[-1].get_text() == " 8 ms"
+
+
+def test_cost_of_depth_ends_at_the_full_step():
+    profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[0, 1000], t_forward=4000)
+    (axes,) = plots.cost_of_depth({"here": profile}).axes
+    share = 100 * profile.step_time(np.array([False, True])) / profile.t_full
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [100.0, share])
+
+
+def test_dependency_map_gives_an_op_to_one_tensor_or_to_the_last_of_several():
+    ops = [("own", [1]), ("shared", [0, 1])]
+    (axes,) = plots.dependency_map(ops, names=["a", "b"]).axes
+    image = axes.images[0]
+    colours = [[to_hex(image.cmap(image.norm(cell))) for cell in row] for row in image.get_array()]
+    assert colours[0][1].upper() == T_DW
+    assert colours[1][1].upper() == T_DY
+    assert len({colours[0][0], colours[1][0], colours[0][1], colours[1][1]}) == 4
+
+
+def test_importance_map_shows_shares_and_leaves_harm_out():
+    axes = plots.importance_map([np.array([3.0, 1.0, -1.0])]).axes[0]
+    shown = axes.images[0].get_array()
+    np.testing.assert_allclose(shown[:2, 0], [0.75, 0.25])
+    assert shown.mask[2, 0]
+
+
+def test_selection_map_takes_other_columns_than_epochs():
+    (axes,) = plots.selection_map(
+        [np.array([True]), np.array([True])], x="rho", ticks=[0.4, 0.5]
+    ).axes
+    assert axes.get_xlabel() == "rho"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.4", "0.5"]
+
+
+def test_selection_bars_tell_trained_tensors_by_their_colour():
+    axes = plots.selection_bars(np.array([1.0, 2.0]), np.array([True, False])).axes[0]
+    one, two = (to_hex(bar.get_facecolor()).upper() for bar in axes.patches[:2])
+    assert one == plots.METHODS["elastic"].colour != two
+
+
+def test_image_grid_has_a_label_below_each_image():
+    figure = plots.image_grid(np.full((3, 4, 4, 1), 300.0), ["a", "b", "c"])
+    assert [axes.get_xlabel() for axes in figure.axes] == ["a", "b", "c"]
+    assert figure.axes[0].images[0].get_array().max() == 255
+
+
+def test_accuracy_and_cost_draws_the_interval():
+    axes = plots.accuracy_and_cost([row("full"), row("elastic@0.5", half_width=None)]).axes[0]
+    low, high = (bar.get_ydata()[0] for bar in axes.containers[0].lines[1])
+    assert (low, high) == pytest.approx((68.0, 72.0))
+    assert len(axes.containers[1].lines[1]) == 0
+
+
+VARIANTS = [row("full"), row("elastic@0.4"), row("elastic@0.5"), row("random@0.5"), row("mine")]
+
+
+def test_variants_that_share_a_look_are_told_apart_by_their_rho():
+    tables = {
+        name: [{**one, "epochs": 1} for one in VARIANTS]
+        for name in ("equal_epochs", "equal_seconds")
+    }
+    for figure in (plots.accuracy_and_cost(VARIANTS), plots.accuracy_at_budgets(tables)):
+        assert [text.get_text() for text in figure.axes[0].texts] == ["0.4", "0.5"]
+
+
+def test_accuracy_at_budgets_explains_every_marker():
+    rows = [{**one, "epochs": 1} for one in VARIANTS]
+    figure = plots.accuracy_at_budgets({"equal_epochs": rows[:3], "equal_seconds": rows})
+    (legend,) = figure.legends
+    assert labels(legend) == [
+        "full: everything",
+        "elastic (number: rho): what is worth most within rho",
+        "random@0.5: a random choice within rho",
+        "mine",
+    ]
+    shown = [(line.get_marker(), line.get_color()) for line in legend.legend_handles]
+    looks = styles(one["method"].partition("@")[0] for one in rows).values()
+    assert shown == list(dict.fromkeys((look.marker, look.colour) for look in looks))
+
+
+def test_every_method_is_explained_in_legends():
+    assert style.TRAINED.keys() == plots.METHODS.keys()
+
+
+def test_accuracy_intervals_have_a_line_for_each_method_that_has_an_interval():
+    rows = [row("full", accuracies=[0.6, 0.8]), row("elastic@0.5", accuracies=[0.7])]
+    rows[1]["half_width"] = None
+    (axes,) = plots.accuracy_intervals(rows).axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [pytest.approx([68.0, 72.0])]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["full", "elastic@0.5"]
+    np.testing.assert_allclose(axes.collections[1].get_offsets()[:, 0], [60.0, 80.0])
+
+
+def test_method_panels_say_what_was_not_measured():
+    rows = [row("full", memory=2.0**21), row("elastic@0.5", memory=None)]
+    (axes,) = plots.method_panels(rows, {"memory": ("memory (MiB)", 2.0**20)}).axes
+    assert [text.get_text() for text in axes.texts] == ["2", "not measured"]
+
+
+def test_a_missed_deadline_has_another_colour():
+    rows = [
+        {"asked": 10.0, "taken": 9.0, "load": "none", "left_out": 0},
+        {"asked": 10.0, "taken": 11.0, "load": "none", "left_out": 3},
+    ]
+    (axes,) = plots.deadlines(rows).axes
+    kept, missed = (bar.get_facecolor() for bar in axes.patches)
+    assert kept != missed
+    assert [text.get_text() for text in axes.texts] == ["90.0 %", "110.0 %, 3 steps left out"]
+
+
+def test_the_last_marker_of_a_curve_is_not_cut():
+    late = {"elastic": ([61.0, 65.0], [0.67, 0.78])}
+    low, high = plots.lines(late, x="s", y="accuracy").axes[0].get_xlim()
+    assert low == 0
+    assert high - 65.0 >= 0.04 * (high - low)

@@ -1,0 +1,87 @@
+"""The wheel works where there is no checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory) -> Path:
+    """What a wheel of this checkout holds; built from a copy, without a network."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(
+        ROOT / "elastic_tf", copy / "elastic_tf", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    options = "--no-deps --no-build-isolation --no-index --disable-pip-version-check".split()
+    command = [sys.executable, "-m", "pip", "wheel", *options, "-w", str(copy / "dist"), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (copy / "dist").glob("elastic_tf-*.whl")
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(folder)
+    return folder
+
+
+@pytest.fixture
+def python(unpacked, tmp_path):
+    """Runs a Python in an empty folder, with nothing of the checkout on its path."""
+
+    def run(*words):
+        environment = {**os.environ, "PYTHONPATH": str(unpacked)}
+        return subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
+    return run
+
+
+def test_wheel_holds_every_module_and_the_mark_of_types(unpacked):
+    def files(folder):
+        found = (*folder.rglob("*.py"), *folder.rglob("py.typed"))
+        return {path.relative_to(folder) for path in found}
+
+    ours = {path for path in files(ROOT / "elastic_tf") if path.parts[0] != "docs"}
+    assert files(unpacked / "elastic_tf") == ours
+    assert not (unpacked / "elastic_tf" / "docs").exists()
+    assert (unpacked / "elastic_tf" / "py.typed").is_file()
+
+
+def test_wheel_names_its_commands(python):
+    done = python("-m", "elastic_tf", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "doctor" in done.stdout
+
+
+def test_wheel_is_examined_by_its_own_doctor(python):
+    done = python("-m", "elastic_tf", "doctor")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "Ready to train." in done.stdout
+
+
+def test_every_module_of_the_wheel_can_be_imported(python, unpacked):
+    code = (
+        "import importlib, pkgutil, elastic_tf\n"
+        "for one in pkgutil.walk_packages(elastic_tf.__path__, 'elastic_tf.'):\n"
+        "    importlib.import_module(one.name)\n"
+        "print(elastic_tf.__file__)\n"
+        "from elastic_tf.commands import profile\n"
+        "profile.main(['--list'])\n"  # ends the program
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    where, tables = done.stdout.splitlines()
+    assert Path(where).parents[1] == unpacked
+    assert "the project's checkout" in tables

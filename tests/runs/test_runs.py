@@ -1,0 +1,256 @@
+"""Run directories: what is written comes back, whatever happened in between."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elastic_tf.callback import SelectionRecord
+from elastic_tf.runs import run as runs
+from elastic_tf.selection.selector import select_tensors
+from elastic_tf.timing.profile import TimingProfile
+
+CONFIG = {
+    "method": "elastic",
+    "rho": 0.5,
+    "epochs": 6,
+    "seed": 3,
+    "shape": (4, 8),
+    "out": Path("x"),
+}
+
+
+def record(epoch: int = 0) -> SelectionRecord:
+    importance = np.array([0.12345678, 1.0, -2e-7, 3.0, 1e9])
+    profile = TimingProfile.from_chain(t_dw=[1.0] * 5, t_dy=[1.0] * 5, t_forward=5.0)
+    return SelectionRecord(
+        epoch=epoch,
+        rho=0.7,
+        selection=select_tensors(importance, profile, 0.7),
+        importance=importance,
+        predicted_ratio=0.66,
+        seconds_importance=1.5,
+        seconds_solve=0.01,
+    )
+
+
+def test_create_writes_the_config_with_versions_seed_and_device(tmp_path):
+    run = runs.create(tmp_path / "deep" / "run", CONFIG)
+    written = json.loads((run.path / "config.json").read_text())
+    assert written == run.config
+    assert written["settings"] == {**CONFIG, "shape": [4, 8], "out": "x"}
+    assert written["seed"] == 3
+    assert written["versions"]["tensorflow"] == tf.__version__
+    assert written["device"]["cores"] >= 1
+    assert (run.history, run.selections, run.result) == ([], [], None)
+
+
+def test_a_dataclass_of_settings_is_a_config(tmp_path):
+    @dataclasses.dataclass
+    class Settings:
+        seed: int = 1
+        widths: tuple[int, ...] = (1, 2)
+
+    assert runs.create(tmp_path, Settings()).config["settings"] == {"seed": 1, "widths": [1, 2]}
+    assert runs.create(tmp_path, Settings()).history == []
+
+
+def test_epochs_selections_and_result_come_back(tmp_path):
+    run = runs.create(tmp_path, CONFIG)
+    run.append_selection(record())
+    run.append_epoch({"loss": np.float32(0.5), "accuracy": tf.constant(0.25), "steps": np.int64(7)})
+    run.append_epoch({"loss": float("nan"), "per_class": np.array([[1, 2]])})
+    run.finish({"accuracy": np.float64(0.5), "path": tmp_path})
+    again = runs.load(tmp_path)
+    assert again.history == run.history
+    assert again.history == [
+        {"epoch": 0, "loss": 0.5, "accuracy": 0.25, "steps": 7},
+        {"epoch": 1, "loss": None, "per_class": [[1, 2]]},
+    ]
+    assert again.result == {"accuracy": 0.5, "path": str(tmp_path)}
+    (selection,) = again.selections
+    np.testing.assert_array_equal(selection["mask"], record().mask)
+    assert selection["mask"].dtype == bool
+    np.testing.assert_array_equal(selection["importance"], [0.123457, 1.0, -2e-7, 3.0, 1e9])
+    assert selection["predicted_ratio"] == 0.66
+    assert selection["seconds_importance"] == 1.5
+    assert selection["selection"]["time"] == record().selection.time
+
+
+@pytest.mark.parametrize(
+    "mask", [[True] * 4, [False] * 4, [True, False, True, True], [False, True, True, False]]
+)
+def test_masks_are_stored_as_runs_of_indices(tmp_path, mask):
+    made = record()
+    selection = dataclasses.replace(made.selection, mask=np.array(mask))
+    run = runs.create(tmp_path, CONFIG)
+    run.append_selection(dataclasses.replace(made, selection=selection, importance=np.ones(4)))
+    line = json.loads((tmp_path / "selections.jsonl").read_text())
+    assert len(line["mask"]) <= 2
+    np.testing.assert_array_equal(runs.load(tmp_path).selections[0]["mask"], mask)
+
+
+def test_equal_settings_continue_the_run(tmp_path):
+    first = runs.create(tmp_path, CONFIG)
+    first.append_epoch({"loss": 1.0})
+    before = (tmp_path / "config.json").read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        second = runs.create(tmp_path, CONFIG)
+    assert second.history == [{"epoch": 0, "loss": 1.0}]
+    second.append_epoch({"loss": 0.5})
+    assert [epoch["epoch"] for epoch in runs.load(tmp_path).history] == [0, 1]
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rho": 0.6}, "'rho': 0.5 in the directory, 0.6 now"),
+        ({"shape": (4, 9)}, r"'shape': \[4, 8\] in the directory, \[4, 9\] now"),
+        ({"extra": 1}, "'extra': 'nothing' in the directory, 1 now"),
+        ({"epochs": {"most": 6}}, r"'epochs': 6 in the directory, \{'most': 6\} now"),
+    ],
+)
+def test_other_settings_are_refused_with_the_first_difference(tmp_path, change, message):
+    runs.create(tmp_path, CONFIG).append_epoch({"loss": 1.0})
+    with pytest.raises(ValueError, match=message):
+        runs.create(tmp_path, {**CONFIG, **change})
+
+
+def test_other_settings_start_anew_where_no_epoch_was_finished(tmp_path):
+    runs.create(tmp_path, CONFIG).append_selection(record())
+    run = runs.create(tmp_path, {**CONFIG, "seed": 5})
+    assert run.config["settings"]["seed"] == 5
+    assert runs.load(tmp_path).selections == []
+
+
+def test_a_setting_that_is_gone_is_named(tmp_path):
+    runs.create(tmp_path, {**CONFIG, "warm": {"head": 2}}).append_epoch({"loss": 1.0})
+    with pytest.raises(ValueError, match="'warm.head': 2 in the directory, 'nothing' now"):
+        runs.create(tmp_path, {**CONFIG, "warm": {}})
+
+
+def test_another_device_gives_a_warning(tmp_path):
+    run = runs.create(tmp_path, CONFIG)
+    run.config["device"]["cores"] = 999
+    (tmp_path / "config.json").write_text(json.dumps(run.config))
+    with pytest.warns(UserWarning, match="'device.cores': 999 in the directory"):
+        runs.create(tmp_path, CONFIG)
+
+
+def test_a_half_line_is_passed_over_and_removed_when_continued(tmp_path):
+    run = runs.create(tmp_path, CONFIG)
+    run.append_epoch({"loss": 1.0})
+    run.append_selection(record(epoch=0))
+    run.append_selection(record(epoch=1))  # made for an epoch that did not end
+    with open(tmp_path / "history.jsonl", "a") as file:
+        file.write('{"epoch": 1, "lo')
+    with open(tmp_path / "selections.jsonl", "a") as file:
+        file.write('{"epoch": 1')
+    assert len(runs.load(tmp_path).history) == 1
+    assert len(runs.load(tmp_path).selections) == 2
+    again = runs.create(tmp_path, CONFIG)
+    again.append_epoch({"loss": 0.5})
+    again.append_selection(record(epoch=1))
+    read = runs.load(tmp_path)
+    assert [epoch["loss"] for epoch in read.history] == [1.0, 0.5]
+    assert [selection["epoch"] for selection in read.selections] == [0, 1]
+
+
+def test_a_line_that_cannot_be_written_leaves_the_run_as_it_was(tmp_path, monkeypatch):
+    run = runs.create(tmp_path, CONFIG)
+    run.append_epoch({"loss": 1.0})
+
+    def full_disk(path, text):
+        with open(path, "a") as file:
+            file.write(text[:5])
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "append_line", full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            run.append_epoch({"loss": 0.5})
+        with pytest.raises(OSError, match="No space left"):
+            run.append_selection(record())
+    run.append_epoch({"loss": 0.5})
+    assert [epoch["loss"] for epoch in runs.load(tmp_path).history] == [1.0, 0.5]
+    assert runs.load(tmp_path).selections == []
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    run = runs.create(tmp_path, CONFIG)
+    for epoch in (-1, "0", 0.5, None):
+        with pytest.raises(ValueError, match=f"`epoch` must be .* Received: {epoch!r}"):
+            run.append_epoch({"epoch": epoch})
+    with pytest.raises(ValueError, match="`importance` must be a list of 5"):
+        run.append_selection(dataclasses.replace(record(), importance=np.zeros(4)))
+    with pytest.raises(ValueError, match="at most 4194304 bytes"):
+        run.append_epoch({"note": "x" * 2**23})
+    again = runs.load(tmp_path)
+    assert (again.history, again.selections) == ([], [])
+
+
+def test_a_half_line_is_removed_before_the_next_one_is_written(tmp_path):
+    run = runs.create(tmp_path, CONFIG)
+    run.append_epoch({"loss": 1.0})
+    del run
+    with open(tmp_path / "history.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"epoch": 1, "lo')
+    runs.load(tmp_path).append_epoch({"loss": 0.5})
+    assert [epoch["loss"] for epoch in runs.load(tmp_path).history] == [1.0, 0.5]
+
+
+def test_damaged_files_are_named(tmp_path):
+    run = runs.create(tmp_path, CONFIG)
+    (tmp_path / "history.jsonl").write_text('{"epoch": 0\n{"epoch": 1}\n')
+    with pytest.raises(ValueError, match=r"history\.jsonl' is damaged in line 1"):
+        runs.load(tmp_path)
+    (run.path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json' is damaged"):
+        runs.create(tmp_path, CONFIG)
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        runs.load(tmp_path / "nothing")
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path):
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"holds result\.json alone"):
+        runs.create(tmp_path, CONFIG)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="a file"):
+        runs.create(tmp_path / "file", CONFIG)
+
+
+def test_what_has_no_json_form_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="of type function"):
+        runs.create(tmp_path, {"rho": lambda epoch: 0.5})
+    assert not list(tmp_path.iterdir())
+
+
+def test_peak_memory_counts_what_was_allocated():
+    before = runs.peak_memory_bytes()
+    block = np.ones(50_000_000, np.uint8)
+    assert runs.peak_memory_bytes() >= max(before, block.nbytes)
+    assert before > 10_000_000  # bytes, not kilobytes
+
+
+def test_table_aligns_numbers_and_shows_what_is_missing():
+    rows = [
+        {"method": "full", "accuracy": 0.8512, "training_seconds": 60.04, "achieved_ratio": 1.0},
+        {"method": "elastic 0.5", "accuracy": np.float32(0.5), "seconds_per_step": 0.01234},
+    ]
+    assert runs.format_table(rows).splitlines() == [
+        "method       accuracy  training s  s per step  achieved ratio",
+        "-----------  --------  ----------  ----------  --------------",
+        "full            85.1%        60.0           -           1.000",
+        "elastic 0.5     50.0%           -      0.0123               -",
+    ]
+    assert runs.format_table([{"a": 1}], ["a"]) == "a\n-\n1"
+    assert runs.format_table([], ["a", "b"]) == "a  b\n-  -"

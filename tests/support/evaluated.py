@@ -1,0 +1,83 @@
+"""Models to evaluate, and all that an evaluation must leave as it was."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import tensorflow as tf
+from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, crossentropy, images, network
+
+from elastic_tf.importance import measures
+from elastic_tf.model import ElasticModel
+from elastic_tf.optimizers import selected
+
+L = tf.keras.layers
+READINGS = ("before", "after", "other")
+FUNCTIONS = {
+    "loss_decrease": measures.loss_decrease,
+    "gradient_magnitude": measures.gradient_magnitude,
+    "weight_magnitude": measures.weight_magnitude,
+    "random": measures.random,
+    "own": lambda model, x, y: np.arange(len(model.tensors), dtype=np.float64),
+}
+
+
+def elastic(
+    optimizer: str | tf.keras.optimizers.Optimizer = "sgd", *, fitted: bool = True, **options
+) -> ElasticModel:
+    """A compiled network with batch normalisation, trained for three steps."""
+    model = ElasticModel.from_model(network(**options))
+    if isinstance(optimizer, str):
+        optimizer = MORE_OPTIMIZERS[optimizer]()
+    model.compile(optimizer, crossentropy(), metrics=["accuracy"])
+    if fitted:
+        model.fit(*images(), batch_size=8, verbose=0)
+    return model
+
+
+def noisy(*, seed: int | None = 7, rng_type: str | None = None) -> ElasticModel:
+    """A network with augmentation and two kinds of dropout, one with a seed of its own."""
+    tf.random.set_seed(seed)
+    inputs = L.Input(IMAGE)
+    x = L.RandomFlip()(inputs)
+    x = L.Conv2D(4, 3)(x)
+    x = L.BatchNormalization()(x)
+    x = L.Dropout(0.5, seed=3, rng_type=rng_type)(x)
+    x = L.GaussianNoise(0.5)(L.Flatten()(x))
+    model = ElasticModel(inputs, L.Dense(CLASSES)(L.Dropout(0.3)(x)))
+    model.compile(tf.keras.optimizers.Adam(1e-2), crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def linear(learning_rate: float = 0.05, bias: bool = True) -> ElasticModel:
+    """Linear regression: the loss is quadratic in the weights."""
+    inputs = L.Input((5,))
+    hidden = L.Dense(3, use_bias=bias, kernel_initializer="ones")
+    model = ElasticModel(inputs, hidden(inputs))
+    model.compile(tf.keras.optimizers.SGD(learning_rate), "mse")
+    return model
+
+
+def points(count: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count, 5)), rng.normal(size=(count, 3))
+
+
+def state(model: ElasticModel) -> list[np.ndarray]:
+    """Everything that training changes, in the model, the optimizer, the metrics, the layers."""
+    held = [*model.variables, *selected.state(model.optimizer)]
+    held += [variable for metric in model.metrics for variable in metric.variables]
+    generators = [
+        layer._random_generator for layer in model.layers if hasattr(layer, "_random_generator")
+    ]
+    held += [g._generator.state for g in generators if g._generator is not None]
+    values = [variable.numpy() for variable in held]
+    values += [np.array(str(g._seed)) for g in generators]
+    return [*values, np.array(random.getstate()[1]), np.random.get_state()[1]]
+
+
+def same(one: list[np.ndarray], two: list[np.ndarray]) -> bool:
+    return len(one) == len(two) and all(
+        a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(one, two)
+    )

@@ -1,0 +1,23 @@
+"""Runs that are written instead of trained, for what launches trainings."""
+
+from __future__ import annotations
+
+from elastic_tf.commands import train
+from elastic_tf.runs import run
+
+
+class Launches:
+    """Stands in for `trials.launched`; `made` writes what a training would.
+
+    Attributes:
+        trained: settings of the runs that were launched.
+    """
+
+    def __init__(self, made) -> None:
+        self.trained: list[train.Settings] = []
+        self._made = made
+
+    def __call__(self, arguments, log) -> None:
+        settings = train.completed(train.parse(train.Settings, "", arguments))
+        self.trained.append(settings)
+        self._made(settings, run.create(settings.out, settings))

@@ -1,0 +1,83 @@
+"""Tiny networks and batches for the tests that train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.optimizers import bias_correction, selected
+
+CLASSES = 3
+IMAGE = (6, 6, 2)
+SAMPLES = 20  # with a batch size of 8 the last batch is smaller
+
+L = tf.keras.layers
+K = tf.keras.optimizers
+
+OPTIMIZERS = {
+    "sgd": lambda: K.SGD(0.05, momentum=0.9),
+    "adam": lambda: K.Adam(1e-2),
+    "sgdw": lambda: selected.sgdw(0.05, momentum=0.9, weight_decay=1e-3),
+}
+MORE_OPTIMIZERS = {
+    **OPTIMIZERS,
+    "adamw": lambda: K.AdamW(1e-2, weight_decay=1e-2),
+    "rmsprop": lambda: K.RMSprop(1e-2, momentum=0.5, centered=True),
+    "schedule": lambda: K.SGD(K.schedules.CosineDecay(0.1, 10), momentum=0.9),
+    "average": lambda: K.Adam(1e-2, use_ema=True, ema_momentum=0.5),
+    "legacy_sgd": lambda: K.legacy.SGD(0.05, momentum=0.9, nesterov=True),
+    "legacy_adam": lambda: K.legacy.Adam(1e-2, amsgrad=True),
+    "scaled": lambda: tf.keras.mixed_precision.LossScaleOptimizer(K.Adam(1e-2)),
+    "scaled_legacy": lambda: tf.keras.mixed_precision.LossScaleOptimizer(K.legacy.SGD(0.1)),
+    "scaled_sgdw": lambda: tf.keras.mixed_precision.LossScaleOptimizer(selected.sgdw(0.05)),
+}
+
+
+def shared_state(optimizer: Any) -> list[tf.Variable]:
+    """What an optimizer holds in plain Keras too."""
+    own = bias_correction.of(selected.unwrapped(optimizer))
+    return [variable for variable in selected.state(optimizer) if variable is not own]
+
+
+def network(*, seed: int = 0, regularizer: Any = None, activation: str = "relu") -> tf.keras.Model:
+    """Two convolutions with batch normalisation and a dense head: 10 tensors, 4 buffers."""
+    tf.keras.utils.set_random_seed(seed)
+    inputs = L.Input(IMAGE, name="image")
+    x = L.Conv2D(3, 3, kernel_regularizer=regularizer, name="conv1")(inputs)
+    x = L.BatchNormalization(name="bn1")(x)
+    x = L.Activation(activation, name="act1")(x)
+    x = L.Conv2D(4, 3, name="conv2")(x)
+    x = L.BatchNormalization(name="bn2")(x)
+    x = L.Flatten(name="flat")(x)
+    x = L.Dense(CLASSES, name="head")(x)
+    return tf.keras.Model(inputs, L.Activation("linear", dtype="float32", name="out")(x))
+
+
+def images(*, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(1.0, 2.0, (SAMPLES, *IMAGE)).astype(np.float32)
+    return x, rng.integers(0, CLASSES, SAMPLES)
+
+
+def crossentropy() -> tf.keras.losses.Loss:
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def fit(model: tf.keras.Model, **options: Any) -> dict[str, list[float]]:
+    """Two epochs of `model` on `images`, the same each time; returns the history."""
+    tf.keras.utils.set_random_seed(7)
+    data = {"x": images()[0], "y": images()[1], "batch_size": 8, "epochs": 2}
+    return model.fit(**{**data, "shuffle": False, "verbose": 0, **options}).history
+
+
+def values(variables: list[tf.Variable]) -> list[bytes]:
+    """The bits of each variable."""
+    return [variable.numpy().tobytes() for variable in variables]
+
+
+def mask_of(model: Any, *starts: str) -> np.ndarray:
+    """The mask that trains the tensors whose names start with one of `starts`."""
+    return np.array([tensor.name.startswith(starts) for tensor in model.tensors])

@@ -1,0 +1,58 @@
+"""The pages of the documentation, as text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "elastic_tf" / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+OTHERS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/README.md")
+TEXTS = [*PAGES, *(ROOT / name for name in OTHERS)]
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def name(page: Path) -> str:
+    """Of a page, below the root."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def read(page: Path) -> str:
+    """The text of a page."""
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The blocks of code in that language."""
+    return [text for kind, text in FENCE.findall(read(page)) if kind == language]
+
+
+def code(page: Path) -> set[str]:
+    """What is set as code within lines."""
+    return {found.strip() for found in re.findall(r"`([^`\n]+)`", FENCE.sub("", read(page)))}
+
+
+def slugs(page: Path) -> set[str]:
+    """The places of a page that can be linked to: headings, those of files in it too."""
+    others = re.findall(r"^```\{include\} (\S+)$", read(page), re.MULTILINE)
+    texts = [read(page), *(read((page.parent / other).resolve()) for other in others)]
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", "\n".join(texts)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+def modules() -> set[str]:
+    """Every module of the package; its program and what builds these pages left out."""
+    files = (ROOT / "elastic_tf").rglob("*.py")
+    found = {path.relative_to(ROOT) for path in files if DOCS not in path.parents}
+    dotted = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in found}
+    return dotted - {"elastic_tf", "elastic_tf.__main__"}
+
+
+def definitions(path: Path) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    """The functions and classes of a file, those inside classes too."""
+    for node in ast.walk(ast.parse(read(path))):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node

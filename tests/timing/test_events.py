@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from elastic_tf.timing.xplane import op_events
+
+
+class Recorder:
+    """Writes an XSpace event by event, in microseconds."""
+
+    def __init__(self) -> None:
+        self.space = xplane_pb2.XSpace()
+        self.plane = self.space.planes.add(name="/host:CPU")
+        self.lines: dict[str, object] = {}
+
+    def add(self, line: str, name: str, start: float, end: float, /, **stats) -> Recorder:
+        if line not in self.lines:
+            self.lines[line] = self.plane.lines.add(name=line, timestamp_ns=0)
+        event = self.lines[line].events.add(
+            metadata_id=self._id(self.plane.event_metadata, name),
+            offset_ps=int(start * 1e6),
+            duration_ps=int((end - start) * 1e6),
+        )
+        for key, value in stats.items():
+            stat = event.stats.add(metadata_id=self._id(self.plane.stat_metadata, key))
+            if isinstance(value, str):
+                stat.ref_value = self._id(self.plane.stat_metadata, value)
+            else:
+                stat.int64_value = value
+        return self
+
+    def run(self, line: str, identity: int, start: float, end: float) -> Recorder:
+        return self.add(line, "ExecutorState::Process", start, end, id=identity)
+
+    def call(self, line: str, node: str, run: int, start: float) -> Recorder:
+        name = "ExecutorState::ProcessAsync::Start"
+        stats = {"name": node, "kernel_type": "PartitionedCall", "step_id": run}
+        return self.add(line, name, start, start + 0.5, **stats)
+
+    @staticmethod
+    def _id(table, name: str) -> int:
+        for key, value in table.items():
+            if value.name == name:
+                return key
+        key = len(table) + 1
+        table[key].id, table[key].name = key, name
+        return key
+
+
+def test_op_events_are_told_from_others_by_their_form():
+    recorder = Recorder().add("one", "model/conv:Conv2D", 1, 4)
+    for name in ("FunctionRun", "KernelAndDeviceFunc::Run", "EagerLocalExecute: f", "step 3:4 x"):
+        recorder.add("one", name, 0, 9)
+    assert list(op_events(recorder.space)) == [("model/conv", 1.0, 4.0)]
+
+
+def test_op_events_of_all_lines_and_planes_are_found():
+    recorder = Recorder().add("one", "a:Mul", 0, 1).add("two", "b:Mul", 0, 2)
+    recorder.plane = recorder.space.planes.add(name="/device:GPU:0")
+    recorder.lines = {}
+    recorder.add("three", "c:Mul", 1, 2)
+    assert sorted(name for name, _, _ in op_events(recorder.space)) == ["a", "b", "c"]
+
+
+def test_ops_inside_a_function_are_counted_for_the_node_that_called_it():
+    recorder = Recorder().run("one", 7, 0, 50).add("one", "outer:Mul", 1, 2)
+    recorder.call("one", "lstm/call", 7, 10)
+    recorder.run("two", 8, 11, 20).add("two", "while/MatMul:MatMul", 12, 15)
+    assert sorted(op_events(recorder.space)) == [("lstm/call", 12.0, 15.0), ("outer", 1.0, 2.0)]
+
+
+def test_functions_with_equal_names_inside_are_told_apart_by_their_order():
+    recorder = Recorder().run("one", 7, 0, 50)
+    recorder.call("one", "first", 7, 10).call("one", "second", 7, 30)
+    recorder.run("two", 9, 31, 40).add("two", "while/MatMul:MatMul", 32, 36)
+    recorder.run("two", 8, 11, 20).add("two", "while/MatMul:MatMul", 12, 15)
+    names = {start: name for name, start, _ in op_events(recorder.space)}
+    assert names == {12.0: "first", 32.0: "second"}
+
+
+def test_functions_inside_functions_are_counted_for_the_outermost_call():
+    recorder = Recorder().run("one", 7, 0, 50).call("one", "outer/call", 7, 10)
+    recorder.run("two", 8, 11, 30).call("two", "inner/call", 8, 12)
+    recorder.run("three", 9, 13, 20).add("three", "deep:Mul", 14, 15)
+    assert [name for name, _, _ in op_events(recorder.space)] == ["outer/call"]

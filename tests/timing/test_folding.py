@@ -1,0 +1,201 @@
+"""The folding rules of the paper's Sec. 5, which data flow has to give without knowing them.
+
+Each test traces a small model, gives its ops times by their type, and writes out t_dw and t_dy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.model import ElasticModel
+from elastic_tf.optimizers.selected import build
+from elastic_tf.timing.attribution import dependency_sets, fold, forward_surplus, members
+from elastic_tf.timing.profile import DependencySet, TimingProfile
+from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
+
+L = tf.keras.layers
+CONVOLUTION = {"Conv2DBackpropFilter": 10.0, "Conv2DBackpropInput": 100.0, "BiasAddGrad": 1.0}
+
+
+def traced(model: tf.keras.Model, optimizer=None, *, on: bool = True) -> StepTrace:
+    elastic = ElasticModel.from_model(model)
+    elastic.compile(optimizer or tf.keras.optimizers.SGD(0.1), "mse")
+    build(elastic.optimizer, elastic.trainable_variables)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, *model.input_shape[1:])).astype(np.float32)
+    y = rng.normal(size=(2, *model.output_shape[1:])).astype(np.float32)
+    run = StepFunction(elastic, np.full(len(elastic.tensors), on))
+    return trace_step(run, (tf.constant(x), tf.constant(y)), repeats=1)
+
+
+def timed(trace: StepTrace, times: dict[str, float]) -> StepTrace:
+    """The trace with a time for each op type."""
+    by_node = {n: times[node.op] for n, node in trace.nodes.items() if node.op in times}
+    return replace(trace, times=by_node)
+
+
+def table(trace: StepTrace, times: dict[str, float]) -> TimingProfile:
+    trace = timed(trace, times)
+    totals = fold(trace.times, dependency_sets(trace)[0])
+    sets = tuple(DependencySet(members(bits), time) for bits, time in totals.items())
+    return TimingProfile(t_forward=0.0, sets=sets, count=len(trace.gradients))
+
+
+def stack(*layers: L.Layer, shape: tuple[int, ...] = (8, 8, 2)) -> tf.keras.Model:
+    inputs = x = L.Input(shape)
+    for layer in layers:
+        x = layer(x)
+    return tf.keras.Model(inputs, L.GlobalAveragePooling2D()(x) if len(x.shape) == 4 else x)
+
+
+def test_convolution_input_gradient_lands_on_the_tensor_before_the_kernel():
+    # Sec. 5.1: kernel and bias each have their own gradient; a bias passes the error on for free
+    profile = table(traced(stack(*(L.Conv2D(3, 3) for _ in range(3)))), CONVOLUTION)
+    np.testing.assert_array_equal(profile.t_dw, [10, 1, 10, 1, 10, 1])
+    np.testing.assert_array_equal(profile.t_dy, [0, 100, 0, 100, 0, 0])
+
+
+def test_dense_layers_fold_like_convolutions():
+    # Sec. 5.1; a MatMul gives the kernel's gradient, another passes the error on
+    trace = traced(stack(*(L.Dense(3) for _ in range(3)), shape=(4,)))
+    profile = table(trace, {"MatMul": 10.0, "BiasAddGrad": 1.0})
+    np.testing.assert_array_equal(profile.t_dw, [10, 1, 10, 1, 10, 1])
+    np.testing.assert_array_equal(profile.t_dy, [0, 10, 0, 10, 0, 0])
+
+
+def test_batch_normalisation_is_one_block_on_its_beta():
+    # Sec. 5.2: whatever is trained in it or before it runs all of it
+    conv = {"use_bias": False}
+    model = stack(L.Conv2D(3, 3, **conv), L.BatchNormalization(), L.Conv2D(3, 3, **conv))
+    profile = table(traced(model), {**CONVOLUTION, "FusedBatchNormGradV3": 1000.0})
+    np.testing.assert_array_equal(profile.t_dw, [10, 0, 0, 10])
+    np.testing.assert_array_equal(profile.t_dy, [0, 0, 1100, 0])
+
+
+def test_non_trainable_layers_land_on_the_last_tensor_before_them():
+    # Sec. 5.3
+    model = stack(L.Conv2D(3, 3), L.ReLU(), L.MaxPooling2D(), L.Conv2D(3, 3))
+    profile = table(traced(model), {"ReluGrad": 7.0, "MaxPoolGrad": 30.0})
+    np.testing.assert_array_equal(profile.t_dw, [0, 0, 0, 0])
+    np.testing.assert_array_equal(profile.t_dy, [0, 37, 0, 0])
+
+
+def test_layer_normalisation_passes_its_error_to_the_tensor_before_it():
+    # Sec. 5.4 counts it as one block on beta. In TensorFlow gamma and beta stand outside the fused
+    # op, so that only what lies before them needs its gradient.
+    model = stack(L.Conv2D(3, 3), L.LayerNormalization(), L.Conv2D(3, 3))
+    profile = table(traced(model), {"FusedBatchNormGradV3": 1000.0})
+    np.testing.assert_array_equal(profile.t_dy, [0, 1000, 0, 0, 0, 0])
+
+
+def test_attention_is_needed_by_query_and_key_and_what_lies_before():
+    # Sec. 5.4: dense layers around attention ops
+    inputs = L.Input((5, 4))
+    x = L.Dense(4, name="before")(inputs)
+    x = L.MultiHeadAttention(2, 2, name="attention")(x, x)
+    model = tf.keras.Model(inputs, x)
+    trace = traced(model)
+    elastic_names = [v.name for v in ElasticModel.from_model(model).tensors]
+    sets, _ = dependency_sets(trace)
+    softmax = next(n for n, node in trace.nodes.items() if node.op == "Softmax")
+    needed = {
+        elastic_names[k]
+        for name, node in trace.nodes.items()
+        if softmax in node.inputs and name in sets and node.op == "Mul"
+        for k in members(sets[name])
+    }
+    assert {name.split("/")[-2] for name in needed} == {"before", "query", "key"}
+
+
+def test_update_belongs_to_the_tensor_that_it_updates():
+    for optimizer in (tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.legacy.SGD(0.1)):
+        trace = traced(stack(L.Dense(3), L.Dense(3), shape=(4,)), optimizer)
+        writes = {"AssignAddVariableOp": 5.0, "ResourceApplyGradientDescent": 5.0}
+        np.testing.assert_array_equal(table(trace, writes).t_dw, [5, 5, 5, 5])
+
+
+def test_slots_belong_to_the_tensor_that_they_serve():
+    trace = traced(stack(L.Dense(3), L.Dense(3), shape=(4,)), tf.keras.optimizers.Adam())
+    profile = table(trace, {"AssignSubVariableOp": 5.0, "Sqrt": 1.0})
+    np.testing.assert_array_equal(profile.t_dw > 0, [True] * 4)
+    assert np.ptp(profile.t_dw) == 0
+
+
+def test_norm_over_all_gradients_is_needed_by_all_and_its_squares_by_one_each():
+    optimizer = tf.keras.optimizers.SGD(0.1, global_clipnorm=1.0)
+    trace = traced(stack(L.Dense(3), L.Dense(3), shape=(4,)), optimizer)
+    profile = table(trace, {"L2Loss": 5.0, "Sqrt": 2.0})
+    np.testing.assert_array_equal(profile.t_dw, [5, 5, 5, 5])
+    assert [s for s in profile.sets if s.time == 2.0][0].tensors == (0, 1, 2, 3)
+
+
+def test_branches_do_not_pay_for_each_other():
+    inputs = L.Input((8, 8, 2))
+    left = L.Conv2D(3, 3, use_bias=False, padding="same")(
+        L.Conv2D(3, 3, use_bias=False, padding="same")(inputs)
+    )
+    right = L.Conv2D(3, 3, use_bias=False, padding="same")(
+        L.Conv2D(3, 3, use_bias=False, padding="same")(inputs)
+    )
+    model = tf.keras.Model(inputs, L.GlobalAveragePooling2D()(L.Add()([left, right])))
+    profile = table(traced(model), {"Conv2DBackpropInput": 100.0})
+    names = [v.name for v in ElasticModel.from_model(model).tensors]
+    first = [k for k, variable in enumerate(names) if variable in _first_kernels(model)]
+    times = sorted(profile.step_time(np.isin(np.arange(4), [k])) for k in range(4))
+    assert times == [0, 0, 100, 100]
+    assert profile.step_time(np.isin(np.arange(4), first)) == 200
+
+
+def _first_kernels(model: tf.keras.Model) -> set[str]:
+    convolutions = [layer for layer in model.layers if isinstance(layer, L.Conv2D)]
+    return {c.kernel.name for c in convolutions if c.input is model.input}
+
+
+def test_model_without_branches_has_only_single_tensors_and_prefixes():
+    trace = traced(stack(L.Conv2D(3, 3), L.ReLU(), L.Conv2D(3, 3)))
+    sets, _ = dependency_sets(trace)
+    # bits of a prefix are 2^k - 1; the loss's own gradient is needed by all four
+    assert {bits for bits in sets.values() if bits & (bits + 1)} <= {1 << k for k in range(4)}
+
+
+def test_every_op_is_in_the_forward_pass_or_in_a_set():
+    trace = traced(stack(L.Conv2D(3, 3), L.BatchNormalization(), L.ReLU(), L.Conv2D(3, 3)))
+    sets, forward = dependency_sets(trace)
+    assert set(trace.nodes) == set(sets) | forward
+    assert not set(sets) & forward
+
+
+def test_while_loops_are_looked_into():
+    inputs = L.Input((4, 3))
+    x = L.Dense(3, name="before")(inputs)
+    x = L.RNN(L.SimpleRNNCell(3))(x)
+    trace = traced(tf.keras.Model(inputs, L.Dense(2)(x)))
+    profile = table(trace, {"TanhGrad": 1.0})
+    assert profile.t_dy[4] > 0 and profile.t_dy.sum() == profile.t_dy[4]
+
+
+def test_embedding_gradients_belong_to_the_embedding():
+    inputs = L.Input((4,))
+    x = L.Embedding(7, 3)(inputs)
+    trace = traced(tf.keras.Model(inputs, L.Dense(2)(L.Flatten()(x))))
+    assert trace.gradients[0]
+    profile = table(trace, {"ResourceScatterAdd": 3.0})
+    np.testing.assert_array_equal(profile.t_dw, [3, 0, 0])
+
+
+def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_inside():
+    def network() -> tf.keras.Model:
+        inputs = L.Input((8, 8, 2))
+        x = L.Conv2D(3, 3, use_bias=False)(inputs)
+        x = L.BatchNormalization()(x, training=False)
+        return tf.keras.Model(inputs, L.GlobalAveragePooling2D()(L.ReLU()(x)))
+
+    full = timed(
+        traced(network()), {"Conv2D": 8.0, "FusedBatchNormV3": 4.0, "_FusedBatchNormEx": 4}
+    )
+    frozen = timed(traced(network(), on=False), {"_FusedConv2D": 5.0})
+    surplus = forward_surplus(full, frozen, *dependency_sets(full))
+    assert {members(bits): time for bits, time in surplus.items()} == {(0, 1, 2): 7.0}

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elastic_tf.engine.forward_order import forward_order
+from elastic_tf.timing.dataflow import Node, needed_by, reached_from
+
+L = tf.keras.layers
+
+
+def names(variables: list[tf.Variable]) -> list[str]:
+    return [variable.name.split(":")[0] for variable in variables]
+
+
+DIAMOND = {
+    "source": Node("Const", ()),
+    "left": Node("Op", ("source",), (0,)),
+    "right": Node("Op", ("source",), (0,), ("left",)),
+    "end": Node("Op", ("left",), (0,)),
+    "other": Node("Op", ("right",), (0,)),
+}
+
+
+def test_needed_by_unites_the_sets_of_all_roots_downstream():
+    assert needed_by(DIAMOND, {"end": 1, "other": 2}) == {
+        "end": 1,
+        "other": 2,
+        "left": 1,
+        "right": 2,
+        "source": 3,
+    }
+
+
+def test_needed_by_follows_control_edges_when_asked():
+    assert needed_by(DIAMOND, {"other": 2}, follow_controls=True)["left"] == 2
+
+
+def test_reached_from_unites_the_sets_of_all_roots_upstream():
+    reached = reached_from(DIAMOND, {"left": 1, "right": 2})
+    assert reached == {"left": 1, "right": 2, "end": 1, "other": 2}
+
+
+def test_needed_by_ends_in_a_loop():
+    loop = {"a": Node("Op", ("b",), (0,)), "b": Node("Op", ("a",), (0,))}
+    assert needed_by(loop, {"a": 1}) == {"a": 1, "b": 1}
+
+
+def test_forward_order_is_that_of_use_not_of_creation():
+    class Crossed(tf.keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second = L.Dense(2, name="second")
+            self.first = L.Dense(3, name="first")
+
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return self.second(self.first(inputs))
+
+    model = Crossed()
+    model(np.zeros((1, 4), np.float32))
+    order = names(forward_order(model))
+    assert [name.split("/")[-2:] for name in order] == [
+        ["first", "kernel"],
+        ["first", "bias"],
+        ["second", "kernel"],
+        ["second", "bias"],
+    ]
+
+
+def test_forward_order_puts_a_shared_layer_at_its_first_use():
+    inputs = L.Input((4,))
+    shared = L.Dense(4, name="shared")
+    x = shared(inputs)
+    x = L.Dense(4, name="between")(x)
+    model = tf.keras.Model(inputs, shared(x))
+    assert names(forward_order(model))[:2] == ["shared/kernel", "shared/bias"]
+
+
+def test_forward_order_holds_every_trainable_variable_once():
+    model = tf.keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, classes=3)
+    order = forward_order(model)
+    assert sorted(map(id, order)) == sorted(map(id, model.trainable_variables))
+
+
+def test_forward_order_leaves_the_seeds_of_the_layers_alone():
+    layer = L.Dropout(0.5, seed=3)
+    model = tf.keras.Sequential([L.Input((4,)), L.Dense(4), layer, L.Dense(2)])
+    before = layer._random_generator._seed
+    forward_order(model)
+    assert layer._random_generator._seed == before
+
+
+def test_forward_order_puts_unused_tensors_last():
+    class Idle(tf.keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.idle = self.add_weight("idle", shape=(2,))
+            self.dense = L.Dense(2)
+
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return self.dense(inputs)
+
+    model = Idle()
+    model(np.zeros((1, 4), np.float32))
+    assert names(forward_order(model))[-1] == "idle"
+
+
+def test_forward_order_raises_when_nothing_is_trainable():
+    model = tf.keras.Sequential([L.Dense(2, input_shape=(3,))], name="frozen")
+    model.trainable = False
+    with pytest.raises(ValueError, match="'frozen' with 2 weights, none trainable"):
+        forward_order(model)
+
+
+def test_forward_order_raises_when_the_model_is_not_built():
+    with pytest.raises(ValueError, match="never seen an input"):
+        forward_order(tf.keras.Sequential([L.Dense(2)], name="unbuilt"))

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import OPTIMIZERS, crossentropy, images, network, values
+
+from elastic_tf.callback import ElasticCallback
+from elastic_tf.model import ElasticModel
+from elastic_tf.optimizers.selected import state
+from elastic_tf.timing import profiler, stopwatch
+from elastic_tf.timing import trace as trace_module
+from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.timing.profiler import profile_model
+from elastic_tf.timing.trace import StepTrace
+
+L = tf.keras.layers
+
+# Steps of tiny models on a shared machine are noise to the clock.
+pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
+
+
+def elastic(optimizer="sgd") -> ElasticModel:
+    model = ElasticModel.from_model(network())
+    model.compile(OPTIMIZERS[optimizer](), crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    x, y = images()
+    return x[:8], y[:8]
+
+
+@pytest.fixture
+def undisturbed(monkeypatch):
+    """Steps by a clock that no other program slows down, so that no round is measured again."""
+    monkeypatch.setattr(stopwatch, "seconds", lambda run, data: 1e-3 * (1 + 2 * run.mask.mean()))
+
+
+def test_profile_model_describes_what_it_measured(undisturbed):
+    model = elastic()
+    profile = profile_model(model, *batch(), repeats=3)
+    profile.check(model, batch_size=8, input_shape=[(6, 6, 2)])
+    assert profile.count == len(model.tensors) == 10
+    assert (profile.batch_size, profile.optimizer, profile.method) == (8, "SGD", "calibrated")
+    assert profile.repeats == 3
+
+
+class Subclassed(tf.keras.Model):
+    """Has no weights before it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = [L.Dense(8, activation="relu"), L.Dense(3)]
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        for layer in self.dense:
+            inputs = layer(inputs)
+        return inputs
+
+
+def test_profile_model_builds_a_model_that_was_never_called(undisturbed):
+    source = Subclassed()
+    model = ElasticModel.from_model(source)
+    model.compile("adam", crossentropy())
+    x, y = np.ones((8, 4), np.float32), np.arange(8) % 3
+    profile = profile_model(model, x, y, repeats=3)
+    assert profile.count == len(model.tensors) == len(source.trainable_variables) == 4
+    model.fit(x, y, verbose=0, callbacks=[ElasticCallback(profile, rho=1.0, probe=(x, y))])
+
+
+def test_profile_model_names_a_batch_that_cannot_build_the_model():
+    model = ElasticModel.from_model(Subclassed())
+    model.compile("adam", crossentropy())
+    with pytest.raises(ValueError, match=r"Received: x of shape \(8,\).*expected min_ndim=2"):
+        profile_model(model, np.float32(np.ones(8)), np.zeros(8))
+
+
+def test_profile_model_asks_for_missing_targets():
+    x, y = batch()
+    for given in (x, (x, y), None):
+        with pytest.raises(ValueError, match="(?s)y=None beside x=.*profile_model.model, x, y."):
+            profile_model(elastic(), given)
+
+
+@pytest.fixture(scope="module")
+def measured() -> TimingProfile:
+    return profile_model(elastic(), *batch(), repeats=5)
+
+
+def test_profile_model_splits_the_full_step(measured):
+    assert 0 < measured.t_forward < measured.t_full
+    assert measured.t_full == pytest.approx(measured.step_time(np.ones(10, bool)))
+    assert measured.t_dw.sum() + measured.t_dy.sum() == pytest.approx(measured.t_backward)
+
+
+def test_profile_model_gives_each_tensor_a_time_of_its_own(measured):
+    assert (measured.t_dw > 0).all()
+
+
+def test_profile_model_attributes_nearly_all_time_outside_the_forward_pass(measured):
+    assert measured.share_attributed > 0.98
+
+
+def test_profile_model_tells_how_uncertain_it_is(measured):
+    assert 0 < measured.uncertainty < np.inf
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_profile_model_leaves_nothing_behind(kind):
+    model = elastic(kind)
+    model.fit(*images(), batch_size=8, verbose=0)
+    metrics = [v for metric in model.metrics for v in metric.variables]
+    kept = [*model.variables, *state(model.optimizer), *metrics]
+    before = values(kept)
+    profile_model(model, *batch(), repeats=3)
+    assert values(kept) == before
+
+
+def test_profile_model_leaves_the_next_steps_dropout_alone():
+    def history(measure: bool) -> list[float]:
+        tf.keras.utils.set_random_seed(3)
+        inputs = L.Input((4,))
+        model = ElasticModel(inputs, L.Dense(2)(L.Dropout(0.5)(L.Dense(8)(inputs))))
+        model.compile("sgd", "mse")
+        x, y = np.ones((8, 4), np.float32), np.ones((8, 2), np.float32)
+        if measure:
+            profile_model(model, x, y, repeats=2)
+        tf.keras.utils.set_random_seed(4)
+        return model.fit(x, y, batch_size=4, epochs=2, verbose=0).history["loss"]
+
+    assert history(True) == history(False)
+
+
+def test_profile_model_serves_several_inputs_outputs_and_losses():
+    one, two = L.Input((3,), name="one"), L.Input((5,), name="two")
+    joined = L.Concatenate()([L.Dense(4)(one), L.Dense(4)(two)])
+    outputs = {"left": L.Dense(2, name="left")(joined), "right": L.Dense(1, name="right")(joined)}
+    model = ElasticModel({"one": one, "two": two}, outputs)
+    model.compile("adam", {"left": "mse", "right": "mae"})
+    x = {"one": np.ones((4, 3), np.float32), "two": np.ones((4, 5), np.float32)}
+    y = {"left": np.ones((4, 2), np.float32), "right": np.ones((4, 1), np.float32)}
+    profile = profile_model(model, x, y, repeats=2)
+    assert profile.count == 8
+    assert profile.input_shape == ((3,), (5,))
+
+
+def test_op_times_split_the_step_when_the_clock_cannot():
+    def trace(time: float) -> StepTrace:
+        return StepTrace({}, {"op": time}, {}, (), (), {}, 0.0)
+
+    steps = np.array([[100.0, 101.0], [90.0, 99.0]])
+    with pytest.warns(UserWarning, match=r"too busy .* \(95 microseconds"):
+        split = profiler._split(steps, profiler._op_ratio(trace(10.0), trace(4.0)))
+    assert split == (95.0, 38.0)
+
+
+def test_profile_model_corrects_op_times_by_steps_under_a_few_masks():
+    model = elastic()
+    profile = profile_model(model, *batch(), repeats=3)
+    assert profile.method == "calibrated"
+    assert len(profile.calibration) == 8
+    plain = profile_model(model, *batch(), repeats=3, calibrate=False)
+    assert (plain.method, set(plain.calibration)) == ("profiler", {1.0})
+
+
+def test_profile_model_takes_differences_where_xla_compiles_the_step():
+    model = elastic()
+    model.compile("adam", crossentropy(), jit_compile=True)
+    before = values(model.variables)
+    profile = profile_model(model, *batch(), repeats=3)
+    assert profile.method == "differences"
+    assert profile.note == "XLA compiles the step into one kernel"
+    assert profile.settings.xla
+    assert profile.t_full == pytest.approx(profile.t_forward + profile.t_backward)
+    assert values(model.variables) == before
+    profile.check(model, batch_size=8)
+
+
+def test_profile_model_takes_differences_where_the_profiler_yields_nothing(monkeypatch):
+    nothing = (np.array([], object), np.zeros((0, 2)))
+    monkeypatch.setattr(trace_module, "_profile", lambda run, repeats: nothing)
+    profile = profile_model(elastic(), *batch(), repeats=3)
+    assert (profile.method, profile.share_attributed) == ("differences", 0.0)
+    assert profile.note == "the profiler tells of 0% of the backward time"
+    assert profile.t_full > profile.t_forward
+
+
+def test_profiler_finds_its_calibration_once():
+    instance = profiler.Profiler(elastic(), *batch())
+    one, two = instance.measure(repeats=3), instance.measure(repeats=3)
+    assert one.calibration == two.calibration
+
+
+def test_profiler_takes_over_the_calibration_of_an_earlier_profile(monkeypatch):
+    model = elastic()
+    factors = tuple(float(k) for k in range(1, 9))
+    monkeypatch.setattr(profiler.differences, "chosen_masks", lambda parts: pytest.fail("timed"))
+    profile = profiler.Profiler(model, *batch(), calibration=factors).measure(repeats=3)
+    assert profile.calibration == factors
+
+
+def test_profile_model_stops_at_the_time_limit(undisturbed):
+    assert profile_model(elastic(), *batch(), repeats=500, time_limit=0.0).repeats == 3
+
+
+def test_profile_model_raises_when_the_model_is_not_compiled():
+    with pytest.raises(ValueError, match="without an optimizer"):
+        profile_model(ElasticModel.from_model(network()), *batch())
+
+
+def test_profile_model_raises_when_the_model_is_a_plain_one():
+    model = network()
+    model.compile("sgd", crossentropy())
+    with pytest.raises(TypeError, match="Received: Functional"):
+        profile_model(model, *batch())
+
+
+def test_profile_model_raises_when_repeats_is_zero():
+    with pytest.raises(ValueError, match="`repeats` .* Received: 0"):
+        profile_model(elastic(), *batch(), repeats=0)
+
+
+def test_profile_model_raises_when_the_loss_is_not_finite():
+    x, y = batch()
+    with pytest.raises(ValueError, match="Received: loss=nan"):
+        profile_model(elastic(), x * np.nan, y, repeats=2)
+
+
+def test_profiler_raises_when_the_calibration_is_of_another_length():
+    with pytest.raises(ValueError, match=r"8 factors. Received: \[1.0\]"):
+        profiler.Profiler(elastic(), *batch(), calibration=[1.0])
+
+
+def test_profile_model_raises_when_the_model_refuses_the_batch():
+    x, y = batch()
+    with pytest.raises(ValueError, match=r"Received: x of shape \(8, 5, 6, 2\), y of shape \(8,\)"):
+        profile_model(elastic(), x[:, :5], y)
+
+
+def test_profile_model_raises_when_the_loss_is_not_one_number():
+    class PerSample(ElasticModel):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+            return tf.keras.losses.sparse_categorical_crossentropy(y, y_pred)
+
+    inputs = network()
+    model = PerSample(inputs.inputs, inputs.outputs)
+    model.compile("sgd")
+    with pytest.raises(ValueError, match=r"one number. Received: a loss of shape \(8,\)"):
+        profile_model(model, *batch())
+
+
+def test_profile_model_raises_when_the_model_holds_state_that_cannot_be_put_back():
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+
+    class Counting(ElasticModel):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+            table.insert(tf.constant([1], tf.int64), tf.constant([1], tf.int64))
+            return super().compute_loss(x, y, y_pred, sample_weight)
+
+    inputs = network()
+    model = Counting(inputs.inputs, inputs.outputs)
+    model.compile("sgd", crossentropy())
+    with pytest.raises(ValueError, match="Received: the op LookupTableInsertV2"):
+        profile_model(model, *batch())
+
+
+def test_profile_model_takes_the_first_batch_of_a_dataset():
+    x, y = images()
+    parts = (x, y, np.ones(len(y)))
+    data = tf.data.Dataset.from_tensor_slices(parts).batch(4)
+    profile = profile_model(elastic(), data, repeats=1, calibrate=False)
+    assert (profile.batch_size, profile.input_shape) == (4, ((6, 6, 2),))
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "said"),
+    [
+        (lambda data: data.batch(4), {"y": np.zeros(4)}, "Received: y=.*Give the dataset alone"),
+        (lambda data: data, {}, r"batches of \(x, y\).*TensorSpec.*dataset.batch\(batch_size\)"),
+        (lambda data: data.map(lambda x, y: x).batch(4), {}, "must yield batches of .*TensorSpec"),
+        (lambda data: data.take(0).batch(4), {}, "Received: an empty one"),
+    ],
+)
+def test_profile_model_raises_when_a_dataset_is_not_one_of_batches(make, given, said):
+    data = make(tf.data.Dataset.from_tensor_slices(batch()))
+    with pytest.raises(ValueError, match=said):
+        profile_model(elastic(), data, **given)
+
+
+def test_a_dataset_is_named_where_only_one_batch_will_do():
+    data = tf.data.Dataset.from_tensor_slices(batch()).batch(4)
+    with pytest.raises(ValueError, match=r"a dataset, <.*x, y = next\(iter\(dataset\)\)"):
+        profiler.Profiler(elastic(), data, None)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from elastic_tf.timing import runtime
+from elastic_tf.timing.runtime import RuntimeSettings, restart_under
+
+ALL = RuntimeSettings(onednn=True, inter_op_threads=2, intra_op_threads=3)
+
+
+def test_environment_and_settings_are_the_same_thing_said_twice():
+    assert RuntimeSettings.of_environment(ALL.environment()) == ALL
+    assert RuntimeSettings.of_environment(ALL.environment(), xla=True).xla
+
+
+def test_environment_keeps_what_else_is_there_and_clears_what_is_not_asked(monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "7")
+    monkeypatch.setenv("SOMETHING", "else")
+    environment = RuntimeSettings(onednn=False).environment()
+    assert environment["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    assert environment["SOMETHING"] == "else"
+    assert "TF_NUM_INTEROP_THREADS" not in environment
+
+
+@pytest.mark.parametrize("text", ["", "many", "-3"])
+def test_rubbish_in_the_environment_counts_as_not_asked(text):
+    assert RuntimeSettings.of_environment({"TF_NUM_INTRAOP_THREADS": text}).intra_op_threads == 0
+
+
+def test_settings_read_as_a_sentence():
+    assert str(RuntimeSettings()) == "TensorFlow's defaults"
+    assert str(ALL) == "oneDNN on, 2 inter-op threads, 3 intra-op threads"
+    assert str(RuntimeSettings(onednn=False, xla=True)) == "oneDNN off, XLA"
+
+
+def test_restart_under_starts_the_program_again_once(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, sys\n"
+        "from elastic_tf.timing.runtime import RuntimeSettings, restart_under\n"
+        "restart_under(RuntimeSettings(inter_op_threads=3), sys.argv)\n"
+        "print(sys.argv[1:], os.environ['TF_NUM_INTEROP_THREADS'])\n"
+    )
+    environment = {**RuntimeSettings().environment(), "PYTHONPATH": os.getcwd()}
+    printed = subprocess.run(
+        [sys.executable, str(script), "--word"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed.splitlines() == [
+        "Starting again with the settings of the profile: 3 inter-op threads.",
+        "['--word'] 3",
+    ]
+
+
+def test_restart_under_goes_on_where_the_settings_hold_already(monkeypatch):
+    monkeypatch.setattr(runtime.os, "execve", lambda *_: pytest.fail("started again"))
+    restart_under(RuntimeSettings.of_environment(), sys.argv)

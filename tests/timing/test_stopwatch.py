@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import OPTIMIZERS, crossentropy, images, network, values
+
+from elastic_tf.engine.batches import as_batch
+from elastic_tf.model import ElasticModel
+from elastic_tf.timing import stopwatch
+
+
+def test_busy_rounds_are_measured_again(monkeypatch):
+    seconds = iter([1.0, 0.4, 9.0, 0.4, *[1.0, 0.4] * 20])
+    monkeypatch.setattr(stopwatch, "seconds", lambda run, data: next(seconds))
+    idle = [lambda data: 0.0] * 2
+    steps = stopwatch.time_in_turn(idle, None, repeats=4)
+    assert steps.tolist() == [[1e6, 0.4e6]] * 4
+
+
+@pytest.mark.parametrize(("settled", "order"), [(True, "aabb"), (False, "ab")])
+def test_a_settled_step_follows_one_of_its_own_kind(settled, order):
+    done = []
+    runs = [lambda data, name=name: done.append(name) for name in "ab"]
+    stopwatch.time_in_turn(runs, None, repeats=1, settled=settled)
+    assert "".join(done) == order
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_measure_ratios_gives_one_for_each_mask_and_leaves_nothing_behind(jit_compile):
+    model = ElasticModel.from_model(network())
+    model.compile(OPTIMIZERS["adam"](), crossentropy(), ["accuracy"], jit_compile=jit_compile)
+    before = values(model.variables)
+    masks = [np.arange(10) >= 8, np.ones(10, bool), np.zeros(10, bool)]
+    x, y = images()
+    ratios = stopwatch.measure_ratios(model, x[:8], y[:8], masks, repeats=3)
+    assert len(ratios) == 3
+    assert all(ratio > 0 for ratio in ratios)
+    assert values(model.variables) == before
+
+
+def test_ratio_uncertainty_is_the_interval_of_a_median():
+    rng = np.random.default_rng(0)
+    medians, claimed = [], []
+    for _ in range(400):
+        steps = np.stack([np.ones(40), rng.normal(0.4, 0.02, 40)], axis=1)
+        medians.append(np.median(steps[:, 1]))
+        claimed.append(stopwatch.ratio_uncertainty(steps))
+    inside = np.abs(np.array(medians) - 0.4) < np.median(claimed)
+    assert 0.9 < inside.mean() < 0.99
+
+
+@pytest.mark.parametrize("y", [3, np.int32(3), tf.constant(3)])
+def test_a_single_sample_is_refused_with_the_way_to_make_a_batch_of_it(y):
+    with pytest.raises(
+        ValueError, match=r"`y` must be arrays .* sample is `np.asarray\(y\)\[None\]`"
+    ):
+        as_batch(np.zeros((1, 4)), y)

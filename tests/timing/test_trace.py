@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import crossentropy, images, network
+
+from elastic_tf.model import ElasticModel
+from elastic_tf.optimizers.selected import build
+from elastic_tf.timing import trace as trace_module
+from elastic_tf.timing.trace import StepFunction, trace_step, wall_clock_shares
+
+
+def traced(mask_value: bool):
+    model = ElasticModel.from_model(network())
+    model.compile(tf.keras.optimizers.SGD(0.1), crossentropy())
+    build(model.optimizer, model.trainable_variables)
+    data = tuple(tf.constant(part[:8]) for part in images())
+    run = StepFunction(model, np.full(len(model.tensors), mask_value))
+    return model, trace_step(run, data, repeats=3)
+
+
+@pytest.mark.parametrize(
+    ("spans", "shares"),
+    [
+        ([[0, 4]], [4]),
+        ([[0, 4], [4, 6]], [4, 2]),
+        ([[0, 4], [0, 4]], [2, 2]),
+        ([[0, 4], [2, 6]], [3, 3]),
+        ([[0, 10], [2, 4], [2, 4]], [8 + 2 / 3, 2 / 3, 2 / 3]),
+        ([[0, 1], [5, 6]], [1, 1]),
+        ([], []),
+    ],
+)
+def test_wall_clock_shares_split_the_time_of_overlapping_events(spans, shares):
+    found = wall_clock_shares(np.array(spans, np.float64).reshape(-1, 2))
+    np.testing.assert_allclose(found, shares)
+
+
+def test_wall_clock_shares_add_up_to_the_time_in_which_anything_ran():
+    rng = np.random.default_rng(0)
+    starts = np.sort(rng.uniform(0, 100, 200))
+    spans = np.stack([starts, starts + rng.exponential(1.0, 200)], axis=1)
+    busy, end = 0.0, -np.inf
+    for start, stop in spans:
+        busy += max(stop - max(start, end), 0.0)
+        end = max(end, stop)
+    assert wall_clock_shares(spans).sum() == pytest.approx(busy)
+
+
+def test_trace_step_times_the_ops_of_the_executed_graph():
+    _, trace = traced(True)
+    timed = {trace.nodes[name].op for name in trace.times}
+    assert {"Conv2DBackpropFilter", "Conv2DBackpropInput", "FusedBatchNormGradV3"} <= timed
+    assert all(time > 0 for time in trace.times.values())
+
+
+def test_trace_step_finds_a_gradient_for_each_tensor():
+    model, trace = traced(True)
+    assert len(trace.gradients) == len(model.tensors)
+    assert all(trace.gradients)
+
+
+def test_trace_step_finds_the_handle_of_each_tensor():
+    model, trace = traced(True)
+    assert sorted(k for k in trace.handles.values() if k >= 0) == list(range(len(model.tensors)))
+
+
+def test_trace_step_of_nothing_trained_has_no_backward_ops():
+    _, trace = traced(False)
+    assert not any("Backprop" in node.op or "Grad" in node.op for node in trace.nodes.values())
+
+
+def test_scaled_to_gives_times_of_that_sum():
+    _, trace = traced(False)
+    assert sum(trace.scaled_to(7.0).times.values()) == pytest.approx(7.0)
+
+
+def test_trace_step_leaves_out_what_ran_beside_a_step(monkeypatch):
+    """Garbage that Python collects meanwhile is executed by TensorFlow too, and told by it."""
+    profiled = trace_module._profile
+
+    def beside(run, repeats):
+        names, spans = profiled(run, repeats)
+        foreign = ["once", *["always"] * repeats]
+        added = np.array([[0.0, 500.0], *[[0.0, 7.0]] * repeats])
+        return np.append(names, np.array(foreign, object)), np.concatenate([spans, added])
+
+    monkeypatch.setattr(trace_module, "_profile", beside)
+    _, trace = traced(True)
+    assert trace.time_unmatched == pytest.approx(7.0)

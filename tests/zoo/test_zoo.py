@@ -1,0 +1,287 @@
+"""Every model of the zoo through the same checks, and weights that fit or do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elastic_tf import stack
+from elastic_tf.model import ElasticModel
+from elastic_tf.zoo import models
+
+# Keras 2.15 draws seeds with random.randint(1, 1e9).
+pytestmark = pytest.mark.filterwarnings("ignore:non-integer arguments to randrange")
+
+CLASSES = 5
+SMALL = ("mobilenet", "digits_resnet")
+BIG = tuple(
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("mobilenet_v2", "resnet50", "vgg16", "efficientnet_v2b0", "vit_ti16", "vit_b16")
+)
+WITH_NORMALISATION = ("mobilenet", "mobilenet_v2", "digits_resnet")
+ASSETS = Path(os.environ.get("ELASTIC_TF_ASSETS", Path(__file__).parents[3] / "shared" / "assets"))
+MOBILENET_WEIGHTS = ASSETS / "weights" / "mobilenet_0.75_224_no_top.weights.h5"
+
+
+def build(name: str = "digits_resnet", **options) -> tf.keras.Model:
+    return models.build(name, **{"classes": CLASSES, "input_size": 32, **options})
+
+
+def batch(model: tf.keras.Model, size: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 256, (size, *model.input_shape[1:])).astype("float32")
+    return x, np.arange(size) % CLASSES
+
+
+def same(one: tf.keras.Model, other: tf.keras.Model) -> list[bool]:
+    pairs = zip(one.get_weights(), other.get_weights())
+    return [np.array_equal(a, b) for a, b in pairs]
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    tf.keras.utils.set_random_seed(0)
+    yield
+    tf.keras.backend.clear_session()
+
+
+@pytest.mark.parametrize("name", [*SMALL, *BIG])
+def test_every_model_trains_its_last_third_and_nothing_else(name):
+    plain = build(name)
+    model = ElasticModel.from_model(plain)
+    assert type(model) is ElasticModel
+    assert not any(isinstance(layer, tf.keras.Model) for layer in model.layers)
+    assert model.output_shape == (None, CLASSES)
+    count = len(model.tensors)
+    assert [tensor.name for tensor in model.tensors[-2:]] == ["head/kernel:0", "head/bias:0"]
+    np.testing.assert_array_equal(models.head_tensors(model).nonzero()[0], [count - 2, count - 1])
+
+    before = [tensor.numpy() for tensor in model.tensors]
+    mask = np.arange(count) >= count * 2 // 3
+    model.set_mask(mask)
+    model.compile(
+        tf.keras.optimizers.SGD(0.1),
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    x, y = batch(model)
+    assert np.isfinite(model.fit(x, y, verbose=0).history["loss"]).all()
+    changed = [not np.array_equal(a, b.numpy()) for a, b in zip(before, model.tensors)]
+    assert not any(np.array(changed)[~mask])
+    assert changed[-1]
+
+
+def test_registry_lists_the_models_by_name():
+    assert set(models.NAMES) == {*SMALL, *(parameter.values[0] for parameter in BIG)}
+
+
+def test_digits_resnet_is_small_and_has_many_tensors():
+    model = build("digits_resnet", classes=10)
+    assert len(model.trainable_variables) >= 60
+    assert model.count_params() <= 1_000_000
+    assert 4 * model.count_params() < 2_000_000  # bytes
+
+
+@pytest.mark.parametrize("name", WITH_NORMALISATION)
+def test_normalisation_keeps_its_statistics_unless_told(name):
+    for bn_training in (False, True):
+        model = build(name, bn_training=bn_training)
+        statistics = [weight.numpy() for weight in model.non_trainable_weights]
+        x, _ = batch(model)
+        training, inference = model(x, training=True).numpy(), model(x, training=False).numpy()
+        moved = [
+            not np.array_equal(a, b.numpy())
+            for a, b in zip(statistics, model.non_trainable_weights)
+        ]
+        assert any(moved) is bn_training
+        assert np.array_equal(training, inference) is not bn_training
+        assert any("gamma" in tensor.name for tensor in model.trainable_variables)
+
+
+def test_preprocessing_is_the_one_of_keras():
+    for name, application, preprocess in (
+        ("mobilenet", tf.keras.applications.MobileNet, tf.keras.applications.mobilenet),
+        ("vgg16", tf.keras.applications.VGG16, tf.keras.applications.vgg16),
+    ):
+        model = build(name)
+        reference = application(include_top=False, weights=None, input_shape=(32, 32, 3))
+        features = tf.keras.Model(model.input, model.layers[-3].output)
+        reference.set_weights(features.get_weights())
+        x, _ = batch(model)
+        np.testing.assert_allclose(
+            features(x), reference(preprocess.preprocess_input(x.copy())), rtol=1e-3, atol=1e-5
+        )
+
+
+def test_dropout_acts_in_training_only():
+    model = build(dropout=0.5)
+    x, _ = batch(model)
+    assert not np.array_equal(model(x, training=True), model(x, training=True))
+    np.testing.assert_array_equal(model(x, training=False), model(x, training=False))
+
+
+def test_logits_are_float32_under_mixed_precision():
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = build()
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    assert model.output.dtype == tf.float32
+    assert model.layers[-2].compute_dtype == "float16"
+
+
+@pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
+@pytest.mark.parametrize(
+    "name", ["mobilenet", "digits_resnet", pytest.param("vit_ti16", marks=pytest.mark.slow)]
+)
+def test_weights_of_a_whole_model_come_back(tmp_path, name, suffix):
+    saved = build(name, bn_training=True)
+    path = tmp_path / f"whole{suffix}"
+    ElasticModel.from_model(saved).save_weights(path)
+    assert all(same(build(name, weights=path), saved))
+
+
+@pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
+def test_backbone_is_taken_from_a_model_of_other_classes(tmp_path, suffix):
+    saved = build()
+    path = tmp_path / f"whole{suffix}"
+    saved.save_weights(path)
+    model = build(classes=7, weights=path)
+    assert all(same(model, saved)[:-2])
+    assert model.output_shape == (None, 7)
+
+
+@pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
+def test_weights_of_a_bare_backbone_leave_the_head_fresh(tmp_path, suffix):
+    bare = tf.keras.applications.MobileNet(
+        include_top=False, weights=None, alpha=0.25, input_shape=(32, 32, 3)
+    )
+    path = tmp_path / f"bare{suffix}"
+    bare.save_weights(path)
+    model = build("mobilenet", alpha=0.25, weights=path)
+    loaded = model.get_weights()
+    np.testing.assert_equal(loaded[: len(bare.weights)], bare.get_weights())
+    assert loaded[-2].std() > 0
+
+
+@pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
+def test_weights_that_do_not_fit_name_the_first_layer(tmp_path, suffix):
+    path = tmp_path / f"wide{suffix}"
+    build("mobilenet", alpha=0.5).save_weights(path)
+    with pytest.raises(ValueError, match=r"layer 'conv1': .*\(3, 3, 3, 8\).* against .*16"):
+        build("mobilenet", alpha=0.25, weights=path)
+    with pytest.raises(ValueError, match="first difference at layer 'stem_conv'"):
+        build(weights=path)
+
+
+@pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
+def test_weights_with_layers_left_over_are_refused(tmp_path, suffix):
+    model = build()
+    more = tf.keras.layers.Dense(3)(tf.keras.layers.Dense(4)(model.output))
+    path = tmp_path / f"deeper{suffix}"
+    tf.keras.Model(model.input, more).save_weights(path)
+    with pytest.raises(ValueError, match=r"\(5,\), \(72, 5\).* which the model does not have"):
+        build(weights=path)
+
+
+def test_a_whole_saved_model_serves_as_weights(tmp_path):
+    saved = build()
+    with pytest.warns(UserWarning, match="HDF5"):
+        saved.save(tmp_path / "model.h5")
+    assert all(same(build(weights=tmp_path / "model.h5"), saved))
+
+
+def test_missing_or_broken_weight_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.h5"):
+        build(weights=tmp_path / "nowhere.h5")
+    broken = tmp_path / "broken.weights.h5"
+    broken.write_bytes(b"not an HDF5 file")
+    with pytest.raises(ValueError, match=r"broken\.weights\.h5.*cannot be read"):
+        build(weights=broken)
+    build().save_weights(tmp_path / "right.weights.h5")
+    (tmp_path / "right.weights.h5").rename(tmp_path / "renamed.h5")
+    with pytest.raises(ValueError, match=r"named \*\.weights\.h5.*renamed\.h5"):
+        build(weights=tmp_path / "renamed.h5")
+
+
+def test_imagenet_says_what_to_do_when_the_download_fails(monkeypatch):
+    def fail(*_, **__):
+        raise Exception("URL fetch failure on https://example.org/w.h5: None -- no network")
+
+    monkeypatch.setattr(f"{stack.KERAS}.src.utils.data_utils.get_file", fail)
+    with pytest.raises(
+        OSError, match=r"'mobilenet' could not be downloaded.*give a file as `weights`"
+    ):
+        build("mobilenet", weights="imagenet")
+    with pytest.raises(ValueError, match="no ImageNet weights for 'digits_resnet'"):
+        build(weights="imagenet")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "resnet18"}, "mobilenet, mobilenet_v2, .*digits_resnet.*name='resnet18'"),
+        ({"classes": 1}, "`classes`.*Received: 1"),
+        ({"classes": 2.5}, "`classes`.*Received: 2.5"),
+        ({"input_size": 8}, "`input_size`.*at least 16.*Received: 8.*'digits_resnet'"),
+        ({"input_size": "32"}, "`input_size`.*Received: '32'"),
+        ({"name": "vit_ti16", "input_size": 40}, "multiple of 16.*Received: 40"),
+        ({"alpha": 0.5}, "`alpha` scales mobilenet and mobilenet_v2 only.*alpha=0.5"),
+        ({"name": "mobilenet", "alpha": 0}, "`alpha`.*above 0 and at most 4.*alpha=0"),
+        ({"dropout": 1.0}, "`dropout`.*below 1.*Received: dropout=1.0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**{"name": "digits_resnet", **options})
+
+
+def test_head_is_the_layer_of_the_last_tensor_in_a_wrapped_model():
+    class Nested(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first = build()
+            self.last = tf.keras.layers.Dense(2)
+
+        def call(self, inputs):
+            return self.last(self.first(inputs))
+
+    nested = Nested()
+    nested(np.zeros((1, 32, 32, 1), "float32"))
+    model = ElasticModel.from_model(nested)
+    assert models.head_tensors(model).nonzero()[0].tolist() == [65, 66]
+
+
+def test_keras_cv_is_imported_only_for_transformers():
+    code = "import sys; from elastic_tf import zoo; sys.exit('keras_cv' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not MOBILENET_WEIGHTS.is_file(), reason=f"no real weights in {ASSETS}")
+@pytest.mark.slow
+def test_frozen_features_of_real_weights_tell_flowers_apart():
+    model = models.build(
+        "mobilenet", classes=CLASSES, input_size=160, alpha=0.75, weights=MOBILENET_WEIGHTS
+    )
+    features = tf.keras.Model(model.input, model.layers[-2].output)
+    parts = []
+    for part in ("train", "test"):
+        folders = sorted((ASSETS / "data" / "flowers5" / part).iterdir())
+        labels = np.repeat(np.arange(len(folders)), 20)
+        images = [
+            tf.io.decode_jpeg(file.read_bytes(), channels=3)
+            for folder in folders
+            for file in sorted(folder.iterdir())[:20]
+        ]
+        vectors = features.predict(tf.stack(images), batch_size=20, verbose=0)
+        parts.append((np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1), labels))
+    (x, y), (x_test, y_test) = parts
+    # Ridge regression on one-hot labels; more features than images, so solved in its dual form.
+    kernel = x @ x.T + 10.0 * np.eye(len(x))
+    scores = x_test @ x.T @ np.linalg.solve(kernel, np.eye(CLASSES)[y])
+    assert np.mean(scores.argmax(axis=1) == y_test) > 0.6  # chance is 0.2
