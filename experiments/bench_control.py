@@ -23,7 +23,7 @@ from pretrain_digits import IMAGE_SIZE
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.stopwatch import measure_ratios
 
 RHOS = (0.4, 0.5, 0.6, 0.7)

@@ -16,7 +16,7 @@ from bench_time_model import BATCH, CLASSES, MODELS, random_mask
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 
 ROUNDS, STEPS = 25, 4  # fits of each copy, steps of a fit
 SECONDS = 30.0  # for the rounds of one model

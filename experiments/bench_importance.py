@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 from mask_trials import Case, State
 
+from elastic_tf.files.table import Column, format_table
 from elastic_tf.importance import measures
-from elastic_tf.runs.run import Column, format_table
 
 PROBE = 64
 DRAWS = 500  # of the bootstrap

@@ -24,7 +24,7 @@ import tensorflow as tf
 from bench_time_model import CLASSES, random_mask
 
 from elastic_tf.commands.training import harness
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 
 SELECTIONS = 100
 FLAT = (

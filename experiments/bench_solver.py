@@ -21,7 +21,7 @@ from mixed_integer import optimum
 from paper_selection import paper_selection
 
 from elastic_tf.commands.training import harness
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 
 KINDS = ("chain", "residual", "towers")
 # tensors: instances, and how many of them the mixed-integer program is tried on

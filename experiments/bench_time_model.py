@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.attribution import dependency_sets, fold, members
 from elastic_tf.timing.profile import DependencySet
 from elastic_tf.timing.profiler import Profiler

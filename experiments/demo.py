@@ -27,6 +27,7 @@ from elastic_tf.commands.commandline import option, parse, typed
 from elastic_tf.commands.training import harness, recording
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
+from elastic_tf.files.table import format_table
 from elastic_tf.runs import run
 from elastic_tf.selection.records import SelectionRecord
 
@@ -121,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         }
         for name, model in models.items()
     ]
-    print("\n" + run.format_table(rows))
+    print("\n" + format_table(rows, run.COLUMNS))
     for row, clock in zip(rows, clocks.values()):
         said = recording.said_of(sum(clock.seconds), sum(clock.overhead_seconds))
         print(f"{row['method']}: {said}")

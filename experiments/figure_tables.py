@@ -8,7 +8,8 @@ from typing import Any
 from paper_specs import DATA, TARGETS, Picture, Training
 
 from elastic_tf.commands.training.history import seconds_to
-from elastic_tf.runs.run import Column, Run, format_table
+from elastic_tf.files.table import Column, format_table
+from elastic_tf.runs.run import Run
 
 # Shares of what full training ends with, where the paper's own accuracies are out of reach.
 _SHARES = (0.90, 0.95, 0.98)

@@ -11,8 +11,8 @@ import mask_trials
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.files.table import Column, format_table
 from elastic_tf.importance import measures
-from elastic_tf.runs.run import Column, format_table
 
 EPOCHS, INTERVAL = 18, 3
 PROBES = (4, 16, 64, 256)

@@ -36,6 +36,7 @@ from elastic_tf.commands.commandline import option, parse
 from elastic_tf.commands.comparing import trials
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
+from elastic_tf.files.table import format_table
 from elastic_tf.runs import run
 
 
@@ -153,7 +154,7 @@ def listing() -> str:
         for kind, group in (("figure", FIGURES), ("table", TABLES))
         for name, one in group.items()
     ]
-    return run.format_table(
+    return format_table(
         [{**row, "runs": str(row["runs"])} for row in rows], ("name", "shows", "runs")
     )
 

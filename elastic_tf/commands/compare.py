@@ -38,7 +38,7 @@ from elastic_tf.commands.comparing import contenders, trials
 from elastic_tf.commands.training import sources
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import now, to_json
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.device import describe_device
 
 

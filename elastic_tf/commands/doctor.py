@@ -18,7 +18,7 @@ from typing import Optional
 from elastic_tf.commands.checking import installation, machine, storage
 from elastic_tf.commands.checking.finding import BROKEN, Finding
 from elastic_tf.commands.commandline import option, parse, telling
-from elastic_tf.runs.run import format_table
+from elastic_tf.files.table import format_table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,10 +14,10 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from elastic_tf.files.file_lock import Claim, claim
 from elastic_tf.timing.device import describe_device
 from elastic_tf.files.atomic import append_line, directory, write_json, write_text
 from elastic_tf.files.json_form import now, to_json
+from elastic_tf.files.table import Column
 from elastic_tf.files.ranges import to_ranges
 from elastic_tf.files.strict_json import MOST_BYTES
 from elastic_tf.arguments import brief
@@ -41,14 +42,6 @@ _PACKAGES = (
     "keras-cv",
 )
 _DIGITS = 6  # significant digits of an importance in a file
-
-
-class Column(NamedTuple):
-    """One column of a table: key of the row, title, and format of a number."""
-
-    key: str
-    title: str
-    format: str = ""
 
 
 COLUMNS = (
@@ -233,58 +226,6 @@ def peak_memory_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak) * (1 if sys.platform == "darwin" else 1024)
-
-
-def format_table(
-    rows: Iterable[Mapping[str, Any]], columns: Sequence[Column | str] = COLUMNS
-) -> str:
-    """A table in plain text; a value that is missing or None is shown as '-'.
-
-    Args:
-        rows: one mapping for each line.
-        columns: of type `Column`, or keys that are their own titles.
-
-    Returns:
-        Lines without a final line break: titles, a rule, the rows.
-    """
-    given = arguments.items("columns", columns, least=1, what="a list of columns")
-    chosen = [Column(item, item) if isinstance(item, str) else item for item in given]
-    for column in chosen:
-        arguments.instance("columns", column, Column, "Columns, or keys")
-    if isinstance(rows, (str, bytes, Mapping, np.ndarray)) or not isinstance(rows, Iterable):
-        raise TypeError(f"`rows` must be a list of mappings. Received: {brief(rows)}.")
-    rows = list(rows)
-    for row in rows:
-        arguments.instance("rows", row, Mapping, "a list of mappings")
-    numeric = [
-        all(not isinstance(row.get(column.key), str) for row in rows) and bool(rows)
-        for column in chosen
-    ]
-    cells = [[column.title for column in chosen]]
-    cells += [[_cell(row.get(column.key), column.format) for column in chosen] for row in rows]
-    widths = [max(len(line[k]) for line in cells) for k in range(len(chosen))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric)
-        ).rstrip()
-        for line in cells
-    ]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
-
-
-def _cell(value: Any, number_format: str) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    try:
-        return format(value, number_format)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"`rows` must hold numbers where a column is one of '{number_format}'. Received: "
-            f"{brief(value)}."
-        ) from error
 
 
 def _versions() -> dict[str, str]:

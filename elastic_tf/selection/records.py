@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 from elastic_tf.selection.selector import Selection
 from elastic_tf.timing.profile import TimingProfile
 

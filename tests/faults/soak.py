@@ -30,7 +30,7 @@ from elastic_tf.commands import commandline
 from elastic_tf.commands.commandline import option
 from elastic_tf.commands.training import harness
 from elastic_tf.files.atomic import write_json
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "experiments" / "weights" / "digits_resnet.h5"
 IMAGE_SIZE, BATCH, STEPS = 32, 32, 20

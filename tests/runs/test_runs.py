@@ -239,18 +239,3 @@ def test_peak_memory_counts_what_was_allocated():
     block = np.ones(50_000_000, np.uint8)
     assert runs.peak_memory_bytes() >= max(before, block.nbytes)
     assert before > 10_000_000  # bytes, not kilobytes
-
-
-def test_table_aligns_numbers_and_shows_what_is_missing():
-    rows = [
-        {"method": "full", "accuracy": 0.8512, "training_seconds": 60.04, "achieved_ratio": 1.0},
-        {"method": "elastic 0.5", "accuracy": np.float32(0.5), "seconds_per_step": 0.01234},
-    ]
-    assert runs.format_table(rows).splitlines() == [
-        "method       accuracy  training s  s per step  achieved ratio",
-        "-----------  --------  ----------  ----------  --------------",
-        "full            85.1%        60.0           -           1.000",
-        "elastic 0.5     50.0%           -      0.0123               -",
-    ]
-    assert runs.format_table([{"a": 1}], ["a"]) == "a\n-\n1"
-    assert runs.format_table([], ["a", "b"]) == "a  b\n-  -"

@@ -12,7 +12,7 @@ import tensorflow as tf
 from elastic_tf.baselines.prunetrain import slots
 from elastic_tf.costs.flops import Flops, step_flops
 from elastic_tf.engine import replicas
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 
 _KEY = "prunetrain"  # in the model's `fit_state`
 

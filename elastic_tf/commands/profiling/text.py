@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from elastic_tf.commands.commandline import command, typed
-from elastic_tf.runs.run import Column, format_table
+from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.runtime import SettingsTrial
 

@@ -26,6 +26,7 @@ from elastic_tf.commands.training.run_settings import CHOOSING, Settings
 from elastic_tf.costs import energy
 from elastic_tf.engine import replicas
 from elastic_tf.files.atomic import as_utf8
+from elastic_tf.files.table import format_table
 from elastic_tf.runs import run as runs
 
 
@@ -48,7 +49,7 @@ def run(settings: Settings, profile: et.TimingProfile | None) -> runs.Run:
     for path in data.skipped:
         say(f"Left out, not an image: {as_utf8(path)}")
     if run.result is not None:
-        say(f"Finished before, in {settings.out}:\n" + runs.format_table([run.result]))
+        say(f"Finished before, in {settings.out}:\n" + format_table([run.result], runs.COLUMNS))
         return run
     if run.history and not backup_of(settings).is_dir():
         raise ValueError(
@@ -154,7 +155,7 @@ def trained(
         }
         run.finish(row)
         shutil.rmtree(backup, ignore_errors=True)
-        say(runs.format_table([row]))
+        say(format_table([row], runs.COLUMNS))
         seconds = row["training_seconds"]
         say(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
         say(f"Head alone before: {warm_seconds:.1f} s. Written to {settings.out}")
