@@ -23,6 +23,7 @@ __all__ = [
     "ElasticCallback",
     "ElasticMixin",
     "ElasticModel",
+    "Plan",
     "Selection",
     "TimingProfile",
     "baselines",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.engine.mixin import ElasticMixin
     from elastic_tf.model import ElasticModel
+    from elastic_tf.plan import Plan
     from elastic_tf.selection.selector import Selection, select_tensors
     from elastic_tf.timing.profile import TimingProfile
     from elastic_tf.timing.profiler import profile_model
@@ -50,6 +52,7 @@ else:
         "ElasticCallback": "callback",
         "ElasticMixin": "engine.mixin",
         "ElasticModel": "model",
+        "Plan": "plan",
         "Selection": "selection.selector",
         "TimingProfile": "timing.profile",
         "datasets": "data",

@@ -1,0 +1,164 @@
+"""A plan: how each tensor of a model is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from elastic_tf import arguments
+from elastic_tf.arguments import brief
+
+FROZEN = 0  # keeps every bit, and so do its slots
+EXACT = 1  # trained as plain Keras trains it
+NAMES = {FROZEN: "frozen", EXACT: "exact"}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How each tensor of a model is trained: a mode per tensor, in forward order.
+
+    Plans are values: equal if their modes are equal, usable as keys, and never changed.
+
+    Args:
+        modes: `elastic_tf.plan.FROZEN` or `EXACT` of each tensor; int8, shape (N,), read-only.
+
+    Raises:
+        ValueError: no tensors, or a mode that is none.
+    """
+
+    modes: np.ndarray
+
+    def __post_init__(self) -> None:
+        given = arguments.array("modes", self.modes)
+        modes = given.astype(np.int8) if given.dtype.kind in "iu" else np.zeros(0, np.int8)
+        if modes.ndim != 1 or not modes.size or not np.isin(given, list(NAMES)).all():
+            known = ", ".join(f"{mode} ({name})" for mode, name in NAMES.items())
+            raise ValueError(
+                f"`modes` must be one of {known} for each tensor. Received: {given.dtype} of shape "
+                f"{given.shape}: {brief(self.modes)}. Make a plan of a mask with Plan.from_mask."
+            )
+        modes.flags.writeable = False
+        object.__setattr__(self, "modes", modes)
+
+    @classmethod
+    def from_mask(cls, mask: np.ndarray) -> Plan:
+        """Exact where `mask` is True, frozen elsewhere.
+
+        Args:
+            mask: bool, shape (N,), forward order.
+
+        Raises:
+            ValueError: another dtype or shape.
+        """
+        return cls(np.where(arguments.mask("mask", mask, np.size(mask)), EXACT, FROZEN))
+
+    @classmethod
+    def full(cls, count: int) -> Plan:
+        """All of `count` tensors exact."""
+        return cls(np.full(count, EXACT))
+
+    @classmethod
+    def from_json(cls, value: Any) -> Plan:
+        """The plan that `to_json` wrote.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not isinstance(value, dict) or "modes" not in value:
+            raise ValueError(
+                f"A plan in JSON must be an object with `modes`. Received: {brief(value)}. "
+                "Plan.to_json writes one."
+            )
+        return cls(value["modes"])
+
+    def to_json(self) -> dict[str, list[int]]:
+        """The plan as a value that `json.dump` takes."""
+        return {"modes": self.modes.tolist()}
+
+    @cached_property
+    def mask(self) -> np.ndarray:
+        """True where a tensor is trained; bool, shape (N,), read-only."""
+        mask = self.modes != FROZEN
+        mask.flags.writeable = False
+        return mask
+
+    def describe(self, model: Any, profile: Any = None) -> str:
+        """A table like `model.summary()`: layer, tensor, shape and mode of each tensor.
+
+        Args:
+            model: the elastic model that the plan is for.
+            profile: times of the model; adds each tensor's share of a full step, its weight
+                gradient and update alone, and the ratio that the plan's step has to a full one.
+
+        Raises:
+            ValueError: the plan is for another number of tensors.
+        """
+        plan = as_plan(self, len(model.tensors))
+        layers = {
+            id(tensor): layer.name
+            for layer in model._flatten_layers()
+            for tensor in layer._trainable_weights
+        }
+        rows = [["Layer", "Tensor", "Shape", "Mode"] + ["Share of step"] * (profile is not None)]
+        for k, (tensor, mode) in enumerate(zip(model.tensors, plan.modes)):
+            layer = layers.get(id(tensor), "")
+            name = tensor.name.partition(":")[0].rpartition("/")[2]
+            rows.append([layer, name, str(tuple(tensor.shape)), NAMES[mode]])
+            if profile is not None:
+                share = profile.t_dw[k] / profile.t_full if mode != FROZEN else 0.0
+                rows[-1].append(f"{share:.1%}")
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+            for row in rows
+        ]
+        sizes = [int(np.prod(tensor.shape)) for tensor in model.tensors]
+        weights = sum(size for size, on in zip(sizes, plan.mask) if on)
+        lines[1:1] = ["-" * (sum(widths) + 2 * len(widths) - 2)]
+        lines.append(lines[1])
+        lines.append(
+            f"Trains {plan.mask.sum()} of {len(plan)} tensors, {weights:,} of {sum(sizes):,} "
+            "parameters"
+        )
+        if profile is not None:
+            lines[-1] += f", at {profile.step_time(plan.mask) / profile.t_full:.2f} of a full step"
+        return "\n".join(lines)
+
+    def __len__(self) -> int:
+        return len(self.modes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and np.array_equal(self.modes, other.modes)
+
+    def __hash__(self) -> int:
+        return hash(self.modes.tobytes())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan, (self.modes,)  # an array that is unpickled could be written to
+
+
+def as_plan(value: Plan | np.ndarray | None, count: int) -> Plan:
+    """The plan that `value` is or means, for a model of `count` tensors.
+
+    Args:
+        value: a plan; a bool mask of shape (count,), True where a tensor is trained; or None for
+            everything exact.
+        count: tensors of the model.
+
+    Raises:
+        ValueError: none of these, or for another number of tensors.
+    """
+    if value is None:
+        return Plan.full(count)
+    if not isinstance(value, Plan):
+        hint = "Convert indices with np.isin(np.arange(N), indices). model.tensors has the order."
+        return Plan.from_mask(arguments.mask("mask", value, count, hint=hint))
+    if len(value) != count:
+        raise ValueError(
+            f"`plan` must have a mode for each of {count} tensors. Received: one for {len(value)}: "
+            f"{brief(value)}. See model.tensors for the order."
+        )
+    return value
