@@ -27,7 +27,7 @@ __all__ = [
     "Selection",
     "TimingProfile",
     "baselines",
-    "datasets",
+    "data",
     "importance",
     "optimizers",
     "plots",
@@ -37,8 +37,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from elastic_tf import baselines, importance, optimizers, plots, zoo
-    from elastic_tf import data as datasets
+    from elastic_tf import baselines, data, importance, optimizers, plots, zoo
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.engine.mixin import ElasticMixin
     from elastic_tf.model import ElasticModel
@@ -55,7 +54,6 @@ else:
         "Plan": "plan",
         "Selection": "selection.selector",
         "TimingProfile": "timing.profile",
-        "datasets": "data",
         "profile_model": "timing.profiler",
         "select_tensors": "selection.selector",
     }

@@ -38,11 +38,11 @@ def main(names: Sequence[str] = ("ratios", "load", "deadlines")) -> dict[str, An
     """Train, print three tables, or those named."""
     settings = demo.Settings()
     tf.keras.utils.set_random_seed(settings.seed)
-    shift = et.datasets.Shift(
+    shift = et.data.Shift(
         rotation=settings.rotation, contrast=settings.contrast, inverted=True, noise=settings.noise
     )
-    data = et.datasets.from_arrays(
-        *et.datasets.digits(image_size=IMAGE_SIZE, shift=shift), batch_size=settings.batch_size
+    data = et.data.from_arrays(
+        *et.data.digits(image_size=IMAGE_SIZE, shift=shift), batch_size=settings.batch_size
     )
     model = harness.compiled(demo.adapted_model(settings, data), "adam", 1e-3)
     bench = Bench(model, data)
@@ -66,7 +66,7 @@ def main(names: Sequence[str] = ("ratios", "load", "deadlines")) -> dict[str, An
 class Bench:
     """One model, put back to its pre-trained weights before every training."""
 
-    def __init__(self, model: et.ElasticModel, data: et.datasets.ImageData) -> None:
+    def __init__(self, model: et.ElasticModel, data: et.data.ImageData) -> None:
         self.model = model
         self.data = data
         self.train = data.train.repeat(REPEATS)

@@ -57,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     load = machine.load()  # before this puts a load on the machine itself
     if settings.quick:
         settings = dataclasses.replace(settings, epochs=2, interval=1)
-    shift = et.datasets.Shift(
+    shift = et.data.Shift(
         rotation=settings.rotation, contrast=settings.contrast, inverted=True, noise=settings.noise
     )
-    data = et.datasets.from_arrays(
-        *et.datasets.digits(image_size=IMAGE_SIZE, shift=shift),
+    data = et.data.from_arrays(
+        *et.data.digits(image_size=IMAGE_SIZE, shift=shift),
         batch_size=settings.batch_size,
         seed=settings.seed,
     )
@@ -147,7 +147,7 @@ def tensorboard(log_dir: Path) -> str:
     return typed(["-m", "tensorboard.main", "--logdir", os.path.relpath(log_dir)])
 
 
-def adapted_model(settings: Settings, data: et.datasets.ImageData) -> et.ElasticModel:
+def adapted_model(settings: Settings, data: et.data.ImageData) -> et.ElasticModel:
     """The pre-trained network, ready to be trained."""
     tf.keras.utils.set_random_seed(settings.seed)
     model = et.zoo.build(

@@ -83,8 +83,8 @@ class State(NamedTuple):
 
 def cases() -> Iterator[Case]:
     """Digits with Adam and with momentum; birds with Adam where there are photographs."""
-    shift = et.datasets.Shift(rotation=45.0, contrast=0.8, inverted=True, noise=40.0)
-    train, test = et.datasets.digits(image_size=IMAGE_SIZE, shift=shift)
+    shift = et.data.Shift(rotation=45.0, contrast=0.8, inverted=True, noise=40.0)
+    train, test = et.data.digits(image_size=IMAGE_SIZE, shift=shift)
     digits = Case(
         name="digits, Adam",
         build=lambda: et.zoo.build(
@@ -104,7 +104,7 @@ def cases() -> Iterator[Case]:
     if not MOBILENET_WEIGHTS.is_file() or not BIRDS.is_dir():
         print(f"No birds: no MobileNet weights or photographs in {ASSETS}.")
         return
-    data = et.datasets.image_folder(BIRDS, image_size=BIRD_PIXELS, batch_size=8)
+    data = et.data.image_folder(BIRDS, image_size=BIRD_PIXELS, batch_size=8)
     yield Case(
         name="birds, Adam",
         build=lambda: et.zoo.build(

@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Train on the clean digits, save the weights; returns the accuracy on the clean test part."""
     settings = parse(Settings, __doc__ or "", arguments)
     tf.keras.utils.set_random_seed(settings.seed)
-    data = et.datasets.from_arrays(
-        *et.datasets.digits(image_size=IMAGE_SIZE),
+    data = et.data.from_arrays(
+        *et.data.digits(image_size=IMAGE_SIZE),
         batch_size=settings.batch_size,
         seed=settings.seed,
     )

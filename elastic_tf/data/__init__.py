@@ -1,11 +1,23 @@
 """Images to train on: class folders, arrays, TensorFlow Datasets, handwritten digits.
 
-In: a folder, a file, arrays or a name. Out: an `ImageData` with batches for training, validation
-and test. Pixels are 0 to 255; the models of `zoo` bring their own preprocessing.
+In: a folder, a file, arrays or a name, and a `Batching`. Out: an `ImageData` with batches for
+training, validation and test. Pixels are 0 to 255; the models of `zoo` scale them themselves.
 """
 
-from elastic_tf.data.datasets import arrays, from_arrays, image_folder
+from elastic_tf.data.arrays import arrays, from_arrays
+from elastic_tf.data.folder import image_folder
 from elastic_tf.data.handwriting import Labelled, Shift, digits
-from elastic_tf.data.pipelines import ImageData
+from elastic_tf.data.pipelines import Batching, ImageData
+from elastic_tf.data.tfds import tfds_images
 
-__all__ = ["ImageData", "Labelled", "Shift", "arrays", "digits", "from_arrays", "image_folder"]
+__all__ = [
+    "Batching",
+    "ImageData",
+    "Labelled",
+    "Shift",
+    "arrays",
+    "digits",
+    "from_arrays",
+    "image_folder",
+    "tfds_images",
+]

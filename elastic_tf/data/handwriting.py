@@ -9,11 +9,11 @@ import numpy as np
 
 from elastic_tf import arguments
 
-_MOST_SIZE = 1024  # pixels; the images are enlarged all at once
-_LEAST_SHARE = 0.01  # of 1797 images in ten classes
-_MOST_SHIFT = 1e6
-
 Labelled = tuple[np.ndarray, np.ndarray]
+
+_TEST_SHARE = 0.3
+_MOST_SIZE = 1024  # pixels; the images are enlarged all at once
+_MOST_SHIFT = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,25 +22,28 @@ class Shift:
 
     Attributes:
         rotation: degrees, counter-clockwise.
-        scale: size of the digits relative to the original.
         contrast: distance of every pixel from mid-grey relative to the original.
         inverted: dark on bright instead of bright on dark.
         noise: standard deviation of Gaussian noise in grey levels (of 255).
+
+    Raises:
+        ValueError: one is not finite.
     """
 
     rotation: float = 0.0
-    scale: float = 1.0
     contrast: float = 1.0
     inverted: bool = False
     noise: float = 0.0
 
+    def __post_init__(self) -> None:
+        arguments.number("rotation", self.rotation, low=-_MOST_SHIFT, high=_MOST_SHIFT)
+        arguments.number("contrast", self.contrast, low=-_MOST_SHIFT, high=_MOST_SHIFT)
+        arguments.flag("inverted", self.inverted)
+        arguments.number("noise", self.noise, low=0, high=_MOST_SHIFT)
+
 
 def digits(
-    *,
-    image_size: int = 32,
-    shift: Shift | None = None,
-    test_share: float = 0.3,
-    seed: int = 0,
+    *, image_size: int = 32, shift: Shift | None = None, seed: int = 0
 ) -> tuple[Labelled, Labelled]:
     """The 1797 handwritten digits that come with scikit-learn, as they are or in another domain.
 
@@ -50,12 +53,11 @@ def digits(
     Args:
         image_size: height and width to which the 8x8 originals are enlarged.
         shift: what the other domain looks like; None for the digits as they are.
-        test_share: share of each class that goes into the test part, in (0, 1).
         seed: of the split and the noise.
 
     Returns:
         (x_train, y_train), (x_test, y_test): uint8 (count, image_size, image_size, 1) of 0 to 255,
-        bright on dark; int64 (count,).
+        bright on dark; int64 (count,). Three in ten of each class are in the test part.
 
     Source: Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998.
     """
@@ -65,39 +67,27 @@ def digits(
     from sklearn.model_selection import train_test_split
 
     image_size = arguments.count("image_size", image_size, least=8, most=_MOST_SIZE)
-    test_share = arguments.number("test_share", test_share, low=0, high=1, above=True, below=True)
-    if not _LEAST_SHARE <= test_share <= 1 - _LEAST_SHARE:
-        raise ValueError(
-            f"`test_share` must leave an image of each class on both sides. Received: {test_share}."
-        )
     seed = arguments.count("seed", seed, least=0, most=2**32 - 1)
-    if shift is not None:
-        arguments.instance("shift", shift, Shift, "a Shift or None")
+    shift = arguments.instance("shift", shift or Shift(), Shift, "a Shift or None")
     x, y = load_digits(return_X_y=True)
     # Originals are 0 to 16.
     x = tf.image.resize(x.reshape(-1, 8, 8, 1) * (255 / 16), (image_size, image_size)).numpy()
-    x = _shifted(x, shift or Shift(), np.random.default_rng(seed))
+    x = _shifted(x, shift, np.random.default_rng(seed))
     x = np.clip(np.rint(x), 0, 255).astype(np.uint8)
     x_train, x_test, y_train, y_test = train_test_split(
-        x, y.astype(np.int64), test_size=test_share, stratify=y, random_state=seed
+        x, y.astype(np.int64), test_size=_TEST_SHARE, stratify=y, random_state=seed
     )
     return (x_train, y_train), (x_test, y_test)
 
 
 def _shifted(x: np.ndarray, shift: Shift, generator: np.random.Generator) -> np.ndarray:
     """The images (count, size, size, 1) in another domain, not yet clipped to 0..255."""
-    arguments.number("scale", shift.scale, low=0, above=True, high=_MOST_SHIFT)
-    arguments.number("rotation", shift.rotation, low=-_MOST_SHIFT, high=_MOST_SHIFT)
-    arguments.number("contrast", shift.contrast, low=-_MOST_SHIFT, high=_MOST_SHIFT)
-    arguments.number("noise", shift.noise, low=0, high=_MOST_SHIFT)
-    arguments.flag("inverted", shift.inverted)
-    if shift.rotation or shift.scale != 1:
+    if shift.rotation:
         import tensorflow as tf
 
         # Where each output pixel comes from: turned about the middle the other way.
-        middle = (x.shape[1] - 1) / 2
-        cos = math.cos(math.radians(shift.rotation)) / shift.scale
-        sin = math.sin(math.radians(shift.rotation)) / shift.scale
+        middle, angle = (x.shape[1] - 1) / 2, math.radians(shift.rotation)
+        cos, sin = math.cos(angle), math.sin(angle)
         rows = [cos, -sin, middle * (1 - cos + sin), sin, cos, middle * (1 - sin - cos), 0, 0]
         x = tf.raw_ops.ImageProjectiveTransformV3(
             images=x,

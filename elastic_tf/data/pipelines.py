@@ -6,18 +6,48 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.data import augmentation
-from elastic_tf.data.augmenting import augmented
 from elastic_tf.timing.runtime import usable_cores
 
+MOST_SIZE = 8192  # pixels of a side
 _WORKERS = max(usable_cores(), 2)  # images decoded at a time
 _MOST_SEED = 2**62  # another one is this and 1
 _AHEAD = 4  # batches made in advance
 
-Load = Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
+
+@dataclasses.dataclass(frozen=True)
+class Batching:
+    """How images become batches: the same options for every source.
+
+    Attributes:
+        batch_size: images in a batch.
+        seed: of the order, the flips, the other augmentations and the split.
+        flip: mirror each training image left to right in half of the passes.
+        augment: what else happens to training images, of `augmentation.NAMES`.
+        validation_share: share of the training images that becomes the validation part, in [0, 1):
+            of each class, where the source says the classes before it is read.
+
+    Raises:
+        ValueError: one is out of range.
+        TypeError: one is of another kind.
+    """
+
+    batch_size: int
+    seed: int = 0
+    flip: bool = False
+    augment: Sequence[str] = ()
+    validation_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        arguments.count("batch_size", self.batch_size)
+        arguments.count("seed", self.seed, least=0, most=_MOST_SEED)
+        arguments.flag("flip", self.flip)
+        augmentation.check(self.augment, self.batch_size)
+        arguments.number("validation_share", self.validation_share, low=0, high=1, below=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,107 +108,123 @@ class Source:
     """
 
     examples: tf.data.Dataset
-    load: Load
+    load: Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
     count: int
     shuffled: int
 
 
-def check(
-    batch_size: int, seed: int, flip: bool, augment: Sequence[str], validation_share: float
-) -> None:
-    """Refuse settings of the pipelines that cannot be used, before any image is read.
+def rows_of(x: Any, y: np.ndarray, decode: Callable[[Any], Any] | None = None) -> Any:
+    """A function that makes a `Source` of some rows of `x` and `y`; all share one copy.
+
+    Args:
+        x: an image for each row, or what `decode` makes one of.
+        y: labels, int64.
+        decode: an operation of TensorFlow.
+    """
+    with tf.device("cpu"):
+        images, labels = tf.constant(x), tf.constant(y)
+
+    def load(row: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return images[row] if decode is None else decode(images[row]), labels[row]
+
+    def source(rows: np.ndarray) -> Source:
+        # numbers are shuffled, not images
+        return Source(tf.data.Dataset.from_tensor_slices(rows), load, len(rows), len(rows))
+
+    return source
+
+
+def split_off(labels: np.ndarray, batching: Batching) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that stay, and rows of a validation part with about `validation_share` of each class.
+
+    The rows of each class are drawn at random; the first one of a class always stays.
+
+    Args:
+        labels: class of each row, shape (count,).
+        batching: its share and seed.
+
+    Returns:
+        Row numbers, int64, in ascending order: those that stay, and the part split off.
 
     Raises:
-        ValueError: one is out of range.
-        TypeError: one is of another kind.
+        ValueError: the share is so small that the part would be empty.
     """
-    arguments.count("batch_size", batch_size)
-    arguments.count("seed", seed, least=0, most=_MOST_SEED)
-    arguments.flag("flip", flip)
-    augmentation.check(augment, batch_size)
-    arguments.number("validation_share", validation_share, low=0.0, high=1.0, below=True)
+    rows, share = np.arange(len(labels)), batching.validation_share
+    # Class after class, each in random order; then every row that fills up one more whole.
+    mixed = np.random.default_rng(batching.seed).permutation(rows)
+    ordered = mixed[np.argsort(labels[mixed], kind="stable")]
+    filled = np.floor(share * np.arange(len(rows) + 1) + 1e-9)
+    is_first = np.diff(labels[ordered], prepend=-1) != 0
+    taken = (np.diff(filled) > 0) & ~is_first
+    if share and not taken.any():
+        raise ValueError(
+            f"The validation part must hold an image. Received: `validation_share` {share:g} of "
+            f"{len(rows)} training images. Use a larger share, or 0 for no such part."
+        )
+    return np.sort(ordered[~taken]), np.sort(ordered[taken])
 
 
 def batched(
     train: Source,
     test: Source,
+    validation: Source | None,
     *,
-    validation: Source | None = None,
+    batching: Batching,
     class_names: Sequence[str],
     image_shape: tuple[int, ...],
-    batch_size: int,
-    seed: int,
-    flip: bool,
-    augment: Sequence[str] = (),
     skipped: tuple[str, ...] = (),
 ) -> ImageData:
-    """The pipelines over the sources of a data set; the settings are those that `check` lets pass.
+    """The pipelines over the sources of a data set.
 
     Raises:
         ValueError: fewer training images than a batch.
     """
-    if train.count < batch_size:
+    size, augment = batching.batch_size, batching.augment
+    if train.count < size:
         raise ValueError(
             f"There must be at least one full batch of training images. Received: {train.count} "
-            f"images, batch_size={batch_size}. Use a smaller batch."
+            f"images, batch_size={size}. Use a smaller batch."
         )
-    height, width, channels = image_shape
     one_hot = augmentation.mixes(augment)
+    height, width, channels = image_shape
 
-    def training(order_seed: int) -> tf.data.Dataset:
-        batches = _training(train, batch_size, order_seed, flip)
-        if one_hot:
-            batches = batches.map(shares)
-        return _ahead(augmented(batches, augment, seed=order_seed))
+    def batches(order: tf.data.Dataset, load: Callable[..., Any], *, full: bool) -> tf.data.Dataset:
+        def finished(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return tf.cast(x, tf.float32), tf.one_hot(y, len(class_names)) if one_hot else y
+
+        return order.map(load, _WORKERS).batch(size, drop_remainder=full).map(finished)
+
+    def training(seed: int) -> tf.data.Dataset:
+        def load(example: Any, draw: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            x, y = train.load(example)
+            if batching.flip:
+                x = tf.cond(draw % 2 == 0, lambda: x, lambda: tf.reverse(x, axis=[1]))
+            return x, y
+
+        # One seeded number for each image: ops with a state would depend on the threads' order.
+        draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+        order = train.examples.shuffle(train.shuffled, seed=seed)
+        full = batches(tf.data.Dataset.zip((order, draws)), load, full=True)
+        return _ahead(augmentation.augmented(full, augment, seed=seed))
 
     def in_order(source: Source) -> tf.data.Dataset:
-        batches = _batches(source.examples, source.load, batch_size, drop_remainder=False)
-        if one_hot:
-            batches = batches.map(shares)
-        return _ahead(batches)
+        return _ahead(batches(source.examples, source.load, full=False))
 
-    def shares(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return x, tf.one_hot(y, len(class_names))
-
+    if validation is not None and not validation.count:
+        validation = None
     return ImageData(
-        train=training(seed),
+        train=training(batching.seed),
         test=in_order(test),
-        probe=training(seed + 1),
+        probe=training(batching.seed + 1),
         class_names=tuple(class_names),
         train_count=train.count,
         test_count=test.count,
-        batch_size=batch_size,
+        batch_size=size,
         image_shape=(height, width, channels),
         skipped=skipped,
         validation=None if validation is None else in_order(validation),
         validation_count=validation.count if validation else 0,
         one_hot=one_hot,
-    )
-
-
-def _training(source: Source, batch_size: int, seed: int, flip: bool) -> tf.data.Dataset:
-    """Full batches in a seeded order."""
-    # One seeded number for each image: ops with a state would depend on the threads' order.
-    draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
-
-    def load(example: Any, draw: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        x, y = source.load(example)
-        if flip:
-            x = tf.cond(draw % 2 == 0, lambda: x, lambda: tf.reverse(x, axis=[1]))
-        return x, y
-
-    order = source.examples.shuffle(source.shuffled, seed=seed)
-    return _batches(tf.data.Dataset.zip((order, draws)), load, batch_size, drop_remainder=True)
-
-
-def _batches(
-    order: tf.data.Dataset, load: Callable[..., Any], batch_size: int, *, drop_remainder: bool
-) -> tf.data.Dataset:
-    """What `load` makes of every element of `order`, in batches of float32."""
-    return (
-        order.map(load, _WORKERS)
-        .batch(batch_size, drop_remainder=drop_remainder)
-        .map(lambda x, y: (tf.cast(x, tf.float32), y))
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.data import images, pipelines
-from elastic_tf.data.pipelines import ImageData, Source, batched
+from elastic_tf.data.folder import decode
+from elastic_tf.data.pipelines import MOST_SIZE, Batching, ImageData, Source, batched
 
 #: Data sets that can be read by name.
 NAMES = ("caltech_birds2011", "oxford_iiit_pet", "stanford_dogs")
@@ -24,30 +23,19 @@ def tfds_images(
     name: str,
     *,
     image_size: int = 224,
-    batch_size: int = 4,
-    seed: int = 0,
-    flip: bool = False,
-    augment: Sequence[str] = (),
-    validation_share: float = 0.1,
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
+    **options: Any,
 ) -> ImageData:
     """Images of a data set of TensorFlow Datasets, decoded and resized in every pass.
 
     Args:
         name: one of `NAMES`.
         image_size: height and width to which images are squeezed, in pixels.
-        batch_size: images in a batch.
-        seed: of the order, the flips and the other augmentations.
-        flip: mirror each training image left to right in half of the passes.
-        augment: what else happens to training images, of `augmentation.NAMES`.
-        validation_share: share of the training split that becomes the validation part, in whole
-            percents; the same images for every seed. The test split is left as it is.
         data_dir: where the prepared data are; None: TFDS_DATA_DIR, or ~/tensorflow_datasets.
         download: download and prepare what is not there.
-
-    Returns:
-        What `datasets.image_folder` returns, with a validation part unless its share is 0.
+        **options: of `Batching`. The share of the training split that becomes the validation part
+            is in whole percents, and holds the same images for every seed.
 
     Raises:
         FileNotFoundError: the data are not there and cannot be downloaded.
@@ -55,14 +43,14 @@ def tfds_images(
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8 (data sets).
     """
-    arguments.count("image_size", image_size)
-    pipelines.check(batch_size, seed, flip, augment, validation_share)
+    batching = Batching(**options)
+    arguments.count("image_size", image_size, most=MOST_SIZE)
     arguments.choice("name", name, NAMES)
-    percent = round(100 * validation_share)
+    percent = round(100 * batching.validation_share)
     if percent == 100:
         raise ValueError(
             "`validation_share` must leave a percent of the training split. Received: "
-            f"{validation_share}. Use at most 0.99."
+            f"{batching.validation_share}. Use at most 0.99."
         )
     # Seconds to import: only for those who need it.
     import tensorflow_datasets as tfds
@@ -85,11 +73,11 @@ def tfds_images(
             f"'{builder.data_path.parent.parent}': {type(error).__name__}: {error} Prepare it "
             f"where there is a network (`tfds build {name} --data_dir DIR`), copy DIR/{name} to "
             "this machine, and give its DIR as data_dir or in TFDS_DATA_DIR; or train on a folder "
-            "of images, see datasets.image_folder."
+            "of images, see data.image_folder."
         ) from error
 
     def load(example: dict[str, Any]) -> tuple[tf.Tensor, tf.Tensor]:
-        return images.decode(example["image"], image_size), example["label"]
+        return decode(example["image"], image_size), example["label"]
 
     sources = {
         part: Source(examples, load, count=int(examples.cardinality()), shuffled=_SHUFFLED)
@@ -98,11 +86,8 @@ def tfds_images(
     return batched(
         sources["train"],
         sources["test"],
-        validation=sources.get("validation"),
+        sources.get("validation"),
+        batching=batching,
         class_names=builder.info.features["label"].names,
         image_shape=(image_size, image_size, 3),
-        batch_size=batch_size,
-        seed=seed,
-        flip=flip,
-        augment=augment,
     )

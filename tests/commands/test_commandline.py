@@ -10,7 +10,7 @@ import pytest
 
 from elastic_tf import baselines
 from elastic_tf.commands.commandline import Alone, loading, option, parse, run, telling, typed
-from elastic_tf.data.datasets import image_folder
+from elastic_tf.data import image_folder
 
 
 @dataclasses.dataclass(frozen=True)

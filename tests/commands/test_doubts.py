@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elastic_tf.commands.training import doubts
-from elastic_tf.data.datasets import ImageData, from_arrays
+from elastic_tf.data import ImageData, from_arrays
 
 
 def data(test: list[int], *, train: int = 40, share: float = 0.0, **options) -> ImageData:

@@ -24,12 +24,7 @@ def test_digits_are_images_of_ten_classes():
     assert x_train.shape == (1257, 32, 32, 1) and x_test.shape == (540, 32, 32, 1)
     assert x_train.dtype == np.uint8 and y_train.dtype == np.int64
     assert x_train.min() == 0 and x_train.max() == 255
-    assert set(y_train) == set(y_test) == set(range(10))
-
-
-def test_digits_are_split_by_class():
-    _, (_, y_test) = digits(test_share=0.2)
-    assert np.ptp(np.bincount(y_test)) <= 2
+    assert np.ptp(np.bincount(y_train)) <= 7 and np.ptp(np.bincount(y_test)) <= 3  # 174 to 183
 
 
 def test_digits_have_one_split_for_a_seed_whatever_the_shift():
@@ -58,16 +53,6 @@ def test_a_full_turn_changes_nothing():
     np.testing.assert_allclose(shifted(corner_image(), rotation=360), corner_image(), atol=0.1)
 
 
-def test_scale_moves_pixels_towards_the_middle():
-    smaller = shifted(corner_image(13), scale=0.5)[0, ..., 0]
-    # 5 pixels up and right of the middle become 2.5: between pixels 2 and 3, which take a quarter
-    # of the light, as both sizes are halved.
-    rows, columns = np.nonzero(smaller > 1)
-    middle = 6
-    assert {middle - row for row in rows} | {column - middle for column in columns} <= {2, 3}
-    np.testing.assert_allclose(shifted(np.ones((1, 13, 13, 1)), scale=0.5).sum(), 49, rtol=0.2)
-
-
 def test_contrast_is_about_mid_grey():
     x = np.array([0.0, 127.5, 255.0]).reshape(1, 1, 3, 1)
     np.testing.assert_allclose(shifted(x, contrast=0.5).ravel(), [63.75, 127.5, 191.25])
@@ -80,11 +65,15 @@ def test_noise_has_the_standard_deviation_asked_for():
 @pytest.mark.parametrize(
     ("options", "received"),
     [
-        ({"test_share": 1.0}, "`test_share`.*Received: test_share=1.0"),
         ({"image_size": 4}, "`image_size`.*Received: 4"),
-        ({"shift": Shift(scale=0)}, "`scale`.*Received: scale=0"),
+        ({"seed": -1}, "`seed`.*Received: -1"),
     ],
 )
 def test_digits_refuses_settings_out_of_range(options, received):
     with pytest.raises(ValueError, match=received):
         digits(**options)
+
+
+def test_shifts_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="`noise`.*Received: noise=-1"):
+        Shift(noise=-1)

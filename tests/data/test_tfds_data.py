@@ -125,4 +125,4 @@ def test_tfds_images_refuses_settings_before_it_downloads(options, received):
 
 def test_tfds_images_names_the_known_data_sets():
     with pytest.raises(ValueError, match="caltech_birds2011, .*Received: name='mnist'"):
-        tfds_images("mnist")
+        tfds_images("mnist", batch_size=2)

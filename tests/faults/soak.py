@@ -113,8 +113,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Train, count, print the table, write the figures."""
     settings = commandline.parse(Settings, __doc__ or "", arguments)
     tf.keras.utils.set_random_seed(settings.seed)
-    data = et.datasets.from_arrays(
-        *et.datasets.digits(image_size=IMAGE_SIZE, shift=et.datasets.Shift(rotation=45.0)),
+    data = et.data.from_arrays(
+        *et.data.digits(image_size=IMAGE_SIZE, shift=et.data.Shift(rotation=45.0)),
         batch_size=BATCH,
         seed=settings.seed,
     )

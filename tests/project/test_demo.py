@@ -99,7 +99,7 @@ def test_demo_notes_once_that_the_machine_was_busy_in_the_words_of_doctor(finish
 
 
 def test_demo_network_knows_the_clean_digits():
-    _, (x, y) = et.datasets.digits()
+    _, (x, y) = et.data.digits()
     model = et.zoo.build("digits_resnet", classes=10, input_size=32, weights=demo.WEIGHTS)
     assert np.mean(model.predict(x, verbose=0).argmax(axis=1) == y) > 0.98
 

@@ -10,8 +10,8 @@ import elastic_tf as et
 def test_pretraining_writes_weights_that_the_demo_can_load(tmp_path):
     path = tmp_path / "new" / "digits.h5"
     accuracy = pretrain_digits.main(["--epochs", "2", "--out", str(path), "--quiet"])
-    _, test = et.datasets.digits()
-    data = et.datasets.from_arrays(test, test, batch_size=32).test
+    _, test = et.data.digits()
+    data = et.data.from_arrays(test, test, batch_size=32).test
     # batch normalisation on its stored statistics, as the demo uses it
     model = et.zoo.build("digits_resnet", classes=10, input_size=32, weights=path)
     model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.data.datasets import ImageData
+from elastic_tf.data import ImageData
 
 _FEW = 30  # images, with which the standard error of an accuracy of 50 % is 9 points
 _LEARNED = 0.2  # above the accuracy on the test images: the training images were learned

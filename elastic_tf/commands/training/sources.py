@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from elastic_tf import data
 from elastic_tf.commands import names
-from elastic_tf.data import augmentation
-from elastic_tf.data.handwriting import Labelled, Shift
-
-if TYPE_CHECKING:
-    from elastic_tf.data.datasets import ImageData
+from elastic_tf.data import ImageData, Labelled, Shift, augmentation
 
 TFDS = "tfds:"  # before the name of one of TensorFlow Datasets
 DIGITS = "digits"
@@ -59,8 +56,6 @@ def load(
         FileNotFoundError: no such file or folder, or data that cannot be downloaded.
         ValueError: an unknown name, or data that do not fit the model.
     """
-    from elastic_tf.data import datasets, tfds  # they load TensorFlow
-
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "seed": seed,
@@ -70,13 +65,13 @@ def load(
     }
     if _is_digits(source):
         check(source)
-        parts = datasets.digits(image_size=image_size, shift=DOMAINS[source])
-        return datasets.from_arrays(*(coloured(part, channels) for part in parts), **options)
+        parts = data.digits(image_size=image_size, shift=DOMAINS[source])
+        return data.from_arrays(*(coloured(part, channels) for part in parts), **options)
     if Path(source).suffix == ".npz":
-        parts = datasets.arrays(source)
+        parts = data.arrays(source)
         _check_range(source, parts[0])
         fitting = (coloured(resized(part, image_size), channels) for part in parts)
-        return datasets.from_arrays(*fitting, **options)
+        return data.from_arrays(*fitting, **options)
     if channels != 3:
         raise ValueError(
             f"Files of images are read as RGB. Received: {source!r} for a model that takes grey "
@@ -84,10 +79,8 @@ def load(
         )
     check(source)
     if source.startswith(TFDS):
-        return tfds.tfds_images(source[len(TFDS) :], image_size=image_size, **options)
-    return datasets.image_folder(
-        source, image_size=image_size, on_bad_image=on_bad_image, **options
-    )
+        return data.tfds_images(source[len(TFDS) :], image_size=image_size, **options)
+    return data.image_folder(source, image_size=image_size, on_bad_image=on_bad_image, **options)
 
 
 def check(source: str) -> None:

@@ -36,7 +36,7 @@ class Bench:
         self,
         settings: Any,
         strategy: tf.distribute.Strategy,
-        data: et.datasets.ImageData,
+        data: et.data.ImageData,
         model: et.ElasticModel,
         build: Callable[..., tf.keras.Model],
     ) -> None:

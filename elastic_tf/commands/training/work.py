@@ -62,7 +62,7 @@ def run(settings: Settings, profile: et.TimingProfile | None) -> runs.Run:
 def trained(
     settings: Settings,
     strategy: tf.distribute.Strategy,
-    data: et.datasets.ImageData,
+    data: et.data.ImageData,
     profile: et.TimingProfile | None,
     run: runs.Run,
     say: Callable[[str], None],
@@ -171,7 +171,7 @@ def trained(
     return run
 
 
-def loaded(settings: Settings, batch_size: int) -> et.datasets.ImageData:
+def loaded(settings: Settings, batch_size: int) -> et.data.ImageData:
     """The images of the run."""
     return sources.load(
         settings.data,
@@ -191,7 +191,7 @@ def backup_of(settings: Settings) -> Path:
     return settings.out / "backup"
 
 
-def built(settings: Settings, data: et.datasets.ImageData, weights: str) -> tf.keras.Model:
+def built(settings: Settings, data: et.data.ImageData, weights: str) -> tf.keras.Model:
     """The model of the run, as it is before the method changes it."""
     return et.zoo.build(
         settings.model,
@@ -206,7 +206,7 @@ def built(settings: Settings, data: et.datasets.ImageData, weights: str) -> tf.k
 def task(
     settings: Settings,
     model: et.ElasticModel,
-    data: et.datasets.ImageData,
+    data: et.data.ImageData,
     profile: et.TimingProfile | None,
 ) -> baselines.Task:
     """What the method's callbacks are made from."""

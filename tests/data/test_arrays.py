@@ -1,0 +1,184 @@
+"""Batches of arrays: order, flips, validation; and files of arrays."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_tf.data import Batching, arrays, from_arrays
+from elastic_tf.data.pipelines import split_off
+
+
+def numbered(count=10, size=4):
+    """Arrays whose images tell their number, brighter to the right."""
+    x = np.zeros((count, size, size, 1), np.uint8)
+    x += np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1) * 10
+    x += np.arange(size, dtype=np.uint8).reshape(1, 1, -1, 1)
+    return x, np.arange(count) % 2
+
+
+def data(count=10, **options):
+    return from_arrays(numbered(count), numbered(5), **{"batch_size": 4, "seed": 7, **options})
+
+
+def order(batches):
+    return [int(image.min()) // 10 for x, _ in batches for image in x.numpy()]
+
+
+def test_training_batches_are_full_and_test_batches_complete():
+    found = data()
+    assert [len(y) for _, y in found.train] == [4, 4] == [4] * int(found.train.cardinality())
+    assert [len(y) for _, y in found.test] == [4, 1]
+    assert order(found.test) == [0, 1, 2, 3, 4]
+    assert found.class_names == ("0", "1")
+
+
+def test_train_has_another_order_at_each_pass_and_the_same_for_a_seed():
+    first, again = data().train, data().train
+    passes = [order(first), order(first)]
+    assert passes[0] != passes[1]
+    assert passes == [order(again), order(again)]
+    assert order(data(seed=8).train) != passes[0]
+
+
+def test_every_image_keeps_its_label():
+    for x, y in data(flip=True).train:
+        np.testing.assert_array_equal(x.numpy().min(axis=(1, 2, 3)) // 10 % 2, y)
+
+
+def test_probe_leaves_the_order_of_train_alone():
+    probed, alone = data(), data()
+    next(iter(probed.probe))
+    assert order(probed.train) == order(alone.train)
+    assert order(probed.probe) != order(alone.train)
+
+
+def test_flip_mirrors_about_half_of_the_training_images_left_to_right():
+    found = data(flip=True)
+    mirrored = [
+        bool(image[0, 0, 0] > image[0, -1, 0])
+        for x, _ in found.train.repeat(25)
+        for image in x.numpy()
+    ]
+    # 200 fair draws: outside of these bounds once in ten million.
+    assert 63 <= sum(mirrored) <= 137
+    for x, _ in found.test:
+        assert (x[:, :, 0] < x[:, :, -1]).numpy().all()
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=20, max_size=60),
+    st.floats(0.2, 0.9),
+    st.integers(0, 5),
+)
+def test_a_split_takes_its_share_of_every_class_and_no_whole_class(labels, share, seed):
+    labels = np.array(labels)
+    left, taken = split_off(labels, Batching(1, seed=seed, validation_share=share))
+    assert sorted([*left, *taken]) == list(range(len(labels)))
+    assert set(labels[left]) == set(labels)
+    for label in set(labels):
+        count = (labels == label).sum()
+        # at most one more or less than the share, and one that stays
+        assert abs((labels[taken] == label).sum() - share * count) <= 2
+
+
+def test_validation_is_split_off_the_training_images():
+    found = data(20, batch_size=2, validation_share=0.3)
+    assert (found.train_count, found.validation_count, found.test_count) == (14, 6, 5)
+    assert sorted(order(found.train) + order(found.validation)) == list(range(20))
+    parts = [order(data(validation_share=0.4, seed=seed).validation) for seed in (0, 0, 1, 2, 3)]
+    assert parts[0] == parts[1] and len({tuple(part) for part in parts}) > 1
+    assert data().validation is None
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [
+        ({"batch_size": 11}, "10 images, batch_size=11"),
+        ({"batch_size": 0}, "`batch_size`.*Received: 0"),
+        ({"seed": -1}, "`seed`.*Received: -1"),
+        ({"validation_share": 1.0}, "below 1. Received: validation_share=1.0"),
+        ({"validation_share": 0.05}, "0.05 of 10 training images"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, received):
+    with pytest.raises(ValueError, match=received):
+        data(**options)
+
+
+def test_an_unknown_setting_is_named():
+    with pytest.raises(TypeError, match="'batches'"):
+        data(batches=4)
+
+
+@pytest.mark.parametrize(
+    ("part", "received"),
+    [
+        ((np.zeros((10, 4, 4)), np.zeros(10, int)), r"`train\[0\]`.*float64 of shape \(10, 4, 4\)"),
+        ((np.full((1, 4, 4, 1), np.inf), np.zeros(1, int)), r"`train\[0\]` must be finite"),
+        ((np.zeros((2, 4, 4, 1)), np.array([0, -1])), r"`train\[1\]` must be 2 .*: \[0, -1\]"),
+        (numbered(size=6), r"one shape.*\(6, 6, 1\) and \(4, 4, 1\)"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(part, received):
+    with pytest.raises(ValueError, match=received):
+        from_arrays(part, numbered(5), batch_size=1)
+
+
+def write(path, **changes):
+    x, y = numbered()
+    stored = {"x_train": x, "y_train": y, "x_test": x[:5], "y_test": y[:5], **changes}
+    np.savez(path, **{name: array for name, array in stored.items() if array is not None})
+    return path
+
+
+def test_a_file_of_arrays_is_read(tmp_path):
+    x, y = numbered()
+    (x_train, y_train), (x_test, y_test) = arrays(write(tmp_path / "a.npz"))
+    np.testing.assert_array_equal(x_train, x)
+    np.testing.assert_array_equal(y_train, y)
+    assert y_test.dtype == np.int64 and len(x_test) == len(y_test) == 5
+
+
+def test_a_channel_is_added_and_labels_in_one_column_are_taken(tmp_path):
+    x, y = numbered()
+    changes = {"x_train": x[..., 0], "x_test": x[:5, ..., 0], "y_train": np.uint8(y[:, np.newaxis])}
+    (x_read, y_read), _ = arrays(write(tmp_path / "a.npz", **changes))
+    assert x_read.shape == (10, 4, 4, 1) and y_read.dtype == np.int64
+    np.testing.assert_array_equal(y_read, y)
+
+
+@pytest.mark.parametrize(
+    ("changes", "received"),
+    [
+        ({"y_test": None}, "without y_test; it holds x_train"),
+        ({"x_train": np.zeros((10, 4))}, r"`x_train`.*float64 of shape \(10, 4\) in '.*a.npz'"),
+        ({"x_train": np.zeros((0, 4, 4, 1))}, r"`x_train`.*\(0, 4, 4, 1\)"),
+        ({"y_train": np.zeros(10)}, "`y_train` must be 10 integers.*float64"),
+        ({"y_train": np.zeros(9, int)}, r"`y_train` must be 10 integers.*\(9,\)"),
+        ({"x_train": np.array(["a"] * 10, object)}, "Object arrays"),
+    ],
+)
+def test_a_file_whose_arrays_do_not_fit_is_refused(tmp_path, changes, received):
+    with pytest.raises(ValueError, match=received):
+        arrays(write(tmp_path / "a.npz", **changes))
+
+
+def npy():
+    """The bytes of a file with a single array."""
+    file = io.BytesIO()
+    np.save(file, np.zeros(3))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"text", b"\x93NUMPY\x01", npy()])
+def test_a_file_that_is_no_npz_is_refused(tmp_path, content):
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="must be an .npz file. Received: .*a.npz"):
+        arrays(tmp_path / "a.npz")
+    with pytest.raises(FileNotFoundError, match="nowhere.npz"):
+        arrays(tmp_path / "nowhere.npz")

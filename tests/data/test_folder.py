@@ -1,0 +1,282 @@
+"""Folders of image files: what is read, and what is refused by name."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from elastic_tf.data import folder, image_folder
+
+SIZE = 8
+RED, GREEN = (200, 10, 10), (10, 200, 10)
+
+
+def plain(colour: tuple[int, ...], size: int = 12) -> np.ndarray:
+    return np.full((size, size, len(colour)), colour, np.uint8)
+
+
+# Red left, green right: an image that is turned or mixed up is seen.
+HALVES = np.concatenate([plain(RED)[:, :6], plain(GREEN)[:, :6]], axis=1)
+
+
+def encoded(pixels: np.ndarray, kind: str = "PNG", mode: str = "RGB", **options) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+def animated(kind: str) -> bytes:
+    """Two frames, the first one of two halves."""
+    second = Image.fromarray(plain((0, 0, 255)))
+    return encoded(HALVES, kind, save_all=True, append_images=[second], duration=100)
+
+
+def png(width: int, height: int, pixels: bytes, bits: int = 8) -> bytes:
+    """A PNG that claims to be of that size, whatever pixels it has."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0))
+    rows = chunk(b"IDAT", zlib.compress(pixels, 9))
+    return b"\x89PNG\r\n\x1a\n" + head + rows + chunk(b"IEND", b"")
+
+
+def sixteen_bits() -> bytes:
+    rows = (HALVES.astype(">u2") * 257).reshape(12, -1)
+    return png(12, 12, b"".join(b"\x00" + row.tobytes() for row in rows), bits=16)
+
+
+def long_animation() -> bytes:
+    """A GIF of frames that are as large as the screen and hold next to nothing."""
+    gif, screen = animated("GIF"), struct.pack("<HH", 8000, 8000)
+    frame = b"," + bytes(4) + screen + b"\x00\x02\x02L\x01\x00"
+    return b"GIF89a" + screen + gif[10 : gif.index(b",")] + frame * 50 + b";"
+
+
+def wide_jpeg() -> bytes:
+    """A JPEG that claims 65,500 pixels in both directions."""
+    start = JPEG.index(b"\xff\xc0") + 5
+    return JPEG[:start] + b"\xff\xdc\xff\xdc" + JPEG[start + 4 :]
+
+
+JPEG = encoded(HALVES, "JPEG", quality=100, subsampling=0)
+
+
+def write_folder(root, classes=("green", "red"), counts=(3, 2)):
+    """ROOT/train and ROOT/test with images of one colour for each class."""
+    for part, count in zip(("train", "test"), counts):
+        for name, colour in zip(classes, (GREEN, RED)):
+            (root / part / name).mkdir(parents=True)
+            for index in range(count):
+                (root / part / name / f"{index}.png").write_bytes(encoded(plain(colour)))
+    return root
+
+
+def read(root, **options):
+    return image_folder(root, **{"image_size": SIZE, "batch_size": 4, **options})
+
+
+def test_a_folder_gives_batches_of_its_images(tmp_path):
+    found = read(write_folder(tmp_path))
+    assert found.class_names == ("green", "red") and found.classes == 2
+    assert (found.train_count, found.test_count, found.steps_per_epoch) == (6, 4, 1)
+    assert found.image_shape == (SIZE, SIZE, 3) and found.skipped == ()
+    x, y = next(iter(found.test))
+    assert x.dtype == "float32" and y.dtype == "int64"
+    np.testing.assert_array_equal(y, [0, 0, 1, 1])
+    np.testing.assert_array_equal(x, [plain(GREEN, 8)] * 2 + [plain(RED, 8)] * 2)
+
+
+def test_a_folder_yields_the_same_with_and_without_cache(tmp_path):
+    write_folder(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 14, 3), np.uint8)
+    for index in range(3):
+        content = encoded(np.roll(pixels, index, axis=0))
+        (tmp_path / "train" / "red" / f"{index}.png").write_bytes(content)
+    cached, from_files = (read(tmp_path, cache=cache, flip=True) for cache in (True, False))
+    for first, second in zip(cached.train.repeat(3), from_files.train.repeat(3)):
+        np.testing.assert_array_equal(first[0], second[0])
+        np.testing.assert_array_equal(first[1], second[1])
+
+
+def test_a_validation_part_is_split_off_each_class(tmp_path):
+    found = read(write_folder(tmp_path), validation_share=0.34, batch_size=2)
+    assert (found.train_count, found.validation_count, found.test_count) == (4, 2, 4)
+    assert sorted(y for _, labels in found.validation for y in labels.numpy()) == [0, 1]
+
+
+def test_files_of_systems_and_beside_the_classes_are_passed_over(tmp_path):
+    root = write_folder(tmp_path)
+    for name in ("Thumbs.db", "desktop.ini", "._0.png", ".DS_Store"):
+        (root / "train" / "red" / name).write_bytes(b"x")
+    (root / "train" / "__MACOSX").mkdir()
+    (root / "train" / "labels.csv").write_text("0,green")
+    assert read(root).train_count == 6
+
+
+KINDS = {
+    "JPEG": JPEG,
+    "PNG": encoded(HALVES),
+    "BMP": encoded(HALVES, "BMP"),
+    "GIF": encoded(HALVES, "GIF"),
+    "CMYK": encoded(HALVES, "JPEG", "CMYK", quality=100, subsampling=0),
+    "progressive": encoded(HALVES, "JPEG", quality=100, progressive=True),
+    "transparent": encoded(HALVES, mode="RGBA"),
+    "16 bits": sixteen_bits(),
+    "animated GIF": animated("GIF"),
+    "animated PNG": animated("PNG"),
+    "with words": encoded(HALVES, "JPEG", quality=100, subsampling=0, comment=b"x" * 60_000),
+}
+
+
+def test_images_of_every_kind_are_decoded_under_any_name(tmp_path):
+    root = write_folder(tmp_path)
+    for kind, content in KINDS.items():
+        (root / "test" / "green" / f"a {kind}.dat").write_bytes(content)
+    seen = [image for x, _ in read(root).test for image in x.numpy()]
+    for kind, image in zip(sorted(KINDS), seen[2:]):
+        np.testing.assert_allclose(image[:, :3], plain(RED, 8)[:, :3], atol=45, err_msg=kind)
+        np.testing.assert_allclose(image[:, 5:], plain(GREEN, 8)[:, 5:], atol=45, err_msg=kind)
+
+
+def test_pixels_of_the_right_size_stay_and_grey_becomes_rgb():
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    np.testing.assert_array_equal(folder.decode(encoded(pixels), 8), pixels)
+    grey = encoded(plain((90, 90, 90)), mode="L")
+    np.testing.assert_array_equal(folder.decode(grey, 8), plain((90, 90, 90), 8))
+
+
+BAD = {
+    "text.png": (b"no image", "of another kind"),
+    "empty.png": (b"", "it is empty"),
+    "webp.jpg": (encoded(HALVES, "WEBP"), "of another kind"),
+    "bomb.png": (png(60_000, 24_000, bytes(10_000_000)), "1440000000 pixels"),
+    "claims.png": (png(2**31 - 1, 2**31 - 1, b""), "pixels"),
+    "claims.jpg": (wide_jpeg(), "4290250000 pixels"),
+    "frames.gif": (long_animation(), "stands for"),
+    "nothing.png": (png(0, 0, b""), "PNG|of another kind"),
+    "cut.png": (sixteen_bits()[:-30], "PNG"),
+    "cut.jpg": (JPEG[:-40], "[Jj][Pp][Ee][Gg]"),
+    "cut.gif": (animated("GIF")[:-60], "[Gg][Ii][Ff]"),
+    "cut.bmp": (encoded(HALVES, "BMP")[:-100], "Input size should match"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BAD))
+@pytest.mark.filterwarnings("default")
+def test_what_cannot_be_decoded_is_refused_by_name(tmp_path, name):
+    content, reason = BAD[name]
+    (write_folder(tmp_path) / "test" / "red" / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"test/red/{name}': .*({reason})"):
+        read(tmp_path)
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_cannot_be_decoded_is_left_out_when_told_so(tmp_path):
+    bad = write_folder(tmp_path) / "train" / "green"
+    for name, (content, _) in BAD.items():
+        (bad / name).write_bytes(content)
+    for cache in (True, False):
+        found = read(tmp_path, on_bad_image="skip", cache=cache, batch_size=6)
+        assert [path.split("/")[-1] for path in found.skipped] == sorted(BAD)
+        ((x, y),) = found.train
+        assert sorted(y.numpy()) == [0, 0, 0, 1, 1, 1]
+        np.testing.assert_array_equal(x[y == 1], [plain(RED, 8)] * 3)
+
+
+def test_special_files_are_refused_and_not_waited_for(tmp_path):
+    where = write_folder(tmp_path) / "train" / "red"
+    (where / "endless.png").symlink_to("/dev/zero")
+    (where / "gone.png").symlink_to("nowhere.png")
+    (where / "loop.png").symlink_to("loop.png")
+    os.mkfifo(where / "pipe.png")
+    (where / "up").symlink_to("..")
+    with open(where / "large.bmp", "wb") as file:
+        file.truncate(2**40)  # takes no room on the disk
+    reasons = {
+        "endless.png": "no regular file",
+        "gone.png": "No such file",
+        "large.bmp": "larger than 257 MiB",
+        "loop.png": "Too many levels",
+        "pipe.png": "no regular file",
+        "up": "a folder",
+    }
+    assert len(read(tmp_path, on_bad_image="skip").skipped) == len(reasons)
+    for name, reason in reasons.items():
+        with pytest.raises(ValueError, match=f"red/{name}': .*{reason}"):
+            read(tmp_path)
+        (where / name).unlink()
+
+
+ODD = [
+    *("a\nb.png", "-rf", "\U0001f600.png", "a'b\"c.png", "\x1b[2J.png", "%s {x}.png", " .png"),
+    os.fsdecode(b"\xff\xfe.png"),
+]
+
+
+def test_odd_names_are_read_and_can_be_printed(tmp_path):
+    where = write_folder(tmp_path) / "train" / "red"
+    for name in ODD:
+        (where / name).write_bytes(encoded(plain(RED)))
+    for cache in (True, False):
+        assert read(tmp_path, cache=cache, batch_size=14).train_count == 14
+    for name in ODD:
+        (where / name).write_bytes(b"no image")
+        with pytest.raises(ValueError, match=r"train/red/.*of another kind") as refused:
+            read(tmp_path)
+        assert str(refused.value).isprintable()
+        str(refused.value).encode("utf-8")
+        (where / name).unlink()
+
+
+def test_what_is_no_folder_of_classes_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere', which is not there"):
+        read(tmp_path / "nowhere")
+    (tmp_path / "file.zip").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="file.zip', which is a file"):
+        read(tmp_path / "file.zip")
+    with pytest.raises(ValueError, match="holds no folder"):
+        read(tmp_path)
+    (tmp_path / "cats").mkdir()
+    with pytest.raises(ValueError, match="no class folder in 'train'; .* holds 'cats'"):
+        read(tmp_path)
+    with pytest.raises(ValueError, match="one, 'red'"):
+        read(write_folder(tmp_path / "single", classes=("red",)))
+
+
+@pytest.mark.parametrize(("part", "other"), [("train", "test"), ("test", "train")])
+def test_classes_that_differ_are_refused(tmp_path, part, other):
+    (write_folder(tmp_path) / part / "blue").mkdir()
+    with pytest.raises(ValueError, match=f"'blue' in '{part}' and not in '{other}'"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, b"no image"])
+def test_a_class_without_an_image_is_refused(tmp_path, content):
+    for file in (write_folder(tmp_path) / "test" / "red").iterdir():
+        file.write_bytes(content) if content else file.unlink()
+    with pytest.raises(ValueError, match="class 'red' without one in .*test/red"):
+        read(tmp_path, on_bad_image="skip")
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [
+        ({"image_size": 8.0}, "`image_size`.*Received: 8.0"),
+        ({"batch_size": True}, "`batch_size`.*Received: True"),
+        ({"on_bad_image": "ignore"}, "raise, skip. Received: on_bad_image='ignore'"),
+    ],
+)
+def test_settings_are_refused_before_anything_is_decoded(tmp_path, monkeypatch, options, received):
+    monkeypatch.setattr(tf.io, "decode_image", None)
+    with pytest.raises(ValueError, match=received):
+        read(write_folder(tmp_path), **options)
