@@ -19,8 +19,7 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf.commands.training import harness
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.timing.attribution import dependency_sets, fold, members
-from elastic_tf.timing.profile import DependencySet
+from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.profiler import Profiler
 from elastic_tf.timing.stopwatch import measure_ratios
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
@@ -90,7 +89,7 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     epoch = EPOCH_STEPS * profile.t_full * 1e-6
     return {
         "tensors": profile.count,
-        "sets": len(profile.sets),
+        "sets": len(profile.conditions()[1]),
         "share_attributed": profile.share_attributed,
         "t_forward": profile.t_forward,
         "t_full": profile.t_full,
@@ -129,9 +128,8 @@ def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) ->
     """Op times as they are, and a forward pass of half the backward pass."""
     run = StepFunction(model, np.ones(count, bool))
     trace: StepTrace = trace_step(run, tuple(map(tf.constant, batch)), repeats=5)
-    totals = fold(trace.durations, dependency_sets(trace)[0])
-    sets = tuple(DependencySet(members(bits), time) for bits, time in totals.items())
-    return et.TimingProfile(sum(totals.values()) / 2, sets, count)
+    items = attribute(trace, [""] * count).items(trace.durations)
+    return et.TimingProfile(sum(item.time for item in items) / 2, tuple(items), count)
 
 
 COLUMNS = (

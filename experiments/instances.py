@@ -7,19 +7,16 @@ every tensor upstream of it, which is where the dependency sets of a real profil
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from elastic_tf.selection.selector import smallest_feasible_rho
+from elastic_tf.timing.cost_items import CostItem, as_arrays
 
 # Networks asked for with no more tensors than this have no batch normalisation.
 FEW = 12
-
-
-class DependencySet(NamedTuple):
-    tensors: tuple[int, ...]
-    time: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Table:
     t_dy: np.ndarray
     t_forward: float
     t_full: float
-    sets: tuple[DependencySet, ...]
+    items: tuple[CostItem, ...]
 
     @classmethod
     def from_sets(
@@ -40,13 +37,22 @@ class Table:
         t_dw, t_dy = np.zeros(count), np.zeros(count)
         for tensors, time in sets:
             (t_dw if len(tensors) == 1 else t_dy)[tensors[-1]] += time
-        groups = tuple(DependencySet(tuple(tensors), float(time)) for tensors, time in sets)
+        groups = tuple(CostItem.of(tensors, time) for tensors, time in sets)
         t_full = t_forward + sum(group.time for group in groups)
         return cls(t_dw, t_dy, float(t_forward), float(t_full), groups)
 
+    def conditions(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._conditions
+
+    @cached_property
+    def _conditions(self) -> tuple[np.ndarray, np.ndarray]:
+        members, times = as_arrays(self.items, len(self.t_dw))
+        members.flags.writeable = False
+        return members, times
+
     def step_time(self, mask: np.ndarray) -> float:
         chosen = set(np.flatnonzero(mask).tolist())
-        return self.t_forward + sum(s.time for s in self.sets if not chosen.isdisjoint(s.tensors))
+        return self.t_forward + sum(s.time for s in self.items if not chosen.isdisjoint(s.tensors))
 
 
 class Layer(NamedTuple):

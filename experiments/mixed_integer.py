@@ -19,26 +19,26 @@ def optimum(
 
     Args:
         importance: shape (N,).
-        profile: anything with `t_forward`, `t_full` and `sets`.
+        profile: anything with `t_forward`, `t_full` and `conditions`.
         rho: allowed step time / full step time.
         seconds: after which the solver stops.
         gap: relative, at which it stops.
     """
-    count, sets = len(importance), profile.sets
-    pairs = [(s, k) for s, group in enumerate(sets) for k in group.tensors]
-    rows = np.arange(len(pairs))
-    owner, tensor = np.array(pairs).T
+    members, times = profile.conditions()
+    count, sets = len(importance), len(times)
+    owner, tensor = np.nonzero(members)
+    rows = np.arange(len(owner))
     links = coo_array(
         (
-            np.repeat([1.0, -1.0], len(pairs)),
+            np.repeat([1.0, -1.0], len(rows)),
             (np.tile(rows, 2), np.concatenate([tensor, count + owner])),
         ),
-        shape=(len(pairs), count + len(sets)),
+        shape=(len(rows), count + sets),
     )
-    cost = np.concatenate([np.zeros(count), [s.time for s in sets]])[None]
+    cost = np.concatenate([np.zeros(count), times])[None]
     result = milp(
-        -np.concatenate([importance, np.zeros(len(sets))]),
-        integrality=np.repeat([1, 0], [count, len(sets)]),
+        -np.concatenate([importance, np.zeros(sets)]),
+        integrality=np.repeat([1, 0], [count, sets]),
         bounds=Bounds(0.0, 1.0),
         constraints=[
             LinearConstraint(links.tocsr(), -np.inf, 0.0),

@@ -19,7 +19,6 @@ from pathlib import Path
 from elastic_tf.commands.commandline import Alone, loading, parse
 from elastic_tf.commands.profiling.options import Settings
 from elastic_tf.commands.profiling.text import comparison, listing, report
-from elastic_tf.timing import profile_file
 from elastic_tf.timing.profile import TimingProfile
 
 TABLES = Path("profiling") / "tables"  # in a checkout; a wheel brings none
@@ -53,11 +52,7 @@ def main(arguments: Sequence[str] | None = None, tables: Path = TABLES) -> None:
         from elastic_tf import plots
         from elastic_tf.commands.profiling import work
 
-    with profile_file.claimed(settings.out):
-        if settings.as_is:
-            profile = work.measure(settings)
-        else:
-            profile = work.searched(settings, words)
+    profile = work.measure(settings) if settings.as_is else work.searched(settings, words)
     print(report(profile, settings.dearest))
     print(f"Written to {settings.out}")
     if settings.plot is not None:

@@ -6,7 +6,7 @@ the deepest of them, and the few sets of parallel branches that are neither.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -149,35 +149,31 @@ class Sets(NamedTuple):
 
 def sets_of(profile: TimingProfile) -> Sets:
     """The sets of a profile as arrays; kept for recent profiles."""
+    members, times = profile.conditions()
     for known, made in _recent:
-        if known is profile.sets:
+        if known is members:
             return made
-    made = _sorted_sets(profile.sets, len(profile.t_dw))
-    if isinstance(profile.sets, tuple):  # anything else could change under our hands
-        _recent.insert(0, (profile.sets, made))
+    made = _sorted_sets(members, times)
+    if not members.flags.writeable:  # anything else could change under our hands
+        _recent.insert(0, (members, made))
         del _recent[4:]
     return made
 
 
 # Sorting the sets takes longer than solving; a fit selects from one profile again and again.
-_recent: list[tuple[tuple, Sets]] = []
+_recent: list[tuple[np.ndarray, Sets]] = []
 
 
-def _sorted_sets(sets: Any, count: int) -> Sets:
-    single, prefix = np.zeros(count), np.zeros(count)
-    others = []
-    for group in sets:
-        last = max(group.tensors)
-        if len(group.tensors) == 1:
-            single[last] += group.time
-        elif len(set(group.tensors)) == last + 1:
-            prefix[last] += group.time
-        else:
-            others.append(group)
-    member = np.zeros((len(others), count), bool)
-    for row, group in zip(member, others):
-        row[list(group.tensors)] = True
-    return Sets(single, prefix, member, np.array([group.time for group in others], np.float64))
+def _sorted_sets(members: np.ndarray, times: np.ndarray) -> Sets:
+    count, size, last = members.shape[1], members.sum(axis=1), _last(members)
+    one, prefix = size == 1, (size > 1) & (size == last + 1)
+    rest = ~(one | prefix)
+    return Sets(
+        np.bincount(last[one], times[one], count),
+        np.bincount(last[prefix], times[prefix], count),
+        members[rest],
+        times[rest],
+    )
 
 
 def _last(member: np.ndarray) -> np.ndarray:

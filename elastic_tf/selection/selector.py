@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Sums of a few thousand float64 times differ in the last digits with the order of summation.
 _ROUNDING = 1e-10
 _MOST_WORTH = 1e100  # sums and quotients of such numbers are still finite
-_USED = ("t_dw", "t_forward", "t_full", "sets", "step_time")  # of a profile
+_USED = ("t_dw", "t_forward", "t_full", "conditions", "step_time")  # of a profile
 _MOST_TICKS = 10**7  # one row of them takes 80 MB
 
 

@@ -5,9 +5,11 @@ Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from elastic_tf.engine.snapshot import READS
+from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.dataflow import Graph, needed_by, reached_from
 from elastic_tf.timing.trace import StepTrace
 
@@ -15,6 +17,38 @@ from elastic_tf.timing.trace import StepTrace
 def members(bits: int) -> tuple[int, ...]:
     """Indices of the tensors in a bit set, ascending."""
     return tuple(k for k in range(bits.bit_length()) if bits >> k & 1)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What the ops of a step belong to.
+
+    Attributes:
+        sets: tensors that need the op, as bits, by op outside the forward pass.
+        forward: ops of the forward pass.
+        layers: name of the layer by op outside the forward pass.
+    """
+
+    sets: Mapping[str, int]
+    forward: Collection[str]
+    layers: Mapping[str, str]
+
+    def items(self, times: Mapping[str, float] | None = None) -> list[CostItem]:
+        """The ops outside the forward pass, gathered by condition and layer.
+
+        Args:
+            times: microseconds by op; without any, each op counts alike.
+
+        Returns:
+            Items in the order of their conditions; what takes no time is left out.
+        """
+        times = times or dict.fromkeys(self.sets, 1.0)
+        totals: dict[tuple[tuple[int, ...], str], float] = {}
+        for name, bits in self.sets.items():
+            if times.get(name, 0.0) > 0.0:
+                key = members(bits), self.layers[name]
+                totals[key] = totals.get(key, 0.0) + times[name]
+        return [CostItem.of(k, totals[k, at], layer=at) for k, at in sorted(totals)]
 
 
 def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str]]:
@@ -65,18 +99,35 @@ def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str]]:
     return sets, forward
 
 
-def fold(times: Mapping[str, float], sets: Mapping[str, int]) -> dict[int, float]:
-    """Total time of the ops of each distinct set; sets without time are left out."""
-    totals: dict[int, float] = {}
+def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
+    """Which tensors need each op of a step, and the layer that it belongs to.
+
+    The work of one tensor is of its layer. An op that several tensors need is of the layer whose
+    weights or activations it takes from the forward pass: the input gradient of a convolution
+    belongs to that convolution, not to the layer before it. If it takes none, it belongs to the
+    layer of the last tensor of its set.
+
+    Args:
+        trace: a step that trains every tensor.
+        layers: name of the layer of each tensor.
+    """
+    sets, forward = dependency_sets(trace)
+    roots = {name: 1 << k for name, k in trace.handles.items() if k >= 0}
+    depends_on = reached_from(trace.nodes, roots)
+    found = {}
     for name, bits in sets.items():
-        if times.get(name, 0.0) > 0.0:
-            totals[bits] = totals.get(bits, 0.0) + times[name]
-    return totals
+        taken = 0
+        if bits & (bits - 1):
+            for source in trace.nodes[name].inputs:
+                if source in forward or source in roots:
+                    taken = max(taken, depends_on.get(source, 0))
+        found[name] = layers[(taken or bits).bit_length() - 1]
+    return Attribution(sets, forward, found)
 
 
 def forward_surplus(
-    trace: StepTrace, trace_forward: StepTrace, sets: Mapping[str, int], forward: set[str]
-) -> dict[int, float]:
+    trace: StepTrace, trace_forward: StepTrace, work: Attribution
+) -> dict[int, tuple[float, int]]:
     """What the forward pass costs more because tensors are trained, by the tensors that cause it.
 
     A frozen part of the model runs fused: convolution, normalisation and activation as one op.
@@ -91,14 +142,13 @@ def forward_surplus(
     Args:
         trace: a step that trains every tensor.
         trace_forward: a step that trains nothing, its times in the same unit.
-        sets: tensors by op outside the forward pass of `trace`.
-        forward: ops of the forward pass of `trace`.
+        work: the attribution of `trace`.
 
     Returns:
-        Microseconds by bit set.
+        Microseconds by bit set, and the last tensor before the most of it.
     """
     taken_by: dict[str, int] = {}
-    for name, bits in sets.items():
+    for name, bits in work.sets.items():
         for source in trace.nodes[name].inputs:
             if trace.nodes[source].op not in READS | {"_Arg"}:  # a variable is no result
                 taken_by[source] = taken_by.get(source, 0) | bits
@@ -112,16 +162,43 @@ def forward_surplus(
     causes = dict.fromkeys(present, 0)
     for name, level in _levels(trace).items():
         host = next((other for other in present if other >= level), None)
-        if name in forward and host is not None:
+        if name in work.forward and host is not None:
             surplus[host] += trace.times.get(name, 0.0)
             bits = taken_by.get(name, 0)
             causes[host] |= bits if bits.bit_length() - 1 <= host else 0
 
-    totals: dict[int, float] = {}
-    for level, time in surplus.items():
-        if causes[level]:
-            totals[causes[level]] = totals.get(causes[level], 0.0) + time
-    return totals
+    found: dict[int, tuple[float, int]] = {}
+    for level in sorted((k for k in present if causes[k]), key=surplus.__getitem__):
+        before, _ = found.get(causes[level], (0.0, level))
+        found[causes[level]] = before + surplus[level], level
+    return found
+
+
+def with_surplus(
+    items: Sequence[CostItem], surplus: Mapping[int, tuple[float, int]], layers: Sequence[str]
+) -> list[CostItem]:
+    """Cost items and the surplus of the forward pass; one below 0 makes its condition cheaper.
+
+    Args:
+        items: of the backward pass and the update.
+        surplus: of `forward_surplus`.
+        layers: name of the layer of each tensor.
+    """
+    added = {members(bits): change for bits, change in surplus.items()}
+    totals: dict[tuple[int, ...], float] = {}
+    for item in items:
+        totals[item.tensors] = totals.get(item.tensors, 0.0) + item.time
+    found = []
+    for item in items:
+        change, total = min(added.get(item.tensors, (0.0, 0))[0], 0.0), totals[item.tensors]
+        if total + change > 0.0:
+            found.append(replace(item, time=item.time * (1.0 + change / total)))
+    found += [
+        CostItem.of(tensors, time, layer=layers[level], kind="forward")
+        for tensors, (time, level) in added.items()
+        if time > 0.0
+    ]
+    return found
 
 
 def _levels(trace: StepTrace) -> dict[str, int]:

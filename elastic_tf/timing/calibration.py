@@ -8,13 +8,10 @@ expected times are corrected, part by part of the model, until they explain thes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import lsq_linear
-
-from elastic_tf.timing.attribution import members
 
 SEGMENTS = 4  # parts of the model, of equal expected time: seven masks to time
 
@@ -38,19 +35,17 @@ class Fit(NamedTuple):
     residual: float
 
 
-def segments(expected: Mapping[int, float], count: int) -> np.ndarray:
+def segments(members: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """The part of the model that each tensor belongs to, input first.
 
     Args:
-        expected: expected time by bit set, in any unit.
-        count: number of tensors N.
+        members: the tensors of each set of tensors; bool, shape (S, N).
+        expected: expected time of the work of each, in any unit; shape (S,).
 
     Returns:
         int, shape (N,), ascending from 0, below SEGMENTS.
     """
-    own = np.zeros(count)
-    for bits, time in expected.items():
-        own[bits.bit_length() - 1] += time
+    own = np.bincount(_last(members), expected, members.shape[1])
     middle = np.cumsum(own) - own / 2
     parts = np.minimum((SEGMENTS * middle / own.sum()).astype(int), SEGMENTS - 1)
     return np.unique(parts, return_inverse=True)[1]
@@ -75,7 +70,8 @@ def chosen_masks(parts: np.ndarray) -> np.ndarray:
 
 
 def fit(
-    expected: Mapping[int, float],
+    members: np.ndarray,
+    expected: np.ndarray,
     parts: np.ndarray,
     masks: np.ndarray,
     ratios: np.ndarray,
@@ -89,22 +85,18 @@ def fit(
     nothing of it.
 
     Args:
-        expected: expected time by bit set, in any unit; every set that takes time.
+        members: the tensors of each set; bool, shape (S, N).
+        expected: expected time of each, in any unit; shape (S,).
         parts: `segments` of the tensors; shape (N,).
         masks: True where a tensor was trained; bool, shape (masks, N).
         ratios: step time / full step time under each mask; shape (masks,).
         forward_ratio: step time with nothing trained / full step time.
     """
-    weights = np.array(list(expected.values()))
-    weights *= (1.0 - forward_ratio) / weights.sum()
-    cells = _cells(expected, parts)
+    weights = expected * (1.0 - forward_ratio) / expected.sum()
     every = np.vstack([masks, np.ones((1, len(parts)), bool)])
-    holds = np.zeros((len(expected), len(parts)), bool)
-    for row, bits in zip(holds, expected):
-        row[list(members(bits))] = True
-    runs = (every[:, None, :] & holds[None]).any(axis=2)  # (masks + 1, sets)
+    runs = (every[:, None, :] & members[None]).any(axis=2)  # (masks + 1, S)
     design = np.zeros((len(every), 2 * SEGMENTS))
-    np.add.at(design.T, cells, (runs * weights).T)
+    np.add.at(design.T, cells_of(members, parts), (runs * weights).T)
     measured = np.append(ratios, 1.0) - forward_ratio
 
     near_one = np.eye(2 * SEGMENTS) / _EXPECTATION_ERROR
@@ -115,14 +107,11 @@ def fit(
     return Fit(tuple(factors.tolist()), residual)
 
 
-def corrected(
-    expected: Mapping[int, float], parts: np.ndarray, factors: Sequence[float]
-) -> dict[int, float]:
-    """The expected times, each multiplied with the factor of its cell."""
-    cells = _cells(expected, parts)
-    return {bits: time * factors[cell] for (bits, time), cell in zip(expected.items(), cells)}
+def cells_of(members: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """The cell of each set: the factor of the fit that its time is multiplied with; shape (S,)."""
+    return 2 * parts[_last(members)] + (members.sum(axis=1) > 1)
 
 
-def _cells(expected: Mapping[int, float], parts: np.ndarray) -> np.ndarray:
-    """The cell of each set."""
-    return np.array([2 * parts[b.bit_length() - 1] + (b & (b - 1) != 0) for b in expected], int)
+def _last(members: np.ndarray) -> np.ndarray:
+    """The last tensor of each set."""
+    return members.shape[1] - 1 - members[:, ::-1].argmax(axis=1)

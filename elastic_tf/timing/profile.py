@@ -14,9 +14,11 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
+from elastic_tf.plan import Plan, as_plan
 from elastic_tf.timing import profile_file
+from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items
 from elastic_tf.timing.device import describe_device
-from elastic_tf.timing.profile_file import DependencySet, TensorSpec
+from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
 
 
@@ -28,7 +30,7 @@ class TimingProfile:
 
     Attributes:
         t_forward: a step that trains nothing: forward pass, loss and metrics.
-        sets: the backward pass and the update, by the tensors that need them.
+        items: the backward pass and the update, by what makes them necessary.
         count: number of tensors N.
         tensors: the model's tensors; empty for a profile made from a table.
         op_count: ops of the executed full step.
@@ -55,7 +57,7 @@ class TimingProfile:
     """
 
     t_forward: float
-    sets: tuple[DependencySet, ...]
+    items: tuple[CostItem, ...]
     count: int
     tensors: tuple[TensorSpec, ...] = ()
     op_count: int = 0
@@ -88,31 +90,37 @@ class TimingProfile:
         Raises:
             ValueError: lengths differ, or a time is negative or not finite.
         """
-        dw = arguments.numbers("t_dw", t_dw, low=0.0, high=profile_file.MAX_TIME)
-        dy = arguments.numbers("t_dy", t_dy, low=0.0, high=profile_file.MAX_TIME)
-        forward = arguments.number("t_forward", t_forward, low=0.0, high=profile_file.MAX_TIME)
+        dw = arguments.numbers("t_dw", t_dw, low=0.0, high=MAX_TIME)
+        dy = arguments.numbers("t_dy", t_dy, low=0.0, high=MAX_TIME)
+        forward = arguments.number("t_forward", t_forward, low=0.0, high=MAX_TIME)
         if dw.shape != dy.shape or not len(dw):
             raise ValueError(
                 "`t_dw` and `t_dy` must be one-dimensional, of one length of at least 1. "
                 f"Received: shapes {dw.shape} and {dy.shape}: {brief(t_dw)} and {brief(t_dy)}."
             )
-        own = [DependencySet((k,), float(time)) for k, time in enumerate(dw) if time > 0]
+        own = [CostItem.of([k], time, kind="dw") for k, time in enumerate(dw) if time > 0]
         shared = [
-            DependencySet(tuple(range(k + 1)), float(time)) for k, time in enumerate(dy) if time > 0
+            CostItem.of(range(k + 1), time, kind="dy") for k, time in enumerate(dy) if time > 0
         ]
-        return cls(t_forward=forward, sets=tuple(own + shared), count=len(dw))
+        return cls(t_forward=forward, items=(*own, *shared), count=len(dw))
 
     def __post_init__(self) -> None:
-        profile_file.check_times(self.t_forward, self.sets, self.count)
+        arguments.count("count", self.count)
+        arguments.number("t_forward", self.t_forward, low=0.0, high=MAX_TIME)
+        if self.tensors and len(self.tensors) != self.count:
+            raise ValueError(
+                f"`tensors` must be one for each of {self.count}. Received: {len(self.tensors)}."
+            )
+        check_items(self.items, self.count)
         if not (math.isfinite(self.t_full) and self.t_full > 0.0):
             raise ValueError(
                 "The times of a profile must be finite and their sum above 0. Received: a full "
-                f"step of {self.t_full} microseconds. " + profile_file.REMEASURE
+                f"step of {self.t_full} microseconds."
             )
 
     def __repr__(self) -> str:
         return (
-            f"TimingProfile({self.count} tensors, {len(self.sets)} dependency sets, full step "
+            f"TimingProfile({self.count} tensors, {len(self.items)} cost items, full step "
             f"{self.t_full / 1e3:.2f} ms, forward pass {self.t_forward / 1e3:.2f} ms, "
             f"batch size {self.batch_size}, device {self.device.get('name', 'unknown')!r})"
         )
@@ -131,42 +139,58 @@ class TimingProfile:
         """
         return self._projection(alone=False)
 
-    @property
+    @cached_property
     def t_full(self) -> float:
         """Time of the step that trains every tensor."""
-        return self.t_forward + math.fsum(group.time for group in self.sets)
+        return self.t_forward + math.fsum(item.time for item in self.items)
 
     @property
     def t_backward(self) -> float:
         """Time of the backward pass and the update of every tensor."""
         return self.t_full - self.t_forward
 
-    def step_time(self, mask: np.ndarray) -> float:
-        """Time of one training step that trains only the tensors where `mask` is True.
+    def conditions(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the selector sees: the times of all items, by the tensors that need them.
 
-        t_forward + sum of the times of the dependency sets that hold a trained tensor.
+        Returns:
+            Members, bool (S, N): the tensors of each condition, equal ones merged; and the
+            microseconds of each, float64 (S,). Both read-only, and the same at each call.
+        """
+        return self._conditions
+
+    def step_time(self, plan: Plan | np.ndarray) -> float:
+        """Time of one training step under `plan`.
+
+        t_forward + sum of the times of the items of which a choice is made.
 
         Args:
-            mask: bool, shape (N,), forward order.
+            plan: how each tensor is trained; or a bool mask of shape (N,).
 
         Returns:
             Microseconds per step, at least `t_forward`.
 
         Raises:
-            ValueError: `mask` is of another length or dtype.
+            ValueError: `plan` is of another length or dtype.
 
-        Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (3), over sets instead of a chain.
+        Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (3), over items instead of a chain.
         """
-        mask = arguments.mask("mask", mask, self.count)
-        runs = self._members[:, mask].any(axis=1)
-        return self.t_forward + math.fsum(self._set_times[runs])
+        members, times = self.conditions()
+        runs = members[:, as_plan(plan, self.count).mask].any(axis=1)
+        return self.t_forward + math.fsum(times[runs])
+
+    @cached_property
+    def _conditions(self) -> tuple[np.ndarray, np.ndarray]:
+        members, owners = np.unique(
+            as_arrays(self.items, self.count)[0], axis=0, return_inverse=True
+        )
+        times = np.bincount(owners, [item.time for item in self.items], len(members))
+        members.flags.writeable = times.flags.writeable = False
+        return members, times
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""
-        path = arguments.path("path", path)
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        times = {"t_full": self.t_full, "t_dw": self.t_dw.tolist(), "t_dy": self.t_dy.tolist()}
-        profile_file.write(path, {**fields, **times})
+        profile_file.write(arguments.path("path", path), fields)
 
     @classmethod
     def load(cls, path: str | Path) -> TimingProfile:
@@ -174,18 +198,10 @@ class TimingProfile:
 
         Raises:
             FileNotFoundError: there is no file.
-            ValueError: the file is not a profile of this version; the message names the field.
+            ValueError: the file is not a profile that this version reads; the message names the
+                field.
         """
-        fields, stated = profile_file.read(arguments.path("path", path))
-        profile = cls(**fields)
-        for name, times in stated.items():
-            own = getattr(profile, name)
-            if len(times) != len(own) or not np.allclose(times, own, rtol=1e-6, atol=1e-6):
-                raise ValueError(
-                    f"'{path}' is a damaged timing profile: `{name}` holds times that the sets do "
-                    "not add up to. " + profile_file.REMEASURE
-                )
-        return profile
+        return profile_file.read(arguments.path("path", path), cls)
 
     def check(
         self,
@@ -213,7 +229,7 @@ class TimingProfile:
         elif self.count != len(model.tensors):
             raise ValueError(
                 f"The profile has {self.count} tensors, the model has {len(model.tensors)}. "
-                + profile_file.REMEASURE
+                + REMEASURE
             )
         self.check_data(batch_size=batch_size, input_shape=input_shape)
         self._warn_of_differences(model)
@@ -250,13 +266,20 @@ class TimingProfile:
                 raise ValueError(
                     "The profile must be measured at the input shape of training. Received: "
                     f"profile of {_shapes(self.input_shape)}, data of {_shapes(received)}. "
-                    + profile_file.REMEASURE
+                    + REMEASURE
                 )
 
     def _check_tensors(self, specs: Sequence[TensorSpec]) -> None:
         # Not by name: Keras numbers the layers of a model that is built again.
         pairs = zip(self.tensors, specs)
-        at = next((k for k, (own, other) in enumerate(pairs) if own[1:] != other[1:]), None)
+        at = next(
+            (
+                k
+                for k, (own, other) in enumerate(pairs)
+                if (own.shape, own.dtype) != (other.shape, other.dtype)
+            ),
+            None,
+        )
         if at is None and len(specs) == len(self.tensors):
             return
         if at is None:
@@ -264,7 +287,7 @@ class TimingProfile:
         own, other = (str(s[at]) if at < len(s) else "nothing" for s in (self.tensors, specs))
         raise ValueError(
             f"The profile has {len(self.tensors)} tensors, the model has {len(specs)}; first "
-            f"difference at {at}: {own} in the profile against {other}. " + profile_file.REMEASURE
+            f"difference at {at}: {own} in the profile against {other}. " + REMEASURE
         )
 
     def _warn_of_differences(self, model: Any) -> None:
@@ -273,7 +296,7 @@ class TimingProfile:
         if there and there != here["name"]:
             warnings.warn(
                 f"The profile was measured on '{there}', this is '{here['name']}': the achieved "
-                "ratio may be off. " + profile_file.REMEASURE,
+                "ratio may be off. " + REMEASURE,
                 stacklevel=3,
             )
         told = ", ".join(self._other_settings(model, here)) if self.tensors and there else ""
@@ -287,7 +310,7 @@ class TimingProfile:
         if self.optimizer and optimizer != self.optimizer:
             warnings.warn(
                 f"The profile was measured with {self.optimizer}, the model trains with "
-                f"{optimizer}: the time of the update differs. " + profile_file.REMEASURE,
+                f"{optimizer}: the time of the update differs. " + REMEASURE,
                 stacklevel=3,
             )
 
@@ -305,25 +328,13 @@ class TimingProfile:
             f"{key}={there} against {ours}" for key, (there, ours) in pairs.items() if there != ours
         ]
 
-    @cached_property
-    def _members(self) -> np.ndarray:
-        """(S, N) bool: which set holds which tensor."""
-        members = np.zeros((len(self.sets), self.count), bool)
-        for row, group in zip(members, self.sets):
-            row[list(group.tensors)] = True
-        return members
-
-    @cached_property
-    def _set_times(self) -> np.ndarray:
-        return np.array([group.time for group in self.sets], np.float64)
-
     def _projection(self, *, alone: bool) -> np.ndarray:
-        times = np.zeros(self.count)
-        for group in self.sets:
-            if (len(group.tensors) == 1) == alone:
-                times[group.tensors[-1]] += group.time
-        times.flags.writeable = False
-        return times
+        members, times = self.conditions()
+        counted = (members.sum(axis=1) == 1) == alone
+        last = self.count - 1 - members[:, ::-1].argmax(axis=1)
+        projected = np.bincount(last[counted], times[counted], self.count)
+        projected.flags.writeable = False
+        return projected
 
 
 def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
@@ -335,6 +346,16 @@ def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
         TensorSpec(v.name.split(":")[0], tuple(v.shape), tf.as_dtype(v.dtype).name)
         for v in model.tensors
     )
+
+
+def layer_names(model: Any) -> list[str]:
+    """Name of the layer of each tensor of an elastic model, in forward order."""
+    owners = {
+        id(tensor): layer.name
+        for layer in model._flatten_layers()
+        for tensor in layer._trainable_weights
+    }
+    return [owners.get(id(tensor), "") for tensor in model.tensors]
 
 
 def optimizer_name(model: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +19,20 @@ from elastic_tf.engine.snapshot import kept
 from elastic_tf.files.json_form import now
 from elastic_tf.optimizers import selected
 from elastic_tf.timing import calibration as differences
-from elastic_tf.timing.attribution import dependency_sets, fold, forward_surplus, members
+from elastic_tf.timing.attribution import (
+    Attribution,
+    attribute,
+    forward_surplus,
+    with_surplus,
+)
+from elastic_tf.timing.cost_items import CostItem, as_arrays
 from elastic_tf.timing.device import describe_device
-from elastic_tf.timing.profile import TimingProfile, optimizer_name, tensor_specs
-from elastic_tf.timing.profile_file import DependencySet
+from elastic_tf.timing.profile import (
+    TimingProfile,
+    layer_names,
+    optimizer_name,
+    tensor_specs,
+)
 from elastic_tf.timing.runtime import RuntimeSettings
 from elastic_tf.timing.stopwatch import ratio_uncertainty, time_in_turn
 from elastic_tf.timing.trace import StepFunction, StepTrace, compiled_by_xla, trace_step
@@ -130,7 +141,7 @@ class Profiler:
         if not model.built:  # a subclassed model is, by the first batch that it is called on
             with batch_explained(self._data):
                 model(self._data[0])
-        self._sets: tuple[dict[str, int], set[str]] | None = None
+        self._work: Attribution | None = None
         self._calibration: differences.Fit | None = None
         if calibration is not None:
             factors = tuple(calibration)
@@ -154,19 +165,20 @@ class Profiler:
         repeats = arguments.count("repeats", repeats, most=_MOST_REPEATS)
         if time_limit is not None:
             time_limit = arguments.number("time_limit", time_limit, low=0.0)
+        count = len(self.model.tensors)
         with kept(self.model, self._graphs((*self._seen, *self._timed))):
             full, forward = self._seen
-            if self._sets is None:
+            if self._work is None:
                 with batch_explained(self._data):
                     forward.warm_up(self._data)
                 _check_loss(forward(self._data))  # full steps may diverge; they are taken back
-                self._sets = dependency_sets(full.untimed(self._data))
+                self._work = attribute(full.untimed(self._data), layer_names(self.model))
             for run in self._timed:
                 run.warm_up(self._data)
             profiled = min(repeats, _PROFILED) if settled else 1
             trace = trace_step(full, self._data, repeats=profiled)
             trace_forward = trace_step(forward, self._data, repeats=profiled)
-        parts = differences.segments(_expected(trace, self._sets[0]), len(self.model.tensors))
+        parts = differences.segments(*as_arrays(self._work.items(trace.times), count))
         masks = np.zeros((0, len(parts)), bool)
         if self._calibration is None:
             masks = differences.chosen_masks(parts)
@@ -179,24 +191,24 @@ class Profiler:
             )
 
         t_full, t_forward = _split(steps, _op_ratio(trace, trace_forward))
-        expected, share = _attributed(trace, trace_forward, self._sets, t_full, t_forward)
+        items, share = self._attributed(trace, trace_forward, t_full, t_forward)
+        members, expected = as_arrays(items, count)
         calibration = self._calibration
         if calibration is None:
             ratios = np.median(steps[:, 2:] / steps[:, :1], axis=0)
-            calibration = differences.fit(expected, parts, masks, ratios, t_forward / t_full)
+            calibration = differences.fit(
+                members, expected, parts, masks, ratios, t_forward / t_full
+            )
             self._calibration = calibration
-        times = differences.corrected(expected, parts, calibration.factors)
-        scale = (t_full - t_forward) / sum(times.values())
+        times = expected * np.array(calibration.factors)[differences.cells_of(members, parts)]
+        times *= (t_full - t_forward) / times.sum()
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
         inputs = tf.nest.flatten(self._data[0])
         method, note = self._method(share, calibration)
         return TimingProfile(
             t_forward=t_forward,
-            sets=tuple(
-                DependencySet(members(bits), time * scale)
-                for bits, time in sorted(times.items(), key=lambda item: members(item[0]))
-            ),
-            count=len(self.model.tensors),
+            items=tuple(replace(item, time=time) for item, time in zip(items, times.tolist())),
+            count=count,
             tensors=tensor_specs(self.model),
             op_count=len(trace.nodes),
             input_shape=tuple(sample_shapes(inputs) or ()),
@@ -214,6 +226,20 @@ class Profiler:
             created=now(),
         )
 
+    def _attributed(
+        self, trace: StepTrace, trace_forward: StepTrace, t_full: float, t_forward: float
+    ) -> tuple[list[CostItem], float]:
+        """Op times put onto the tensors, and the share of the backward time that has one."""
+        work = self._work
+        assert work is not None
+        if not (trace.times and trace_forward.times):
+            return work.items(), 0.0
+        trace = trace.scaled_to(t_full)
+        surplus = forward_surplus(trace, trace_forward.scaled_to(t_forward), work)
+        items = with_surplus(work.items(trace.times), surplus, layer_names(self.model))
+        backward = sum(time for name, time in trace.times.items() if name in work.sets)
+        return items, backward / (backward + trace.time_unmatched)
+
     def _graphs(self, runs: Sequence[StepFunction]) -> Iterator[Any]:
         """The graphs of step functions, traced when asked for."""
         for run in runs:
@@ -228,31 +254,6 @@ class Profiler:
         if share < _LEAST_ATTRIBUTED:
             return "differences", f"the profiler tells of {share:.0%} of the backward time"
         return ("calibrated" if calibration != _AS_THEY_ARE else "profiler"), ""
-
-
-def _expected(trace: StepTrace, sets: dict[str, int]) -> dict[int, float]:
-    """Time by bit set; where there are no op times, each op counts alike."""
-    return fold(trace.times or dict.fromkeys(sets, 1.0), sets)
-
-
-def _attributed(
-    trace: StepTrace,
-    trace_forward: StepTrace,
-    dependencies: tuple[dict[str, int], set[str]],
-    t_full: float,
-    t_forward: float,
-) -> tuple[dict[int, float], float]:
-    """Op times put onto the tensors, and the share of the backward time that belongs to some."""
-    sets, in_forward = dependencies
-    if not (trace.times and trace_forward.times):
-        return _expected(trace, sets), 0.0
-    trace = trace.scaled_to(t_full)
-    times = fold(trace.times, sets)
-    surplus = forward_surplus(trace, trace_forward.scaled_to(t_forward), sets, in_forward)
-    for bits, time in surplus.items():
-        times[bits] = max(times.get(bits, 0.0) + time, 0.0)
-    backward = sum(time for name, time in trace.times.items() if name in sets)
-    return times, backward / (backward + trace.time_unmatched)
 
 
 def _check_loss(loss: float) -> None:

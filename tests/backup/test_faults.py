@@ -11,7 +11,6 @@ import pytest
 from clocks import Clock
 from faults import disks, run, timing, values
 
-import elastic_tf as et
 from elastic_tf.budget.steady_clock import SteadyClock
 
 
@@ -45,19 +44,6 @@ def test_the_documentation_states_what_was_found():
     parts = json.loads((root / "experiments/results/faults.json").read_text())
     assert run.markdown(parts) in (root / "elastic_tf/docs/keras.md").read_text()
     assert all(row["as_expected"] for part in parts.values() for row in part["data"])
-
-
-def test_a_profile_that_was_changed_by_hand_says_how_to_go_on(tmp_path):
-    path = tmp_path / "profile.json"
-    et.TimingProfile.from_chain(t_dw=[1.0], t_dy=[2.0], t_forward=5.0).save(path)
-    text = path.read_text().replace('"note": ""', '"note": "mine"')
-    path.write_text(text)
-    with pytest.raises(ValueError, match="profile.json' was changed .* remove its `sha256`"):
-        et.TimingProfile.load(path)
-    fields = json.loads(text)
-    del fields["sha256"]
-    path.write_text(json.dumps(fields))
-    assert et.TimingProfile.load(path).note == "mine"
 
 
 def test_a_clock_that_goes_back_stands_still():

@@ -17,7 +17,7 @@ from elastic_tf.budget.ratio import (
     rho_for_deadline,
     step_budget,
 )
-from elastic_tf.timing.profile import DependencySet, TimingProfile
+from elastic_tf.timing.profile import CostItem, TimingProfile
 
 
 def test_number_holds_in_every_epoch() -> None:
@@ -117,7 +117,7 @@ def test_good_profile_is_not_spoiled_by_noise() -> None:
 
 
 def test_doubt_follows_from_the_profile() -> None:
-    profile = TimingProfile(1.0, (DependencySet((0,), 1.0),), 1)
+    profile = TimingProfile(1.0, (CostItem.of((0,), 1.0),), 1)
     assert doubt(profile) == 0.1
     assert doubt(dataclasses.replace(profile, uncertainty=0.03)) == pytest.approx(0.025)
     assert doubt(dataclasses.replace(profile, uncertainty=0.9)) == 0.1

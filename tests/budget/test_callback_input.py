@@ -156,7 +156,7 @@ def test_two_callbacks_on_one_model_are_refused():
 
 def test_model_that_was_frozen_since_is_refused():
     model = elastic()
-    profile = TimingProfile(10.0, table().sets, 10, tensors=tensor_specs(model))
+    profile = TimingProfile(10.0, table().items, 10, tensors=tensor_specs(model))
     elastic_callback = ElasticCallback(profile, 0.6, 2, dataset())
     model.layers[1].trainable = False
     model.compile("sgd", crossentropy())
@@ -217,7 +217,7 @@ def test_plain_model_is_refused():
 
 def test_profile_of_another_model_is_refused():
     specs = tensor_specs(elastic())[:-1]
-    other = TimingProfile(10.0, table(9).sets, 9, tensors=specs)
+    other = TimingProfile(10.0, table(9).items, 9, tensors=specs)
     with pytest.raises(ValueError, match="9 tensors, the model has 10"):
         fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
 
@@ -230,7 +230,7 @@ def test_profile_of_another_model_is_refused():
     ],
 )
 def test_profile_of_other_data_is_refused(fields, message):
-    other = TimingProfile(10.0, table().sets, 10, **fields)
+    other = TimingProfile(10.0, table().items, 10, **fields)
     with pytest.raises(ValueError, match=message):
         fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
 

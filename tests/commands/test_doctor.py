@@ -239,7 +239,7 @@ def test_data_sets_are_named(tmp_path, monkeypatch):
 
 def saved(path, name="Board 5"):
     chain = TimingProfile.from_chain(t_dw=[1e3, 2e3], t_dy=[0, 3e3], t_forward=4e3)
-    TimingProfile(4e3, chain.sets, 2, device={"name": name}).save(path)
+    TimingProfile(4e3, chain.items, 2, device={"name": name}).save(path)
     return path
 
 

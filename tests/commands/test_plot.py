@@ -12,8 +12,7 @@ from elastic_tf import plots
 from elastic_tf.commands import drawing, plot
 from elastic_tf.files.ranges import to_ranges
 from elastic_tf.runs import run as runs
-from elastic_tf.timing.profile import TimingProfile
-from elastic_tf.timing.profile_file import TensorSpec
+from elastic_tf.timing.profile import TensorSpec, TimingProfile
 
 COUNT = 4
 BIRDS = Path(__file__).resolve().parents[2] / "experiments" / "results" / "birds.json"
@@ -81,7 +80,7 @@ def test_tensors_have_the_names_of_the_runs_profile(tmp_path, figures):
     chain = TimingProfile.from_chain(t_dw=[1] * COUNT, t_dy=[1] * COUNT, t_forward=1)
     specs = tuple(TensorSpec(f"layer{k}/kernel", (2,), "float32") for k in range(COUNT))
     path = made(tmp_path / "elastic")
-    TimingProfile(1, chain.sets, COUNT, tensors=specs).save(path / "profile.json")
+    TimingProfile(1, chain.items, COUNT, tensors=specs).save(path / "profile.json")
     drawn("--runs", path, "--out", tmp_path / "runs.png")
     (axes,) = figures["runs_elastic_rho_0.5.png"].axes
     assert [t.get_text() for t in axes.get_yticklabels()] == [spec.name for spec in specs]
@@ -142,7 +141,7 @@ def test_a_run_without_an_epoch_is_refused(tmp_path):
 def test_a_profile_that_a_run_names_elsewhere_is_not_read(tmp_path, figures):
     chain = TimingProfile.from_chain(t_dw=[1] * COUNT, t_dy=[1] * COUNT, t_forward=1)
     specs = tuple(TensorSpec(f"secret{k}", (2,), "float32") for k in range(COUNT))
-    TimingProfile(1, chain.sets, COUNT, tensors=specs).save(tmp_path / "secret.json")
+    TimingProfile(1, chain.items, COUNT, tensors=specs).save(tmp_path / "secret.json")
     path = made(tmp_path / "elastic", profile=str(tmp_path / "secret.json"))
     drawn("--runs", path, "--out", tmp_path / "runs.png")
     (axes,) = figures["runs_elastic_rho_0.5.png"].axes

@@ -9,7 +9,7 @@ import pytest
 import elastic_tf as et
 from elastic_tf.commands import profile
 from elastic_tf.commands.profiling import text, work
-from elastic_tf.timing.profile_file import TensorSpec
+from elastic_tf.timing.profile import TensorSpec
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
@@ -84,7 +84,7 @@ def test_profile_names_the_known_models(capsys):
 
 def table(scale: float, name: str) -> et.TimingProfile:
     chain = et.TimingProfile.from_chain(t_dw=[1e3, 2e3], t_dy=[0, 3e3], t_forward=4e3)
-    sets = tuple(group._replace(time=group.time * scale) for group in chain.sets)
+    sets = tuple(dataclasses.replace(group, time=group.time * scale) for group in chain.items)
     specs = (TensorSpec("a/kernel", (2,), "float32"), TensorSpec("b/kernel", (3,), "float32"))
     return et.TimingProfile(4e3, sets, 2, tensors=specs, device={"name": name}, batch_size=4)
 

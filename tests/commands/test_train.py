@@ -170,7 +170,7 @@ def test_a_bar_is_for_terminals(quiet, terminal, expected, monkeypatch):
 def test_train_refuses_a_profile_of_another_batch_size(images, tmp_path):
     count = 83
     table = et.TimingProfile.from_chain(t_dw=np.ones(count), t_dy=np.ones(count), t_forward=50.0)
-    other = et.TimingProfile(table.t_forward, table.sets, count, batch_size=8)
+    other = et.TimingProfile(table.t_forward, table.items, count, batch_size=8)
     other.save(tmp_path / "profile.json")
     arguments = [*ELASTIC.split(), "--data", str(images), "--out", str(tmp_path / "run")]
     with pytest.raises(ValueError, match=r"--batch-size 2 with --profile .* of batch size 8"):

@@ -112,7 +112,7 @@ def _profile(kind: str, times: int, rng: random.Random) -> dict[str, Any]:
         et.TimingProfile.from_chain(t_dw=draw[0], t_dy=draw[1], t_forward=50.0).save(path)
         content, profile = path.read_bytes(), et.TimingProfile.load(path)
         for _ in range(times):
-            version = (b'"schema_version": 1', b'"schema_version": %d' % rng.randint(2, 99))
+            version = (b'"schema_version": 2', b'"schema_version": %d' % rng.randint(3, 99))
             path.write_bytes(damaged(content, kind, rng, version))
             try:
                 alike += _times(et.TimingProfile.load(path)) == _times(profile)
@@ -123,7 +123,7 @@ def _profile(kind: str, times: int, rng: random.Random) -> dict[str, Any]:
 
 
 def _times(profile: et.TimingProfile) -> tuple[Any, ...]:
-    return profile.t_forward, profile.sets, profile.count
+    return profile.t_forward, profile.items, profile.count
 
 
 def _in(trouble: type[Trouble], name: str, usual: Whole) -> Trial:
@@ -167,7 +167,7 @@ def _number(folder: Path) -> int | None:
 
 
 def _version(rng: random.Random) -> tuple[bytes, bytes]:
-    return b"backup    1 ", b"backup %4d " % rng.randint(2, 99)
+    return b"backup    1 ", b"backup %4d " % rng.randint(3, 99)
 
 
 def _row(

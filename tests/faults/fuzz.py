@@ -43,7 +43,7 @@ from elastic_tf.commands.commandline import option
 from elastic_tf.files.atomic import write_json
 from elastic_tf.runs import run as runs
 from elastic_tf.selection.records import SelectionRecord
-from elastic_tf.timing.profile_file import TensorSpec
+from elastic_tf.timing.profile import TensorSpec
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, usable_cores
 
 SLOW = 1.0  # seconds of computing that no input may take, whatever else the machine does

@@ -19,7 +19,6 @@ import pytest
 from elastic_tf.backup.slots import Slots
 from elastic_tf.files.file_lock import claim
 from elastic_tf.runs import run as runs
-from elastic_tf.timing.profile import TimingProfile
 
 RULE = "There is one writer."
 # Without TensorFlow, which takes seconds to load.
@@ -200,19 +199,6 @@ def test_a_finished_run_is_held_by_nobody(tmp_path):
     again = runs.create(tmp_path, {"seed": 1})
     assert again.result == {}
     assert not (tmp_path / "run.lock").exists()
-
-
-def test_a_profile_that_another_process_measures_is_not_written(tmp_path):
-    path = tmp_path / "profile.json"
-    profile = TimingProfile.from_chain(t_dw=[1.0], t_dy=[1.0], t_forward=1.0)
-    with other(path, "held = timing_file.claimed(path)") as child:
-        with pytest.raises(ValueError, match=f"'{path}', which process {child.pid} on"):
-            profile.save(path)
-        assert not path.exists()
-    profile.save(path)
-    profile.save(path)
-    assert TimingProfile.load(path).count == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["profile.json"]
 
 
 def test_a_backup_of_another_process_is_left_alone(tmp_path):

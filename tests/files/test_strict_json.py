@@ -13,8 +13,7 @@ import pytest
 
 from elastic_tf.files import array_archive, ranges, strict_json
 from elastic_tf.runs import run as runs
-from elastic_tf.timing import profile_file
-from elastic_tf.timing.profile import TensorSpec, TimingProfile
+from elastic_tf.timing.profile import TimingProfile
 
 
 @pytest.mark.parametrize(
@@ -79,55 +78,6 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path, kind):
         path.symlink_to("/dev/zero" if kind == "device" else "profile.json")
     with pytest.raises((ValueError, OSError), match="no regular file|is a folder|Too many levels"):
         TimingProfile.load(path)
-
-
-def written(tmp_path, **fields):
-    profile = TimingProfile.from_chain(t_dw=[1.0], t_dy=[1.0], t_forward=1.0)
-    path = tmp_path / "profile.json"
-    profile.save(path)
-    data = {**json.loads(path.read_text()), **fields}
-    del data["sha256"]  # as one does who changes it by hand
-    path.write_text(json.dumps(data))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        # A kilobyte that stands for 40 GB of indices, or for as many bits of masks.
-        (
-            {"count": 100_000, "sets": [{"tensors": [[0, 99_999]], "time": 1.0}] * 900},
-            "more than 5000000 tensors in all sets together",
-        ),
-        (
-            {"count": 100_000, "sets": [{"tensors": [[0, 0]], "time": 1.0}] * 2000},
-            "2000 sets of 100000 tensors",
-        ),
-        ({"count": 10**30}, "`count` holds 10+, not an integer from 1 to 100000"),
-        ({"t_forward": 1e300}, r"`t_forward` holds 1e\+300, not a number from 0 to 1e\+15"),
-        ({"sets": [{"tensors": [[0, 0]], "time": 1e308}] * 2}, r"`sets` holds 1e\+308"),
-        ({"optimizer": ["x" * 10_000]}, r"`optimizer` holds \['x+\.\.\., not a text"),
-    ],
-)
-def test_a_profile_that_claims_too_much_is_refused(tmp_path, fields, reason):
-    with pytest.raises(ValueError, match=reason):
-        TimingProfile.load(written(tmp_path, **fields))
-
-
-def test_a_profile_that_could_not_be_read_again_is_not_written(tmp_path):
-    group = profile_file.DependencySet((0,), 1.0)
-    large = TimingProfile(1.0, (group,) * 2000, 100_000)
-    with pytest.raises(ValueError, match="Received: 100000, 200000000 and 2000"):
-        large.save(tmp_path / "p.json")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_profile_above_the_limit_of_a_file_is_not_written(tmp_path):
-    specs = tuple(TensorSpec("x" * 100, (3, 3, 64, 64), "float32") for _ in range(50_000))
-    large = TimingProfile(1.0, (profile_file.DependencySet((0,), 1.0),), 50_000, tensors=specs)
-    with pytest.raises(ValueError, match=r"at most 4194304 bytes.*Received: \d+ bytes for '.*p.j"):
-        large.save(tmp_path / "p.json")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_above_the_limit_of_a_file_is_not_written(tmp_path):

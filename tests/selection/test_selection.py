@@ -21,7 +21,7 @@ def enumerated(importance: np.ndarray, table: Table, rho: float) -> float:
     """The best of all masks within the budget."""
     masks = np.array(list(itertools.product([False, True], repeat=len(importance))))
     spent = np.full(len(masks), table.t_forward)
-    for group in table.sets:
+    for group in table.items:
         spent += group.time * masks[:, list(group.tensors)].any(axis=1)
     fits = spent <= rho * table.t_full * (1.0 + ROUNDING)
     return float((masks[fits] @ importance).max())
@@ -281,5 +281,5 @@ def profile(sets: list[tuple[tuple[int, ...], float]], count: int, t_forward: fl
 
 
 def scaled(table: Table, factor: float) -> Table:
-    sets = [(s.tensors, s.time * factor) for s in table.sets]
+    sets = [(s.tensors, s.time * factor) for s in table.items]
     return Table.from_sets(sets, len(table.t_dw), table.t_forward * factor)

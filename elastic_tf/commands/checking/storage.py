@@ -10,7 +10,6 @@ from typing import Any
 
 from elastic_tf.commands.checking.finding import BROKEN, NOTE, OK, Finding
 from elastic_tf.commands.commandline import command, typed
-from elastic_tf.timing import profile_file
 from elastic_tf.timing.profile import TimingProfile
 
 _GIB = 2**30
@@ -80,11 +79,9 @@ def profile(path: Path | None, device: dict[str, Any]) -> Finding:
 def _device(path: Path) -> str | None:
     """Name of the device that a file is a profile of; None where it is no profile."""
     try:
-        fields, _ = profile_file.read(path)
+        return TimingProfile.load(path).device.get("name")
     except (OSError, ValueError):
         return None
-    name: str | None = fields["device"].get("name")
-    return name
 
 
 def _existing(path: Path) -> Path:

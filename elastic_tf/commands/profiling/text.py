@@ -125,7 +125,7 @@ def report(profile: TimingProfile, dearest: int) -> str:
         f"{profile.t_forward / 1e3:.2f} ms ({profile.t_forward / profile.t_full:.0%})",
         f"The forward share may be off by {profile.uncertainty:.1%} of the full step",
         verdict(profile),
-        f"{profile.count} tensors, {len(profile.sets)} dependency sets; "
+        f"{profile.count} tensors, {len(profile.items)} cost items; "
         f"{profile.share_attributed:.1%} of the backward time attributed",
         f"Settings: {profile.settings}",
     ]

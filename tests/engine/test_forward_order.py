@@ -5,46 +5,12 @@ import pytest
 import tensorflow as tf
 
 from elastic_tf.engine.forward_order import forward_order
-from elastic_tf.timing.dataflow import Node, needed_by, reached_from
 
 L = tf.keras.layers
 
 
 def names(variables: list[tf.Variable]) -> list[str]:
     return [variable.name.split(":")[0] for variable in variables]
-
-
-DIAMOND = {
-    "source": Node("Const", ()),
-    "left": Node("Op", ("source",), (0,)),
-    "right": Node("Op", ("source",), (0,), ("left",)),
-    "end": Node("Op", ("left",), (0,)),
-    "other": Node("Op", ("right",), (0,)),
-}
-
-
-def test_needed_by_unites_the_sets_of_all_roots_downstream():
-    assert needed_by(DIAMOND, {"end": 1, "other": 2}) == {
-        "end": 1,
-        "other": 2,
-        "left": 1,
-        "right": 2,
-        "source": 3,
-    }
-
-
-def test_needed_by_follows_control_edges_when_asked():
-    assert needed_by(DIAMOND, {"other": 2}, follow_controls=True)["left"] == 2
-
-
-def test_reached_from_unites_the_sets_of_all_roots_upstream():
-    reached = reached_from(DIAMOND, {"left": 1, "right": 2})
-    assert reached == {"left": 1, "right": 2, "end": 1, "other": 2}
-
-
-def test_needed_by_ends_in_a_loop():
-    loop = {"a": Node("Op", ("b",), (0,)), "b": Node("Op", ("a",), (0,))}
-    assert needed_by(loop, {"a": 1}) == {"a": 1, "b": 1}
 
 
 def test_forward_order_is_that_of_use_not_of_creation():

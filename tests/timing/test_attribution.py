@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers.selected import build
-from elastic_tf.timing.attribution import dependency_sets, fold, forward_surplus, members
-from elastic_tf.timing.profile import DependencySet, TimingProfile
+from elastic_tf.timing.attribution import attribute, dependency_sets, forward_surplus, members
+from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
 
 L = tf.keras.layers
@@ -39,9 +39,9 @@ def timed(trace: StepTrace, times: dict[str, float]) -> StepTrace:
 
 def table(trace: StepTrace, times: dict[str, float]) -> TimingProfile:
     trace = timed(trace, times)
-    totals = fold(trace.times, dependency_sets(trace)[0])
-    sets = tuple(DependencySet(members(bits), time) for bits, time in totals.items())
-    return TimingProfile(t_forward=0.0, sets=sets, count=len(trace.gradients))
+    count = len(trace.gradients)
+    items = attribute(trace, [f"layer {k}" for k in range(count)]).items(trace.times)
+    return TimingProfile(t_forward=0.0, items=tuple(items), count=count)
 
 
 def stack(*layers: L.Layer, shape: tuple[int, ...] = (8, 8, 2)) -> tf.keras.Model:
@@ -129,7 +129,7 @@ def test_norm_over_all_gradients_is_needed_by_all_and_its_squares_by_one_each():
     trace = traced(stack(L.Dense(3), L.Dense(3), shape=(4,)), optimizer)
     profile = table(trace, {"L2Loss": 5.0, "Sqrt": 2.0})
     np.testing.assert_array_equal(profile.t_dw, [5, 5, 5, 5])
-    assert [s for s in profile.sets if s.time == 2.0][0].tensors == (0, 1, 2, 3)
+    assert [s for s in profile.items if s.time == 2.0][0].tensors == (0, 1, 2, 3)
 
 
 def test_branches_do_not_pay_for_each_other():

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elastic_tf.timing.calibration import SEGMENTS, cells_of, chosen_masks, fit, segments
+
+FORWARD = 0.3
+COUNT = 24
+# the sets of a chain: each tensor alone, and each with all before it
+MEMBERS = np.vstack([np.eye(COUNT, dtype=bool), np.tri(COUNT, dtype=bool)[1:]])
+
+
+def ratios(times: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Step time / full step time."""
+    runs = (masks[:, None, :] & MEMBERS).any(axis=2)
+    return FORWARD + (1 - FORWARD) * (runs * times).sum(axis=1) / times.sum()
+
+
+def truth(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).exponential(1.0, len(MEMBERS))
+
+
+def test_fit_changes_nothing_where_the_expectation_is_right():
+    times = truth(0)
+    parts = segments(MEMBERS, times)
+    masks = chosen_masks(parts)
+    found = fit(MEMBERS, times, parts, masks, ratios(times, masks), FORWARD)
+    assert found.residual < 1e-6
+    np.testing.assert_allclose(found.factors, 1.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fit_corrects_an_expectation_that_is_wrong_by_parts(seed):
+    times = truth(seed)
+    rng = np.random.default_rng(seed)
+    single, early = MEMBERS.sum(axis=1) == 1, ~MEMBERS[:, 12:].any(axis=1)
+    wrong = times / (1 + single) / (1 + early)
+    parts = segments(MEMBERS, wrong)
+    masks = chosen_masks(parts)
+    measured = ratios(times, masks) + rng.normal(0, 0.002, len(masks))
+    factors = np.array(fit(MEMBERS, wrong, parts, masks, measured, FORWARD).factors)
+    probes = rng.random((40, COUNT)) < rng.random((40, 1))
+    probes[:, -1] = True
+    right, before = ratios(times, probes), ratios(wrong, probes)
+    after = ratios(wrong * factors[cells_of(MEMBERS, parts)], probes)
+    assert np.abs(after - right).mean() < 0.6 * np.abs(before - right).mean()
+
+
+def test_fit_makes_no_work_free_and_tells_what_it_leaves_unexplained():
+    times = truth(1)
+    parts = segments(MEMBERS, times)
+    masks = chosen_masks(parts)
+    noise = np.random.default_rng(0).normal(0, 0.1, len(masks))
+    found = fit(MEMBERS, times, parts, masks, ratios(times, masks) + noise, FORWARD)
+    assert min(found.factors) >= 0.1
+    assert found.residual > 1e-3
+
+
+def test_chosen_masks_are_few_distinct_and_neither_full_nor_empty():
+    masks = chosen_masks(segments(MEMBERS, truth(2)))
+    assert len({mask.tobytes() for mask in masks}) == len(masks)
+    assert len(masks) <= 2 * SEGMENTS - 1
+    assert masks.any(axis=1).all() and not masks.all(axis=1).any()
+
+
+def test_a_model_of_one_tensor_needs_no_mask():
+    members, times = np.ones((1, 1), bool), np.array([2.0])
+    parts = segments(members, times)
+    masks = chosen_masks(parts)
+    assert masks.shape == (0, 1)
+    found = fit(members, times, parts, masks, np.zeros(0), 0.25)
+    np.testing.assert_allclose(found.factors, 1.0)

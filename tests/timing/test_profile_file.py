@@ -1,0 +1,153 @@
+"""Profiles go to files and come back whole, and a damaged file is refused by the field's name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.timing.profile import TensorSpec, TimingProfile
+from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
+
+TABLES = Path(__file__).parents[2] / "profiling" / "tables"
+BEST = RuntimeSettings(onednn=True, inter_op_threads=2, xla=True)
+PROFILE = TimingProfile(
+    t_forward=10.0,
+    items=(
+        CostItem.of((0,), 1.0, layer="conv"),
+        CostItem.of((0, 2), 30.0, layer="branch"),
+        CostItem.of((1,), 2.0, layer="branch", kind="forward"),
+        CostItem(((2, 1),), "head", "dw", 4.0, bytes=64),
+    ),
+    count=3,
+    tensors=(
+        TensorSpec("conv/kernel", (3, 3, 2, 4), "float32"),
+        TensorSpec("branch/kernel", (1, 1, 2, 4), "float32"),
+        TensorSpec("head/bias", (4,), "float32"),
+    ),
+    op_count=77,
+    input_shape=((8, None, 3),),
+    batch_size=4,
+    optimizer="SGD",
+    device={"name": "Board 5", "cores": 4},
+    settings=BEST,
+    trials=(SettingsTrial(BEST, 12.5, 0.5), SettingsTrial(BEST, None, None, "too slow")),
+    method="differences",
+    note="n",
+    calibration=(1.0,) * 8,
+    repeats=10,
+    spread=0.02,
+    uncertainty=0.01,
+    share_attributed=0.99,
+    created="2026-01-02T03:04:05+00:00",
+)
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    PROFILE.save(tmp_path / "profile.json")
+    return tmp_path / "profile.json"
+
+
+def changed(path: Path, **fields) -> Path:
+    """The file with other fields, and without the digest, as one has it who changes it by hand."""
+    data = {**json.loads(path.read_text()), **fields}
+    del data["sha256"]
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_save_and_load_keep_every_field(path):
+    loaded = TimingProfile.load(path)
+    for field in dataclasses.fields(TimingProfile):
+        assert getattr(loaded, field.name) == getattr(PROFILE, field.name), field.name
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2_224_b4", "vit_b16_224_b4"])
+def test_the_tables_of_schema_1_are_read(name):
+    path = TABLES / "amd_epyc_2cores" / f"{name}.json"
+    data = json.loads(path.read_text())
+    assert data["schema_version"] == 1
+    loaded = TimingProfile.load(path)
+    np.testing.assert_allclose(loaded.t_dw, data["t_dw"], rtol=1e-12)
+    np.testing.assert_allclose(loaded.t_dy, data["t_dy"], rtol=1e-12)
+    assert loaded.t_full == pytest.approx(data["t_full"], rel=1e-12)
+    layers = {spec.name.rpartition("/")[0] for spec in loaded.tensors}
+    assert {item.layer for item in loaded.items} <= layers
+
+
+def test_a_profile_that_was_changed_by_hand_says_how_to_go_on(path):
+    text = path.read_text().replace('"note": "n"', '"note": "mine"')
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"profile.json' was changed .* remove its `sha256`"):
+        TimingProfile.load(path)
+    assert TimingProfile.load(changed(path)).note == "mine"
+
+
+def test_load_raises_when_the_file_is_cut_short(path):
+    path.write_text(path.read_text()[:200])
+    with pytest.raises(ValueError, match=r"profile.json', which is no JSON"):
+        TimingProfile.load(path)
+
+
+def test_load_says_how_to_make_a_profile_where_there_is_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no timing profile '.*/none.json'. Profile this"):
+        TimingProfile.load(tmp_path / "none.json")
+
+
+def test_load_raises_when_the_file_is_not_a_profile(tmp_path):
+    (tmp_path / "other.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"other.json' is not a timing profile"):
+        TimingProfile.load(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize("version", [0, 3, "1", None])
+def test_load_raises_when_the_version_is_another(path, version):
+    with pytest.raises(ValueError, match=f"version {version!r}, this library reads the versions 1"):
+        TimingProfile.load(changed(path, schema_version=version))
+
+
+def item(**fields) -> list[dict]:
+    whole = {"condition": {"exact": [[0, 1]]}, "layer": "a", "kind": "dy", "time": 1.0, "bytes": 0}
+    return [{**whole, **fields}]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("t_forward", -1.0, "`t_forward` must be .* Received: t_forward=-1.0"),
+        ("t_forward", 1e300, r"Received: t_forward=1e\+300"),
+        ("count", 2, "`tensors` must be one for each of 2. Received: 3"),
+        ("count", 10**9, "`count` must be .* Received: 1000000000"),
+        ("batch_size", 1.5, "`batch_size` must be .* Received: 1.5"),
+        ("optimizer", 3, "`optimizer` must be a text. Received: optimizer=3"),
+        ("device", [], r"`device` must be an object. Received: \[\]"),
+        ("device", {"name": "x", "y": [1]}, r"`device.y` must be a single value. Received: \[1\]"),
+        ("input_shape", [["a"]], r"`input_shape\[0\]\[0\]` must be .* Received: 'a'"),
+        ("settings", None, "`settings` must be an object. Received: None"),
+        ("settings", {}, "`settings.inter_op_threads` must be .* Received: None"),
+        ("items", 3, "`items` must be a list. Received: items=3"),
+        ("items", [3], r"`items\[0\]` must be an object. Received: 3"),
+        ("items", item(time=-1.0), r"`items\[0\].time` must be .*=-1.0"),
+        ("items", item(kind="up"), r"`items\[0\].kind` must be .*='up'"),
+        ("items", item(layer=None), r"`items\[0\].layer` must be a text"),
+        ("items", item(condition={"half": [[0, 1]]}), "must be one of frozen, exact.*='half'"),
+        ("items", item(condition={"exact": [[1, 0]]}), r"Received: \[1, 0\]"),
+        ("items", item(condition={"exact": [[0, 3]]}), r"tensor below 3 .* Received: \(\(0, 1\)"),
+        ("items", item(condition={"exact": []}), r"Received: 0: \[\]"),
+        ("items", item(condition={}), r"Received: \(\)"),
+    ],
+)
+def test_load_names_the_damaged_field(path, field, value, message):
+    with pytest.raises(ValueError, match=f"profile.json' is a damaged timing profile: .*{message}"):
+        TimingProfile.load(changed(path, **{field: value}))
+
+
+def test_a_small_file_that_stands_for_much_is_refused_before_it_is_unfolded(path):
+    wide = item(condition={"exact": [[0, 99_999]]}) * 2_000
+    with pytest.raises(ValueError, match="`items` must be of one model. Received: 2000 items of 1"):
+        TimingProfile.load(changed(path, count=100_000, tensors=[], items=wide))
