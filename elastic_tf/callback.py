@@ -16,7 +16,7 @@ from elastic_tf.backup.options import BackupOptions
 from elastic_tf.budget import opening
 from elastic_tf.budget.deadline import Deadline
 from elastic_tf.budget.ratio import RatioControl, Rho, rho_at
-from elastic_tf.engine import data_position
+from elastic_tf.engine import fit_data
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.importance import measures as importances
 from elastic_tf.importance.probe import Probe
@@ -189,9 +189,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.profile.check(
             self.model,
             batch_size=opening.batch_size(self.model),
-            input_shape=data_position.sample_shapes(self.model._elastic.data),
+            input_shape=fit_data.sample_shapes(self.model._elastic.data),
         )
-        self._mask_before = self.model.mask
         self._course = opening.course(self, self._clock, is_again=self._has_ended)
         self.selections, self.profiles = self._course.selections, self._course.profiles
         self._course.go_on()
@@ -213,10 +212,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self._course.epoch_ends(epoch, logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Give the model its mask and its train function back."""
+        """Close what was opened; `fit` gives the model its plan and its train function back."""
         self._course.release_steps()
-        self.model.set_mask(self._mask_before)
-        self.model._elastic.callback = None
         self._has_ended = True
         self._course.end()
         self.model._elastic.finished = self._course.ended
@@ -230,5 +227,6 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             )
         self.model._elastic.callback = self
 
-    def _bar_ratios(self) -> dict[str, float]:
-        return self._course.ratios()
+    def _bar_ratios(self) -> dict[str, float | None]:
+        hidden = dict.fromkeys((*records.LOGGED, "achieved", "predicted"))
+        return {**hidden, **self._course.ratios()}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from elastic_tf.backup import data_position
 from elastic_tf.backup import state as backup_state
 from elastic_tf.backup.divergence import Divergence
 from elastic_tf.backup.interruptions import Interruptions
@@ -21,7 +22,6 @@ from elastic_tf.backup.options import BackupOptions
 from elastic_tf.backup.slots import Slots, State
 from elastic_tf.budget.choosing import Chooser
 from elastic_tf.budget.control import Control
-from elastic_tf.engine import data_position
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.files.ranges import from_ranges, to_ranges
 
@@ -167,7 +167,7 @@ class Recovery:
         model._elastic.averaged.clear()
         model._elastic.averaged.update(id(trained[k]) for k in data["averaged"])
         if data["collected"] and model._elastic.accumulation is not None:
-            chosen = model._trained(model._elastic.mask)
+            chosen = model._trained(model._elastic.plan)
             count, without = data["collected"]
             sums = [values[f"sum/{k}"] for k in range(len(chosen))]
             model._elastic.accumulation.go_on(chosen, count, without, sums)
@@ -227,9 +227,7 @@ class Recovery:
         """Write a backup; where that fails, the last good one stays and training goes on."""
         model, state = self._model, self._model._elastic
         items, metrics = backup_state.variables(model), backup_state.metrics(model) if step else []
-        trained = model._trained(state.mask)
-        collected = state.accumulation.collected(trained) if state.accumulation else (0, [])
-        sums = state.accumulation.sums(trained) if state.accumulation and collected[0] else []
+        count, without, sums = state.accumulation.collected() if state.accumulation else (0, [], [])
         history = model.history
         data = {
             "epoch": epoch,
@@ -245,7 +243,7 @@ class Recovery:
             "averaged": [
                 k for k, v in enumerate(model.trainable_variables) if id(v) in state.averaged
             ],
-            "collected": collected if collected[0] else None,
+            "collected": [count, without] if count else None,
             "chooser": self._chooser.state(),
             "control": self._control.state(),
             "masks": [to_ranges(mask) for mask in self._masks],
@@ -265,7 +263,7 @@ class Recovery:
                 yield name, value
             yield from backup_state.arrays(metrics, "metric")
             yield from self._neighbours.arrays()
-            yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
+            yield from ((f"sum/{k}", part) for k, part in enumerate(sums if count else []))
 
         self._since, self._written_at = 0, self._clock()
         try:

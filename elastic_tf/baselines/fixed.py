@@ -41,14 +41,8 @@ class FixedMask(tf.keras.callbacks.Callback):
                 f"{type(self.model._elastic.callback).__name__} for '{self.model.name}'. Leave one "
                 "out."
             )
-        self._mask_before = self.model.mask
         self.model.set_mask(self.mask(self.model) if callable(self.mask) else self.mask)
         self.model._elastic.callback = self
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Give the model its mask back."""
-        self.model.set_mask(self._mask_before)
-        self.model._elastic.callback = None
 
 
 def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:

@@ -13,6 +13,7 @@ from elastic_tf.budget.pace import Pace
 from elastic_tf.budget.ratio import RatioControl
 from elastic_tf.budget.step_timer import FullStep, StepTimer
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.plan import Plan
 from elastic_tf.selection.records import SelectionRecord
 
 _MICROSECONDS = 1e6  # in a second
@@ -161,8 +162,8 @@ class Control:
 
     def knows(self, mask: np.ndarray) -> bool:
         """Whether the steps under that mask need not be traced."""
-        key = b"" if mask.all() else mask.tobytes()
-        return self.model._elastic.functions.get(key) is not None
+        plan = None if mask.all() else Plan.from_mask(mask)
+        return self.model._elastic.functions.get(plan) is not None
 
     def _is_off(
         self, record: SelectionRecord, deadline: Deadline, other_seconds: float, cost: float

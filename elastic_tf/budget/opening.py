@@ -14,7 +14,7 @@ from elastic_tf.budget.course import Course
 from elastic_tf.budget.ratio import doubt
 from elastic_tf.budget.reprofiling import Reprofiling
 from elastic_tf.budget.steady_clock import SteadyClock
-from elastic_tf.engine import data_position, replicas
+from elastic_tf.engine import fit_data, replicas
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.importance.tracking import Worth
 
@@ -70,7 +70,7 @@ def course(callback: ElasticCallback, clock: Callable[[], float], *, is_again: b
 
 def batch_size(model: ElasticMixin) -> int | None:
     """Samples in a batch of one replica, if the data of the `fit` that begins tell it."""
-    size = data_position.batch_size(model._elastic.data)
+    size = fit_data.batch_size(model._elastic.data)
     return None if size is None else -(-size // replicas.count(model.distribute_strategy))
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import tensorflow as tf
 
 from elastic_tf.engine.mixin import ElasticMixin
@@ -155,15 +154,15 @@ class FullStep:
     def _selected(self) -> Iterator[tuple[Any, Any]]:
         """The full step's function, made under a full mask; the model is as it was afterwards."""
         model, state = self.model, self.model._elastic
-        mask, averaged, functions = state.mask, set(state.averaged), state.functions
+        plan, averaged, functions = state.plan, set(state.averaged), state.functions
         in_use = model.train_function, model.train_tf_function
         state.functions = self._functions
         accumulation, state.accumulation = state.accumulation, None  # with its update, at once
         try:
-            model.set_mask(np.ones(len(model.tensors), bool))
+            model.set_plan(None)
             yield model.train_function, model.train_tf_function
         finally:
-            state.mask, state.functions = mask, functions
+            state.plan, state.functions = plan, functions
             state.accumulation = accumulation
             model.train_function, model.train_tf_function = in_use
             state.averaged.clear()

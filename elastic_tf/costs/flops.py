@@ -18,7 +18,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.costs import op_flops
 from elastic_tf.engine.batches import as_batch
-from elastic_tf.engine.refusals import batch_explained
+from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import selected as optimizers

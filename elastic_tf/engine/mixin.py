@@ -1,7 +1,7 @@
 """The training engine: a Keras model of which any set of tensors is trained, the rest at no cost.
 
-The set is a Python constant of the traced train function: gradients and updates outside it are not
-in the graph. A new set is a new function; the last few are kept.
+The plan is a Python constant of the traced train function: gradients and updates outside it are not
+in the graph. A new plan is a new function; the last few are kept.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.engine import data_position, freezing, progress, refusals
+from elastic_tf import optimizers
+from elastic_tf.engine import checks, fit_data, freezing, progress
+from elastic_tf.engine.accumulation import Accumulation
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.step_functions import TrainFunctions, never_differentiated
-from elastic_tf.optimizers import selected
-from elastic_tf.optimizers.accumulation import Accumulation
-from elastic_tf.optimizers.trial import check_leaves_out
+from elastic_tf.plan import Plan, as_plan
 
 if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with
@@ -41,22 +41,23 @@ class _State:
     """What an elastic model remembers; a plain object, so that Keras does not track it."""
 
     def __init__(self) -> None:
-        self.mask: np.ndarray | None = None  # None: all tensors
-        self.tensors: list[tf.Variable] | None = None  # forward order
+        self.plan: Plan | None = None  # None: everything exact, of a model not yet built too
+        self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
         self.variables: list[tf.Variable] = []  # the same in Keras's order
         self.averaged: set[int] = set()  # id of each variable trained in this `fit`
         self.functions = TrainFunctions()
-        self.callback: Any = None  # the ElasticCallback of this `fit`
-        self.fit_started: float | None = None  # seconds of time.perf_counter
         self.accumulation: Accumulation | None = None
-        self.data: Any = None  # Keras's data handler of this `fit`
+        # of this `fit`
+        self.callback: Any = None  # that chooses the plan
+        self.fit_started: float | None = None  # seconds of time.perf_counter
+        self.data: Any = None  # Keras's data handler
         self.callbacks: Any = None  # that it was given
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
         self.finished: Callable[[], None] | None = None  # called when it has ended by itself
 
 
 class ElasticMixin(_Model):
-    """Adds `set_mask` to a subclassed model: `class MyModel(et.ElasticMixin, tf.keras.Model)`.
+    """Adds `set_plan` to a subclassed model: `class MyModel(et.ElasticMixin, tf.keras.Model)`.
 
     A custom `train_step` goes into the same class and calls `gradients`,
     `optimizers.apply_selected` and `finish`; a custom loss goes into `compute_loss`.
@@ -69,7 +70,7 @@ class ElasticMixin(_Model):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        refusals.check_bases(cls, ElasticMixin)
+        checks.check_bases(cls, ElasticMixin)
 
     @property
     def tensors(self) -> list[tf.Variable]:
@@ -85,31 +86,50 @@ class ElasticMixin(_Model):
         return list(state.tensors)
 
     @property
+    def plan(self) -> Plan:
+        """How each tensor is trained now."""
+        return as_plan(self._elastic.plan, len(self.tensors))
+
+    @property
     def mask(self) -> np.ndarray:
-        """True where a tensor is trained; bool, shape (N,), forward order; a copy."""
-        mask = self._elastic.mask
-        return np.ones(len(self.tensors), dtype=bool) if mask is None else mask.copy()
+        """True where a tensor is trained; bool, shape (N,), forward order, read-only."""
+        return self.plan.mask
 
-    def set_mask(self, mask: np.ndarray) -> None:
-        """Train the tensors where `mask` is True from the next step on.
+    def set_plan(self, plan: Plan | np.ndarray | None) -> None:
+        """Train as `plan` says from the next step on.
 
-        Works before and during `fit`. The train function of a mask used lately is taken up again;
-        for another one the next step traces a new function.
+        Works before and during `fit`; at the end of `fit` the plan is again that of its beginning.
+        The train function of a plan used lately is taken up again; for another one the next step
+        traces a new function. Where other tensors are trainable when the model is compiled
+        again, the plan is forgotten and everything is trained.
 
         Args:
-            mask: bool, shape (N,), forward order.
+            plan: for the model's tensors; or a bool mask, shape (N,), forward order; or None, to
+                train everything.
 
         Raises:
-            ValueError: wrong length or dtype, or nothing is True.
+            ValueError: for another number of tensors, or one that trains none.
         """
-        mask = refusals.checked_mask(mask, len(self.tensors))
-        self._take_mask(None if mask.all() else mask)
+        if plan is not None:
+            plan = as_plan(plan, len(self.tensors))
+            if not plan.mask.any():
+                raise ValueError(
+                    f"`plan` must train a tensor. Received: {len(plan)} frozen ones. Keep at least "
+                    "the head trained."
+                )
+        self._elastic.plan = None if plan is None or plan == Plan.full(len(plan)) else plan
+        if self.train_function is not None:
+            self.make_train_function()
+
+    def set_mask(self, mask: np.ndarray | Plan | None) -> None:
+        """Train the tensors where `mask` is True from the next step on; as `set_plan`."""
+        self.set_plan(mask)
 
     @property
     def fit_state(self) -> dict[str, Any]:
         """What callbacks want to find again when `BackupAndRestore` goes on with a broken `fit`.
 
-        JSON values by name, saved with the mask in the model's checkpoints; empty when `fit`
+        JSON values by name, saved with the plan in the model's checkpoints; empty when `fit`
         starts, filled when the backup is read.
         """
         return self._fit_state.values
@@ -120,7 +140,7 @@ class ElasticMixin(_Model):
         Args:
             *args: as for `tf.keras.Model.compile`, like `**kwargs`.
             accumulate: batches in one update of the weights: each of them is a micro-batch, the
-                update is made from the mean of their gradients. What was collected when the mask
+                update is made from the mean of their gradients. What was collected when the plan
                 changes or `fit` ends makes an update of its own, of fewer batches.
 
         Raises:
@@ -130,7 +150,7 @@ class ElasticMixin(_Model):
         self._elastic.accumulation = None
         super().compile(*args, **kwargs)
         own = type(self).train_step is not ElasticMixin.train_step
-        refusals.check_accumulation(accumulate, own, self)
+        checks.check_accumulation(accumulate, own, self)
         if accumulate > 1:
             self._elastic.accumulation = Accumulation(
                 accumulate, self.distribute_strategy, self.optimizer
@@ -171,92 +191,96 @@ class ElasticMixin(_Model):
             variables = self.trainable_variables
         if not variables:
             return step, []
-        return step, selected.gradients(self.optimizer, tape, step.loss, variables)
+        return step, optimizers.gradients(self.optimizer, tape, step.loss, variables)
 
     def finish(self, step: Step) -> dict[str, tf.Tensor]:
         """Update the metrics; returns the logs of the step."""
         return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
 
-    def step(self, data: Any, mask: np.ndarray | None) -> dict[str, tf.Tensor]:
-        """One training step under `mask`.
+    def step(self, data: Any, plan: Plan | np.ndarray | None) -> dict[str, tf.Tensor]:
+        """One training step under `plan`.
 
         Args:
             data: batch as in `train_step`.
-            mask: bool, shape (N,), forward order. All False: forward pass, loss and metrics only.
-                None: all tensors.
+            plan: as in `set_plan`. Nothing trained: forward pass, loss and metrics only.
         """
         with never_differentiated():
-            step, gradients = self.gradients(data, None if mask is None else self._trained(mask))
-            selected.apply_selected(self.optimizer, gradients, self._trained(mask))
+            step, gradients = self.gradients(data, None if plan is None else self._trained(plan))
+            optimizers.apply_selected(self.optimizer, gradients, self._trained(plan))
             return self.finish(step)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """One training step under the model's mask; a micro-step where gradients accumulate."""
+        """One training step under the model's plan; a micro-step where gradients accumulate."""
         state = self._elastic
         if state.accumulation is None:
-            return self.step(data, state.mask)
-        variables = self._trained(state.mask)
+            return self.step(data, state.plan)
+        variables = self._trained(state.plan)
         with never_differentiated():
             step, gradients = self.gradients(data, variables)
             state.accumulation.add(gradients, variables)
             return self.finish(step)
 
     def make_train_function(self, force: bool = False) -> Any:
-        """The train function of the model's mask, made unless it is kept."""
+        """The train function of the model's plan, made unless it is kept."""
         state = self._elastic
-        key = b"" if state.mask is None else state.mask.tobytes()
         if force:
             state.functions.clear()
-        kept = state.functions.get(key)
+        kept = state.functions.get(state.plan)
+        trained = self._trained(state.plan)
         if kept is None:
             self._build_optimizer()
             super().make_train_function(force=True)
             if self.train_tf_function is not None:
-                # A trace per mask is meant here; TensorFlow 2.15 would warn of retracing.
+                # A trace per plan is meant here; TensorFlow 2.15 would warn of retracing.
                 self.train_tf_function._omit_frequent_tracing_warning = True
             if state.accumulation is not None:
-                self.train_function = state.accumulation.function(
-                    self.train_function, self._trained(state.mask)
-                )
-            state.functions.put(key, (self.train_function, self.train_tf_function))
+                self.train_function = state.accumulation.function(self.train_function, trained)
+            state.functions.put(state.plan, (self.train_function, self.train_tf_function))
         else:
             self.train_function, self.train_tf_function = kept
         if state.accumulation is not None:
-            state.accumulation.hold(self._trained(state.mask))
+            state.accumulation.hold(trained)
         if getattr(self.optimizer, "use_ema", False):
             if not self._train_counter.numpy():
-                state.averaged.clear()
-            state.averaged.update(id(variable) for variable in self._trained(state.mask))
+                state.averaged.clear()  # no step was made under the plans before
+            state.averaged.update(id(variable) for variable in trained)
         return self.train_function
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
-        """`tf.keras.Model.fit`; moving averages replace the weights of trained tensors only."""
+        """`tf.keras.Model.fit`; moving averages replace the weights of trained tensors only.
+
+        However it ends, by itself, by an exception or by Ctrl-C, the model is afterwards as it was
+        but for its weights: the plan and the train function are those of the beginning, whatever
+        callbacks did to them, and no callback is registered. No callback has to put them back.
+        """
         self._assert_compile_was_called()
         state, saved = self._elastic, self._fit_state
+        plan = state.plan
         state.averaged.clear()
-        state.callback = None  # an interrupted `fit` leaves one
         state.fit_started = time.perf_counter()
         state.callbacks, args, kwargs = progress.with_bar(args, kwargs)
         saved.values = {}
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None
         try:
-            with refusals.xla_explained(bool(getattr(self, "_jit_compile", False))):
-                with selected.finalizing_only(self.optimizer, state.averaged, before=flush):
-                    with data_position.caught(self, lambda data: setattr(state, "data", data)):
-                        history = super().fit(*args, **kwargs)
+            with optimizers.finalizing_only(self.optimizer, state.averaged, before=flush):
+                with fit_data.caught(self, lambda data: setattr(state, "data", data)):
+                    history = super().fit(*args, **kwargs)
             flush()
             if state.finished is not None:
                 state.finished()
             return history
         finally:
-            saved.listening = False
-            state.data = state.callbacks = state.finished = None
-            if state.leave is not None:
-                state.leave()
-                state.leave = None
             if state.accumulation is not None:
                 state.accumulation.forget()
+            saved.listening = False
+            state.plan = plan
+            functions = state.functions.get(plan) or (None, None)  # None: made when needed
+            self.train_function, self.train_tf_function = functions
+            state.callback = state.data = state.callbacks = state.finished = None
+            leave, state.leave = state.leave, None
+            if leave is not None:
+                leave()
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Called when the model is saved."""
@@ -279,10 +303,7 @@ class ElasticMixin(_Model):
     @property
     def _fit_state(self) -> FitState:
         if "_fit_state_tracked" not in self.__dict__:
-            saved = FitState(
-                lambda: self._elastic.mask,
-                lambda mask: self.set_mask(self.mask | True if mask is None else mask),
-            )
+            saved = FitState(lambda: self._elastic.plan, self.set_plan)
             object.__setattr__(self, "_fit_state_tracked", saved)
             self._track_trackable(saved, "elastic_fit_state")
         return self._fit_state_tracked
@@ -294,37 +315,36 @@ class ElasticMixin(_Model):
             children.pop("elastic_fit_state", None)
         return children
 
-    def _take_mask(self, mask: np.ndarray | None) -> None:
-        self._elastic.mask = mask
-        if self.train_function is not None:
-            self.make_train_function()
-
-    def _trained(self, mask: np.ndarray | None) -> list[tf.Variable]:
+    def _trained(self, plan: Plan | np.ndarray | None) -> list[tf.Variable]:
         """Variables to train, in Keras's order: global norms are summed in that order."""
-        if mask is None:
+        if plan is None:
             return list(self.trainable_variables)
-        chosen = {id(tensor) for tensor, keep in zip(self.tensors, mask) if keep}
+        tensors = self.tensors
+        mask = as_plan(plan, len(tensors)).mask
+        chosen = {id(tensor) for tensor, keep in zip(tensors, mask) if keep}
         return [variable for variable in self._elastic.variables if id(variable) in chosen]
 
     def _build_optimizer(self) -> None:
         """Make all slots before the first trace, unless the model is built in its first step."""
         if self.built and self.trainable_variables:
             with self.distribute_strategy.scope():
-                selected.build(self.optimizer, self.trainable_variables)
+                optimizers.build(self.optimizer, self.trainable_variables)
 
     def _get_optimizer(self, optimizer: Any) -> Any:
         """Called by `compile`: refuse what cannot leave tensors out."""
         optimizer = super()._get_optimizer(optimizer)
-        selected.check(optimizer)
-        refusals.check_strategy(self.distribute_strategy)
-        check_leaves_out(optimizer)
+        optimizers.check(optimizer)
+        checks.check_strategy(self.distribute_strategy)
         return optimizer
 
     def _reset_compile_cache(self) -> None:
-        """Called by `compile`: layers may have been frozen or thawed, all traces are stale."""
+        """Called by `compile`: all traces are stale, and a plan that is for other tensors too.
+
+        Until then Keras trains what was trainable when the model was compiled last.
+        """
         super()._reset_compile_cache()
         state = self._elastic
         state.functions.clear()
         state.tensors = None
-        if state.mask is not None and len(state.mask) != len(self.trainable_variables):
-            state.mask = None
+        if {id(variable) for variable in self.trainable_variables} != set(map(id, state.variables)):
+            state.plan = None

@@ -1,4 +1,4 @@
-"""Keras's own progress bar, with the share of a full step that was asked for and what it is."""
+"""Keras's own progress bar, with what a callback has to show beside the logs."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.selection.records import LOGGED
-
 _CALLBACKS = 5  # their place among the arguments of Keras's `fit`
-_RATIOS = ("rho", "achieved", "predicted")  # in the bar
-_COLUMNS = 120  # of a terminal, for a whole line with a loss, a metric and the ratios
+_COLUMNS = 120  # of a terminal, for a whole line with a loss, a metric and three ratios
 _SHORT = 10  # characters of the bar itself in a narrower one
 
 
 class RatioBar(tf.keras.callbacks.ProgbarLogger):
-    """The bar that Keras shows, with the ratios as they are now.
+    """The bar that Keras shows, with some values as they are now.
 
     They go to the bar alone: neither the logs of other callbacks nor the means of the metrics hold
     them.
 
     Args:
-        ratios: what to show, by name, of "rho", "achieved" and "predicted".
+        ratios: what to show, by name; None for what is not to be shown, of the logs too.
     """
 
-    def __init__(self, ratios: Callable[[], dict[str, float]]) -> None:
-        super().__init__(count_mode="steps", stateful_metrics=_RATIOS)
+    def __init__(self, ratios: Callable[[], dict[str, float | None]]) -> None:
+        super().__init__(count_mode="steps")
         self._ratios = ratios
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -47,16 +44,14 @@ class RatioBar(tf.keras.callbacks.ProgbarLogger):
 
     def _with_ratios(self, logs: dict[str, Any] | None) -> dict[str, Any]:
         ratios = self._ratios()
-        for name in set(_RATIOS) - set(ratios):
-            self._forget(name)
-        shown = {name: value for name, value in (logs or {}).items() if name not in LOGGED}
-        return {**shown, **ratios}
-
-    def _forget(self, name: str) -> None:
-        """Keras 2.15 would show the last value to the end of the epoch."""
-        bar = self.progbar
-        if bar is not None and bar._values.pop(name, None) is not None:
-            bar._values_order.remove(name)
+        if self.progbar is not None:
+            self.progbar.stateful_metrics |= ratios.keys()  # shown as they are, no means
+            for name in ratios.keys() & self.progbar._values.keys():
+                # Keras 2.15 would show the last value to the end of the epoch
+                del self.progbar._values[name]
+                self.progbar._values_order.remove(name)
+        shown = {**(logs or {}), **ratios}
+        return {name: value for name, value in shown.items() if value is not None}
 
 
 def with_bar(
@@ -64,8 +59,8 @@ def with_bar(
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The callbacks that a `fit` was given, and its arguments with a `RatioBar` beside them.
 
-    There is one where a callback has ratios to show (`bar_ratios`), unless `fit` was given a bar or
-    a `CallbackList` of the user's own.
+    There is one where a callback has values to show, by a function `bar_ratios` as `RatioBar` takes
+    it, unless `fit` was given a bar or a `CallbackList` of the user's own.
 
     Args:
         args: of `tf.keras.Model.fit`, by place.

@@ -1,4 +1,4 @@
-"""Train functions by mask: a few are kept, the others leave nothing in memory."""
+"""Train functions by plan: a few are kept, the others leave nothing in memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+from elastic_tf.plan import Plan
 from elastic_tf.stack import gradient_registry
 
 
 class TrainFunctions:
-    """The last used train functions, each under the mask that it was made for.
+    """The last used train functions, each under the plan that it was made for; None: everything.
 
     Args:
         size: how many are kept; the least recently used one is dropped.
@@ -19,18 +20,18 @@ class TrainFunctions:
 
     def __init__(self, size: int = 4) -> None:
         self.size = size
-        self._entries: OrderedDict[bytes, tuple[Any, Any]] = OrderedDict()
+        self._entries: OrderedDict[Plan | None, tuple[Any, Any]] = OrderedDict()
 
-    def get(self, key: bytes) -> tuple[Any, Any] | None:
-        """(train_function, train_tf_function) of that mask, or None."""
-        if key in self._entries:
-            self._entries.move_to_end(key)
-        return self._entries.get(key)
+    def get(self, plan: Plan | None) -> tuple[Any, Any] | None:
+        """(train_function, train_tf_function) of that plan, or None."""
+        if plan in self._entries:
+            self._entries.move_to_end(plan)
+        return self._entries.get(plan)
 
-    def put(self, key: bytes, functions: tuple[Any, Any]) -> None:
-        """Keep `functions` under that mask; drop the least recently used beyond `size`."""
-        self._entries[key] = functions
-        self._entries.move_to_end(key)
+    def put(self, plan: Plan | None, functions: tuple[Any, Any]) -> None:
+        """Keep `functions` under that plan; drop the least recently used beyond `size`."""
+        self._entries[plan] = functions
+        self._entries.move_to_end(plan)
         while len(self._entries) > self.size:
             self._entries.popitem(last=False)
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.engine import replicas
 from elastic_tf.engine.batches import tensors
-from elastic_tf.engine.refusals import batch_explained
+from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import host_generators_kept, kept
 from elastic_tf.engine.step_functions import never_differentiated
 from elastic_tf.optimizers import selected

@@ -14,7 +14,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.engine.batches import as_batch, first_batch, sample_shapes
-from elastic_tf.engine.refusals import batch_explained
+from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.files.json_form import now
 from elastic_tf.optimizers import selected

@@ -10,7 +10,7 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.engine.batches import as_batch
-from elastic_tf.engine.refusals import batch_explained
+from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.optimizers import selected
 from elastic_tf.timing.trace import StepFunction

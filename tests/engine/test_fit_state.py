@@ -40,7 +40,6 @@ def test_an_interrupted_fit_goes_on_with_its_mask(tmp_path, is_first, determinis
     fit(model, epochs=4, callbacks=callbacks)
 
     assert again.found == {3: ({"selected_at": 1}, 4)}
-    assert model.mask.sum() == 4
     assert everything(model) == everything(whole)
 
 
@@ -48,7 +47,7 @@ def test_a_fit_that_starts_finds_nothing():
     model, callback = elastic(), Remember()
     fit(model, callbacks=[Remember()])
     fit(model, epochs=1, callbacks=[callback])
-    assert callback.found[0] == ({}, 4)  # the mask is the model's
+    assert callback.found[0] == ({}, 10)
 
 
 def test_weights_that_are_loaded_leave_the_mask_alone(tmp_path):
@@ -86,5 +85,5 @@ def test_a_mask_of_another_model_is_refused(tmp_path):
     model = elastic()
     model.get_layer("bn1").trainable = False
     model.compile("adam", "mse")
-    with pytest.raises(ValueError, match=r"shape \(10,\)"):
+    with pytest.raises(ValueError, match="one for 10"):
         fit(model, epochs=4, callbacks=[backup(tmp_path)])

@@ -30,16 +30,12 @@ from training import (
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import selected
+from elastic_tf.plan import Plan
 
 
 class TestMask:
     def test_mask_trains_everything_at_the_start(self):
         assert elastic().mask.tolist() == [True] * 10
-
-    def test_mask_is_a_copy(self):
-        model = elastic()
-        model.mask[:] = False
-        assert model.mask.all()
 
     def test_set_mask_copies(self):
         model = elastic()
@@ -57,27 +53,23 @@ class TestMask:
         assert values(model.get_layer("conv1").weights) == before
 
     @pytest.mark.parametrize(
-        ("mask", "received"),
-        [
-            (np.ones(9, bool), r"shape \(9,\)"),
-            (np.ones((10, 1), bool), r"shape \(10, 1\)"),
-            (np.ones(10, int), "dtype int64"),
-            ([0, 9], "dtype int64"),
-            (None, "dtype object"),
-            (np.zeros(10, bool), "10 times False"),
-        ],
+        ("plan", "received"),
+        [(np.ones(9, bool), r"shape \(9,\)"), (np.zeros(10, bool), "10 frozen ones")],
         ids=str,
     )
-    def test_set_mask_raises_on_what_is_no_mask(self, mask, received):
-        with pytest.raises(ValueError, match=received):
-            elastic().set_mask(mask)
-
-    def test_set_mask_keeps_the_old_mask_when_it_raises(self):
+    def test_set_plan_keeps_the_old_plan_when_it_raises(self, plan, received):
         model = elastic()
         model.set_mask(mask_of(model, *UPPER))
-        with pytest.raises(ValueError, match="10 times False"):
-            model.set_mask(np.zeros(10, bool))
-        assert model.mask.sum() == 4
+        with pytest.raises(ValueError, match=received):
+            model.set_plan(plan)
+        assert model.plan == Plan.from_mask(mask_of(model, *UPPER))
+
+    def test_none_trains_everything(self):
+        model = elastic()
+        for forget in (model.set_plan, model.set_mask):
+            model.set_plan(mask_of(model, *UPPER))
+            forget(None)
+            assert model.plan == Plan.full(10)
 
     def test_tensors_run_in_forward_order(self):
         assert [tensor.name for tensor in elastic().tensors] == [

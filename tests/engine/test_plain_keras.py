@@ -168,3 +168,51 @@ class TestPlainKeras:
             histories.append(fit(model, epochs=4, callbacks=[callback(tmp_path / folder)]))
         assert histories[0] == histories[1]
         assert everything(models[0]) == everything(models[1])
+
+
+def unused(kind: str) -> tf.keras.Model:
+    """A layer that the loss does not use, as BERT's pooler."""
+    del kind
+    inputs = L.Input((4,))
+    hidden = L.Dense(3, name="hidden")(inputs)
+    pooled = L.Dense(2, name="pooler")(hidden)
+    return tf.keras.Model(inputs, {"out": L.Dense(CLASSES, name="out")(hidden), "pooled": pooled})
+
+
+@pytest.mark.parametrize("kind", ["adamw", "average", "legacy_sgd", "scaled", "scaled_sgdw"])
+def test_tensors_that_the_loss_does_not_use_stay_as_with_keras(kind, deterministic):
+    data = {"x": np.ones((SAMPLES, 4), np.float32), "y": {"out": images()[1]}}
+    options = {"source": lambda: unused(kind), "loss": lambda: {"out": crossentropy()}}
+    ours, theirs = elastic(kind=kind, **options), plain(kind=kind, **options)
+    assert fit(ours, **data) == fit(theirs, **data)
+    assert [v.numpy().tobytes() for v in ours.weights] == [
+        v.numpy().tobytes() for v in theirs.weights
+    ]
+    before = ours.get_layer("hidden").kernel.numpy().tobytes()
+    ours.set_mask(mask_of(ours, "pooler", "out"))
+    fit(ours, **data)
+    assert ours.get_layer("hidden").kernel.numpy().tobytes() == before
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgdw"])
+@pytest.mark.parametrize("left_out", [(), ("conv1", "bn1", "bn2")])
+def test_an_overflow_lowers_the_loss_scale_as_keras_does(kind, left_out, deterministic):
+    def source():
+        model = network()
+        for name in left_out:
+            model.get_layer(name).trainable = False
+        return model
+
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        ours, theirs = elastic(kind=kind), plain(kind=kind, source=source)
+        if left_out:
+            ours.set_mask(mask_of(ours, *UPPER))
+        for model in (ours, theirs):
+            model.optimizer._loss_scale.current_loss_scale.assign(2.0**30)
+        assert fit(ours, epochs=4) == fit(theirs, epochs=4)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    assert 0 < float(ours.optimizer.loss_scale) == float(theirs.optimizer.loss_scale) < 2.0**30
+    by_name = [{v.name: v.numpy().tobytes() for v in model.weights} for model in (ours, theirs)]
+    assert by_name[0] == by_name[1]

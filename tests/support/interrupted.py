@@ -24,8 +24,7 @@ import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy
 from tensorflow.python.framework.config import disable_op_determinism
 
-from elastic_tf.backup import slots
-from elastic_tf.engine import data_position
+from elastic_tf.backup import data_position, slots
 from elastic_tf.importance import measures
 from elastic_tf.optimizers import selected
 

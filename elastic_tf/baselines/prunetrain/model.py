@@ -22,10 +22,10 @@ from elastic_tf.baselines.prunetrain.backup import take_up_backup
 from elastic_tf.baselines.prunetrain.callback import PruneTrainCallback
 from elastic_tf.baselines.prunetrain.groups import Channels, channel_groups
 from elastic_tf.baselines.prunetrain.rules import RULES
+from elastic_tf.engine.accumulation import Accumulation
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin, Step
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers.accumulation import Accumulation
 
 __all__ = ["METHODS", "PruneTrainCallback", "PruneTrainModel", "adapt", "callbacks"]
 

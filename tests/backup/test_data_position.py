@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.engine import data_position
+from elastic_tf.backup import data_position
 from elastic_tf.importance.probe import endless
 from elastic_tf.stack import data_adapter
 
@@ -116,14 +116,3 @@ def test_a_fit_that_begins_elsewhere_is_refused():
     handler._initial_epoch = 2
     with pytest.raises(ValueError, match="begins with epoch 2"):
         batches(handler)
-
-
-def test_the_data_of_the_training_are_caught_alone():
-    make = data_adapter.get_data_handler
-    model, caught = tf.keras.Sequential([tf.keras.layers.Dense(1)]), []
-    with data_position.caught(model, caught.append):
-        data_adapter.get_data_handler(x=numbers(), model=None)
-        first = data_adapter.get_data_handler(x=numbers(), model=model)
-        data_adapter.get_data_handler(x=numbers(), model=model)
-    assert caught == [first]
-    assert data_adapter.get_data_handler is make

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import optimizers
 from elastic_tf.engine.step_functions import never_differentiated
-from elastic_tf.optimizers import selected
 
 
 class Accumulation:
@@ -31,8 +31,8 @@ class Accumulation:
         self.steps = steps
         self._strategy = strategy
         self._optimizer = optimizer
-        self._sums: dict[int, tf.Variable] = {}  # by id of the tensor
-        self._held: set[int] = set()  # of those, the ones that have room
+        self._sums: dict[int, tf.Variable] = {}  # by id of the tensor; empty unless it is trained
+        self._trained: list[tf.Variable] = []
         self._without_gradient: set[int] = set()  # the loss does not depend on them
         self._update: Callable[[tf.Tensor], None] | None = None  # of what was collected
         self._collected = 0
@@ -45,20 +45,20 @@ class Accumulation:
 
     def hold(self, variables: Sequence[tf.Variable]) -> None:
         """Make room for the gradients of `variables`, and give back that of all others."""
-        chosen = {id(variable): variable for variable in variables}
-        if chosen.keys() == self._held:
+        trained, before = ({id(v): v for v in part} for part in (variables, self._trained))
+        if trained.keys() == before.keys():
             return
         self.flush()
-        for key in self._held - chosen.keys():
+        for key in before.keys() - trained.keys():
             # Not dropped: functions that are kept refer to it. An empty value takes no memory.
             self._sums[key].assign(tf.zeros((0,), self._sums[key].dtype))
-        for key in chosen.keys() - self._held:
-            zeros = tf.zeros(chosen[key].shape, chosen[key].dtype)
+        for key in trained.keys() - before.keys():
+            zeros = tf.zeros(trained[key].shape, trained[key].dtype)
             if key in self._sums:
                 self._sums[key].assign(zeros)
             else:
                 self._sums[key] = self._variable(zeros)
-        self._held = set(chosen)
+        self._trained = list(variables)
 
     def add(self, gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> None:
         """Add the gradients of one micro-batch; part of the traced step."""
@@ -93,23 +93,14 @@ class Accumulation:
     def forget(self) -> None:
         """Leave out what was collected."""
         if self._collected:
-            for key in self._held:
-                local = self._strategy.experimental_local_results(self._sums[key])[0]
-                self._sums[key].assign(tf.zeros_like(local))
+            for total in map(self._sum, self._trained):
+                total.assign(tf.zeros_like(self._strategy.experimental_local_results(total)[0]))
         self._collected = 0
 
-    def collected(self, variables: Sequence[tf.Variable]) -> tuple[int, list[int]]:
-        """Micro-batches collected since the last update, and which of `variables` have no gradient.
-
-        Args:
-            variables: the trained tensors.
-        """
-        without = [k for k, v in enumerate(variables) if id(v) in self._without_gradient]
-        return self._collected, without
-
-    def sums(self, variables: Sequence[tf.Variable]) -> list[np.ndarray]:
-        """What was collected for each of the trained tensors."""
-        return [self._sums[id(variable)].numpy() for variable in variables]
+    def collected(self) -> tuple[int, list[int], list[np.ndarray]]:
+        """Micro-batches since the last update, trained tensors without gradient, and the sums."""
+        without = [k for k, v in enumerate(self._trained) if id(v) in self._without_gradient]
+        return self._collected, without, [self._sum(v).numpy() for v in self._trained]
 
     def go_on(
         self,
@@ -118,12 +109,15 @@ class Accumulation:
         without: Sequence[int],
         sums: Sequence[np.ndarray],
     ) -> None:
-        """Go on from what `collected` and `sums` returned for the same tensors."""
+        """Go on from what `collected` returned when `variables` were trained."""
         self.hold(variables)
         for variable, value in zip(variables, sums):
-            self._sums[id(variable)].assign(value)
+            self._sum(variable).assign(value)
         self._without_gradient.update(id(variables[k]) for k in without)
         self._collected, self._update = collected, self._make_update(variables)
+
+    def _sum(self, variable: tf.Variable) -> tf.Variable:
+        return self._sums[id(variable)]
 
     def _variable(self, value: tf.Tensor) -> tf.Variable:
         """A sum; each replica has its own."""
@@ -141,9 +135,9 @@ class Accumulation:
         def on_replica(count: tf.Tensor) -> None:
             with never_differentiated():
                 means = [self._mean(variable, count) for variable in variables]
-                selected.apply_selected(self._optimizer, means, variables)
+                optimizers.apply_selected(self._optimizer, means, variables)
                 for variable in variables:
-                    self._sums[id(variable)].assign(tf.zeros(variable.shape, variable.dtype))
+                    self._sum(variable).assign(tf.zeros(variable.shape, variable.dtype))
 
         return tf.function(
             lambda count: self._strategy.run(on_replica, args=(count,)), autograph=False
@@ -152,5 +146,5 @@ class Accumulation:
     def _mean(self, variable: tf.Variable, count: tf.Tensor) -> tf.Tensor | None:
         if id(variable) in self._without_gradient:
             return None
-        total = tf.ensure_shape(self._sums[id(variable)].read_value(), variable.shape)
+        total = tf.ensure_shape(self._sum(variable).read_value(), variable.shape)
         return total / tf.cast(count, total.dtype)

@@ -1,0 +1,120 @@
+"""What an elastic model cannot do, refused as early as it shows, with the reason."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf import arguments
+
+_REFUSED_STRATEGIES = (
+    tf.distribute.experimental.CentralStorageStrategy,
+    tf.distribute.experimental.ParameterServerStrategy,
+    tf.distribute.ParameterServerStrategy,
+    tf.distribute.TPUStrategy,
+)
+
+
+def check_bases(cls: type, mixin: type) -> None:
+    """Refuse a class in which `mixin` does not stand before Keras's model.
+
+    Raises:
+        TypeError: the mixin comes after the model, or hides a train step of another base.
+    """
+    order = cls.__mro__
+    if tf.keras.Model in order and order.index(tf.keras.Model) < order.index(mixin):
+        names = ", ".join(base.__name__ for base in cls.__bases__)
+        raise TypeError(
+            f"{mixin.__name__} must stand before the model among the base classes, or Keras's "
+            f"train step hides the elastic one. Received: class {cls.__name__}({names}). Write "
+            f"elastic_tf.{mixin.__name__} first."
+        )
+    hidden = [
+        base
+        for base in order[order.index(mixin) + 1 :]
+        if "train_step" in vars(base) and base is not tf.keras.Model
+    ]
+    if hidden and getattr(cls, "train_step", None) is vars(mixin)["train_step"]:
+        raise TypeError(
+            f"The train step of an elastic model must be {mixin.__name__}'s or its own. Received: "
+            f"{cls.__name__}, which inherits another one from {hidden[0].__name__}. Define "
+            f"{cls.__name__}.train_step with self.gradients(data, variables), "
+            "elastic_tf.optimizers.apply_selected and self.finish(step)."
+        )
+
+
+def check_strategy(strategy: tf.distribute.Strategy) -> None:
+    """Refuse a strategy that splits the tensors or runs steps elsewhere.
+
+    Raises:
+        TypeError: the strategy is not served.
+    """
+    if isinstance(strategy, _REFUSED_STRATEGIES):
+        raise TypeError(
+            "The strategy must keep all tensors on every replica: MirroredStrategy, "
+            "MultiWorkerMirroredStrategy or OneDeviceStrategy. Received: "
+            f"{type(strategy).__name__}."
+        )
+
+
+def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) -> None:
+    """Refuse what gradients cannot be accumulated with.
+
+    Raises:
+        ValueError: `steps` is no count, or another option stands against it.
+    """
+    if arguments.count("accumulate", steps) == 1:
+        return
+    if own_train_step:
+        raise ValueError(
+            "`accumulate` must be 1 where the class has a train_step of its own, which updates at "
+            f"every step. Received: accumulate={steps} for {type(model).__name__}. Accumulate in "
+            "that train_step, or leave it to ElasticMixin."
+        )
+    if not (model.built and model.trainable_variables):
+        raise ValueError(
+            "`accumulate` needs a model that is built: the sums of its gradients are made before "
+            f"the first step. Received: accumulate={steps} for '{model.name}', which is not. Call "
+            "it on a batch first."
+        )
+    execution = int(model._steps_per_execution.numpy())
+    if model.autotune_steps_per_execution or execution != 1:
+        raise ValueError(
+            "`accumulate` and `steps_per_execution` exclude each other: the update follows the "
+            "last micro-step, outside the loop that is executed at once. Received: "
+            f"accumulate={steps} and steps_per_execution={execution}."
+        )
+
+
+@contextlib.contextmanager
+def batch_explained(data: Sequence[Any]) -> Iterator[None]:
+    """Say which batch a model could not be trained on; the reason is the cause of the error.
+
+    Args:
+        data: (x, y) or (x, y, sample_weight).
+
+    Raises:
+        ValueError: the model refused it.
+    """
+    try:
+        yield
+    except (
+        ValueError,
+        TypeError,
+        # labels that are none; texts instead of numbers
+        tf.errors.InvalidArgumentError,
+        tf.errors.UnimplementedError,
+    ) as error:
+        said = ", ".join(
+            f"{name} of shape {tf.nest.map_structure(lambda a: tuple(a.shape), part)}"
+            for name, part in zip(("x", "y", "sample_weight"), data)
+            if part is not None
+        )
+        raise ValueError(
+            f"The model cannot be trained on the batch. Received: {said}. The error above says "
+            "why. Compare the batch with the model's input and its loss: class numbers need a "
+            "sparse loss, one-hot labels a categorical one."
+        ) from error

@@ -1,0 +1,76 @@
+"""The data that `fit` was given, as far as Keras's data handler tells before they are read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.arguments import brief
+from elastic_tf.engine import batches
+from elastic_tf.stack import data_adapter
+
+
+@contextlib.contextmanager
+def caught(model: tf.keras.Model, keep: Callable[[Any], None]) -> Iterator[None]:
+    """Give `keep` the data handler that `fit` of `model` makes in this context.
+
+    Keras 2.15 keeps it in a local variable.
+    """
+    make = data_adapter.get_data_handler
+
+    def make_and_keep(*args: Any, **kwargs: Any) -> Any:
+        handler = make(*args, **kwargs)
+        if kwargs.get("model") is model:
+            data_adapter.get_data_handler = make  # that of a validation is not wanted
+            keep(handler)
+        return handler
+
+    data_adapter.get_data_handler = make_and_keep
+    try:
+        yield
+    finally:
+        data_adapter.get_data_handler = make
+
+
+def batch_size(handler: Any) -> int | None:
+    """Samples in a batch of all replicas; None where it is not known before it is read.
+
+    Args:
+        handler: of the `fit` that begins; None where the callbacks are called by a loop of one's
+            own, of which nothing is known.
+
+    Raises:
+        ValueError: a dataset that yields single samples.
+    """
+    adapter = getattr(handler, "_adapter", None)
+    if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
+        return None  # Keras 2.15 does not know what a `DatasetCreator` will make
+    if isinstance(adapter, data_adapter.DatasetAdapter):
+        spec = adapter.get_dataset().element_spec
+        if not batches.is_batched(spec):
+            raise ValueError(
+                "`fit` must be given batches. Received: a dataset of single samples, "
+                f"{brief(spec)}. Use dataset.batch(batch_size)."
+            )
+        parts = tf.nest.flatten(spec)
+        shape = getattr(parts[0], "shape", None) if parts else None
+        return shape[0] if shape is not None and shape.rank else None
+    if adapter.get_size() == 1 and adapter.has_partial_batch():
+        return adapter.partial_batch_size()
+    return adapter.batch_size()
+
+
+def sample_shapes(handler: Any) -> list[tuple[int | None, ...]] | None:
+    """Shape of one sample of each input; None where it is not known before it is read.
+
+    Args:
+        handler: as in `batch_size`, which has checked that its data are batches.
+    """
+    adapter = getattr(handler, "_adapter", None)
+    if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
+        return None
+    x, *_ = tf.keras.utils.unpack_x_y_sample_weight(adapter.get_dataset().element_spec)
+    return batches.sample_shapes(x)

@@ -1,0 +1,77 @@
+"""After `fit`, ended in whatever way, the model is as before but for its weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import crossentropy, fit, images, mask_of, values
+from training import elastic
+
+from elastic_tf.plan import Plan
+
+
+class Careless(tf.keras.callbacks.Callback):
+    """Sets a mask and wraps the train function, breaks off, and puts nothing back."""
+
+    def __init__(self, error: type[BaseException] | None):
+        super().__init__()
+        self.error = error
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.set_mask(mask_of(self.model, "head/bias"))
+        function = self.model.train_function
+        self.model.train_function = lambda iterator: function(iterator)
+        if batch and self.error:
+            raise self.error
+
+
+@pytest.fixture(scope="module")
+def model():
+    return elastic(kind="sgd")
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
+def test_a_fit_leaves_plan_and_train_function_as_they_were(model, error):
+    fit(model)
+    function = model.train_function
+    if error is None:
+        fit(model, callbacks=[Careless(error)])
+    else:
+        with pytest.raises(error):
+            fit(model, callbacks=[Careless(error)])
+    assert model.plan == Plan.full(10)
+    assert model.train_function is function
+    before = values(model.tensors)
+    fit(model)
+    assert not [v.name for v, bits in zip(model.tensors, before) if v.numpy().tobytes() == bits]
+
+
+def test_a_fit_whose_data_fail_leaves_the_plan(model):
+    def batches():
+        yield tuple(part[:8] for part in images())
+        raise OSError("gone")
+
+    model.set_mask(mask_of(model, "head"))
+    plan = model.plan
+    with pytest.raises(tf.errors.UnknownError, match="gone"):
+        model.fit(batches(), callbacks=[Careless(None)], verbose=0)
+    assert model.plan == plan
+    model.set_plan(None)
+
+
+def test_compile_forgets_a_plan_of_the_same_length_for_other_tensors():
+    model = elastic()
+    for trained, frozen in (("conv1", "conv2"), ("conv2", "conv1")):
+        model.get_layer(trained).trainable = True
+        model.get_layer(frozen).trainable = False
+        model.compile("sgd", crossentropy())
+        assert model.mask.tolist() == [True] * 8
+        model.set_mask(mask_of(model, "head"))
+
+
+def test_compile_keeps_the_plan_of_the_same_tensors():
+    model = elastic()
+    model.set_mask(mask_of(model, "head"))
+    model.compile("sgd", crossentropy())
+    assert np.flatnonzero(model.mask).tolist() == [8, 9]
