@@ -11,8 +11,10 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
@@ -22,9 +24,8 @@ import tensorflow as tf
 from pretrain_digits import IMAGE_SIZE, WEIGHTS
 
 from elastic_tf import plots
-from elastic_tf.commands.checking import machine
 from elastic_tf.commands.commandline import option, parse, typed
-from elastic_tf.commands.training import harness, recording
+from elastic_tf.commands.training import harness, measurement, recording
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
 from elastic_tf.files.table import format_table
@@ -54,7 +55,6 @@ class Settings:
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     """Profile, train both in turn, print the table, draw."""
     settings = parse(Settings, __doc__ or "", arguments)
-    load = machine.load()  # before this puts a load on the machine itself
     if settings.quick:
         settings = dataclasses.replace(settings, epochs=2, interval=1)
     shift = et.data.Shift(
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
 
     steps = len(models) * settings.epochs * data.steps_per_epoch
     bar = tf.keras.utils.Progbar(steps, unit_name="step", stateful_metrics=[*models])
-    turns, clocks, fits = harness.Turns(), {}, {}
+    turns, clocks, fits = Turns(), {}, {}
     for name, model in models.items():
         clocks[name] = recording.TrainingClock()
         chosen = [callback] if name == "elastic" else []
@@ -118,7 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
             "accuracy": accuracy[name][-1],
             "training_seconds": sum(clocks[name].seconds),
             "seconds_per_step": sum(clocks[name].seconds) / sum(clocks[name].steps),
-            "achieved_ratio": harness.achieved_ratio(model, batch, masks[name]),
+            "achieved_ratio": measurement.speed(
+                [(model, mask) for mask in masks[name]], model, batch
+            ).ratio,
         }
         for name, model in models.items()
     ]
@@ -127,7 +129,6 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
         said = recording.said_of(sum(clock.seconds), sum(clock.overhead_seconds))
         print(f"{row['method']}: {said}")
     print(spare(callback.selections), end="")
-    print(machine.doubt_of(load), end="")
     curves = {
         called[name]: (np.cumsum(clock.seconds), accuracy[name]) for name, clock in clocks.items()
     }
@@ -140,6 +141,60 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     print(f"Curves:   {tensorboard(settings.out / 'board')}")
     print("          then open http://localhost:6006 in a browser; Ctrl-C ends it")
     return rows
+
+
+class Turns:
+    """Lets several calls of `fit` run side by side, one epoch of each in turn.
+
+    What is compared then meets the same machine: its speed drifts by a factor of two in minutes.
+    Each `fit` runs in a thread of its own and waits for its turn before every epoch.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[str] = []
+        self._changed = threading.Condition()
+        self._errors: list[BaseException] = []
+
+    def callbacks(self, name: str) -> tuple[tf.keras.callbacks.Callback, ...]:
+        """The first and the last callback of the `fit` of that name."""
+
+        def wait(epoch: int, logs: Any) -> None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting[0] == name or self._errors)
+                if self._errors:
+                    raise RuntimeError(f"'{name}' stops because another run failed.")
+
+        def hand_on(epoch: int, logs: Any) -> None:
+            with self._changed:
+                self._waiting.append(self._waiting.pop(0))
+                self._changed.notify_all()
+
+        make = tf.keras.callbacks.LambdaCallback
+        return make(on_epoch_begin=wait), make(on_epoch_end=hand_on)
+
+    def run(self, fits: dict[str, Callable[[], Any]]) -> None:
+        """Run them all; the first error ends all and is raised."""
+        self._waiting = list(fits)
+        # daemons: an interrupt ends the program, not only the wait for them
+        threads = [
+            threading.Thread(target=self._one, args=item, daemon=True) for item in fits.items()
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def _one(self, name: str, fit: Callable[[], Any]) -> None:
+        try:
+            fit()
+        except BaseException as error:
+            self._errors.append(error)
+        with self._changed:
+            if name in self._waiting:
+                self._waiting.remove(name)
+            self._changed.notify_all()
 
 
 def tensorboard(log_dir: Path) -> str:

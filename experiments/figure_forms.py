@@ -135,9 +135,8 @@ def flops_by_epoch(picture: Picture, found: Runs) -> Figure:
     """Operations of a step in each epoch."""
     curves = {}
     for training, run in found.items():
-        steps = [epoch["flops_per_step"] for epoch in run.history]
-        total = [sum(one[part] for part in ("forward", "backward", "update")) for one in steps]
-        curves[training.label] = (_epochs(run), np.array(total) / _GIGA)
+        flops = np.array(run.result["flops_by_epoch"])
+        curves[training.label] = (_epochs(run), flops / _GIGA)
     label = "operations of a step (10^9)"
     return plots.lines(curves, x="epoch", y=label, title=picture.title, is_whole=True)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paper_specs import DATA, TARGETS, Picture, Training
 
-from elastic_tf.commands.training.history import seconds_to
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.runs.run import Run
 
@@ -65,3 +64,13 @@ def speedup_table(picture: Picture, found: Mapping[Training, Run]) -> str:
         Column("speedup", "speedup", ".2f"),
     )
     return f"{picture.title}\n{format_table(rows, columns)}"
+
+
+def seconds_to(history: Sequence[Mapping[str, Any]], target: float) -> float | None:
+    """Training seconds after which the accuracy was first at least `target`; None if never."""
+    passed = 0.0
+    for epoch in history:
+        passed += epoch["seconds"]
+        if epoch["val_accuracy"] >= target:
+            return passed
+    return None

@@ -19,11 +19,9 @@ MobileNets where ELASTIC_TF_ASSETS points to them, on handwritten digits elsewhe
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 # isort: split
 import paper_measures
@@ -50,7 +48,7 @@ class Settings:
     scale: str = option("small", help="size of it all", choices=paper_scales.NAMES)
     out: Path = option(Path("runs/paper"), help="directory for all runs")
     device: str = option("here", help="name of this device, for its directory")
-    vit_weights: Optional[Path] = option(  # noqa: UP045 (read at run time, by 3.9 too)
+    vit_weights: Path | None = option(
         None, help="file of weights for ViT-B/16, for which Keras has none"
     )
 
@@ -94,26 +92,9 @@ def one_run(
     """The run of a training, trained now unless it was before."""
     options = scale.options(training)
     if baselines.get(training.method).needs_profile:
-        options["profile"] = profiled(training, options, scale, root)
-    return trials.run(trials.Trial(run_path(root, training), options), launch)
-
-
-def profiled(
-    training: Training, options: Mapping[str, Any], scale: paper_scales.Scale, root: Path
-) -> Path:
-    """The timing profile of a model on a data set, measured once."""
-    path = root / "profiles" / f"{training.model}_{training.data}.json"
-    if not path.is_file():
-        print(f"Profiling: {path}", flush=True)
-        names = ("model", "alpha", "input_size", "batch_size", "optimizer")
-        words = [f"--{n.replace('_', '-')}={options[n]}" for n in names if n in options]
-        words += [f"--classes={scale.classes[training.data]}", f"--out={path}", "--as-is"]
-        subprocess.run(
-            [sys.executable, *commandline.command("profile", words)],
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-    return path
+        path = root / "profiles" / f"{training.model}_{training.data}.json"
+        options["profile"] = trials.profiled(path, scale.classes[training.data], options)
+    return trials.run(run_path(root, training), options, launch)
 
 
 def run_path(root: Path, training: Training) -> Path:

@@ -11,8 +11,6 @@ from typing import Any
 from paper_specs import CUB, DOGS, MOBILENET_V2, PET, RESNET, VGG, VIT, Picture, Training
 from pretrain_digits import WEIGHTS as DIGITS_WEIGHTS
 
-from elastic_tf.commands.training.run_settings import taken_by
-
 # Pre-trained weights and photographs, where there are any.
 ASSETS = Path(
     os.environ.get("ELASTIC_TF_ASSETS", Path(__file__).resolve().parents[2] / "shared" / "assets")
@@ -68,7 +66,6 @@ class Scale:
 
     def options(self, training: Training) -> dict[str, Any]:
         """Options of train.py for a training, without its directory."""
-        taken = taken_by(training.method)
         options = {
             **self.common,
             "data": self.data[training.data],
@@ -83,12 +80,10 @@ class Scale:
             options["schedule"] = "constant"
         if training.rho is not None:
             options["rho"] = training.rho
-        own = {"interval": training.interval, "probe_size": training.probe_size}
-        for name, value in own.items():
-            if value is not None:
-                options[name] = value
-            elif name not in taken:
-                options.pop(name, None)
+        if training.interval is not None:
+            options["interval"] = training.interval
+        if training.probe_size is not None:
+            options["probe_size"] = training.probe_size
         return options
 
     def _most_epochs(self, epochs: int) -> int:

@@ -26,28 +26,35 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Any
 
 from elastic_tf import __version__
-from elastic_tf.commands import names
-from elastic_tf.commands.checking import machine
-from elastic_tf.commands.commandline import command, loading, option, parse
-from elastic_tf.commands.comparing import contenders, trials
-from elastic_tf.commands.training import sources
+from elastic_tf.commands import options
+from elastic_tf.commands.commandline import command, option, parse
+from elastic_tf.commands.comparing import trials
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import now, to_json
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.device import describe_device
 
+COLUMNS = (
+    Column("method", "method"),
+    Column("rate", "rate", ".0e"),
+    Column("epochs", "epochs", "d"),
+    Column("accuracy", "test accuracy, %"),
+    Column("seconds", "s", ".0f"),
+    Column("raw_seconds", "s as passed", ".0f"),
+    Column("ratio", "step ratio", ".3f"),
+    Column("flops_ratio", "FLOPs ratio", ".3f"),
+    Column("verdict", "against the reference"),
+)
+
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(options.Adaptation):
     """The comparison."""
 
-    data: str = option(help=sources.HELP)
-    out: Path = option(help="directory for all runs and comparison.json")
     methods: str = option(
         "full,traditional_tl,bn_bias,random@0.5,elastic@0.5",
         help="separated by commas; @rho for those that keep to a share of the step time",
@@ -62,24 +69,7 @@ class Settings:
         help="those seconds, as a share of a method's at equal epochs: full:0.5; else the "
         "reference's",
     )
-    tune_again: bool = option(False, help="choose rates anew for the epochs at equal seconds")
-    model: str = option("mobilenet", help="model of the zoo", choices=names.MODELS)
-    alpha: float = option(1.0, help="width multiplier, for models that have one")
-    weights: str = option("imagenet", help="'imagenet', 'none', or a file of weights")
-    input_size: int = option(224, help="height and width of the images in pixels")
-    batch_size: int = option(4, help="images in a training step")
-    optimizer: str = option("adam", help="optimizer", choices=names.OPTIMIZERS)
-    warm_up: float = option(0.0, help="share of the steps in which the learning rate rises")
     warm_head: int = option(2, help="epochs that train the new head alone first")
-    warm_head_rate: float = option(1e-3, help="learning rate of Adam meanwhile")
-    validation: float = option(0.1, help="share of the training images to choose rates on")
-    interval: int = option(3, help="epochs between two selections")
-    probe_size: int = option(64, help="images on which importance is evaluated")
-    flip: bool = option(False, help="flip training images at random")
-    augment: str = option("none", help="randaugment, cutmix, mixup, or several with commas")
-    profile: Optional[Path] = option(  # noqa: UP045 (read at run time, by 3.9 too)
-        None, help="timing profile; measured first if left out"
-    )
 
 
 def main(
@@ -88,62 +78,34 @@ def main(
     """Train what is not there yet, print the tables, write the JSON."""
     words = sys.argv[1:] if arguments is None else arguments
     settings = parse(Settings, __doc__ or "", words)
-    question = contenders.asked(settings)
-    doubt = machine.doubt_of(machine.load())
-    with loading("SciPy and Matplotlib"):
-        from elastic_tf import plots
-        from elastic_tf.commands.comparing import contest
+    from elastic_tf import plots
+    from elastic_tf.commands.comparing import contest
 
-    competition = contest.Contest(settings, question, launch)
+    competition = contest.Contest(settings, launch)
     tables = competition.tables()
-    result = {
-        "settings": settings,
-        "command": shlex.join(["python", *command("compare", words)]),
-        "created": now(),
-        "version": __version__,
-        "device": describe_device(),
-        "full_step_seconds": competition.full_step_seconds,
-        "head_seconds": competition.head_seconds,
-        "allowed_seconds": competition.allowed_seconds,
-        "tables": tables,
-    }
+    allowed = competition.allowed_seconds
+    result: dict[str, Any] = to_json(
+        {
+            "settings": settings,
+            "command": shlex.join(["python", *command("compare", words)]),
+            "created": now(),
+            "version": __version__,
+            "device": describe_device(),
+            "full_step_seconds": competition.full_step_seconds,
+            "head_seconds": competition.head_seconds,
+            "allowed_seconds": allowed,
+            "tables": tables,
+        }
+    )
     for name, rows in tables.items():
         print(f"\n{settings.data}, {name.replace('_', ' ')}, {settings.seeds} seeds")
         print(format_table(rows, COLUMNS))
         if name == "equal_seconds":
-            print(said_of_seconds(rows, competition.allowed_seconds))
+            print(f"Equal are {allowed:.0f} s, as many epochs as fit into them, at least one.")
         edges = [row["method"] for row in rows if row["rate_at_edge"]]
         if edges:
             print(f"The best rate is the first or the last that was tried: {', '.join(edges)}.")
         plots.save(plots.accuracy_and_cost(rows), settings.out / f"{name}.png")
-    if settings.seeds == 2:
-        print("Two seeds say little of the spread: with three, intervals are a third as wide.")
-    print(doubt, end="")
-    write_json(settings.out / "comparison.json", to_json(result))
+    write_json(settings.out / "comparison.json", result)
     print(f"\nWritten to {settings.out / 'comparison.json'}, with a picture of each table")
-    return to_json(result)
-
-
-def said_of_seconds(rows: Sequence[Mapping[str, Any]], allowed: float) -> str:
-    """What is equal at equal seconds, and where it is not: each method trains one epoch at least.
-
-    Args:
-        rows: of that table.
-        allowed: seconds at reference speed.
-    """
-    slow = [row["method"] for row in rows if row["epochs"] == 1 and row["seconds"] > allowed]
-    exceptions = f" A single epoch takes longer: {', '.join(slow)}." if slow else ""
-    return f"Equal are {allowed:.0f} s, as many epochs as fit into them.{exceptions}"
-
-
-COLUMNS = (
-    Column("method", "method"),
-    Column("rate", "rate", ".0e"),
-    Column("epochs", "epochs", "d"),
-    Column("accuracy", "test accuracy, %"),
-    Column("seconds", "s", ".0f"),
-    Column("raw_seconds", "s as passed", ".0f"),
-    Column("ratio", "step ratio", ".3f"),
-    Column("flops_ratio", "FLOPs ratio", ".3f"),
-    Column("verdict", "against the reference"),
-)
+    return result

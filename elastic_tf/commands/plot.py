@@ -14,60 +14,131 @@ that way too, at equal seconds.
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING
 
-from elastic_tf.commands.commandline import loading, option, parse
-from elastic_tf.runs import run
+import numpy as np
+
+from elastic_tf.commands.commandline import option, parse
+from elastic_tf.commands.training.history import trained_masks
+from elastic_tf.files import strict_json
+from elastic_tf.files.bounded import read_bytes
+from elastic_tf.runs import run as runs
 from elastic_tf.timing.profile import TimingProfile
 
-_KINDS = (".png", ".pdf", ".svg")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What to draw, and where to put it."""
 
-    out: Path = option(help=f"the picture, {', '.join(_KINDS)}")
-    profile: Optional[Path] = option(  # noqa: UP045 (read at run time, by 3.9 too)
-        None, help="timing profile to draw"
-    )
+    out: Path = option(help="the picture: .png, .pdf or .svg")
+    profile: Path | None = option(None, help="timing profile to draw")
     runs: tuple[Path, ...] = option((), help="directories of runs to draw in one picture")
-    comparison: Optional[Path] = option(  # noqa: UP045
-        None, help="what compare wrote: comparison.json"
-    )
+    comparison: Path | None = option(None, help="what compare wrote: comparison.json")
     title: str = option("", help="above the picture")
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Path]:
     """Draw; returns the pictures."""
     settings = parse(Settings, __doc__ or "", arguments)
-    sources = ("profile", "runs", "comparison")
-    given = [f"--{name}" for name in sources if getattr(settings, name)]
-    if len(given) != 1:
+    if [bool(settings.profile), bool(settings.runs), bool(settings.comparison)].count(True) != 1:
         raise ValueError(
             "One of --profile, --runs and --comparison must be given. Received: "
-            f"{' and '.join(given) or 'none'}."
+            f"profile={settings.profile}, runs={settings.runs}, comparison={settings.comparison}."
         )
-    if settings.out.suffix not in _KINDS:
-        raise ValueError(
-            f"`out` must be a picture, {', '.join(_KINDS)}. Received: '{settings.out}'."
-        )
-    profile = None if settings.profile is None else TimingProfile.load(settings.profile)
-    trained = [run.load(path) for path in settings.runs]
-    with loading("Matplotlib"):
-        from elastic_tf import plots
-        from elastic_tf.commands import drawing
+    from elastic_tf import plots
 
-    if profile is not None:
-        figures = {settings.out: plots.timing_bars(profile, title=settings.title)}
+    title = settings.title
+    if settings.profile is not None:
+        profile = TimingProfile.load(settings.profile)
+        figures = {settings.out: plots.timing_bars(profile, title=title)}
     elif settings.comparison is not None:
-        shown = drawing.of_comparison(settings.comparison, title=settings.title)
-        figures = {settings.out: shown}
+        figures = {settings.out: of_comparison(settings.comparison, title=title)}
     else:
-        figures = drawing.of_runs(trained, settings.out, title=settings.title)
+        figures = of_runs([runs.load(path) for path in settings.runs], settings.out, title=title)
     for path, figure in figures.items():
         plots.save(figure, path)
         print(f"Written to {path}")
     return list(figures)
+
+
+def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Path, Figure]:
+    """Accuracy over seconds, and a map for each run that leaves tensors out, by their files.
+
+    Args:
+        found: the runs.
+        out: file of the first; those of the maps have the run in their name too.
+        title: above the first.
+
+    Raises:
+        ValueError: a run has no epoch yet, or was not written by `train`.
+    """
+    from elastic_tf import plots
+
+    curves, maps = {}, {}
+    for label, run in zip(labels(found), found):
+        epochs = [(epoch.get("seconds"), epoch.get("val_accuracy")) for epoch in run.history]
+        if not epochs or not all(isinstance(x, (int, float)) for epoch in epochs for x in epoch):
+            raise ValueError(
+                "`runs` must be written by python -m elastic_tf train and have finished an epoch. "
+                f"Received: '{run.path}', with (seconds, val_accuracy) {epochs}."
+            )
+        seconds, accuracy = np.array(epochs, float).T
+        curves[label] = (np.cumsum(seconds).tolist(), (100 * accuracy).tolist())
+        masks = trained_masks(run.history)
+        if not all(mask.all() for mask in masks):
+            path = out.with_name(f"{out.stem}_{_word(label)}{out.suffix}")
+            share = np.mean([mask.mean() for mask in masks])
+            said = f"{label}: trained (blue), {share:.0%} of tensors x epochs"
+            maps[path] = plots.selection_map(masks, names=_names(run), title=said)
+    parts = {"validation" if one.config["settings"].get("validation") else "test" for one in found}
+    y = f"{' or '.join(sorted(parts))} accuracy (%)"
+    return {out: plots.lines(curves, x="training time (s)", y=y, title=title), **maps}
+
+
+def of_comparison(path: Path, *, title: str = "") -> Figure:
+    """Accuracy of each method over its seconds.
+
+    Raises:
+        ValueError: the file is none of a comparison.
+    """
+    from elastic_tf import plots
+
+    found = strict_json.parse(read_bytes(path))
+    tables = found.get("tables") if isinstance(found, dict) else None
+    if not isinstance(tables, dict) or "equal_epochs" not in tables:
+        raise ValueError(
+            f"`comparison` must be what compare wrote. Received: '{path}', which holds no such "
+            "tables."
+        )
+    if "equal_seconds" not in tables:
+        return plots.accuracy_and_cost(tables["equal_epochs"], title=title)
+    return plots.accuracy_at_budgets(tables, title=title)
+
+
+def labels(found: Sequence[runs.Run]) -> list[str]:
+    """Method and rho of each run, with its directory where others are called the same."""
+    short = []
+    for run in found:
+        settings = run.config["settings"]
+        rho = settings.get("rho")
+        short.append(settings.get("method", "run") + ("" if rho is None else f", rho={rho:g}"))
+    count = Counter(short)
+    return [one if count[one] == 1 else f"{one} ({run.path})" for one, run in zip(short, found)]
+
+
+def _names(run: runs.Run) -> Sequence[str]:
+    """Of the tensors, where the run holds its profile."""
+    path = run.path / "profile.json"
+    return [spec.name for spec in TimingProfile.load(path).tensors] if path.is_file() else ()
+
+
+def _word(label: str) -> str:
+    """A label as part of a file's name."""
+    return re.sub(r"[^\w.-]+", "_", label).strip("_")

@@ -1,9 +1,11 @@
 r"""Measure, once per device, what training each tensor of a model costs there.
 
-Example::
+Examples::
 
     python -m elastic_tf profile --model mobilenet --alpha 0.75 \
         --input-size 160 --batch-size 4 --classes 40 --out mobilenet.json
+    python -m elastic_tf profile --compare A.json B.json
+    python -m elastic_tf profile --list profiling/tables
 
 First it looks for the runtime settings (oneDNN, threads, XLA) that train the model fastest; the
 profile is measured under them and names them, and training uses them. --as-is leaves that out.
@@ -11,68 +13,183 @@ profile is measured under them and names them, and training uses them. --as-is l
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from elastic_tf.commands.commandline import Alone, loading, parse
-from elastic_tf.commands.profiling.options import Settings
-from elastic_tf.commands.profiling.text import comparison, listing, report
+import numpy as np
+
+from elastic_tf.commands import options
+from elastic_tf.commands.commandline import command, option, parse
+from elastic_tf.files.atomic import directory
+from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.profile import TimingProfile
 
-TABLES = Path("profiling") / "tables"  # in a checkout; a wheel brings none
-
-LIST = Alone(
-    "--list",
-    ("FOLDER",),
-    "list the tables that come with the project's checkout, or those in FOLDER/DEVICE/*.json",
-    is_optional=True,
-)
-COMPARE = Alone("--compare", ("A.json", "B.json"), "print two profiles of one model side by side")
-ALONE = (LIST, COMPARE)
+_SHOWN = 15  # tensors in a table
+# Half of the steps were further from the median than this: the median of 20, the default, is then
+# known to 8 % only (95 %), and a deadline planned with it no better. Three of the four tables in
+# profiling/ have 1 %.
+_MOST_SPREAD = 0.1
 
 
-def main(arguments: Sequence[str] | None = None, tables: Path = TABLES) -> None:
-    """Profile; or list or compare, and end the program.
+@dataclasses.dataclass(frozen=True)
+class Settings(options.Network):
+    """What to measure, and where to put it."""
 
-    Args:
-        arguments: of the command line; None: those of the program.
-        tables: the folder that --list shows where it is given none.
-    """
+    out: Path | None = option(None, help="JSON file for the profile")
+    classes: int | None = option(None, help="classes of the head")
+    repeats: int = option(20, help="timed steps behind each median")
+    as_is: bool = option(False, help="do not search settings, measure under the present ones")
+    xla: bool = option(False, help="compile the step with XLA (with --as-is)")
+    list: Path | None = option(None, help="instead, list the tables in this folder")
+    compare: tuple[Path, ...] = option((), help="instead, set two profiles of a model side by side")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Profile; or list or compare."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    settings = parse(
-        Settings,
-        __doc__ or "",
-        words,
-        {LIST: lambda folder: print(listing(Path(folder or tables))), COMPARE: compare},
+    settings = parse(Settings, __doc__ or "", words)
+    if settings.list is not None:
+        print(listing(settings.list))
+    elif settings.compare:
+        print(comparison([TimingProfile.load(path) for path in settings.compare]))
+    elif settings.out is None or settings.classes is None:
+        raise ValueError(
+            "A profile needs a file and the number of classes. Received: "
+            f"out={settings.out}, classes={settings.classes}. Give --out and --classes."
+        )
+    else:
+        directory(settings.out.parent)
+        print(report(measured(settings) if settings.as_is else searched(settings, words)))
+        print(f"Written to {settings.out}")
+
+
+def measured(settings: Any) -> TimingProfile:
+    """Measure and save, under the settings of this process."""
+    from elastic_tf.commands.training import harness
+    from elastic_tf.timing.profiler import profile_model
+
+    print("Building the model and measuring its steps ...", flush=True)
+    model, batch = harness.model_and_batch(settings)
+    profile = profile_model(model, *batch, repeats=settings.repeats)
+    profile.save(settings.out)
+    return profile
+
+
+def searched(settings: Any, words: Sequence[str]) -> TimingProfile:
+    """Search the settings, then measure under the best in a process of its own."""
+    from elastic_tf.commands.settings_search import search
+
+    print("Trying runtime settings, each in turn with the defaults in a process of its own.")
+    print("This takes minutes; --as-is leaves it out.", flush=True)
+    best, trials = search(settings)
+    print(f"Best: {best}. Measuring under it.", flush=True)
+    words = command("profile", [*words, "--as-is", *["--xla"] * best.xla])
+    subprocess.run(
+        [sys.executable, *words], env=best.environment(), stdout=subprocess.DEVNULL, check=True
     )
-    check_writable(settings.out)
-    with loading("TensorFlow"):
-        from elastic_tf import plots
-        from elastic_tf.commands.profiling import work
-
-    profile = work.measure(settings) if settings.as_is else work.searched(settings, words)
-    print(report(profile, settings.dearest))
-    print(f"Written to {settings.out}")
-    if settings.plot is not None:
-        plots.save(plots.timing_bars(profile), settings.plot)
+    profile = dataclasses.replace(TimingProfile.load(settings.out), trials=trials)
+    profile.save(settings.out)
+    return profile
 
 
-def compare(paths: Sequence[str]) -> None:
-    """Print two profiles side by side."""
-    try:
-        one, two = (TimingProfile.load(path) for path in paths)
-        print(comparison(one, two))
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"These profiles cannot be compared: {error}") from error
+def listing(folder: Path) -> str:
+    """The profiles below a folder, a line each.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    found = {path: TimingProfile.load(path) for path in sorted(folder.glob("*/*.json"))}
+    if not found:
+        raise FileNotFoundError(
+            f"There are no tables in '{folder}'. Those of devices measured before come with the "
+            "project's checkout, in profiling/tables, not with an installed package."
+        )
+    rows = [
+        {
+            "table": str(path.relative_to(folder)),
+            "device": profile.device.get("name", "-"),
+            "tensors": profile.count,
+            "batch": profile.batch_size,
+            "full": profile.t_full / 1e3,
+            "forward": profile.t_forward / profile.t_full,
+        }
+        for path, profile in found.items()
+    ]
+    numbers = (Column("full", "full step ms", ".1f"), Column("forward", "forward", ".0%"))
+    return format_table(rows, ("table", "device", Column("tensors", "N"), "batch", *numbers))
 
 
-def check_writable(path: Path) -> None:
-    """Refuse, before minutes of measuring, a file that cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise SystemExit(f"--out cannot be written. Received: '{path}': {error}.") from error
+def comparison(profiles: Sequence[TimingProfile]) -> str:
+    """Two profiles of one model side by side, the tensors with the largest difference in share.
+
+    Raises:
+        ValueError: other than two, or of different models.
+    """
+    counts = [one.count for one in profiles]
+    if len(profiles) != 2 or profiles[0].tensors != profiles[1].tensors:
+        raise ValueError(
+            f"Two profiles of one model can be compared. Received: profiles of {counts} tensors "
+            "that are not the same."
+        )
+    ms = [[p.t_forward, p.t_dw.sum(), p.t_dy.sum(), p.t_full] for p in profiles]
+    shares = [(p.t_dw + p.t_dy) / p.t_full for p in profiles]
+    moved = np.argsort(-np.abs(shares[1] - shares[0]), kind="stable")[:_SHOWN]
+    names = [profiles[0].tensors[k].name for k in moved]
+    parts = ("forward", "t_dw", "t_dy", "full step")
+    times = _side_by_side("ms per step", ".2f", parts, 1e-3 * np.array(ms))
+    tensors = _side_by_side("share of the full step", ".2%", names, np.array(shares)[:, moved])
+    one, two = (f"{p.device.get('name', '?')} ({p.created[:10]})" for p in profiles)
+    return f"A: {one}\nB: {two}\n\n{times}\n\n{tensors}"
+
+
+def _side_by_side(title: str, form: str, parts: Sequence[str], values: np.ndarray) -> str:
+    """A table of A beside B; values of shape (2, parts)."""
+    rows = [
+        {"part": part, "A": a, "B": b, "ratio": b / max(a, 1e-9)}
+        for part, a, b in zip(parts, *values)
+    ]
+    columns = (Column("A", "A", form), Column("B", "B", form), Column("ratio", "B / A", ".2f"))
+    return format_table(rows, (Column("part", title), *columns))
+
+
+def report(profile: TimingProfile) -> str:
+    """The tensors that cost most, and how sure the profile is."""
+    cost = profile.t_dw + profile.t_dy
+    rows = [
+        {
+            "tensor": profile.tensors[k].name,
+            "shape": "x".join(map(str, profile.tensors[k].shape)),
+            "t_dw": profile.t_dw[k] / 1e3,
+            "t_dy": profile.t_dy[k] / 1e3,
+            "share": cost[k] / profile.t_full,
+        }
+        for k in np.argsort(cost)[::-1][:_SHOWN]
+    ]
+    columns = (
+        "tensor",
+        "shape",
+        Column("t_dw", "t_dw ms", ".3f"),
+        Column("t_dy", "t_dy ms", ".3f"),
+        Column("share", "of full step", ".1%"),
+    )
+    noisy = profile.spread > _MOST_SPREAD
+    lines = [
+        format_table(rows, columns),
+        "",
+        f"Device: {profile.device['name']}, {profile.device['cores']} cores; {profile.settings}",
+        f"Full step {profile.t_full / 1e3:.2f} ms (spread {profile.spread:.0%}), forward pass "
+        f"{profile.t_forward / 1e3:.2f} ms ({profile.t_forward / profile.t_full:.0%}, may be off "
+        f"by {profile.uncertainty:.1%}); {profile.share_attributed:.1%} of the backward time "
+        f"attributed to {profile.count} tensors",
+        f"The measurement is noisy, the spread is above {_MOST_SPREAD:.0%}: profile again on an "
+        "idle machine"
+        if noisy
+        else "The measurement is fine",
+    ]
+    if profile.note:
+        lines.append(f"Times by differences of whole steps: {profile.note}")
+    return "\n".join(lines)

@@ -10,45 +10,49 @@ Example::
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 
-from elastic_tf.commands import commandline, names
-from elastic_tf.commands.commandline import parse
-from elastic_tf.commands.training import sources
-from elastic_tf.commands.training.run_settings import Settings, completed
-from elastic_tf.runs import run
+from elastic_tf.commands import options
+from elastic_tf.commands.commandline import command, option, parse
+from elastic_tf.runs import run as runs
 from elastic_tf.timing import runtime
 from elastic_tf.timing.profile import TimingProfile
 
 
-def main(arguments: Sequence[str] | None = None) -> run.Run:
+@dataclasses.dataclass(frozen=True)
+class Settings(options.Adaptation):
+    """One run."""
+
+    method: str = option("elastic", help=options.METHODS)
+    rho: float | None = option(
+        None,
+        help="allowed step time / full step time, for methods that keep to one: 0.5 if left out",
+    )
+    learning_rate: float = option(1e-4, help="learning rate at the start")
+    schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
+    skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
+    strategy: str = option(
+        "none",
+        help="where to train: here, on all devices, or on all of TF_CONFIG's workers",
+        choices=("none", "mirrored", "multiworker"),
+    )
+    seed: int = option(0, help="of weights, order and draws")
+    quiet: bool = option(False, help="show no progress")
+
+
+def main(arguments: Sequence[str] | None = None) -> runs.Run:
     """Load, warm the head, profile, train, measure, print.
 
     Args:
         arguments: of the command line; None: those of the program, which is then started again
             where the profile asks for other runtime settings.
     """
-    settings = completed(parse(Settings, __doc__ or "", arguments))
-    sources.check(settings.data)
+    settings = parse(Settings, __doc__ or "", arguments)
     profile = None if settings.profile is None else TimingProfile.load(settings.profile)
     if profile is not None and arguments is None:
-        runtime.restart_under(profile.settings, commandline.command("train", sys.argv[1:]))
-    if profile is not None:
-        _check_batch(profile, settings)
-    with commandline.loading("TensorFlow"):
-        from elastic_tf.commands.training import work
+        runtime.restart_under(profile.settings, command("train", sys.argv[1:]))
+    from elastic_tf.commands.training import work
 
     return work.run(settings, profile)
-
-
-def _check_batch(profile: TimingProfile, settings: Settings) -> None:
-    """Refuse a profile of another batch size before anything is loaded or trained."""
-    size, given = profile.batch_size, settings.batch_size
-    if names.NEEDS_PROFILE[settings.method] and size not in (0, given):
-        profiling = commandline.command("profile", ["--batch-size", str(given)])
-        raise ValueError(
-            f"The profile must be of the same batch size. Received: --batch-size {given} with "
-            f"--profile {settings.profile} of batch size {size}. Use --batch-size {size}, or make "
-            f"a profile with `{commandline.typed(profiling)}`."
-        )

@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 
 from elastic_tf import plots
-from elastic_tf.commands import drawing, plot
+from elastic_tf.commands import plot
 from elastic_tf.files.ranges import to_ranges
 from elastic_tf.runs import run as runs
-from elastic_tf.timing.profile import TensorSpec, TimingProfile
+from elastic_tf.timing.profile import TimingProfile
 
 COUNT = 4
 BIRDS = Path(__file__).resolve().parents[2] / "experiments" / "results" / "birds.json"
 
 
-def made(path, method="elastic", rho=0.5, epochs=3, validation=0.1, **more):
+def made(path, method="elastic", rho=0.5, validation=0.1):
     """A run directory."""
-    settings = {"seed": 0, "method": method, "rho": rho, "validation": validation, **more}
-    run = runs.create(path, settings)
-    for epoch in range(epochs):
+    run = runs.create(path, {"seed": 0, "method": method, "rho": rho, "validation": validation})
+    for epoch in range(3):
         mask = np.arange(COUNT) >= (0 if rho is None else 1 + epoch % 2)
         run.append_epoch(
             {
@@ -73,17 +72,7 @@ def test_runs_are_drawn_over_seconds_with_a_map_of_those_that_leave_tensors_out(
 
 def test_runs_of_one_method_are_told_apart_by_their_directories(tmp_path):
     found = [runs.load(made(tmp_path / name)) for name in ("a", "b")]
-    assert drawing.labels(found) == [f"elastic, rho=0.5 ({tmp_path / name})" for name in ("a", "b")]
-
-
-def test_tensors_have_the_names_of_the_runs_profile(tmp_path, figures):
-    chain = TimingProfile.from_chain(t_dw=[1] * COUNT, t_dy=[1] * COUNT, t_forward=1)
-    specs = tuple(TensorSpec(f"layer{k}/kernel", (2,), "float32") for k in range(COUNT))
-    path = made(tmp_path / "elastic")
-    TimingProfile(1, chain.items, COUNT, tensors=specs).save(path / "profile.json")
-    drawn("--runs", path, "--out", tmp_path / "runs.png")
-    (axes,) = figures["runs_elastic_rho_0.5.png"].axes
-    assert [t.get_text() for t in axes.get_yticklabels()] == [spec.name for spec in specs]
+    assert plot.labels(found) == [f"elastic, rho=0.5 ({tmp_path / name})" for name in ("a", "b")]
 
 
 def test_accuracy_on_the_test_images_is_called_so(tmp_path, figures):
@@ -100,56 +89,17 @@ def test_a_comparison_is_drawn_at_both_budgets(tmp_path, figures):
     assert [text.get_text() for text in right.get_xticklabels()] == [row["method"] for row in rows]
 
 
-def test_a_comparison_at_equal_epochs_alone_is_drawn_over_seconds(tmp_path, figures):
-    path = tmp_path / "comparison.json"
-    rows = json.loads(BIRDS.read_text())["tables"]["equal_epochs"]
-    path.write_text(json.dumps({"tables": {"equal_epochs": rows}}))
-    drawn("--comparison", path, "--out", tmp_path / "a.png")
-    (axes,) = figures["a.png"].axes
-    assert axes.get_xlabel() == "training time (s)"
-    assert len(axes.containers) == len(rows)
-
-
-def test_a_comparison_without_equal_epochs_is_refused(tmp_path):
-    path = tmp_path / "comparison.json"
-    path.write_text('{"tables": {"equal_seconds": []}}')
-    with pytest.raises(ValueError, match="comparison.json', which holds tables of equal_seconds"):
-        drawn("--comparison", path, "--out", tmp_path / "a.png")
-
-
-@pytest.mark.parametrize(
-    ("words", "received"),
-    [
-        (["--out", "a.png"], "Received: none"),
-        (
-            ["--out", "a.png", "--profile", "p.json", "--runs", "run"],
-            "Received: --profile and --runs",
-        ),
-        (["--out", "a.txt", "--profile", "p.json"], "a picture, .png, .*Received: 'a.txt'"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(words, received):
-    with pytest.raises(ValueError, match=received):
-        drawn(*words)
-
-
-def test_a_run_without_an_epoch_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="an epoch. Received: '.*young'"):
-        drawn("--runs", made(tmp_path / "young", epochs=0), "--out", tmp_path / "a.png")
-
-
-def test_a_profile_that_a_run_names_elsewhere_is_not_read(tmp_path, figures):
-    chain = TimingProfile.from_chain(t_dw=[1] * COUNT, t_dy=[1] * COUNT, t_forward=1)
-    specs = tuple(TensorSpec(f"secret{k}", (2,), "float32") for k in range(COUNT))
-    TimingProfile(1, chain.items, COUNT, tensors=specs).save(tmp_path / "secret.json")
-    path = made(tmp_path / "elastic", profile=str(tmp_path / "secret.json"))
-    drawn("--runs", path, "--out", tmp_path / "runs.png")
-    (axes,) = figures["runs_elastic_rho_0.5.png"].axes
-    assert not any("secret" in text.get_text() for text in axes.get_yticklabels())
-
-
-def test_a_history_of_something_else_is_refused(tmp_path):
-    path = made(tmp_path / "run")
-    (path / "history.jsonl").write_text('{"epoch": 0, "seconds": "long"}\n')
-    with pytest.raises(ValueError, match="whose epoch 1 has `seconds` 'long'"):
-        drawn("--runs", path, "--out", tmp_path / "a.png")
+def test_what_cannot_be_drawn_is_refused(tmp_path):
+    (tmp_path / "other.json").write_text('{"tables": {"full": []}}')
+    runs.create(tmp_path / "empty", {"seed": 0})
+    foreign = runs.create(tmp_path / "foreign", {"seed": 0})
+    foreign.append_epoch({"loss": 1.0})
+    for words, received in (
+        ([], "runs=.., comparison=None"),
+        (["--profile", "a.json", "--comparison", "b.json"], "a.json.*b.json"),
+        (["--comparison", tmp_path / "other.json"], "other.json', which holds no such"),
+        (["--runs", tmp_path / "empty"], r"empty', with .* \[\]"),
+        (["--runs", tmp_path / "foreign"], "foreign', with .*None, None"),
+    ):
+        with pytest.raises(ValueError, match=received):
+            drawn(*words, "--out", tmp_path / "a.png")

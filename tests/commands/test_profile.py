@@ -1,120 +1,70 @@
+"""The command that measures, and the search for the fastest runtime settings."""
+
 from __future__ import annotations
 
 import dataclasses
-import runpy
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from conftest import NETWORK
 
 import elastic_tf as et
-from elastic_tf.commands import profile
-from elastic_tf.commands.profiling import text, work
+from elastic_tf.commands import profile, settings_search
+from elastic_tf.commands.commandline import parse
 from elastic_tf.timing.profile import TensorSpec
-from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
+from elastic_tf.timing.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
-SCRIPT = Path(__file__).resolve().parents[2] / "profiling" / "profile_device.py"
+TABLES = Path(__file__).resolve().parents[2] / "profiling" / "tables"
+WORDS = NETWORK.replace("--weights none ", "") + "--classes 3 --repeats 3 "
 
 
-@pytest.mark.slow
 def test_profile_writes_the_profile_that_it_prints(tmp_path, capsys):
-    path = tmp_path / "deep" / "mobilenet.json"
-    profile.main(
-        f"--model mobilenet --alpha 0.25 --input-size 32 --batch-size 2 --classes 3 --repeats 3 "
-        f"--dearest 4 --optimizer sgd --as-is --out {path} --plot {tmp_path / 'bars.png'}".split()
-    )
+    path = tmp_path / "deep" / "profile.json"
+    profile.main(f"{WORDS} --optimizer sgd --as-is --out {path}".split())
     stored = et.TimingProfile.load(path)
-    assert (stored.count, stored.batch_size, stored.input_shape) == (83, 2, ((32, 32, 3),))
-    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
-    printed = capsys.readouterr().out
-    assert "of the backward time attributed" in printed
-    dearest = max(range(83), key=lambda k: stored.t_dw[k] + stored.t_dy[k])
-    lines = printed.splitlines()
+    assert (stored.count, stored.batch_size, stored.input_shape) == (8, 4, ((16, 16, 1),))
+    said = capsys.readouterr().out
+    assert "of the backward time attributed to 8 tensors" in said
+    dearest = max(range(8), key=lambda k: stored.t_dw[k] + stored.t_dy[k])
+    lines = said.splitlines()
     rule = next(place for place, line in enumerate(lines) if line.startswith("---"))
     assert lines[rule + 1].startswith(stored.tensors[dearest].name)
 
 
-@pytest.mark.slow
+def table(scale: float, name: str) -> et.TimingProfile:
+    t_dw, t_dy = [1e3 * scale, 2e3 * scale], [0, 3e3 * scale]
+    chain = et.TimingProfile.from_chain(t_dw=t_dw, t_dy=t_dy, t_forward=4e3)
+    specs = (TensorSpec("a/kernel", (2,), "float32"), TensorSpec("b/kernel", (3,), "float32"))
+    device = {"name": name, "cores": 2}
+    return dataclasses.replace(chain, tensors=specs, device=device, batch_size=4)
+
+
 def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
     tmp_path, capsys, monkeypatch
 ):
-    best = RuntimeSettings(inter_op_threads=1, intra_op_threads=1)
-    trials = (
-        SettingsTrial(best, 2e3, 0.5),
-        SettingsTrial(RuntimeSettings(xla=True), None, None, "no"),
-    )
+    best = RuntimeSettings(inter_op_threads=1)
+    trials = (settings_search.SettingsTrial(best, 2e3, 0.5),)
+    path = tmp_path / "profile.json"
 
-    def found(words, report):
-        for number, trial in enumerate(trials, 1):
-            report(trial, number, len(trials))
-        return best, trials
+    def measured(words, env, **_):
+        assert words[3] == "profile" and "--as-is" in words
+        assert env["TF_NUM_INTEROP_THREADS"] == "1"
+        dataclasses.replace(table(1.0, "x"), settings=best).save(path)
 
-    monkeypatch.setattr(work, "search", found)
-    path = tmp_path / "mobilenet.json"
-    profile.main(
-        f"--model mobilenet --alpha 0.25 --input-size 32 --batch-size 2 --classes 3 --repeats 3 "
-        f"--optimizer sgd --out {path}".split()
-    )
+    monkeypatch.setattr(settings_search, "search", lambda settings: (best, trials))
+    monkeypatch.setattr(subprocess, "run", measured)
+    profile.main([*WORDS.split(), "--out", str(path)])
     stored = et.TimingProfile.load(path)
-    assert stored.settings == best
-    assert stored.trials == trials
-    assert stored.device["inter_op_threads"] == 1
-    printed = capsys.readouterr().out
-    assert "1 of 2  1 inter-op threads, 1 intra-op threads" in printed
-    assert "0.50 x the step time of the defaults; about 1 min to go\n" in printed
-    assert "failed: no\n" in printed
-    assert "Best: 1 inter-op threads, 1 intra-op threads" in printed
+    assert (stored.settings, stored.trials) == (best, trials)
+    assert "Best: 1 inter-op threads" in capsys.readouterr().out
 
 
-def test_profile_refuses_a_file_it_cannot_write_before_it_measures(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit, match="--out cannot be written. Received: '.*file/p.json'"):
-        profile.main(
-            ["--model", "vgg16", "--classes", "3", "--out", str(tmp_path / "file" / "p.json")]
-        )
-
-
-def test_profile_names_the_known_models(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        profile.main("--model resnet5 --classes 3 --out x.json".split())
-    error = capsys.readouterr().err
-    assert "'resnet5'" in error
-    assert "'resnet50'" in error
-
-
-def table(scale: float, name: str) -> et.TimingProfile:
-    chain = et.TimingProfile.from_chain(t_dw=[1e3, 2e3], t_dy=[0, 3e3], t_forward=4e3)
-    sets = tuple(dataclasses.replace(group, time=group.time * scale) for group in chain.items)
-    specs = (TensorSpec("a/kernel", (2,), "float32"), TensorSpec("b/kernel", (3,), "float32"))
-    return et.TimingProfile(4e3, sets, 2, tensors=specs, device={"name": name}, batch_size=4)
-
-
-def alone(words, capsys, **options) -> str:
-    """What is printed by an option that stands alone."""
-    with pytest.raises(SystemExit, match="0"):
-        profile.main(words, **options)
-    return capsys.readouterr().out
-
-
-def test_list_shows_the_tables_of_each_device(tmp_path, capsys):
-    table(1.0, "Board 5").save(tmp_path / "board5" / "net.json")
-    told = alone(["--list"], capsys, tables=tmp_path)
-    assert told.splitlines()[2].split() == "board5/net.json Board 5 2 4 10.0 40%".split()
-    assert alone(["--list", str(tmp_path)], capsys) == told
-
-
-def test_list_says_where_tables_come_from_where_there_are_none(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert "no tables in 'profiling/tables'" in alone(["--list"], capsys)
-    told = alone(["--list", "mine"], capsys)
-    assert "no tables in 'mine'" in told and "the project's checkout" in told
-
-
-def test_script_lists_the_tables_that_come_with_the_checkout(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["profile_device.py", "--list"])
-    with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+def test_list_shows_the_tables_of_each_device(capsys):
+    profile.main(["--list", str(TABLES)])
     assert "amd_epyc_2cores/resnet50_224_b4.json" in capsys.readouterr().out
 
 
@@ -122,27 +72,92 @@ def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
     paths = [str(tmp_path / name) for name in ("one.json", "two.json")]
     for path, scale in zip(paths, (1.0, 2.0)):
         table(scale, f"Board {scale:g}").save(path)
-    printed = alone(["--compare", *paths], capsys)
-    assert "A: Board 1" in printed
-    full = next(line for line in printed.splitlines() if line.startswith("full step"))
+    profile.main(["--compare", *paths])
+    said = capsys.readouterr().out
+    assert "A: Board 1" in said
+    full = next(line for line in said.splitlines() if line.startswith("full step"))
     assert full.split()[-3:] == ["10.00", "16.00", "1.60"]
 
 
 @pytest.mark.parametrize(
-    ("spread", "uncertainty", "said"),
+    ("words", "error", "received"),
     [
-        (0.1, 0.04, "The measurement is fine"),
-        (0.11, 0.0, "is noisy, the spread is above 10%: profile again on an idle machine"),
-        (0.2, 0.05, "above 10% and the forward share may be off by more than 4%: profile again"),
+        ("--out x.json", ValueError, "out=x.json, classes=None"),
+        ("--list nowhere", FileNotFoundError, "no tables in 'nowhere'"),
+        ("--compare one.json other.json", ValueError, "profiles of .2, 1. tensors"),
+        ("--compare one.json", ValueError, "profiles of .2. tensors"),
+        ("--as-is --classes 3 --out file/p.json", OSError, "file"),
+        ("--as-is --classes 3 --out p.json --model resnet5", ValueError, "resnet50.*'resnet5'"),
     ],
 )
-def test_a_report_says_whether_to_rely_on_the_profile(spread, uncertainty, said):
-    measured = dataclasses.replace(table(1.0, "x"), spread=spread, uncertainty=uncertainty)
-    measured.device["cores"] = 2
-    assert said in text.report(measured, 2)
+def test_what_cannot_be_done_is_refused(words, error, received, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    table(1.0, "x").save("one.json")
+    et.TimingProfile.from_chain(t_dw=[1], t_dy=[1], t_forward=1).save("other.json")
+    with pytest.raises(error, match=received):
+        profile.main(words.split())
 
 
-def test_compare_refuses_profiles_of_different_models():
-    chain = et.TimingProfile.from_chain(t_dw=[1], t_dy=[1], t_forward=1)
-    with pytest.raises(ValueError, match="2 and 1 tensors"):
-        text.comparison(table(1.0, "x"), chain)
+@pytest.mark.parametrize(("spread", "said"), [(0.1, "is fine"), (0.11, "spread is above 10%")])
+def test_a_report_says_whether_to_rely_on_the_profile(spread, said):
+    assert said in profile.report(dataclasses.replace(table(1.0, "x"), spread=spread))
+
+
+def serve(options, connection):
+    """Stands in for training steps: threads make them faster, XLA fails."""
+    if options.xla:
+        raise SystemExit(3)
+    fast = os.environ.get("TF_NUM_INTEROP_THREADS") == "2"
+    while True:
+        connection.send([0.5 if fast else 1.0] * connection.recv())
+
+
+def options():
+    return parse(profile.Settings, "", [*WORDS.split(), "--out", "x"])
+
+
+def test_the_search_keeps_the_fastest_settings_and_what_failed(monkeypatch, capsys):
+    monkeypatch.setattr(settings_search, "usable_cores", lambda: 1)
+    before = dict(os.environ)
+    best, trials = settings_search.search(options(), serve)
+    assert best == RuntimeSettings(inter_op_threads=2, intra_op_threads=1)
+    onednn, threads, xla = trials
+    assert (onednn.ratio, threads.ratio, xla.ratio) == (1.0, 0.5, None)
+    assert xla.settings.inter_op_threads == 2  # each kind is tried with the best before it
+    assert xla.error == "ended with exit code 3"
+    assert "0.50 x the step time of the defaults" in capsys.readouterr().out
+    assert dict(os.environ) == before
+
+
+def silent(options, connection):
+    time.sleep(60)
+
+
+def test_a_process_that_says_nothing_is_ended(monkeypatch):
+    monkeypatch.setattr(settings_search, "_SECONDS", 0.2)
+    with pytest.raises(RuntimeError, match=r"took longer than 0\.2 seconds"):
+        settings_search.search(options(), silent)
+
+
+class Connection:
+    """Asks for two steps, once."""
+
+    def __init__(self):
+        self.asked, self.sent = [2], []
+
+    def recv(self):
+        if not self.asked:
+            raise EOFError
+        return self.asked.pop()
+
+    def send(self, answer):
+        self.sent.append(answer)
+
+
+def test_steps_are_timed_or_their_failure_is_told():
+    good, bad = Connection(), Connection()
+    settings_search.serve_steps(options(), good)
+    assert len(good.sent[0]) == 2 and min(good.sent[0]) > 0
+    settings_search.serve_steps(dataclasses.replace(options(), model="magic"), bad)
+    assert bad.sent[0].startswith("ValueError: ") and "'magic'" in bad.sent[0]

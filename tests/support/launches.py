@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic_tf.commands import train
+from elastic_tf.commands.commandline import parse
 from elastic_tf.runs import run
 
 
@@ -18,6 +19,6 @@ class Launches:
         self._made = made
 
     def __call__(self, arguments, log) -> None:
-        settings = train.completed(train.parse(train.Settings, "", arguments))
+        settings = parse(train.Settings, "", arguments)
         self.trained.append(settings)
         self._made(settings, run.create(settings.out, settings))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -22,33 +21,13 @@ class Interval(NamedTuple):
         return f"{100 * self.mean:.1f}{spread}"
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """Mean over seeds with Student's t interval.
-
-    Raises:
-        ValueError: no values.
-    """
-    if not len(values):
-        raise ValueError("There must be at least one value. Received: none.")
+def interval(values: Any) -> Interval:
+    """Mean over seeds of values, or of paired differences, with Student's t interval."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return Interval(mean, None)
-    error = float(np.std(values, ddof=1)) / np.sqrt(len(values))
-    return Interval(mean, float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)) * error)
-
-
-def difference(values: Sequence[float], reference: Sequence[float]) -> Interval:
-    """Mean difference to a reference, paired: both have one value for each of the same seeds.
-
-    Raises:
-        ValueError: another number of values.
-    """
-    if len(values) != len(reference):
-        raise ValueError(
-            f"What is compared must have the same seeds. Received: {len(values)} and "
-            f"{len(reference)} values."
-        )
-    return interval(np.subtract(values, reference).tolist())
+    half = stats.sem(values) * stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)
+    return Interval(mean, float(half))
 
 
 def verdict(found: Interval) -> str:

@@ -1,16 +1,16 @@
-"""What is measured of a training beside its course: step ratios and operations."""
+"""What is measured of a training after it: step ratios, operations, activations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 import elastic_tf as et
+from elastic_tf.commands.training.history import trained_masks
 from elastic_tf.costs.activations import activations
-from elastic_tf.costs.flops import Flops, step_flops
+from elastic_tf.costs.flops import step_flops
 from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.optimizers import selected
@@ -18,6 +18,9 @@ from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction
 
 _WARM_UP = 3  # steps that allocate and fill caches
+_LASSO = 0.2  # share of the group lasso in the loss; any takes as long
+
+Epoch = tuple[et.ElasticModel, np.ndarray]  # a compiled model and the mask it was trained under
 
 
 class Speed(NamedTuple):
@@ -28,16 +31,12 @@ class Speed(NamedTuple):
 
 
 def speed(
-    epochs: Sequence[tuple[et.ElasticModel, np.ndarray]],
-    full: et.ElasticModel,
-    batch: tuple[Any, Any],
-    *,
-    repeats: int = 10,
+    epochs: Sequence[Epoch], full: et.ElasticModel, batch: tuple[Any, Any], *, repeats: int = 10
 ) -> Speed:
     """Step time in the epochs of a training / full step time; leaves nothing behind.
 
     Args:
-        epochs: what each epoch trained, a compiled model and its mask; equal ones are timed once.
+        epochs: what each epoch trained; equal ones are timed once.
         full: what full training trains, compiled alike; the same model where the method trains
             the same network.
         batch: images and labels.
@@ -46,57 +45,60 @@ def speed(
     data = as_batch(*batch)
     selected.build(full.optimizer, full.trainable_variables)
     whole = StepFunction(full, np.ones(len(full.tensors), bool))
-    distinct = {(id(model), mask.tobytes()): (model, mask) for model, mask in epochs}
     ratios, seconds = {}, []
-    for key, (model, mask) in distinct.items():
+    for key, (model, mask) in _distinct(epochs).items():
         selected.build(model.optimizer, model.trainable_variables)
-        is_full = model is full and mask.all()
-        steps = [whole] if is_full else [whole, StepFunction(model, mask)]
+        steps = [whole] if model is full and mask.all() else [whole, StepFunction(model, mask)]
         with kept(full, [whole.graph(data)]), kept(model, [steps[-1].graph(data)]):
             for run in steps * _WARM_UP:
                 run(data)
             times = time_in_turn(steps, data, repeats=repeats)
-        ratios[key] = float(np.median(times[:, -1] / times[:, 0]))
-        seconds.append(1e-6 * float(np.median(times[:, 0])))
-    mean = np.mean([ratios[id(model), mask.tobytes()] for model, mask in epochs])
+        ratios[key] = np.median(times[:, -1] / times[:, 0])
+        seconds.append(1e-6 * np.median(times[:, 0]))
+    mean = np.mean([ratios[_key(*epoch)] for epoch in epochs])
     return Speed(float(mean), float(np.median(seconds)))
 
 
-class Cost(NamedTuple):
-    """What the graph of a step says.
+def costs(epochs: Sequence[Epoch], batch: tuple[Any, Any]) -> dict[str, Any]:
+    """Operations of a step in each epoch, and the most bytes of activations that a step keeps."""
+    flops, sizes = {}, []
+    for key, (model, mask) in _distinct(epochs).items():
+        flops[key] = step_flops(model, *batch, mask).total
+        sizes.append([one.bytes for one in activations(model, batch, mask)])
+    known = [sum(one) for one in sizes if None not in one]  # type: ignore[arg-type]
+    return {
+        "flops_by_epoch": [flops[_key(*epoch)] for epoch in epochs],
+        "activation_bytes": max(known) if len(known) == len(sizes) else None,
+    }
 
-    Attributes:
-        flops: operations.
-        activation_bytes: kept for the backward pass; None where the graph does not tell.
-    """
 
-    flops: Flops
-    activation_bytes: int | None
-
-
-def counter(
-    model: et.ElasticModel, image_shape: Sequence[int], batch_size: int, labels: int | None
-) -> Callable[[np.ndarray], Cost]:
-    """The cost of a step under a mask, counted once for each mask and network.
+def epochs_of(
+    history: Sequence[Mapping[str, Any]],
+    model: et.ElasticModel,
+    build: Callable[[], et.ElasticModel],
+) -> list[Epoch]:
+    """What each epoch of a run trained.
 
     Args:
-        model: compiled.
-        image_shape: height, width, channels.
-        batch_size: images in a step.
-        labels: classes that labels are shares of; None where a label is a number.
+        history: of the run.
+        model: of the run, trained.
+        build: makes it as it was before.
     """
-    x = tf.zeros((batch_size, *image_shape))
-    y = tf.zeros(batch_size, tf.int64) if labels is None else tf.zeros((batch_size, labels))
-    known: dict[Any, Cost] = {}
+    masks, removed = trained_masks(history), getattr(model, "removed", None)
+    if not removed:
+        return [(model, mask) for mask in masks]
+    models: dict[int, Any] = {}  # PruneTrain: the networks that it had, with the group lasso
+    for count in {epoch["rebuilds"] for epoch in history}:
+        models[count] = build()
+        for labels in removed[:count]:
+            models[count].remove(labels)
+        models[count].use_lasso(_LASSO)
+    return [(models[epoch["rebuilds"]], mask) for epoch, mask in zip(history, masks)]
 
-    def count(mask: np.ndarray) -> Cost:
-        # a method may make the network smaller
-        key = (mask.tobytes(), *(tuple(tensor.shape) for tensor in model.tensors))
-        if key not in known:
-            found = activations(model, (x, y), mask)
-            sizes = [activation.bytes for activation in found if activation.bytes is not None]
-            held = sum(sizes) if len(sizes) == len(found) else None
-            known[key] = Cost(step_flops(model, x, y, mask), held)
-        return known[key]
 
-    return count
+def _distinct(epochs: Sequence[Epoch]) -> dict[Any, Epoch]:
+    return {_key(*epoch): epoch for epoch in epochs}
+
+
+def _key(model: et.ElasticModel, mask: np.ndarray) -> Any:
+    return id(model), mask.tobytes()

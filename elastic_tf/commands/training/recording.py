@@ -1,9 +1,9 @@
-"""What a training leaves behind, epoch by epoch: seconds, masks, operations, memory, energy."""
+"""What a training leaves behind, epoch by epoch: seconds, masks, memory, energy."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,29 +38,26 @@ class TrainingClock(tf.keras.callbacks.Callback):
         self.steps: list[int] = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._elapsed, self._evaluating, self._steps = 0.0, 0.0, 0
+        self._evaluating = 0.0
         self._calls: list[float] = []
-        self._since = time.perf_counter()
+        self._begun = time.perf_counter()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._called = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._calls.append(time.perf_counter() - self._called)
-        self._steps = batch + 1
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._elapsed += time.perf_counter() - self._since
-        self._since = time.perf_counter()
+        self._tested = time.perf_counter()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        self._evaluating += time.perf_counter() - self._since
-        self._since = time.perf_counter()
+        self._evaluating += time.perf_counter() - self._tested
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self.seconds.append(self._elapsed + time.perf_counter() - self._since)
+        self.seconds.append(time.perf_counter() - self._begun - self._evaluating)
         self.evaluation_seconds.append(self._evaluating)
-        self.steps.append(self._steps)
+        self.steps.append(len(self._calls))
         calls = np.array(self._calls or [0.0])
         in_steps = np.minimum(calls, _TRACED * np.median(calls)).sum()
         self.overhead_seconds.append(max(0.0, self.seconds[-1] - float(in_steps)))
@@ -84,7 +81,6 @@ class Recorder(tf.keras.callbacks.Callback):
         run: written to.
         clock: the first of the callbacks.
         elastic: whose selections are written.
-        cost: of a step under a mask, with `flops` and `activation_bytes`; None leaves it out.
         sensor: of energy; None: there is none.
         first: what else the first epoch of the run is to hold.
     """
@@ -95,15 +91,11 @@ class Recorder(tf.keras.callbacks.Callback):
         clock: TrainingClock,
         elastic: et.ElasticCallback | None = None,
         *,
-        cost: Callable[[np.ndarray], Any] | None = None,
         sensor: energy.Sensor | None = None,
         first: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.run = run
-        self.clock = clock
-        self.elastic = elastic
-        self._cost = cost
+        self.run, self.clock, self.elastic = run, clock, elastic
         self._first = first or {}
         self._meter = None if sensor is None else energy.Meter(sensor)
         self._joules: float | None = None
@@ -119,9 +111,11 @@ class Recorder(tf.keras.callbacks.Callback):
             self._meter.stop()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        clock = self.clock
-        joules = self._energy()
-        mask = self.model.mask
+        joules: Any = "no sensor"
+        if self._meter is not None:
+            now = self._meter.joules()
+            joules = None if now is None or self._joules is None else now - self._joules
+        clock, mask = self.clock, self.model.mask
         self.run.append_epoch(
             {
                 "epoch": epoch,
@@ -136,33 +130,14 @@ class Recorder(tf.keras.callbacks.Callback):
                 "rebuilds": len(getattr(self.model, "removed", ())),  # by PruneTrain
                 "peak_memory_bytes": peak_memory_bytes(),
                 "energy_joules": joules,
-                **self._step_cost(mask),
                 **({} if self.run.history else self._first),
             }
         )
+        # a training that goes on after a crash brings its present selection with it
+        written = [(item["epoch"], item["step"]) for item in self.run.selections]
         for record in self.elastic.selections[self._written :] if self.elastic else ():
-            # a training that goes on after a crash brings its present selection with it
-            written = [(item["epoch"], item["step"]) for item in self.run.selections]
             if (record.epoch, record.step) not in written:
                 self.run.append_selection(record)
             self._written += 1
         if self._meter is not None:
             self._joules = self._meter.joules()
-
-    def _energy(self) -> float | str | None:
-        """Joules of the epoch; None if the sensor failed."""
-        if self._meter is None:
-            return "no sensor"
-        now = self._meter.joules()
-        return None if now is None or self._joules is None else now - self._joules
-
-    def _step_cost(self, mask: np.ndarray) -> dict[str, Any]:
-        """Operations and activations of a step under the mask at the epoch's end."""
-        if self._cost is None:
-            return {}
-        flops, activation_bytes = self._cost(mask)
-        parts = {name: getattr(flops, name) for name in ("forward", "backward", "update")}
-        return {
-            "flops_per_step": {**parts, "uncounted": flops.uncounted},
-            "activation_bytes": activation_bytes,
-        }

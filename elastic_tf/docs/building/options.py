@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+
+from elastic_tf.commands import commandline
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -28,28 +30,23 @@ class CommandOptions(SphinxDirective):
         name = self.arguments[0]
         module = importlib.import_module(f"elastic_tf.commands.{name}")
         lines = [*(module.__doc__ or "").splitlines(), "", f".. program:: elastic_tf {name}", ""]
-        hints = get_type_hints(module.Settings)
         for field in dataclasses.fields(module.Settings):
-            lines += described(field, hints[field.name])
-        for one in getattr(module, "ALONE", ()):
-            values = f"[{one.values[0]}]" if one.is_optional else " ".join(one.values)
-            lines += entry(f"{one.name} {values}", [_sentence(one.help), "Stands alone."])
+            lines += described(field)
         around = nodes.container()
         around.document = self.state.document
         self.state.nested_parse(StringList(lines, source=f"command {name}"), 0, around)
         return around.children
 
 
-def described(field: dataclasses.Field[Any], hint: Any) -> list[str]:
+def described(field: dataclasses.Field[Any]) -> list[str]:
     """One option."""
-    kinds = [kind for kind in get_args(hint) if kind not in (type(None), Ellipsis)]
-    kind = kinds[0] if kinds else hint
-    takes = "" if hint is bool else " " + kind.__name__.upper()
-    takes += " ..." if get_origin(hint) is tuple else ""
+    kind = commandline.kind_of(field)
+    takes = "" if kind is None else " " + kind.__name__.upper()
+    takes += " ..." if str(field.type).startswith("tuple") else ""
     said = [_sentence(field.metadata["help"])]
     if field.metadata["choices"]:
         said.append("One of " + ", ".join(f"`{one}`" for one in field.metadata["choices"]) + ".")
-    if field.default is dataclasses.MISSING:
+    if field.metadata["required"]:
         said.append("Required.")
     elif field.default is not False and field.default not in (None, (), ""):  # 0 == False
         said.append(f"Default: `{field.default}`.")

@@ -1,4 +1,0 @@
-"""What `doctor` checks: installation, machine, storage.
-
-In: nothing. Out: findings, each with what to do.
-"""

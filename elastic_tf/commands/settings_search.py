@@ -1,0 +1,156 @@
+"""Which runtime settings train a model fastest on this device.
+
+A setting needs a process of its own. Two processes are alive at a time, one under TensorFlow's
+defaults and one under the setting tried; they take steps in turn, for only ratios of neighbours
+hold on a machine whose speed drifts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from elastic_tf.timing.device import describe_device
+from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, usable_cores
+
+_SECONDS = 600  # to build the model, to compile a step with XLA, and for the steps of one turn
+_TURNS = 5
+_STEPS = 2  # in a turn
+_GAIN = 0.97  # ratio below which a setting is better than the noise
+
+Serve = Callable[[Any, Any], None]  # (options, connection): answers n by the seconds of n steps
+Steps = Callable[[], float]  # the median seconds of a few steps
+
+
+def search(
+    options: Any, serve: Serve | None = None
+) -> tuple[RuntimeSettings, tuple[SettingsTrial, ...]]:
+    """Try settings of one kind after the other, each with the best of those before it.
+
+    Args:
+        options: of the command `profile`; they name the model and the batch.
+        serve: what a process does; None: it takes training steps of that model.
+
+    Returns:
+        The best settings, and all trials; each is printed when it is done.
+
+    Raises:
+        RuntimeError: no step can be run under the defaults.
+    """
+    best, best_ratio = RuntimeSettings(), 1.0
+    trials: list[SettingsTrial] = []
+    with _process(options, best, serve or serve_steps) as defaults:
+        defaults()
+        for kind in (_onednn, _threads, _xla):
+            for settings in kind(best):
+                trial = _tried(defaults, options, settings, serve or serve_steps)
+                trials.append(trial)
+                said = "failed: " + trial.error
+                if trial.ratio is not None:
+                    said = f"{trial.ratio:5.2f} x the step time of the defaults"
+                print(f"  {str(settings):<45} {said}", flush=True)
+            done = [one for one in trials if one.ratio is not None]
+            fastest = min(done, key=lambda one: one.ratio or 0.0, default=None)
+            if fastest is not None and (fastest.ratio or 0.0) < _GAIN * best_ratio:
+                best, best_ratio = fastest.settings, fastest.ratio or 0.0
+    return best, tuple(trials)
+
+
+def _onednn(base: RuntimeSettings) -> list[RuntimeSettings]:
+    # the other of what TensorFlow decided by the processor
+    return [replace(base, onednn=not describe_device()["onednn"])]
+
+
+def _threads(base: RuntimeSettings) -> list[RuntimeSettings]:
+    cores = usable_cores()
+    pairs = sorted({(1, cores), (cores, 1), (2, cores), (1, max(cores // 2, 1))} - {(cores, cores)})
+    return [replace(base, inter_op_threads=a, intra_op_threads=b) for a, b in pairs]
+
+
+def _xla(base: RuntimeSettings) -> list[RuntimeSettings]:
+    return [replace(base, xla=True)]
+
+
+def _tried(defaults: Steps, options: Any, settings: RuntimeSettings, serve: Serve) -> SettingsTrial:
+    """Steps under `settings` and under the defaults in turn."""
+    try:
+        with _process(options, settings, serve) as steps:
+            steps()
+            pairs = [(steps(), defaults()) for _ in range(_TURNS)]
+    except RuntimeError as error:
+        return SettingsTrial(settings, None, None, str(error))
+    ratio = statistics.median(one / other for one, other in pairs)
+    return SettingsTrial(settings, 1e6 * statistics.median(one for one, _ in pairs), ratio)
+
+
+@contextlib.contextmanager
+def _process(options: Any, settings: RuntimeSettings, serve: Serve) -> Iterator[Steps]:
+    """A process that takes training steps under given settings when asked to."""
+    context = multiprocessing.get_context("spawn")  # TensorFlow reads its settings when it starts
+    here, there = context.Pipe()
+    options = replace(options, xla=settings.xla)
+    process = context.Process(target=serve, args=(options, there), daemon=True)
+    with _environment(settings.environment()):
+        process.start()
+    there.close()  # the other end is the process's own: its end is noticed
+
+    def steps() -> float:
+        try:
+            here.send(_STEPS)
+            if not here.poll(_SECONDS):
+                raise RuntimeError(f"took longer than {_SECONDS} seconds")
+            answer = here.recv()
+        except (EOFError, OSError) as error:
+            process.join()
+            raise RuntimeError(f"ended with exit code {process.exitcode}") from error
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return statistics.median(answer)
+
+    try:
+        yield steps
+    finally:
+        process.kill()
+        process.join()
+        here.close()
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """These environment variables and no others."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def serve_steps(options: Any, connection: Any) -> None:
+    """Build the model of a profile, and take n full steps for every n that is received."""
+    try:
+        import numpy as np
+
+        from elastic_tf import optimizers
+        from elastic_tf.commands.training import harness
+        from elastic_tf.engine.batches import as_batch
+        from elastic_tf.timing.stopwatch import seconds
+        from elastic_tf.timing.trace import StepFunction
+
+        model, batch = harness.model_and_batch(options)
+        optimizers.build(model.optimizer, model.trainable_variables)
+        run, data = StepFunction(model, np.ones(len(model.tensors), bool)), as_batch(*batch)
+        run.warm_up(data)
+        while True:
+            connection.send([seconds(run, data) for _ in range(connection.recv())])
+    except EOFError:  # the other end has all that it wanted
+        pass
+    except Exception as error:  # the other end tells why this setting cannot run
+        connection.send(f"{type(error).__name__}: {error}".splitlines()[0])

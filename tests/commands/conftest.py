@@ -1,0 +1,59 @@
+"""One training that many tests look at."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elastic_tf import zoo
+from elastic_tf.commands import train
+
+L = tf.keras.layers
+
+NETWORK = "--model digits_resnet --input-size 16 --batch-size 4 --weights none "
+TRAINING = NETWORK + "--learning-rate 1e-3 --epochs 2 --validation 0.25 --quiet "
+
+
+def backbone(x, *_):
+    """Two convolutions with batch normalisation: 8 tensors with the head."""
+    for _ in range(2):
+        x = L.Conv2D(4, 3, strides=2, use_bias=False)(x)
+        x = L.ReLU()(L.BatchNormalization()(x))
+    return x
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small():
+    """The smallest network of the zoo, smaller still."""
+    with pytest.MonkeyPatch.context() as patch:
+        whole = zoo.ARCHITECTURES["digits_resnet"]
+        patch.setitem(
+            zoo.ARCHITECTURES, "digits_resnet", whole._replace(backbone=backbone, rebuilt=True)
+        )
+        yield
+
+
+@pytest.fixture(scope="session")
+def arrays(tmp_path_factory):
+    """A file of grey images in two classes, one brighter."""
+    rng = np.random.default_rng(0)
+    y = np.arange(16) % 2
+    x = (rng.integers(0, 120, (16, 16, 16, 1)) + 120 * y[:, None, None, None]).astype(np.uint8)
+    path = tmp_path_factory.mktemp("data") / "arrays.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x[:4], y_test=y[:4])
+    return path
+
+
+@pytest.fixture(scope="session")
+def elastic(arrays, tmp_path_factory):
+    """An elastic training in a directory whose name must be quoted, and what it printed."""
+    out = tmp_path_factory.mktemp("runs") / "an elastic one"
+    words = [*TRAINING.split(), "--data", str(arrays), "--out", str(out), "--warm-head", "1"]
+    words += "--rho 0.7 --interval 1 --probe-size 4".split()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        run = train.main(words)
+    return run, words, said.getvalue()

@@ -1,0 +1,167 @@
+"""What a training reads, measures and writes, part by part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from networks import crossentropy, images, network
+
+from elastic_tf.commands.training import history, measurement, recording, sources
+from elastic_tf.costs.activations import activation_bytes
+from elastic_tf.costs.flops import step_flops
+from elastic_tf.model import ElasticModel
+from elastic_tf.runs import run as runs
+
+
+def load(source, **options):
+    return sources.load(
+        str(source), **{"channels": 3, "image_size": 16, "batch_size": 4, **options}
+    )
+
+
+def saved(path, channels=1, size=8, scale=1.0):
+    x = np.random.default_rng(0).integers(0, 256, (12, size, size, channels), np.uint8)
+    x = x if scale == 1.0 else (scale * x).astype(np.float32)
+    y = np.arange(12) % 3
+    np.savez(path, x_train=x, y_train=y, x_test=x[:6], y_test=y[:6])
+    return path
+
+
+def test_domains_of_the_digits_differ_and_have_the_channels_of_the_model():
+    found = [load(name, channels=k) for name, k in zip(sources.DOMAINS, (1, 3, 1, 3))]
+    assert [one.image_shape for one in found] == [(16, 16, 1), (16, 16, 3)] * 2
+    first = [next(iter(one.test))[0].numpy()[..., :1].tobytes() for one in found]
+    assert len(set(first)) == len(sources.DOMAINS)
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 16)])
+def test_arrays_become_images_of_the_models_size(tmp_path, channels, size):
+    path = saved(tmp_path / "a.npz", channels, size)
+    found = load(path, validation_share=0.25)
+    assert found.image_shape == (16, 16, 3)
+    assert (found.train_count, found.validation_count, found.test_count) == (9, 3, 6)
+    if size == 16:
+        x, _ = next(iter(found.test))
+        np.testing.assert_array_equal(x, np.load(path)["x_test"][:4])
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "received"),
+    [
+        ("digits:upside_down", {}, "digits:shifted.*'digits:upside_down'"),
+        ("tfds:mnist", {}, "caltech_birds2011.*name='mnist'"),
+        ("folder", {"channels": 1}, "Received: 'folder' for a model that takes grey"),
+        ("3.npz", {"channels": 1}, "1 channels. Received: 3 channels"),
+        ("from_0_to_1.npz", {}, "float32 from 0 to 1 .*Multiply x_train"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(source, options, received, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path / "3.npz", channels=3)
+    saved(tmp_path / "from_0_to_1.npz", scale=1 / 255)
+    with pytest.raises(ValueError, match=received):
+        load(source, **options)
+
+
+def test_what_is_not_there_gets_the_known_names():
+    with pytest.raises(FileNotFoundError, match="digits:shifted.*'cats'.*tfds:stanford_dogs"):
+        load("cats")
+
+
+def test_augmentations_are_read_from_a_command_line():
+    assert sources.augmentations("none") == sources.augmentations("") == ()
+    assert sources.augmentations("mixup, cutmix") == ("mixup", "cutmix")
+
+
+def epochs(*accuracies, energy="no sensor"):
+    return [
+        {
+            "val_accuracy": accuracy,
+            "val_loss": 1.0,
+            "seconds": 10.0,
+            "overhead_seconds": 2.0,
+            "evaluation_seconds": 3.0,
+            "steps": 5,
+            "peak_memory_bytes": 100 + index,
+            "energy_joules": energy,
+        }
+        for index, accuracy in enumerate(accuracies)
+    ]
+
+
+def test_summary_adds_up_the_epochs():
+    found = history.summary(epochs(0.5, 0.7, 0.6))
+    assert found["accuracy"] == 0.6  # the last, not the best
+    assert found["training_seconds"] == 30 and found["seconds_with_evaluation"] == 39
+    assert found["share_beside_steps"] == pytest.approx(6 / 30)
+    assert found["steps"] == 15 and found["seconds_per_step"] == 2
+    assert found["peak_memory_bytes"] == 102
+
+
+@pytest.mark.parametrize(
+    ("energies", "total"),
+    [((2.5, 2.5), 5.0), ((2.5, None), None), (("no sensor", 2.5), "no sensor")],
+)
+def test_energy_is_never_invented(energies, total):
+    found = [epoch for energy in energies for epoch in epochs(0.5, energy=energy)]
+    assert history.summary(found)["energy_joules"] == total
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = ElasticModel.from_model(network())
+    made.compile("sgd", crossentropy())
+    return made
+
+
+class Ticking:
+    """A sensor that counts a joule at each reading, until it fails."""
+
+    name, period = "ticks", 3600.0
+
+    def __init__(self, readings):
+        self.left = readings
+
+    def advance(self):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("gone")
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("sensor", "joules"),
+    [(None, ["no sensor"] * 2), (Ticking(10), [1.0, 1.0]), (Ticking(2), [1.0, None])],
+)
+def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sensor, joules):
+    clock, run = recording.TrainingClock(), runs.create(tmp_path, {"seed": 0})
+    recorder = recording.Recorder(run, clock, sensor=sensor, first={"warm_head_seconds": 1.5})
+    x, y = images()
+    model.fit(x, y, epochs=2, batch_size=10, verbose=0, callbacks=[clock, recorder])
+    found = runs.load(tmp_path).history
+    assert [epoch["energy_joules"] for epoch in found] == joules
+    assert [epoch.get("warm_head_seconds") for epoch in found] == [1.5, None]
+    for epoch in found:
+        assert epoch["seconds"] >= epoch["overhead_seconds"] >= 0
+        assert epoch["evaluation_seconds"] == 0 and epoch["steps"] > 0
+        assert epoch["trained"] == [[0, epoch["tensors"] - 1]]
+
+
+def test_costs_are_those_of_each_epoch(model):
+    batch = tuple(part[:10] for part in images())
+    full, head = np.ones(len(model.tensors), bool), np.arange(len(model.tensors)) > 2
+    found = measurement.costs([(model, head), (model, full), (model, head)], batch)
+    cheap, dear = (step_flops(model, *batch, mask).total for mask in (head, full))
+    assert found["flops_by_epoch"] == [cheap, dear, cheap]
+    assert found["activation_bytes"] == activation_bytes(model, batch, full) > 0
+
+
+def test_speed_is_measured_against_another_full_model_and_leaves_nothing_behind(model):
+    full = ElasticModel.from_model(network())
+    full.compile("sgd", crossentropy())
+    before = [variable.numpy().tobytes() for variable in model.variables + full.variables]
+    head = np.arange(len(model.tensors)) == len(model.tensors) - 1
+    batch = tuple(part[:10] for part in images())
+    found = measurement.speed([(model, head), (model, head)], full, batch, repeats=1)
+    assert found.ratio > 0 and found.full_step_seconds > 0
+    assert before == [variable.numpy().tobytes() for variable in model.variables + full.variables]
