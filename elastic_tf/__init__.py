@@ -20,6 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 __version__ = "0.1.0"
 
 __all__ = [
+    "Backup",
     "ElasticCallback",
     "ElasticMixin",
     "ElasticModel",
@@ -38,6 +39,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from elastic_tf import baselines, data, importance, optimizers, plots, zoo
+    from elastic_tf.backup.recovery import Backup
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.engine.mixin import ElasticMixin
     from elastic_tf.model import ElasticModel
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 else:
     # The other names are modules.
     _HOMES = {
+        "Backup": "backup.recovery",
         "ElasticCallback": "callback",
         "ElasticMixin": "engine.mixin",
         "ElasticModel": "model",

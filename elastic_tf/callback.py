@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.backup import resume
-from elastic_tf.backup.options import BackupOptions
+from elastic_tf.backup.recovery import Backup
 from elastic_tf.budget import opening
 from elastic_tf.budget.deadline import Deadline
 from elastic_tf.budget.ratio import RatioControl, Rho, rho_at
@@ -72,15 +71,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             None never does (Sec. 5.4). Takes about five steps; `profiles` holds the results.
         log_dir: directory for TensorBoard: ratios, similarity of the importance, seconds, and a
             picture of what was trained when.
-        backup_dir: directory of the training's backups; the same `fit` goes on from the last one
-            if it is interrupted, with the same results (see "Power cuts" in keras.md). Kept when
-            training has ended, so that nothing is trained again. None keeps none.
-        backup_every: steps between two backups within an epoch; there is one at its beginning.
-        backup_seconds: likewise, by the clock.
-        nan: what to do when the loss or a weight is not finite, where there are backups: "restore"
-            goes back to the last good weights and halves the learning rate, once, then raises;
-            "skip" takes back the step, for which a copy of all weights and slots is made at each;
-            "stop" raises at once; "ignore" goes on.
+        backup: where the training is backed up; the same `fit` goes on from the last backup if it
+            is interrupted, with the same results (see "Power cuts" in keras.md). None keeps none.
         verbose: 1 prints a line for each selection.
         bar: whether Keras's progress bar shows `rho` and the step ratio achieved; while none is
             measured, the predicted one.
@@ -111,10 +103,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         band: float = 0.05,
         reprofile_every: int | None = None,
         log_dir: str | Path | None = None,
-        backup_dir: str | Path | None = None,
-        backup_every: int | None = None,
-        backup_seconds: float | None = None,
-        nan: str = "restore",
+        backup: Backup | None = None,
         verbose: int = 0,
         bar: bool = True,
         seed: int = 0,
@@ -158,7 +147,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.band = band
         self.reprofile_every = reprofile_every
         self.log_dir = log_dir
-        self.backups = BackupOptions(backup_dir, backup_every, backup_seconds, nan)
+        if backup is not None:
+            arguments.instance("backup", backup, Backup, "et.Backup(directory)")
+        self.backup = backup
         self.verbose = arguments.count("verbose", verbose, least=0)
         self.bar_ratios = self._bar_ratios if arguments.flag("bar", bar) else None
         self.selections: list[SelectionRecord] = []
@@ -179,11 +170,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 f"ElasticCallback serves elastic models. Received: {type(self.model).__name__}. "
                 "Make one with elastic_tf.ElasticModel.from_model(model) and compile it."
             )
-        resume.check_replicas(
+        opening.check_replicas(
             self.model,
             deadline=self.deadline is not None,
             reprofile=self.reprofile_every is not None,
-            backup=self.backups.directory is not None,
         )
         self._register()
         self.profile.check(
@@ -193,7 +183,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         )
         self._course = opening.course(self, self._clock, is_again=self._has_ended)
         self.selections, self.profiles = self._course.selections, self._course.profiles
-        self._course.go_on()
+        self._course.begin()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Profile and select anew where their intervals have passed."""

@@ -1,4 +1,4 @@
-"""Passes over the training data: how an interrupted `fit` gets to the batch that comes next.
+"""How an interrupted `fit` gets to the batch that comes next.
 
 No iterator is stored: with its shuffle buffer it can be as large as the data. The passes and
 batches that were trained before are drawn again and dropped, which gives the same batches
@@ -50,7 +50,7 @@ def start_at(
     def epochs() -> Iterator[tuple[int, Any]]:
         if handler._initial_epoch != first:
             raise ValueError(
-                "`fit` must go on from one backup. Received: `backup_dir` and another callback, "
+                "`fit` must go on from one backup. Received: `Backup` and another callback, "
                 f"which begins with epoch {handler._initial_epoch}. Leave BackupAndRestore out."
             )
         if epoch >= handler._epochs:

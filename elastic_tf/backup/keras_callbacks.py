@@ -19,55 +19,38 @@ _REMEMBERED: dict[type, tuple[str, ...]] = {
 }
 
 
-class Neighbours:
-    """The callbacks of one `fit` that remember something.
+def remembering(callbacks: Any) -> list[tuple[tf.keras.callbacks.Callback, tuple[str, ...]]]:
+    """Those that remember something, with its names, among what `fit` was given."""
+    return [
+        (callback, names)
+        for callback in tf.nest.flatten(callbacks or [])
+        for kind, names in _REMEMBERED.items()
+        if isinstance(callback, kind)
+    ]
 
-    Args:
-        callbacks: what `fit` was given: one, several, or None.
-    """
 
-    def __init__(self, callbacks: Any) -> None:
-        self._items = [
-            (callback, names)
-            for callback in (tf.nest.flatten(callbacks) if callbacks else [])
-            for kind, names in _REMEMBERED.items()
-            if isinstance(callback, kind)
-        ]
+def state(callbacks: Any) -> list[dict[str, Any]]:
+    """What each of them remembers, as JSON values; of weights how many there are."""
+    return [
+        {name: _plain(getattr(callback, name)) for name in names}
+        for callback, names in remembering(callbacks)
+    ]
 
-    def state(self) -> list[list[Any]]:
-        """Of each its class and what it remembers, weights left out, as JSON values."""
-        return [
-            [type(callback).__name__, {name: _plain(getattr(callback, name)) for name in names}]
-            for callback, names in self._items
-        ]
 
-    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The weights that are remembered, with names."""
-        for k, (callback, _) in enumerate(self._items):
-            for i, value in enumerate(getattr(callback, _WEIGHTS, None) or []):
-                yield f"callback/{k}/{i}", value
+def arrays(callbacks: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """The weights that are remembered, with names."""
+    for k, (callback, _) in enumerate(remembering(callbacks)):
+        for i, value in enumerate(getattr(callback, _WEIGHTS, None) or []):
+            yield f"callback/{k}/{i}", value
 
-    def check(self, state: list[list[Any]]) -> None:
-        """Refuse what other callbacks remembered.
 
-        Raises:
-            ValueError: other callbacks, or in another order.
-        """
-        held, given = [name for name, _ in state], [type(one).__name__ for one, _ in self._items]
-        if held != given:
-            raise ValueError(
-                "A training goes on with the callbacks it was started with. Received: "
-                f"{', '.join(given) or 'none'}, in the backup {', '.join(held) or 'none'}. Use the "
-                "same, or another `backup_dir`."
-            )
-
-    def go_on(self, state: list[list[Any]], arrays: dict[str, np.ndarray]) -> None:
-        """Let them go on from `state`; after `on_train_begin`, in which they forget."""
-        for k, ((callback, _), (_, values)) in enumerate(zip(self._items, state)):
-            for name, value in values.items():
-                if name == _WEIGHTS and value is not None:
-                    value = [arrays[f"callback/{k}/{i}"] for i in range(value)]
-                setattr(callback, name, value)
+def go_on(callbacks: Any, states: list[dict[str, Any]], values: dict[str, np.ndarray]) -> None:
+    """Let them go on from `state` and `arrays`; after `on_train_begin`, in which they forget."""
+    for k, ((callback, _), held) in enumerate(zip(remembering(callbacks), states)):
+        for name, value in held.items():
+            if name == _WEIGHTS and value is not None:
+                value = [values[f"callback/{k}/{i}"] for i in range(value)]
+            setattr(callback, name, value)
 
 
 def _plain(value: Any) -> Any:

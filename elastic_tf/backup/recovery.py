@@ -7,103 +7,158 @@ a backup holds, so that a kill during one of them only repeats it.
 
 from __future__ import annotations
 
+import dataclasses
+import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from elastic_tf.backup import data_position
-from elastic_tf.backup import state as backup_state
-from elastic_tf.backup.divergence import Divergence
-from elastic_tf.backup.interruptions import Interruptions
-from elastic_tf.backup.keras_callbacks import Neighbours
-from elastic_tf.backup.options import BackupOptions
+from elastic_tf import arguments, optimizers
+from elastic_tf.backup import data_position, keras_callbacks, state
 from elastic_tf.backup.slots import Slots, State
-from elastic_tf.budget.choosing import Chooser
-from elastic_tf.budget.control import Control
+from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.files.ranges import from_ranges, to_ranges
+from elastic_tf.files.json_form import to_json
+
+_LOWER = 0.5  # times the learning rate, after going back
+
+
+@dataclasses.dataclass(frozen=True)
+class Backup:
+    """Where backups of a `fit` go, how often, and what is done when it diverges.
+
+    The same program, started again, goes on from the last backup. It stays when training has ended,
+    so that nothing is trained again.
+
+    Attributes:
+        directory: of this `fit` alone.
+        every: steps between two backups in an epoch; None: at its beginning only.
+        seconds: likewise, by the clock.
+        nan: what to do when the loss or a weight is NaN or infinite: "restore" goes back to the
+            weights of the last backup and halves the learning rate, once, then raises; "stop"
+            raises at once; "ignore" goes on.
+
+    Raises:
+        TypeError: `directory` is no path.
+        ValueError: another one is out of range.
+    """
+
+    directory: str | Path
+    every: int | None = None
+    seconds: float | None = None
+    nan: str = "restore"
+
+    def __post_init__(self) -> None:
+        arguments.path("directory", self.directory)
+        if self.every is not None:
+            arguments.count("every", self.every)
+        if self.seconds is not None:
+            arguments.number("seconds", self.seconds, low=0.0, above=True)
+        arguments.choice("nan", self.nan, ("restore", "stop", "ignore"))
+
+
+class Scheduler(Protocol):
+    """What decides between steps what is trained: all that a backup knows of it."""
+
+    def state(self) -> Any:
+        """All that it decides from, as JSON values."""
+
+    def go_on(self, state: Any) -> None:
+        """Go on from what `state` returned, and let the model train the same."""
+
+    def pass_over(self, epoch: int) -> None:
+        """Draw what was drawn before an epoch that is not trained again, and drop it."""
 
 
 class Recovery:
-    """Keeps the state of a training in two files.
+    """Keeps the state of one `fit` in two files.
 
     Args:
-        model: the model that is trained.
-        slots: where to.
-        options: how often, and what to do when the loss is not finite.
-        chooser: selects.
-        control: keeps the budget.
-        masks: at the end of each epoch.
+        model: the model that `fit` trains; it has begun, and not its first epoch.
+        options: where, how often, and what to do when the loss is not finite.
+        scheduler: its state is kept.
     """
 
-    def __init__(
-        self,
-        model: ElasticMixin,
-        slots: Slots,
-        *,
-        options: BackupOptions,
-        chooser: Chooser,
-        control: Control,
-        masks: list[np.ndarray],
-    ) -> None:
+    def __init__(self, model: ElasticMixin, options: Backup, scheduler: Scheduler) -> None:
         self._model = model
-        self._slots = slots
         self._options = options
-        self._clock = control.pace.clock
-        self._chooser = chooser
-        self._control = control
-        self._masks = masks
+        self._scheduler = scheduler
+        self._slots = Slots(options.directory)
         self._handler: Any = model._elastic.data
+        self._callbacks = model._elastic.callbacks
         self._first: int = self._handler._initial_epoch
-        self._neighbours = Neighbours(model._elastic.callbacks)
-        self._is_looked_at = False  # the first step
+        self._epoch = self._done = 0  # where the training is
         self._since = 0  # steps since the last backup
-        self._written_at = self._clock()
-        self._divergence = Divergence(model, slots, options.nan)
+        self._written_at = 0.0
+        self._is_lowered = False  # the learning rate, after going back
         self._resumed: State | None = None  # until the interrupted epoch begins
-        self._signals = Interruptions()
-        self._optimizer = backup_state.optimizer_settings(model.optimizer)  # before the first step
+        self._optimizer = _settings(model.optimizer)  # before the first step
 
-    def begin(self) -> int | None:
-        """Go on from a backup, if there is one; returns the epoch the training began with, then.
+    def begin(self, *, anew: bool = False) -> str | None:
+        """Go on from a backup, if there is one.
+
+        Args:
+            anew: remove a backup that is there.
+
+        Returns:
+            A line that says where the training goes on; None where it starts.
 
         Raises:
-            ValueError: the directory cannot be written, or holds no backup of this training.
+            ValueError: the directory cannot be written or another training has it, the backup is
+                of another training, or there are several replicas.
+
+        Warns:
+            UserWarning: there is nothing left to train.
         """
-        self._model._elastic.leave = self._leave
+        model, count = self._model, replicas.count(self._model.distribute_strategy)
+        if count > 1:
+            raise ValueError(
+                f"`backup` must be None with several replicas. Received: {count} replicas. Add "
+                "tf.keras.callbacks.BackupAndRestore, which begins the interrupted epoch again."
+            )
+        model._elastic.leave = self._slots.close  # `fit` ends, in whatever way
         self._slots.open()
-        backup_state.use_generators(self._model)
-        state = self._slots.read()
-        if state is not None:
-            self._go_on(state)
-            print(self._going_on(state.data))
-        self._signals.catch()
-        return None if state is None else self._first
+        if anew:
+            self._slots.clear()
+        state.use_generators(model)
+        found = self._slots.read()
+        if found is None:
+            return None
+        self._go_on(found)
+        said = f"The backup in '{self._slots.path}'"
+        if found.data["epoch"] >= self._handler._epochs or self._is_over(found.data):
+            warnings.warn(
+                f"{said} is of a training of {found.data['epoch']} epochs, `fit` was asked for "
+                f"{self._handler._epochs} in all: nothing is trained. Ask for more epochs, or "
+                "remove the backup to train anew.",
+                stacklevel=3,
+            )
+        return (
+            f"{said} is taken up: epoch {found.data['epoch'] + 1} of {self._handler._epochs}, "
+            f"after {found.data['step']} of its steps."
+        )
 
     def epoch_begins(self, epoch: int) -> int:
         """Steps of this epoch that were made before an interruption; else it is backed up."""
-        if self._resumed is None:
-            self._write(epoch, 0)
-            self._signals.obey()
+        self._epoch, found = epoch, self._resumed
+        self._done = 0 if found is None else found.data["step"]
+        if found is None:
+            self._write()
             return 0
-        data, values = self._resumed
-        self._take_up_logs(self._resumed)
         self._resumed = None
-        if data["step"]:
-            items = backup_state.metrics(self._model)
-            backup_state.check(data["metrics"], items, what="metrics' variables")
-            backup_state.assign(items, values, "metric")
-        backup_state.set_host_generators(data["random"])
-        return int(data["step"])
-
-    def step_begins(self) -> None:
-        """Before the train function is called."""
-        self._divergence.step_begins()
+        self._take_up_logs(found)
+        if self._done:
+            items = state.metrics(self._model)
+            _check(found.data["metrics"], state.described(items, "metric"))
+            state.assign(items, found.arrays, "metric")
+        state.set_host_generators(found.data["random"])
+        return self._done
 
     def steps_made(self, count: int, logs: dict[str, Any] | None) -> None:
-        """Back up where it is due, and leave where a signal asks for it.
+        """Back up where it is due.
 
         Args:
             count: steps since the last call.
@@ -111,185 +166,180 @@ class Recovery:
 
         Raises:
             FloatingPointError: the loss is not finite, and nothing more can be done about it.
-            SystemExit: a signal was received.
         """
-        if not self._is_looked_at:
-            self._is_looked_at = True
-            self._warn_of_hidden_draws()
-        pace, steps = self._control.pace, self._handler._inferred_steps
-        if self._divergence.is_met(logs, self._where):
+        self._done += count
+        loss = (logs or {}).get("loss")
+        if self._options.nan != "ignore" and loss is not None and not np.isfinite(loss):
+            self._diverged(f"loss={loss}")
             return
         self._since += count
-        if steps is None or pace.done >= steps:
+        steps = self._handler._inferred_steps
+        if steps is None or self._done >= steps:
             return  # the beginning of the next epoch is not far
         every, seconds = self._options.every, self._options.seconds
-        is_due = every is not None and self._since >= every
-        is_late = seconds is not None and self._clock() - self._written_at >= seconds
-        if is_due or is_late or self._signals.received is not None:
-            self._write(pace.epoch, pace.done)
-            self._signals.obey()
+        is_late = seconds is not None and time.monotonic() - self._written_at >= seconds
+        if is_late or (every is not None and self._since >= every):
+            self._write()
 
     def end(self) -> None:
         """Keep the trained model: the same command has nothing left to do."""
         if self._resumed is not None:
             self._take_up_logs(self._resumed)
-        else:
-            if self._model._elastic.accumulation is not None:
-                self._model._elastic.accumulation.flush()  # as `fit` would next
-            self._write(self._control.pace.epoch + 1, 0, is_finished=True)
-        self._signals.release()
-        self._signals.obey()
+            return
+        if self._model._elastic.accumulation is not None:
+            self._model._elastic.accumulation.flush()  # as `fit` would next
+        self._epoch, self._done = self._epoch + 1, 0
+        self._write(is_finished=True)
 
-    def _leave(self) -> None:
-        """`fit` ends, in whatever way."""
-        self._signals.release()
-        self._slots.close()
-
-    @property
-    def _where(self) -> str:
-        return f"in epoch {self._control.pace.epoch} after {self._control.pace.done} steps"
-
-    def _go_on(self, state: State) -> None:
-        data, values = state
-        model, handler = self._model, self._handler
-        self._check_place(data)
-        items = backup_state.variables(model)
-        backup_state.check(data["variables"], items, what="variables")
-        backup_state.check_optimizer(data["optimizer"], self._optimizer)
-        self._neighbours.check(data["neighbours"])
+    def _go_on(self, found: State) -> None:
+        data, model = found.data, self._model
+        items = state.variables(model)
+        _check(data["made_of"], self._made_of())
         model._fit_state.values = data["fit_state"]
-        backup_state.assign(items, values, "variable")
-        self._chooser.go_on(data["chooser"])
-        self._control.go_on(data["control"])
-        self._masks.extend(from_ranges(mask, len(model.tensors)) for mask in data["masks"])
-        self._divergence.is_lowered = data["is_lowered"]
+        state.assign(items, found.arrays, "variable")
+        self._scheduler.go_on(data["scheduler"])
+        self._is_lowered = data["is_lowered"]
         trained = model.trainable_variables
         model._elastic.averaged.clear()
         model._elastic.averaged.update(id(trained[k]) for k in data["averaged"])
-        if data["collected"] and model._elastic.accumulation is not None:
+        accumulation, (count, without) = model._elastic.accumulation, data["collected"]
+        if accumulation is not None and count:
             chosen = model._trained(model._elastic.plan)
-            count, without = data["collected"]
-            sums = [values[f"sum/{k}"] for k in range(len(chosen))]
-            model._elastic.accumulation.go_on(chosen, count, without, sums)
-        self._resumed = state
-        is_over = self._is_over(data)
+            sums = [found.arrays[f"sum/{k}"] for k in range(len(chosen))]
+            accumulation.go_on(chosen, count, without, sums)
+        self._resumed = found
         data_position.start_at(
-            handler,
-            epoch=handler._epochs if is_over else data["epoch"],
+            self._handler,
+            epoch=self._handler._epochs if self._is_over(data) else data["epoch"],
             step=data["step"],
             steps=data["steps"],
-            arrived=self._chooser.pass_over,
-            ready=lambda iterator: backup_state.make_metrics(model, iterator),
+            arrived=self._scheduler.pass_over,
+            ready=lambda iterator: state.make_metrics(model, iterator),
         )
 
     def _is_over(self, data: dict[str, Any]) -> bool:
-        """Whether there is nothing left to train."""
+        """Whether there is nothing left to train: it may have been stopped early."""
         return bool(data["is_finished"] and self._handler._epochs <= data["epochs"])
 
-    def _going_on(self, data: dict[str, Any]) -> str:
-        """What is said when a backup was found."""
-        found = f"The backup in '{self._slots.path}'"
-        if self._is_over(data):
-            return (
-                f"{found} is of a training that has ended, after {data['epochs']} epochs: nothing "
-                "is trained. Remove it, or choose another `backup_dir`, to train anew."
-            )
-        if data["epoch"] >= self._handler._epochs:
-            return (
-                f"{found} is past epoch {data['epoch']}, `fit` was asked for "
-                f"{self._handler._epochs} in all: nothing is trained. Ask for more epochs."
-            )
-        return (
-            f"{found} is taken up: epoch {data['epoch'] + 1} of {self._handler._epochs}, after "
-            f"{data['step']} of its steps."
-        )
-
-    def _check_place(self, data: dict[str, Any]) -> None:
-        for name, value in self._place.items():
-            held = data["place"][name]
-            if None not in (value, held) and value != held:
-                raise ValueError(
-                    "A training goes on with the arguments of `fit` it was started with. Received: "
-                    f"{name} {value}, in the backup {held}. Use the same, or another `backup_dir`."
-                )
-
-    @property
-    def _place(self) -> dict[str, int | None]:
-        """What the number of a step means."""
+    def _made_of(self) -> dict[str, Any]:
+        """What must be the same in a training that goes on."""
         accumulation = self._model._elastic.accumulation
         return {
             "initial_epoch": self._first,
             "batches in an epoch": self._handler._inferred_steps,
             "accumulate": 1 if accumulation is None else accumulation.steps,
+            "callbacks": [
+                type(callback).__name__
+                for callback, _ in keras_callbacks.remembering(self._callbacks)
+            ],
+            **self._optimizer,
+            **state.described(state.variables(self._model), "variable"),
         }
 
-    def _write(self, epoch: int, step: int, *, is_finished: bool = False) -> None:
+    def _write(self, *, is_finished: bool = False) -> None:
         """Write a backup; where that fails, the last good one stays and training goes on."""
-        model, state = self._model, self._model._elastic
-        items, metrics = backup_state.variables(model), backup_state.metrics(model) if step else []
-        count, without, sums = state.accumulation.collected() if state.accumulation else (0, [], [])
-        history = model.history
+        model, elastic = self._model, self._model._elastic
+        items = state.variables(model)
+        metrics = state.metrics(model) if self._done else []
+        accumulation = elastic.accumulation
+        count, without, sums = accumulation.collected() if accumulation else (0, [], [])
         data = {
-            "epoch": epoch,
-            "step": step,
-            "place": self._place,
+            "epoch": self._epoch,
+            "step": self._done,
             "epochs": self._handler._epochs,
             "steps": self._handler._inferred_steps,
             "is_finished": is_finished,
-            "is_lowered": self._divergence.is_lowered,
-            "variables": backup_state.described(items),
-            "optimizer": self._optimizer,
-            "metrics": backup_state.described(metrics),
+            "is_lowered": self._is_lowered,
+            "made_of": self._made_of(),
+            "metrics": state.described(metrics, "metric"),
             "averaged": [
-                k for k, v in enumerate(model.trainable_variables) if id(v) in state.averaged
+                k for k, v in enumerate(model.trainable_variables) if id(v) in elastic.averaged
             ],
-            "collected": [count, without] if count else None,
-            "chooser": self._chooser.state(),
-            "control": self._control.state(),
-            "masks": [to_ranges(mask) for mask in self._masks],
+            "collected": [count, without],
+            "scheduler": self._scheduler.state(),
             "history": {
                 name: [np.asarray(value).tolist() for value in values]
-                for name, values in history.history.items()
+                for name, values in model.history.history.items()
             },
-            "history_epochs": history.epoch,
-            "neighbours": self._neighbours.state(),
+            "history_epochs": model.history.epoch,
+            "callbacks": keras_callbacks.state(self._callbacks),
             "fit_state": model.fit_state,
-            "random": backup_state.host_generators(),
+            "random": state.host_generators(),
         }
 
         def arrays() -> Iterator[tuple[str, np.ndarray]]:
-            for item, (name, value) in zip(items, backup_state.arrays(items, "variable")):
-                self._divergence.check(item, value)
+            for item, (name, value) in zip(items, state.arrays(items, "variable")):
+                is_weight = item.trainable and item.dtype.is_floating
+                if self._options.nan != "ignore" and is_weight and not np.isfinite(value).all():
+                    raise FloatingPointError(f"NaN or infinity in '{item.name}'")
                 yield name, value
-            yield from backup_state.arrays(metrics, "metric")
-            yield from self._neighbours.arrays()
-            yield from ((f"sum/{k}", part) for k, part in enumerate(sums if count else []))
+            yield from state.arrays(metrics, "metric")
+            yield from keras_callbacks.arrays(self._callbacks)
+            yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
 
-        self._since, self._written_at = 0, self._clock()
+        self._since, self._written_at = 0, time.monotonic()
         try:
             self._slots.write(data, arrays())
         except FloatingPointError as error:
-            self._divergence.meet(f"{error} {self._where}")
+            self._diverged(str(error))
         except OSError as error:
             warnings.warn(
-                f"The backup of epoch {epoch}, step {step} could not be written: {error}. Training "
-                f"goes on; the last good backup in '{self._slots.path}' stays.",
+                f"The backup of epoch {self._epoch}, step {self._done} could not be written: "
+                f"{error}. Training goes on; the last good backup in '{self._slots.path}' stays.",
                 stacklevel=3,
             )
 
-    def _warn_of_hidden_draws(self) -> None:
-        hidden = backup_state.hidden_draws(self._model)
-        if hidden:
-            warnings.warn(
-                f"The training step holds {', '.join(hidden)}: random ops that keep their place to "
-                "themselves, so that a training that goes on draws other numbers. Use "
-                "tf.random.Generator in the layer, or Keras's own layers.",
-                stacklevel=4,
+    def _diverged(self, what: str) -> None:
+        """Go back to the last good weights, once."""
+        what = f"{what} in epoch {self._epoch} after {self._done} steps"
+        model, rate = self._model, optimizers.rate(self._model.optimizer)
+        may_restore = self._options.nan == "restore" and rate is not None and not self._is_lowered
+        found = self._slots.read() if may_restore else None
+        if rate is None or found is None:
+            again = ", after all that could be done" if self._is_lowered else ""
+            raise FloatingPointError(
+                f"The loss and the weights must be finite. Received: {what}{again}. The last good "
+                f"state is in '{self._slots.path}'. Lower the learning rate, clip the gradients or "
+                "look at the data, and choose another directory."
             )
+        state.assign(state.variables(model), found.arrays, "variable")
+        rate.assign(_LOWER * rate)
+        self._is_lowered = True
+        model.reset_metrics()
+        if model._elastic.accumulation is not None:
+            model._elastic.accumulation.forget()
+        warnings.warn(
+            f"Received: {what}. Weights and slots go back to epoch {found.data['epoch']}, step "
+            f"{found.data['step']}; the learning rate is halved to {float(rate.numpy()):g}, once. "
+            "What the epoch reports begins here.",
+            stacklevel=4,
+        )
 
-    def _take_up_logs(self, state: State) -> None:
+    def _take_up_logs(self, found: State) -> None:
         """What was reported so far, and what others made of it."""
-        data, history = state.data, self._model.history
-        self._neighbours.go_on(data["neighbours"], state.arrays)
-        history.epoch = list(data["history_epochs"])
-        history.history = {name: list(values) for name, values in data["history"].items()}
+        history = self._model.history
+        keras_callbacks.go_on(self._callbacks, found.data["callbacks"], found.arrays)
+        history.epoch = list(found.data["history_epochs"])
+        history.history = {name: list(values) for name, values in found.data["history"].items()}
+
+
+def _settings(optimizer: Any) -> dict[str, Any]:
+    """What the optimizer is made with, as far as it tells, as JSON values."""
+    told = {"optimizer": type(optimizer).__name__}
+    try:
+        config = to_json(optimizer.get_config())
+    except (NotImplementedError, TypeError):  # a schedule of one's own without `get_config`
+        return told
+    return {**told, **{f"optimizer's {name}": value for name, value in config.items()}}
+
+
+def _check(held: dict[str, Any], given: dict[str, Any]) -> None:
+    """Refuse what was kept of another training; the first difference is named."""
+    for name in {**given, **held}:
+        have, want = given.get(name), held.get(name)
+        if None not in (have, want) and have != want and name != "optimizer's name":
+            raise ValueError(
+                "A training goes on with the model, the optimizer, the callbacks and the arguments "
+                f"of `fit` it was started with. Received: {name} {have}, in the backup {want}. Use "
+                "the same, or another directory."
+            )

@@ -1,37 +1,29 @@
 """Two files, one of which is always whole: where a training is kept between power cuts.
 
-Each file is a line with the format's version, a number that grows and the sha256 of all the rest,
-followed by an .npz archive of arrays; the bytes of the first array are JSON. A backup is written
+Each is an .npz archive of arrays; the bytes of the array `json` are the rest. A backup is written
 beside the older of the two, forced to the disk, and only then put in its place. A file that was cut
-off or changed is seen by its checksum, and the other one is taken. Nothing is unpickled.
+off or changed is seen by its checksums, and the other one is taken. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
 import os
-import re
 import warnings
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from elastic_tf.arguments import brief
-from elastic_tf.files import array_archive
+from elastic_tf.files import arrays as array_files
 from elastic_tf.files.file_lock import Claim, claim
 
-VERSION = 1
-
-_NAMES = ("a", "b")
+VERSION = 2
+_NAMES = ("a.npz", "b.npz")
 _JSON = "json"
-_BLOCK = 1 << 20  # bytes that are hashed at a time
-_HEAD = re.compile(rb"elastic_tf backup +(\d+) +(\d+) ([0-9a-f]{64})\n")
-_ANY_VERSION = re.compile(rb"elastic_tf backup +(\d+) ")
 
 
 class State(NamedTuple):
@@ -57,7 +49,6 @@ class Slots:
         self.path = Path(path)
         self._claim: Claim | None = None
         self._number = 0  # of the newest good one
-        self._next = _NAMES[0]
 
     def open(self) -> None:
         """Take the directory for this process, until `close`; a kill gives it back.
@@ -65,26 +56,20 @@ class Slots:
         Raises:
             ValueError: it cannot be made or written, or another training has it.
         """
-        rule = "`backup_dir` must be that of one training."
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            # Claimed before anything else is touched: another training may be writing a part.
+            rule = "A directory of backups is that of one training."
             self._claim = claim(self.path / "lock", rule=rule, what=self.path)
-            part = self.path / f"{self._next}.part"
-            part.write_bytes(b"")
-            part.unlink()
         except OSError as error:
-            self.close()
             raise ValueError(
-                f"`backup_dir` must be a directory that can be written. Received: '{self.path}': "
-                f"{error}. Choose another one, or change its permissions."
+                "`Backup` needs a directory that can be written. Received: "
+                f"'{self.path}': {error}. Choose another one, or change its permissions."
             ) from error
 
     def close(self) -> None:
         """Give the directory back."""
         if self._claim is not None:
             self._claim.release()
-            self._claim = None
 
     def read(self) -> State | None:
         """The newest backup that is whole; None where there is no file.
@@ -95,28 +80,34 @@ class Slots:
         Warns:
             UserWarning: one of the two cannot be used; the other one is taken.
         """
-        numbers: dict[str, int] = {}
+        found: dict[int, Path] = {}
         refused = []
-        for name in _NAMES:
-            path = self.path / name
+        for path in (self.path / name for name in _NAMES):
             try:
-                numbers[name] = _verified(path)
+                found[_json(array_files.read(path, [_JSON]))["number"]] = path
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
                 refused.append(f"'{path}' {error}")
-        if refused and not numbers:
+        for number in sorted(found, reverse=True):
+            try:
+                arrays = array_files.read(found[number])
+                held = _json(arrays)
+                if held["names"] != [*arrays]:
+                    raise ValueError("lacks some of its arrays")
+            except (OSError, ValueError) as error:
+                refused.append(f"'{found[number]}' {error}")
+                continue
+            for problem in refused:
+                warnings.warn(f"The other backup is taken: {problem}.", stacklevel=2)
+            self._number = number
+            return State(held["data"], arrays)
+        if refused:
             raise ValueError(
                 "A training goes on from a backup that is whole. Received: "
                 f"{'; '.join(refused)}. Remove '{self.path}' to start anew."
             )
-        for problem in refused:
-            warnings.warn(f"The other backup is taken: {problem}.", stacklevel=2)
-        if not numbers:
-            return None
-        newest = max(numbers, key=lambda name: numbers[name])
-        self._number, self._next = numbers[newest], _NAMES[1 - _NAMES.index(newest)]
-        return _loaded(self.path / newest)
+        return None
 
     def write(self, data: dict[str, Any], arrays: Iterable[tuple[str, np.ndarray]]) -> None:
         """Put a backup in the place of the older one, whole or not at all.
@@ -129,105 +120,56 @@ class Slots:
         Raises:
             OSError: it could not be written; both files are as they were.
         """
-        number, name = self._number + 1, self._next
-        part = self.path / f"{name}.part"  # what a kill leaves of it is overwritten
+        number = self._number + 1
+        path = self.path / _NAMES[number % 2]
+        part = path.with_suffix(".part")  # what a kill leaves of it is overwritten
         try:
-            with open(part, "w+b") as file:
-                file.write(_head(number, "0" * 64))
-                text = np.frombuffer(json.dumps(data).encode(), np.uint8)
+            with open(part, "wb") as file:
                 with zipfile.ZipFile(file, "w") as archive:
-                    for key, array in itertools.chain([(_JSON, text)], arrays):
-                        _add(archive, key, array)
-                digest = _digest(file, number)
-                file.seek(0)
-                file.write(_head(number, digest))
+                    names = [_add(archive, name, array) for name, array in arrays]
+                    held = {"version": VERSION, "number": number, "names": names, "data": data}
+                    _add(archive, _JSON, np.frombuffer(json.dumps(held).encode(), np.uint8))
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, self.path / name)
+            os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
         _sync_directory(self.path)
-        self._number, self._next = number, _NAMES[1 - _NAMES.index(name)]
+        self._number = number
 
     def clear(self) -> None:
-        """Remove both backups.
-
-        Raises:
-            ValueError: another training has the directory.
-        """
-        if self._claim is None:
-            self.open()
-            try:
-                self.clear()
-            finally:
-                self.close()
-            return
+        """Remove both backups."""
         for name in _NAMES:
             (self.path / name).unlink(missing_ok=True)
-        self._number, self._next = 0, _NAMES[0]
 
 
-def _head(number: int, digest: str) -> bytes:
-    return f"elastic_tf backup {VERSION:4d} {number:12d} {digest}\n".encode()
-
-
-_HEAD_BYTES = len(_head(0, "0" * 64))
-
-
-def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> str:
+    """Add one array, as `numpy.savez` does with all of them at once; returns its name."""
     write: Any = np.lib.format.write_array  # which has no types
-    with archive.open(f"{name}{array_archive.SUFFIX}", "w", force_zip64=True) as member:
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
         write(member, np.asanyarray(array), allow_pickle=False)
+    return name
 
 
-def _digest(file: BinaryIO, number: int) -> str:
-    """sha256 of all of a file but its checksum."""
-    found = hashlib.sha256(_head(number, ""))
-    file.seek(_HEAD_BYTES)
-    while block := file.read(_BLOCK):
-        found.update(block)
-    return found.hexdigest()
-
-
-def _verified(path: Path) -> int:
-    """The number of a backup that is whole; a ValueError ends the sentence that begins with it."""
-    with open(path, "rb") as file:
-        head = file.read(_HEAD_BYTES)
-        version = _ANY_VERSION.match(head)
-        if version is not None and int(version[1]) != VERSION:
-            raise ValueError(f"is of format {int(version[1])}, this version reads {VERSION}")
-        match = _HEAD.fullmatch(head)
-        if match is None:
-            raise ValueError(f"is no backup or cut off ({path.stat().st_size} bytes)")
-        number = int(match[2])
-        if _head(number, _digest(file, number)) != head:
-            raise ValueError("was cut off or changed: its checksum does not match")
-        return number
-
-
-def _loaded(path: Path) -> State:
-    """What a backup with the right checksum holds; anybody can make a checksum."""
+def _json(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What a backup holds beside arrays; a ValueError ends the sentence that begins with it."""
     try:
-        with open(path, "rb") as file:
-            file.seek(_HEAD_BYTES)
-            arrays = array_archive.read(file)
-        data = json.loads(arrays.pop(_JSON).tobytes())
-        if not isinstance(data, dict):
-            raise ValueError(f"holds {brief(data)} instead of an object")
-    except (ValueError, KeyError, RecursionError) as error:
-        raise ValueError(
-            f"A training goes on from a backup that it wrote. Received: '{path}', which is none: "
-            f"{type(error).__name__}: {error}. Remove '{path.parent}' to start anew."
-        ) from error
-    return State(data, arrays)
+        found = json.loads(arrays.pop(_JSON).tobytes())
+        version = found["version"]
+        if version == VERSION and isinstance(found["data"], dict) and type(found["number"]) is int:
+            return dict(found)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"is no backup: {type(error).__name__}: {error}") from error
+    raise ValueError(f"is of format {brief(version)}, this version reads {VERSION}")
 
 
 def _sync_directory(path: Path) -> None:
     """Force the names in a directory to the disk, where the system can."""
-    if not hasattr(os, "O_DIRECTORY"):
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:  # Windows
         return
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     except OSError:  # some network file systems do not know it

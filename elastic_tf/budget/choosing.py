@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elastic_tf.backup import resume
 from elastic_tf.budget.control import Control
 from elastic_tf.budget.deadline import Deadline
 from elastic_tf.budget.ratio import Rho, rho_at
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 _TRACE = 0.2
 # Part of a deadline's time that selections after the first may take; else they are made less often.
 _SELECTING = 0.2
+_KEY = "selection"  # in the state of `fit` that Keras's checkpoints carry
 
 
 class Chooser:
@@ -171,7 +171,7 @@ class Chooser:
         """Go on from `state`; `pass_over` is to be called for every epoch that was begun."""
         self._worth.go_on(state["worth"])
         self._earlier = dict(zip(state["evaluated"], zip(*state["draws"])))
-        taken = [resume.record_of(record) for record in state["records"]]
+        taken = [records.from_json(record) for record in state["records"]]
         if taken:
             self._take_up(taken, state["selected_at"])
 
@@ -272,7 +272,10 @@ class Chooser:
         self._control.selected(record, changed=changed)
         self._offer_light_steps(record)
         if self._selected_at is not None:
-            resume.remember(self.model, record, self._selected_at)
+            self.model.fit_state[_KEY] = {
+                "record": to_json(record),
+                "selected_at": self._selected_at,
+            }
         if self.verbose:
             print(records.line(record))
         if self.board is not None:
@@ -296,10 +299,9 @@ class Chooser:
 
     def _resume(self) -> None:
         """Go on with the selection of a `fit` that Keras's own backup goes on with."""
-        recalled = resume.recall(self.model)
-        if recalled is not None:
-            record, selected_at = recalled
-            self._take_up([record], selected_at)
+        held = self.model.fit_state.get(_KEY)
+        if held is not None:
+            self._take_up([records.from_json(held["record"])], int(held["selected_at"]))
 
     def _take_up(self, taken: list[SelectionRecord], selected_at: int) -> None:
         record, self._selected_at = taken[-1], selected_at

@@ -11,6 +11,7 @@ from elastic_tf.budget.choosing import Chooser
 from elastic_tf.budget.control import Control
 from elastic_tf.budget.reprofiling import Reprofiling
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.files.ranges import from_ranges, to_ranges
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.selection.selector import smallest_feasible_rho
@@ -34,6 +35,7 @@ class Course:
         masks: at the end of each epoch.
         board: what TensorBoard shows; None shows nothing.
         recovery: backs the training up; None does not.
+        is_anew: whether it leaves a backup that is there.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Course:
         self.masks: list[np.ndarray] = []
         self.board: Board | None = None
         self.recovery: Recovery | None = None
+        self.is_anew = False
         self._model = model
         self._chooser = chooser
         self._control = control
@@ -73,11 +76,32 @@ class Course:
         """What is asked for and achieved now, for the progress bar."""
         return records.ratios(self._chooser.records[-1], self._control.ratio.achieved)
 
-    def go_on(self) -> None:
+    def begin(self) -> None:
         """Go on with a `fit` that was interrupted, if there was one."""
-        began = None if self.recovery is None else self.recovery.begin()
-        if began is not None:
-            self._reprofiling.began(began)
+        if self.recovery is not None:
+            said = self.recovery.begin(anew=self.is_anew)
+            if said is not None and self._chooser.verbose:
+                print(said)
+
+    def state(self) -> dict[str, Any]:
+        """All that is decided from, as JSON values."""
+        return {
+            "chooser": self._chooser.state(),
+            "control": self._control.state(),
+            "masks": [to_ranges(mask) for mask in self.masks],
+            "began": self._reprofiling.first_epoch,
+        }
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self._chooser.go_on(state["chooser"])
+        self._control.go_on(state["control"])
+        self.masks.extend(from_ranges(mask, len(self._model.tensors)) for mask in state["masks"])
+        self._reprofiling.first_epoch = state["began"]
+
+    def pass_over(self, epoch: int) -> None:
+        """Draw what was drawn before that epoch, and drop it."""
+        self._chooser.pass_over(epoch)
 
     def epoch_begins(self, epoch: int) -> None:
         """Profile and select anew where their intervals have passed."""
@@ -92,8 +116,6 @@ class Course:
     def step_begins(self, step: int) -> None:
         """Keep the number of the first step of a call."""
         self._step = step
-        if self.recovery is not None:
-            self.recovery.step_begins()
 
     def steps_made(self, step: int, logs: dict[str, Any] | None) -> None:
         """Measure; select anew where the budget is not kept."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastic_tf.backup.recovery import Recovery
-from elastic_tf.backup.slots import Slots
 from elastic_tf.budget.choosing import Chooser
 from elastic_tf.budget.control import Control
 from elastic_tf.budget.course import Course
@@ -53,19 +52,30 @@ def course(callback: ElasticCallback, clock: Callable[[], float], *, is_again: b
 
         names = [tensor.name.split(":")[0] for tensor in model.tensors]
         made.board = chooser.board = Board(callback.log_dir, names)
-    if callback.backups.directory is not None:
-        slots = Slots(callback.backups.directory)
-        if is_again:
-            slots.clear()
-        made.recovery = Recovery(
-            model,
-            slots,
-            options=callback.backups,
-            chooser=chooser,
-            control=control,
-            masks=made.masks,
-        )
+    if callback.backup is not None:
+        made.recovery = Recovery(model, callback.backup, made)
+        made.is_anew = is_again
     return made
+
+
+def check_replicas(model: ElasticMixin, *, deadline: bool, reprofile: bool) -> None:
+    """Refuse what one worker or replica cannot decide for all.
+
+    Raises:
+        ValueError: a deadline over several workers, or profiling on several replicas.
+    """
+    strategy = model.distribute_strategy
+    if deadline and replicas.spans_workers(strategy):
+        raise ValueError(
+            "`deadline` must be None over several workers: each has a clock of its own, and all "
+            f"must stop at the same step. Received: {replicas.count(strategy)} replicas in "
+            "several workers. Give `rho` instead."
+        )
+    if reprofile and replicas.count(strategy) > 1:
+        raise ValueError(
+            "`reprofile_every` must be None with several replicas: a profile is measured on one. "
+            f"Received: {replicas.count(strategy)} replicas. Profile each device before."
+        )
 
 
 def batch_size(model: ElasticMixin) -> int | None:

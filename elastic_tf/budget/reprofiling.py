@@ -26,6 +26,7 @@ class Reprofiling:
 
     Attributes:
         records: one for each profile.
+        first_epoch: that the training began with, before it was interrupted.
     """
 
     def __init__(
@@ -43,18 +44,14 @@ class Reprofiling:
         self._probe = probe
         self._every = every
         self._clock = clock
-        self._first_epoch: int | None = None
+        self.first_epoch: int | None = None
         self._profiler: Profiler | None = None
-
-    def began(self, epoch: int) -> None:
-        """The training began with that epoch, before it was interrupted."""
-        self._first_epoch = epoch
 
     def is_due(self, epoch: int) -> bool:
         """Whether a profile is due before that epoch; never before the first one."""
-        if self._first_epoch is None:
-            self._first_epoch = epoch
-        passed = epoch - self._first_epoch
+        if self.first_epoch is None:
+            self.first_epoch = epoch
+        passed = epoch - self.first_epoch
         return self._every is not None and passed > 0 and passed % self._every == 0
 
     def measure(self, epoch: int) -> TimingProfile:

@@ -25,7 +25,7 @@ import numpy as np
 from elastic_tf.commands.commandline import option, parse
 from elastic_tf.commands.training.history import trained_masks
 from elastic_tf.files import strict_json
-from elastic_tf.files.bounded import read_bytes
+from elastic_tf.files.strict_json import read_bytes
 from elastic_tf.runs import run as runs
 from elastic_tf.timing.profile import TimingProfile
 

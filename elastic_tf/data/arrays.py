@@ -11,7 +11,7 @@ from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.data.handwriting import Labelled
 from elastic_tf.data.pipelines import Batching, ImageData, batched, rows_of, split_off
-from elastic_tf.files.array_archive import DAMAGE
+from elastic_tf.files import arrays as array_files
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _MOST_LABEL = 10**6
@@ -64,22 +64,14 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
     if not os.path.isfile(path):
         raise FileNotFoundError(f"`path` must be an .npz file. Received: '{path}', not a file.")
     try:
-        # Opened here, because NumPy leaves a file open that turns out to be none of its own.
-        with open(path, "rb") as opened:
-            file = np.load(opened, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array without a name")
-            found = {name: file[name] for name in _ARRAYS if name in file}
-            names = list(file)
-    # NumPy makes room for what a header claims before it looks for the numbers.
-    except (OSError, MemoryError, *DAMAGE) as error:
-        why = str(error) or type(error).__name__
-        raise ValueError(f"`path` must be an .npz file. Received: '{path}': {why}.") from error
+        found = array_files.read(path, _ARRAYS)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"`path` must be an .npz file. Received: '{path}' {error}.") from error
     missing = [name for name in _ARRAYS if name not in found]
     if missing:
         raise ValueError(
             f"The file must hold {', '.join(_ARRAYS)}. Received: '{path}' without "
-            f"{', '.join(missing)}; it holds {', '.join(names) or 'nothing'}."
+            f"{', '.join(missing)}; it holds {', '.join(found) or 'nothing'}."
         )
     for name, part in found.items():
         if name.startswith("x") and part.ndim == 3:

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from elastic_tf import arguments
 from elastic_tf.data.pipelines import MOST_SIZE, Batching, ImageData, batched, rows_of, split_off
 from elastic_tf.files.atomic import as_utf8
-from elastic_tf.files.bounded import read_bytes
+from elastic_tf.files.strict_json import read_bytes
 from elastic_tf.timing.runtime import usable_cores
 
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF")

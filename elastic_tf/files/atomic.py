@@ -10,8 +10,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.files.strict_json import MOST_BYTES
 
 
@@ -21,7 +19,7 @@ def directory(path: str | Path) -> Path:
     Raises:
         OSError: it cannot be made.
     """
-    made = Path(arguments.path("path", path))
+    made = Path(path)
     try:
         made.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -40,8 +38,7 @@ def write_text(path: str | Path, text: str) -> None:
     Raises:
         OSError: the directory cannot be written; what was there is untouched.
     """
-    path = Path(arguments.path("path", path))
-    data = _encoded(text)
+    path, data = Path(path), text.encode("utf-8")
     directory(path.parent)
     # Not of `tempfile`, whose files nobody else may read.
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
@@ -72,33 +69,25 @@ def write_json(path: str | Path, data: Any, *, most: int = MOST_BYTES) -> None:
         TypeError: it has no JSON form.
         OSError: the directory cannot be written; what was there is untouched.
     """
-    path = arguments.path("path", path)
-    arguments.count("most", most)
-    try:
-        text = json.dumps(data, indent=1, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"`data` must have a JSON form: {error}. Received: {brief(data)}.") from error
-    size = len(text) + 1  # ASCII, and a line break
-    if size > most:
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    if len(text) > most:
         raise ValueError(
             f"A JSON file must have at most {most} bytes, or else it cannot be read again. "
-            f"Received: {size} bytes for '{path}'. Keep it in memory, or less in it."
+            f"Received: {len(text)} bytes for '{path}'. Keep it in memory, or less in it."
         )
-    write_text(path, text + "\n")
+    write_text(path, text)
 
 
-def append_line(path: str | Path, text: str) -> None:
-    """Append one line.
+def append_line(path: str | Path, line: str) -> None:
+    """Append one line; it is on the disk when this returns.
 
     Raises:
-        ValueError: there is a line break inside `text`.
+        ValueError: there is a line break inside `line`.
         OSError: the file cannot be written.
     """
-    path = Path(arguments.path("path", path))
-    if "\n" in arguments.text("text", text):
-        raise ValueError(f"`text` must be one line. Received: {text!r}.")
-    data = _encoded(text + "\n")
+    if "\n" in line:
+        raise ValueError(f"`line` must be one line. Received: {line!r}.")
+    path, data = Path(path), f"{line}\n".encode()
     directory(path.parent)
     with open(path, "ab") as file:
         file.write(data)
@@ -108,12 +97,4 @@ def append_line(path: str | Path, text: str) -> None:
 
 def as_utf8(text: str) -> str:
     r"""The text in characters that UTF-8 has: a file name may have others, as \udcff."""
-    return arguments.text("text", text).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _encoded(text: str) -> bytes:
-    """UTF-8, before a file is touched."""
-    try:
-        return arguments.text("text", text).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"`text` must have a form in UTF-8. Received: {brief(text)}.") from error
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -13,33 +13,13 @@ MOST_TENSORS = 100_000  # a file that claims more is not of a model
 
 
 def to_ranges(mask: np.ndarray) -> list[list[int]]:
-    """The ranges in which `mask`, bool of shape (N,), is True.
-
-    Raises:
-        ValueError: `mask` is of another dtype or shape.
-    """
-    mask = arguments.array("mask", mask)
-    if mask.dtype != bool or mask.ndim != 1:
-        raise ValueError(
-            f"`mask` must be a bool array of shape (N,). Received: {mask.dtype} of shape "
-            f"{mask.shape}: {brief(mask)}."
-        )
+    """The ranges in which `mask`, bool of shape (N,), is True."""
     return indices_to_ranges(np.flatnonzero(mask))
 
 
 def indices_to_ranges(indices: Sequence[int] | np.ndarray) -> list[list[int]]:
-    """The ranges that hold `indices`, of shape (n,) and ascending.
-
-    Raises:
-        ValueError: `indices` are something else.
-    """
-    found = arguments.array("indices", indices)
-    fits = found.ndim == 1 and (found.dtype.kind in "iu" or not found.size)
-    if not fits or (found[:1] < 0).any() or (found[1:] <= found[:-1]).any():
-        raise ValueError(
-            "`indices` must be ascending integers of at least 0. Received: "
-            f"{found.dtype} of shape {found.shape}: {brief(indices)}."
-        )
+    """The ranges that hold `indices`, of shape (n,) and ascending."""
+    found = np.asarray(indices)
     runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
     return [[int(run[0]), int(run[-1])] for run in runs if run.size]
 
@@ -50,9 +30,9 @@ def from_ranges(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
     Raises:
         ValueError: as `ranges_to_indices`.
     """
-    indices = ranges_to_indices(ranges, count)
+    arguments.count("count", count, least=0, most=MOST_TENSORS)
     mask = np.zeros(count, bool)
-    mask[indices] = True
+    mask[ranges_to_indices(ranges, count)] = True
     return mask
 
 
@@ -60,21 +40,13 @@ def ranges_to_indices(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray
     """The indices in `ranges`, ascending int64, of `count` tensors.
 
     Raises:
-        ValueError: `ranges` are not ascending [first, last] pairs below `count`, or `count` is not
-            that of a model.
+        TypeError: `ranges` are no list.
+        ValueError: they are not ascending [first, last] pairs below `count`.
     """
-    if type(count) is not int or not 0 <= count <= MOST_TENSORS:
-        raise ValueError(
-            f"`count` must be an integer from 0 to {MOST_TENSORS}. Received: {brief(count)}."
-        )
     parts, end = [np.zeros(0, np.int64)], -1
     for pair in arguments.items("ranges", ranges, what="[first, last] pairs"):
-        whole = isinstance(pair, (list, tuple)) and len(pair) == 2
-        if (
-            not whole
-            or any(type(k) is not int for k in pair)
-            or not end < pair[0] <= pair[1] < count
-        ):
+        whole = isinstance(pair, (list, tuple)) and [type(k) for k in pair] == [int, int]
+        if not whole or not end < pair[0] <= pair[1] < count:
             raise ValueError(
                 f"`ranges` must be ascending [first, last] pairs below {count}. Received: "
                 f"{brief(pair)}."

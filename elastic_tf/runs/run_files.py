@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from elastic_tf.files import strict_json
-from elastic_tf.files.bounded import read_bytes
+from elastic_tf.files.strict_json import read_bytes
 from elastic_tf.files.ranges import from_ranges
 from elastic_tf.arguments import brief
 

@@ -142,3 +142,21 @@ def line(record: SelectionRecord) -> str:
         text += f", similarity {record.similarity:.3f}"
     seconds = record.seconds_importance + record.seconds_solve
     return f"{text}, selected in {seconds:.2f} s because of the {record.reason}"
+
+
+def from_json(data: dict[str, Any]) -> SelectionRecord:
+    """A record that `to_json` was made of."""
+    selection = _made(Selection, data["selection"])
+    return _made(SelectionRecord, {**data, "selection": selection})
+
+
+def _made(kind: Any, values: dict[str, Any]) -> Any:
+    """A dataclass from JSON; lists become arrays, of bool where they hold nothing else."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    return kind(
+        **{
+            name: np.array(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if name in known
+        }
+    )

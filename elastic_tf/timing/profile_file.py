@@ -21,7 +21,6 @@ from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files import strict_json
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.bounded import read_bytes
 from elastic_tf.files.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_indices
 from elastic_tf.plan import NAMES
 from elastic_tf.timing.cost_items import MAX_TIME, Condition, CostItem, check_size
@@ -85,7 +84,7 @@ def read(path: str | Path, make: Callable[..., Made]) -> Made:
             the message names the field.
     """
     try:
-        data = strict_json.parse(read_bytes(path))
+        data = strict_json.read(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"There is no timing profile '{path}'. " + REMEASURE) from error
     except ValueError as error:

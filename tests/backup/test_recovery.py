@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import resource
-import signal
 
 import networks
 import numpy as np
@@ -41,8 +39,12 @@ def killed(folder, *callbacks, **options) -> None:
 
 
 def files_by_age(folder) -> list[str]:
-    """Older first: the number stands in the head."""
-    return sorted("ab", key=lambda name: (folder / name).read_bytes()[22:35])
+    """Older first."""
+    numbers = {}
+    for name in ("a.npz", "b.npz"):
+        with np.load(folder / name) as file:
+            numbers[name] = json.loads(file["json"].tobytes())["number"]
+    return sorted(numbers, key=numbers.get)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,6 @@ def test_killed_within_what_is_no_step(tmp_path, monkeypatch, whole):
         ("importance", 1),
         ("tracing", 1),
         ("array", 40),
-        ("checksum", 3),
         ("rename", 3),
         ("flush", 3),
         ("importance", 1),
@@ -152,7 +153,7 @@ def twice_shuffled() -> dict:
         {"data": lambda: {"x": Batches(), "shuffle": False}, "optimizer": "scaled_legacy"},
         {"data": twice_shuffled, "compiled": {"accumulate": 3}},
         {"probe": arrays(), "compiled": {"steps_per_execution": 2}},
-        {"backup_every": None, "compiled": {"run_eagerly": True}},
+        {"backup": {"every": None}, "compiled": {"run_eagerly": True}},
     ],
     ids=[
         "arrays, learning-rate schedule",
@@ -172,10 +173,9 @@ def test_ends_as_if_nothing_had_happened(tmp_path, options):
     assert train(tmp_path / "cut", **options) == expected
 
 
-@pytest.mark.parametrize("damage", [b"", b"elastic_tf backup    9 "])
-def test_goes_on_from_the_other_backup_when_one_is_damaged(tmp_path, cheap, damage):
+def test_goes_on_from_the_other_backup_when_one_is_damaged(tmp_path, cheap):
     killed(tmp_path, KillAt("on_train_batch_end", 2, 3), **CHEAP)
-    (tmp_path / files_by_age(tmp_path)[1]).write_bytes(damage)
+    (tmp_path / files_by_age(tmp_path)[1]).write_bytes(b"")
     with pytest.warns(UserWarning, match="The other backup is taken"):
         assert train(tmp_path, **CHEAP) == cheap
 
@@ -193,7 +193,9 @@ def test_callbacks_of_keras_remember_what_they_saw(tmp_path):
     for place in [("on_train_batch_end", 1, 3), ("on_epoch_begin", 2)]:
         killed(tmp_path / "cut", *neighbours(), KillAt(*place), **CHEAP)
     assert train(tmp_path / "cut", *neighbours(), **CHEAP) == expected
-    with pytest.raises(ValueError, match="Received: none, in the backup EarlyStopping, Reduce"):
+    with pytest.raises(
+        ValueError, match=r"Received: callbacks \[\], in the backup \['EarlyStopping', 'Reduce"
+    ):
         train(tmp_path / "cut", **CHEAP)
 
 
@@ -204,28 +206,28 @@ class Count(tf.keras.callbacks.Callback):
         self.steps += 1
 
 
-def test_a_training_that_ended_is_not_made_again_and_says_so(tmp_path, cheap, capsys):
+def test_a_training_that_ended_is_not_made_again_and_says_so(tmp_path, cheap):
     train(tmp_path, **CHEAP)
-    assert "backup" not in capsys.readouterr().out
     count = Count()
-    assert train(tmp_path, count, **CHEAP) == cheap
+    with pytest.warns(UserWarning, match=f"of {EPOCHS} epochs, .* {EPOCHS} in all: nothing is tr"):
+        assert train(tmp_path, count, **CHEAP) == cheap
     assert count.steps == 0
-    assert f"after {EPOCHS} epochs: nothing is trained" in capsys.readouterr().out
 
 
-def test_fewer_epochs_than_the_backup_has_train_nothing_and_say_so(tmp_path, capsys):
+def test_fewer_epochs_than_the_backup_has_train_nothing_and_say_so(tmp_path):
     killed(tmp_path, KillAt("on_train_batch_end", 1, 3), **CHEAP)
     count = Count()
-    train(tmp_path, count, fitted={"epochs": 1}, **CHEAP)
+    with pytest.warns(UserWarning, match="of 1 epochs, `fit` was asked for 1 in all: nothing is"):
+        train(tmp_path, count, fitted={"epochs": 1}, **CHEAP)
     assert count.steps == 0
-    said = capsys.readouterr().out
-    assert "is past epoch 1, `fit` was asked for 1 in all: nothing is trained." in said
 
 
-def test_a_training_that_goes_on_says_where(tmp_path, capsys):
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_a_training_that_goes_on_says_where_unless_it_is_to_be_quiet(tmp_path, capsys, verbose):
     killed(tmp_path, KillAt("on_train_batch_end", 1, 3), **CHEAP)
-    train(tmp_path, **CHEAP)
-    assert f"is taken up: epoch 2 of {EPOCHS}, after 4 of its steps." in capsys.readouterr().out
+    train(tmp_path, verbose=verbose, **CHEAP)
+    said = f"is taken up: epoch 2 of {EPOCHS}, after 4 of its steps." in capsys.readouterr().out
+    assert said == bool(verbose)
 
 
 def test_more_epochs_go_on_where_fewer_ended(tmp_path, cheap):
@@ -233,31 +235,6 @@ def test_more_epochs_go_on_where_fewer_ended(tmp_path, cheap):
     count = Count()
     assert train(tmp_path, count, **CHEAP) == cheap
     assert count.steps == STEPS
-
-
-class Raise(tf.keras.callbacks.Callback):
-    """Sends a signal to this process in the middle of an epoch."""
-
-    def __init__(self, number):
-        super().__init__()
-        self.number = number
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if batch == 2:
-            os.kill(os.getpid(), self.number)
-
-
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_the_process_after_the_step(tmp_path, capsys, cheap, number, code):
-    before = signal.getsignal(number)
-    with pytest.raises(SystemExit) as end:
-        train(tmp_path, Raise(number), **{**CHEAP, "backup_every": 1000})
-    assert end.value.code == code
-    assert "is finished and saved first" in capsys.readouterr().out
-    assert signal.getsignal(number) is before
-    count = Count()
-    assert train(tmp_path, count, **CHEAP) == cheap
-    assert count.steps == 4 * STEPS - 3
 
 
 class FullDisk(tf.keras.callbacks.Callback):
@@ -291,9 +268,11 @@ def test_a_backup_of_another_training_is_refused(tmp_path, monkeypatch):
     slow = functools.partial(tf.keras.optimizers.Adam, 1e-5)
     monkeypatch.setitem(networks.MORE_OPTIMIZERS, "slow adam", slow)
     killed(tmp_path, KillAt("on_epoch_begin", 1), **CHEAP)
-    with pytest.raises(ValueError, match="of the same model and optimizer. Received: .* in the"):
+    with pytest.raises(ValueError, match="Received: optimizer SGD, in the backup Adam"):
         train(tmp_path, optimizer="sgd", **CHEAP)
-    with pytest.raises(ValueError, match="Received: learning_rate=[^ ]*e-0[56], in the backup 0.0"):
+    with pytest.raises(
+        ValueError, match="Received: optimizer's learning_rate [^ ]*e-0[56], in the backup 0.0"
+    ):
         train(tmp_path, optimizer="slow adam", **CHEAP)
     with pytest.raises(ValueError, match="Received: initial_epoch 1, in the backup 0"):
         train(tmp_path, fitted={"initial_epoch": 1}, **CHEAP)
@@ -305,33 +284,12 @@ def test_a_backup_of_another_training_is_refused(tmp_path, monkeypatch):
         )
 
 
-class Secret(tf.keras.optimizers.schedules.LearningRateSchedule):
-    def __call__(self, step):
-        return 1e-3
-
-
-def test_an_optimizer_that_does_not_tell_its_settings_is_named(tmp_path, monkeypatch):
-    secret = functools.partial(tf.keras.optimizers.Adam, Secret())
-    monkeypatch.setitem(networks.MORE_OPTIMIZERS, "secret adam", secret)
-    with pytest.warns(UserWarning, match="whatever the settings.*Give it.*a `get_config`"):
-        train(tmp_path, optimizer="secret adam", fitted={"epochs": 1}, **CHEAP)
-
-
-def test_random_ops_that_no_backup_can_hold_are_named(tmp_path):
-    def loss(y_true, y_pred):
-        noise = tf.random.normal(tf.shape(y_pred)[:1])
-        return tf.keras.losses.sparse_categorical_crossentropy(y_true, y_pred, True) + noise
-
-    with pytest.warns(UserWarning, match="step holds RandomStandardNormal: random ops"):
-        train(tmp_path, fitted={"epochs": 1}, loss=loss, **CHEAP)
-
-
 def test_two_backups_of_one_training_are_refused(tmp_path):
     def keras():
         return tf.keras.callbacks.BackupAndRestore(str(tmp_path / "keras"))
 
     killed(tmp_path, keras(), KillAt("on_epoch_begin", 2), **CHEAP)
-    with pytest.raises(ValueError, match="`backup_dir` and another .* begins with epoch 2"):
+    with pytest.raises(ValueError, match="`Backup` and another .* begins with epoch 2"):
         train(tmp_path, keras(), **CHEAP)
 
 

@@ -295,18 +295,3 @@ def test_probe_of_another_kind_is_refused():
 def test_profile_of_another_kind_is_refused():
     with pytest.raises(TypeError, match="Received: 'profile.json'"):
         ElasticCallback("profile.json", 0.6, 2, dataset())
-
-
-@pytest.mark.parametrize(
-    "options, received",
-    [
-        ({"backup_every": 5}, "backup_every=5 and backup_dir=None"),
-        ({"backup_seconds": 5.0}, "backup_seconds=5.0 and backup_dir=None"),
-        ({"backup_dir": "backup", "backup_every": 0}, "Received: 0"),
-        ({"backup_dir": "backup", "backup_seconds": -1.0}, "Received: backup_seconds=-1.0"),
-        ({"nan": "repair"}, "nan='repair'"),
-    ],
-)
-def test_backups_that_cannot_be_are_refused(options, received):
-    with pytest.raises(ValueError, match=received):
-        callback(**options)

@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             required=et.zoo.head_tensors(elastic),
             reprofile_every=25,
             log_dir=Path(folder, "board"),
-            backup_dir=Path(folder, "backup"),
+            backup=et.Backup(Path(folder, "backup")),
         )
         watch = Watch(callback, Path(folder), settings)
         elastic.fit(

@@ -38,7 +38,6 @@ MOMENTS = {
     "importance": (measures, "_finite"),  # once for each evaluation
     "tracing": (et.ElasticMixin, "gradients"),  # once for each traced step
     "array": (slots, "_add"),  # once for each array that is written
-    "checksum": (slots, "_digest"),
     "flush": (os, "fsync"),
     "rename": (os, "replace"),
     "names": (slots, "_sync_directory"),
@@ -116,6 +115,7 @@ def train(
     compiled: dict[str, Any] | None = None,
     fitted: dict[str, Any] | None = None,
     dropout: float = 0.3,
+    backup: dict[str, Any] | None = None,
     first: Sequence[Any] = (),
     **options: Any,
 ) -> dict[str, Any]:
@@ -135,8 +135,7 @@ def train(
             "probe_size": 8,
             "smoothing": 0.5,
             "control": 0.0,
-            "backup_dir": folder,
-            "backup_every": None if folder is None else 2,
+            "backup": folder and et.Backup(folder, **{"every": 2, **(backup or {})}),
             **options,
         },
     )

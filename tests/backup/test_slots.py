@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -36,14 +38,17 @@ def kill() -> None:
     raise Kill
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 6])
+@pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_last_backup_is_read(tmp_path, count):
     written(tmp_path, count)
     assert newest(tmp_path) == count
 
 
-def test_there_is_nothing_to_read_at_first(tmp_path):
+def test_there_is_nothing_to_read_at_first_and_after_clear(tmp_path):
     assert Slots(tmp_path / "new").read() is None
+    slots = written(tmp_path, 2)
+    slots.clear()
+    assert slots.read() is None
 
 
 def test_every_kind_of_number_comes_back(tmp_path):
@@ -76,8 +81,7 @@ def test_objects_are_not_written(tmp_path):
 
 @pytest.mark.parametrize(
     "place, name, count",
-    [(backup, "_add", k) for k in (1, 2)]
-    + [(backup, "_digest", 1), (os, "fsync", 1), (os, "replace", 1)],
+    [(backup, "_add", 1), (backup, "_add", 2), (os, "fsync", 1), (os, "replace", 1)],
 )
 def test_a_kill_while_writing_leaves_the_backup_before(tmp_path, monkeypatch, place, name, count):
     slots = written(tmp_path, 3)
@@ -94,69 +98,60 @@ def test_a_kill_while_writing_leaves_the_backup_before(tmp_path, monkeypatch, pl
     assert newest(tmp_path) == 5
 
 
-def damaged(kind: str, content: bytes) -> bytes:
+def damaged(content: bytes, kind: str) -> bytes:
     half = len(content) // 2
     return {
         "empty": b"",
-        "cut off in the head": content[:20],
         "cut off": content[:half],
         "one byte short": content[:-1],
-        "longer": content + b"\0",
         "zeros": bytes(len(content)),
         "flipped": content[:half] + bytes([content[half] ^ 4]) + content[half + 1 :],
-        "flipped in the number": content[:30] + bytes([content[30] ^ 1]) + content[31:],
-        "of another program": b"PK\x03\x04" + content,
-        "of another version": content.replace(b"backup    1", b"backup    2", 1),
+        "of another program": b"one array",
     }[kind]
 
 
-KINDS = [
-    "empty",
-    "cut off in the head",
-    "cut off",
-    "one byte short",
-    "longer",
-    "zeros",
-    "flipped",
-    "flipped in the number",
-    "of another program",
-    "of another version",
-]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["empty", "cut off", "one byte short", "zeros", "flipped", "of another program"]
+)
 def test_the_other_file_is_taken_when_one_is_damaged(tmp_path, kind):
-    written(tmp_path, 4)  # 3 is in a, 4 in b
-    path = tmp_path / "b"
-    path.write_bytes(damaged(kind, path.read_bytes()))
+    written(tmp_path, 4)
+    names = ("a.npz", "b.npz")  # 4 is in the first, 3 in the second
+    contents = [(tmp_path / name).read_bytes() for name in names]
+    (tmp_path / names[0]).write_bytes(damaged(contents[0], kind))
     slots = Slots(tmp_path)
-    with pytest.warns(UserWarning, match=r"other backup is taken: '.*b'"):
+    with pytest.warns(UserWarning, match=r"other backup is taken: '.*a.npz' is no "):
         assert slots.read().data["number"] == 3
     write(slots, 5)  # in the place of the damaged one
     assert newest(tmp_path) == 5
+    for name, content in zip(names, contents):
+        (tmp_path / name).write_bytes(damaged(content, kind))
+    with pytest.raises(ValueError, match=r"/a.npz' is no .*/b.npz' is no .*Remove"):
+        slots.read()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_other_training_is_started_when_both_are_damaged(tmp_path, kind):
-    written(tmp_path, 2)
-    for name in "ab":
-        path = tmp_path / name
-        path.write_bytes(damaged(kind, path.read_bytes()))
-    match = "is of format 2, this version reads 1" if kind == "of another version" else "/a'.*/b'"
-    with pytest.raises(ValueError, match=match):
+def test_a_backup_of_another_version_is_refused(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "VERSION", 99)
+        written(tmp_path, 1)
+    with pytest.raises(ValueError, match=r"b.npz' is of format 99, this version reads 2\. Remove"):
         Slots(tmp_path).read()
 
 
-def test_every_flipped_bit_is_seen(tmp_path):
-    written(tmp_path, 1)
-    path = tmp_path / "a"
-    content = path.read_bytes()
+def test_a_flipped_bit_is_seen_or_changes_nothing(tmp_path):
+    slots = written(tmp_path, 1)
+    path = tmp_path / "b.npz"
+    content, seen = path.read_bytes(), 0
     for place in range(len(content)):
         wrong = bytearray(content)
         wrong[place] ^= 1 << place % 8
         path.write_bytes(wrong)
-        with pytest.raises(ValueError, match="Remove"):
-            Slots(tmp_path).read()
+        try:
+            data, arrays = slots.read()
+            assert data == {"number": 1} and arrays["values/0"].tolist() == [1] * 50
+        except ValueError as error:
+            assert "Remove" in str(error)
+            seen += 1
+    assert seen > 0.7 * len(content)  # the others are dates, and who may read it
 
 
 def test_a_full_disk_leaves_both_files(tmp_path):
@@ -168,7 +163,7 @@ def test_a_full_disk_leaves_both_files(tmp_path):
             write(slots, 3)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz", "lock"]
     assert newest(tmp_path) == 2
     write(slots, 4)
     assert newest(tmp_path) == 4
@@ -176,32 +171,26 @@ def test_a_full_disk_leaves_both_files(tmp_path):
 
 def test_a_place_that_is_no_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"`backup_dir` must be.*file/backup.*Not a directory"):
+    with pytest.raises(ValueError, match=r"directory that can be written.*file/backup.*Not a dir"):
         Slots(tmp_path / "file" / "backup").open()
-
-
-def test_a_read_only_directory_is_refused(tmp_path, monkeypatch):
-    def refuse(path, data):
-        raise PermissionError(13, "Permission denied")  # root is denied nothing
-
-    monkeypatch.setattr(backup.Path, "write_bytes", refuse)
-    with pytest.raises(ValueError, match=r"`backup_dir` must be.*Permission denied"):
-        Slots(tmp_path).open()
-
-
-def test_clear_leaves_nothing_to_read(tmp_path):
-    slots = written(tmp_path, 2)
-    slots.clear()
-    assert slots.read() is None
-    write(slots, 1)
-    assert newest(tmp_path) == 1
 
 
 def test_two_trainings_do_not_share_a_directory(tmp_path):
     one, two = Slots(tmp_path), Slots(tmp_path)
     one.open()
-    with pytest.raises(ValueError, match="which this process .* uses now"):
+    with pytest.raises(ValueError, match=f"Received: '{tmp_path}', which process {os.getpid()} on"):
         two.open()
     one.close()
     two.open()
     two.close()
+
+
+def test_a_directory_of_a_process_that_was_killed_is_taken_over(tmp_path):
+    code = "from elastic_tf.backup.slots import Slots; import os, sys\n"
+    code += f"Slots({str(tmp_path)!r}).open(); os.kill(os.getpid(), 9)"
+    killed = subprocess.run([sys.executable, "-c", "import sys; sys.argv = ['-m']\n" + code])
+    assert killed.returncode == -9
+    slots = Slots(tmp_path)
+    slots.open()
+    write(slots, 1)
+    assert newest(tmp_path) == 1
