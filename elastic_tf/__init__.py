@@ -73,5 +73,5 @@ else:
     # loads what it needs, and `doctor` works where TensorFlow does not.
     if sys.argv[:1] != ["-m"]:
         importlib.import_module("elastic_tf.stack")  # refuses a Keras that is not served
-        for _name in __all__:
+        for _name in set(__all__) - {"plots"}:  # which takes Matplotlib along
             __getattr__(_name)

@@ -6,6 +6,8 @@ it. Nothing here is promised by either: a new TensorFlow is tried by `make test-
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -21,12 +23,12 @@ from elastic_tf import legacy_keras
 __all__ = [
     "KERAS",
     "Functional",
-    "all_reduce_sum_gradients",
     "backend",
     "context",
     "data_adapter",
     "forget_tracked",
     "gradient_registry",
+    "never_differentiated",
     "runs_onednn",
     "stateful_random_ops",
     "to_snake_case",
@@ -43,7 +45,6 @@ def _inside(module: str) -> Any:
 backend: Any = _inside("backend")
 data_adapter: Any = _inside("engine.data_adapter")
 Functional: Any = _inside("engine.functional").Functional
-all_reduce_sum_gradients: Any = _inside("optimizers.utils").all_reduce_sum_gradients
 to_snake_case: Any = _inside("utils.generic_utils").to_snake_case
 
 
@@ -58,3 +59,22 @@ def forget_tracked(optimizer: Any) -> None:
 def runs_onednn() -> bool:
     """Whether oneDNN's kernels are on."""
     return bool(_pywrap_util_port.IsMklEnabled())
+
+
+@contextlib.contextmanager
+def never_differentiated() -> Iterator[None]:
+    """Forget the custom gradients of what is traced in this context; nobody will ask for them.
+
+    In a graph, `tf.custom_gradient` (in `tf.nn.silu`, in the sum of gradients over replicas) enters
+    a closure over the graph into TensorFlow's global gradient registry, under a name used once.
+    TensorFlow 2.15 never removes it, so that the graph outlives the function it belongs to. The
+    entry serves to differentiate the finished function, which makes no sense for a training step.
+    """
+    registry = gradient_registry._registry
+    before = set(registry)
+    try:
+        yield
+    finally:
+        for name in set(registry) - before:
+            if name.startswith("CustomGradient-"):
+                registry.pop(name, None)

@@ -20,7 +20,7 @@ from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import READS, host_generators_kept
-from elastic_tf.engine.step_functions import never_differentiated
+from elastic_tf.stack import never_differentiated
 from elastic_tf.timing.dataflow import Node, needed_by, reached_from
 
 # Their result is their first input, under another shape or name.

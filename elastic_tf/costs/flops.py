@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, optimizers
 from elastic_tf.costs import op_flops
 from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers import selected as optimizers
 from elastic_tf.timing.attribution import dependency_sets
 from elastic_tf.timing.dataflow import Node, needed_by
 from elastic_tf.timing.trace import StepFunction, StepTrace

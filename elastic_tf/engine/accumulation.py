@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.engine.step_functions import never_differentiated
+from elastic_tf.stack import never_differentiated
 
 
 class Accumulation:

@@ -18,8 +18,9 @@ from elastic_tf.engine import checks, fit_data, freezing, progress
 from elastic_tf.engine.accumulation import Accumulation
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
-from elastic_tf.engine.step_functions import TrainFunctions, never_differentiated
+from elastic_tf.engine.step_functions import TrainFunctions
 from elastic_tf.plan import Plan, as_plan
+from elastic_tf.stack import never_differentiated
 
 if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with

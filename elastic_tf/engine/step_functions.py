@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Any
 
 from elastic_tf.plan import Plan
-from elastic_tf.stack import gradient_registry
 
 
 class TrainFunctions:
@@ -41,22 +38,3 @@ class TrainFunctions:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-@contextlib.contextmanager
-def never_differentiated() -> Iterator[None]:
-    """Forget the custom gradients of what is traced in this context; nobody will ask for them.
-
-    In a graph, `tf.custom_gradient` (in `tf.nn.silu`, in the sum of gradients over replicas) enters
-    a closure over the graph into TensorFlow's global gradient registry, under a name used once.
-    TensorFlow 2.15 never removes it, so that the graph outlives the function it belongs to. The
-    entry serves to differentiate the finished function, which makes no sense for a training step.
-    """
-    registry = gradient_registry._registry
-    before = set(registry)
-    try:
-        yield
-    finally:
-        for name in set(registry) - before:
-            if name.startswith("CustomGradient-"):
-                registry.pop(name, None)

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, optimizers
 from elastic_tf.engine import replicas
 from elastic_tf.engine.batches import tensors
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import host_generators_kept, kept
-from elastic_tf.engine.step_functions import never_differentiated
-from elastic_tf.optimizers import selected
+from elastic_tf.stack import never_differentiated
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
@@ -98,7 +97,7 @@ class Evaluator:
         self._compiled = _compiled(model)
         self.most_samples: int | None = None
         with model.distribute_strategy.scope():
-            selected.build(model.optimizer, model.trainable_variables)
+            optimizers.build(model.optimizer, model.trainable_variables)
         self.forget()
 
     @classmethod
@@ -230,7 +229,7 @@ class Evaluator:
         with never_differentiated():
             replicas.run_on_each(
                 self.model.distribute_strategy,
-                lambda parts: selected.apply_selected(
+                lambda parts: optimizers.apply_selected(
                     self.model.optimizer, parts, self._variables()
                 ),
                 gradients,

@@ -1,24 +1,19 @@
 """Optimizers that can leave tensors out: built over all tensors, applied to some of them.
 
 In: a Keras optimizer, gradients, variables. Out: updates of these variables, with every slot and
-every step count as if each tensor had an optimizer of its own.
+every step count as if each tensor had an optimizer of its own. Knows nothing of models and plans.
 """
 
-from elastic_tf.optimizers.selected import (
+from elastic_tf.optimizers.apply import (
     CURRENT,
-    LEGACY,
-    NAMES,
     apply_selected,
     build,
-    by_name,
     check,
     finalizing_only,
     gradients,
-    rate,
-    sgdw,
-    state,
-    unwrapped,
 )
+from elastic_tf.optimizers.named import NAMES, by_name, sgdw
+from elastic_tf.optimizers.slots import LEGACY, rate, state, unwrapped
 
 __all__ = [
     "CURRENT",

@@ -1,4 +1,4 @@
-"""SGD with decoupled weight decay, where TensorFlow Addons cannot be had."""
+"""SGD with decoupled weight decay."""
 
 from __future__ import annotations
 

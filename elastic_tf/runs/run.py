@@ -38,7 +38,6 @@ _PACKAGES = (
     "keras",
     "tf_keras",
     "numpy",
-    "tensorflow-addons",
     "keras-cv",
 )
 _DIGITS = 6  # significant digits of an importance in a file

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, optimizers
 from elastic_tf.arguments import brief
 from elastic_tf.engine.batches import as_batch, first_batch, sample_shapes
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.files.json_form import now
-from elastic_tf.optimizers import selected
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (
     Attribution,
@@ -146,7 +145,7 @@ class Profiler:
         if calibration is not None:
             factors = tuple(calibration)
             self._calibration = differences.Fit(factors, 0.0) if factors else _AS_THEY_ARE
-        selected.build(model.optimizer, model.trainable_variables)
+        optimizers.build(model.optimizer, model.trainable_variables)
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
         self._timed = self._seen

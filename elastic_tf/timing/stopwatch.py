@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elastic_tf import arguments
+from elastic_tf import arguments, optimizers
 from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
-from elastic_tf.optimizers import selected
 from elastic_tf.timing.trace import StepFunction
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def measure_ratios(
     given = arguments.items("masks", masks, what="a list of masks")
     masks = [arguments.mask("masks", mask, len(model.tensors)) for mask in given]
     data = as_batch(x, y, sample_weight)
-    selected.build(model.optimizer, model.trainable_variables)
+    optimizers.build(model.optimizer, model.trainable_variables)
     full = StepFunction(model, np.ones(len(model.tensors), bool))
     ratios = []
     for mask in masks:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.optimizers import selected as optimizers
+from elastic_tf import optimizers
 from elastic_tf.stack import context, xplane_pb2
 from elastic_tf.timing.dataflow import Node, read_graph_def
 from elastic_tf.timing.xplane import op_events

@@ -10,11 +10,10 @@ import pytest
 import tensorflow as tf
 from networks import OPTIMIZERS, L, crossentropy, values
 
-from elastic_tf import baselines
+from elastic_tf import baselines, optimizers
 from elastic_tf.baselines import policies
 from elastic_tf.baselines.method import Task
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers import selected
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.zoo import models
 
@@ -113,7 +112,7 @@ def slots(model: ElasticModel) -> list[list[bytes]]:
 def outcome(name: str, kind: str) -> SimpleNamespace:
     """What one `fit` has done, for several tests to look at."""
     method, model = prepared(name, kind)
-    selected.build(model.optimizer, model.trainable_variables)
+    optimizers.build(model.optimizer, model.trainable_variables)
     mask = np.arange(len(model.tensors)) > 2
     model.set_mask(mask)
     tensors = model.tensors

@@ -5,8 +5,8 @@ import pytest
 from networks import CLASSES, MORE_OPTIMIZERS, K, images
 from prunable import assert_close, block, compiled, shrink
 
+from elastic_tf import optimizers
 from elastic_tf.baselines.prunetrain import slots
-from elastic_tf.optimizers import selected
 
 
 def step(model, seed=0):
@@ -25,7 +25,7 @@ def trained(kind):
 
 def slots_of(model):
     return [
-        slots._slots(selected.unwrapped(model.optimizer), variable)
+        slots._slots(optimizers.unwrapped(model.optimizer), variable)
         for variable in model.trainable_variables
     ]
 
@@ -61,12 +61,12 @@ def test_slots_of_what_is_kept_keep_their_bits(kind, monkeypatch):
     assert names or kind == "scaled_legacy"
     np.testing.assert_array_equal([v for v in values_of(model) if np.ndim(v) == 0], single)
     alone = compiled(block, MORE_OPTIMIZERS[kind]())
-    selected.build(alone.optimizer, alone.trainable_variables)
-    assert len(selected.state(model.optimizer)) == len(selected.state(alone.optimizer))
+    optimizers.build(alone.optimizer, alone.trainable_variables)
+    assert len(optimizers.state(model.optimizer)) == len(optimizers.state(alone.optimizer))
 
 
 def values_of(model):
-    return [variable.numpy() for variable in selected.state(model.optimizer)]
+    return [variable.numpy() for variable in optimizers.state(model.optimizer)]
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "sgdw", "average", "legacy_adam", "scaled"])

@@ -242,17 +242,6 @@ def test_equal_importance_trains_as_much_as_fits():
     assert elastic_callback.selections[0].mask.sum() == 4  # 10 + 4 * 2 of 18
 
 
-def test_training_that_broke_leaves_the_model_free_for_another_callback():
-    class Break(tf.keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            raise KeyboardInterrupt
-
-    model = elastic()
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, callback(), Break())
-    fit(model, callback(), epochs=1)
-
-
 def test_selecting_with_the_true_importance_lowers_the_loss():
     model = elastic()
     losses = fit(model, callback(rho=0.7, interval=3), epochs=9).history["loss"]

@@ -10,9 +10,9 @@ import tensorflow as tf
 from clocks import Clock, Device, clocked, data, table
 from networks import MORE_OPTIMIZERS, crossentropy, images, mask_of, network, values
 
+from elastic_tf import optimizers
 from elastic_tf.budget.step_timer import FullStep, StepTimer, of_batches
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers import selected
 
 L = tf.keras.layers
 
@@ -58,7 +58,7 @@ class Timed(tf.keras.callbacks.Callback):
 def trained(model: ElasticModel, *callbacks, **options) -> list[bytes]:
     tf.keras.utils.set_random_seed(5)
     model.fit(data(6), epochs=2, verbose=0, callbacks=list(callbacks), **options)
-    return values([*model.variables, *selected.state(model.optimizer)])
+    return values([*model.variables, *optimizers.state(model.optimizer)])
 
 
 @pytest.mark.parametrize("optimizer", ["sgdw", "adam", "average", "scaled", "legacy_adam"])

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from elastic_tf import __main__ as program
-from elastic_tf import baselines, zoo
+from elastic_tf import baselines, optimizers, zoo
 from elastic_tf.commands import commandline, options
 from elastic_tf.commands.commandline import option, parse, typed, words_of
-from elastic_tf.optimizers import selected
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,7 +68,7 @@ def test_help_names_what_there_is():
     for text, names in (
         (options.MODELS, zoo.NAMES),
         (options.METHODS, baselines.NAMES),
-        (options.Network.__dataclass_fields__["optimizer"].metadata["help"], selected.NAMES),
+        (options.Network.__dataclass_fields__["optimizer"].metadata["help"], optimizers.NAMES),
     ):
         assert text.partition(": ")[2].split(", ") == list(names)
 

@@ -27,9 +27,9 @@ from training import (
     random_masks,
 )
 
+from elastic_tf import optimizers
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers import selected
 from elastic_tf.plan import Plan
 
 
@@ -105,7 +105,7 @@ class TestLeftOut:
         fit(model)
         model.set_mask(mask_of(model, *UPPER))
         kept = [v for v in model.weights if not v.name.startswith(UPPER)]
-        kept += [v for v in selected.state(model.optimizer) if re.search("conv1|bn", v.name)]
+        kept += [v for v in optimizers.state(model.optimizer) if re.search("conv1|bn", v.name)]
         before = values(kept)
         fit(model)
         assert values(kept) == before
@@ -174,7 +174,9 @@ class TestLeftOut:
         masks = mask_of(model, "head"), mask_of(model, "conv1")
         fit(model, callbacks=[Switch(*masks)])
         kernel = model.get_layer("head").kernel
-        (average,) = [v for v in selected.state(model.optimizer) if "average/head/kernel" in v.name]
+        (average,) = [
+            v for v in optimizers.state(model.optimizer) if "average/head/kernel" in v.name
+        ]
         np.testing.assert_array_equal(kernel, average)
 
     def test_step_without_tensors_changes_metrics_alone(self):
@@ -275,7 +277,7 @@ class TestMixin:
             def train_step(self, data):
                 variables = [v for v, trained in zip(self.tensors, self.mask) if trained]
                 step, gradients = self.gradients(data, variables)
-                selected.apply_selected(self.optimizer, gradients, variables)
+                optimizers.apply_selected(self.optimizer, gradients, variables)
                 return {**self.finish(step), "twice": 2 * step.loss}
 
         model = Mine()
@@ -323,7 +325,7 @@ def executed(graph) -> list[str]:
 
 def written(model, mask) -> set[str]:
     """Names of the weights and slots that the graph of one step writes to."""
-    names = {id(v.handle): v.name for v in model.weights + selected.state(model.optimizer)}
+    names = {id(v.handle): v.name for v in model.weights + optimizers.state(model.optimizer)}
     return {
         names[id(outer)]
         for outer, inner in traced(model, mask).captures

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, crossentropy, images, network
 
+from elastic_tf import optimizers
 from elastic_tf.importance import measures
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers import selected
 
 L = tf.keras.layers
 READINGS = ("before", "after", "other")
@@ -66,7 +66,7 @@ def points(count: int = 12) -> tuple[np.ndarray, np.ndarray]:
 
 def state(model: ElasticModel) -> list[np.ndarray]:
     """Everything that training changes, in the model, the optimizer, the metrics, the layers."""
-    held = [*model.variables, *selected.state(model.optimizer)]
+    held = [*model.variables, *optimizers.state(model.optimizer)]
     held += [variable for metric in model.metrics for variable in metric.variables]
     generators = [
         layer._random_generator for layer in model.layers if hasattr(layer, "_random_generator")

@@ -24,9 +24,9 @@ import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy
 from tensorflow.python.framework.config import disable_op_determinism
 
+from elastic_tf import optimizers
 from elastic_tf.backup import data_position, slots
 from elastic_tf.importance import measures
-from elastic_tf.optimizers import selected
 
 SAMPLES, FEATURES, BATCH = 20, 6, 4
 STEPS = SAMPLES // BATCH
@@ -157,7 +157,7 @@ def train(
 
 def digests(model: Any) -> list[str]:
     """Of every weight, buffer, slot and step count."""
-    found = [*model.weights, *selected.state(model.optimizer)]
+    found = [*model.weights, *optimizers.state(model.optimizer)]
     return [hashlib.sha256(variable.numpy().tobytes()).hexdigest()[:16] for variable in found]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.optimizers import bias_correction, selected
+from elastic_tf import optimizers
+from elastic_tf.optimizers import bias_correction
 
 CLASSES = 3
 IMAGE = (6, 6, 2)
@@ -19,7 +20,7 @@ K = tf.keras.optimizers
 OPTIMIZERS = {
     "sgd": lambda: K.SGD(0.05, momentum=0.9),
     "adam": lambda: K.Adam(1e-2),
-    "sgdw": lambda: selected.sgdw(0.05, momentum=0.9, weight_decay=1e-3),
+    "sgdw": lambda: optimizers.sgdw(0.05, momentum=0.9, weight_decay=1e-3),
 }
 MORE_OPTIMIZERS = {
     **OPTIMIZERS,
@@ -31,14 +32,14 @@ MORE_OPTIMIZERS = {
     "legacy_adam": lambda: K.legacy.Adam(1e-2, amsgrad=True),
     "scaled": lambda: tf.keras.mixed_precision.LossScaleOptimizer(K.Adam(1e-2)),
     "scaled_legacy": lambda: tf.keras.mixed_precision.LossScaleOptimizer(K.legacy.SGD(0.1)),
-    "scaled_sgdw": lambda: tf.keras.mixed_precision.LossScaleOptimizer(selected.sgdw(0.05)),
+    "scaled_sgdw": lambda: tf.keras.mixed_precision.LossScaleOptimizer(optimizers.sgdw(0.05)),
 }
 
 
 def shared_state(optimizer: Any) -> list[tf.Variable]:
     """What an optimizer holds in plain Keras too."""
-    own = bias_correction.of(selected.unwrapped(optimizer))
-    return [variable for variable in selected.state(optimizer) if variable is not own]
+    own = bias_correction.of(optimizers.unwrapped(optimizer))
+    return [variable for variable in optimizers.state(optimizer) if variable is not own]
 
 
 def network(*, seed: int = 0, regularizer: Any = None, activation: str = "relu") -> tf.keras.Model:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers.selected import build
+from elastic_tf.optimizers import build
 from elastic_tf.timing.attribution import attribute, dependency_sets, forward_surplus, members
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step

@@ -7,7 +7,7 @@ from networks import OPTIMIZERS, crossentropy, images, network, values
 
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers.selected import state
+from elastic_tf.optimizers import state
 from elastic_tf.timing import profiler, stopwatch
 from elastic_tf.timing import trace as trace_module
 from elastic_tf.timing.profile import TimingProfile

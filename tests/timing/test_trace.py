@@ -6,7 +6,7 @@ import tensorflow as tf
 from networks import crossentropy, images, network
 
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers.selected import build
+from elastic_tf.optimizers import build
 from elastic_tf.timing import trace as trace_module
 from elastic_tf.timing.trace import StepFunction, trace_step, wall_clock_shares
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import optimizers
 from elastic_tf.baselines.prunetrain.rebuild import Carried
-from elastic_tf.optimizers import selected
 from elastic_tf.stack import forget_tracked
 
 
@@ -23,14 +23,14 @@ def check(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
         TypeError: an optimizer that holds another one.
         ValueError: a slot that does not have the shape of its tensor.
     """
-    selected.check(optimizer)
-    inner = selected.unwrapped(optimizer)
-    if isinstance(getattr(inner, "_optimizer", None), (selected.LEGACY, selected.CURRENT)):
+    optimizers.check(optimizer)
+    inner = optimizers.unwrapped(optimizer)
+    if isinstance(getattr(inner, "_optimizer", None), (optimizers.LEGACY, optimizers.CURRENT)):
         raise TypeError(
             "PruneTrain cuts the slots of one optimizer. Received: "
             f"{type(inner).__name__} around {type(inner._optimizer).__name__}. Use the inner one."
         )
-    selected.build(optimizer, variables)
+    optimizers.build(optimizer, variables)
     for variable in variables:
         for name, slot in _slots(inner, variable).items():
             if slot.shape != variable.shape:
@@ -52,11 +52,11 @@ def carry(optimizer: Any, carried: Sequence[Carried], variables: Sequence[tf.Var
         carried: what each new variable came from.
         variables: the new trainable tensors in Keras's order.
     """
-    inner = selected.unwrapped(optimizer)
+    inner = optimizers.unwrapped(optimizer)
     by_new = {id(item.new): item for item in carried}
     before = {id(variable): _slots(inner, by_new[id(variable)].old) for variable in variables}
     renamed = {by_new[id(variable)].old._unique_id: variable._unique_id for variable in variables}
-    if isinstance(inner, selected.LEGACY):
+    if isinstance(inner, optimizers.LEGACY):
         _forget_legacy(inner)
     else:
         single = {
@@ -66,11 +66,11 @@ def carry(optimizer: Any, carried: Sequence[Carried], variables: Sequence[tf.Var
         excluded = getattr(inner, "_exclude_from_weight_decay", None)
         if excluded:
             inner._exclude_from_weight_decay = [renamed.get(key, key) for key in excluded]
-    selected.build(optimizer, variables)
+    optimizers.build(optimizer, variables)
     for variable in variables:
         for name, slot in _slots(inner, variable).items():
             slot.assign(by_new[id(variable)].of(before[id(variable)][name].numpy()))
-    if not isinstance(inner, selected.LEGACY):
+    if not isinstance(inner, optimizers.LEGACY):
         for name, value in single.items():  # some are made again with the slots
             if getattr(inner, name) is not value:
                 getattr(inner, name).assign(value)
@@ -79,7 +79,7 @@ def carry(optimizer: Any, carried: Sequence[Carried], variables: Sequence[tf.Var
 def _slots(inner: Any, variable: tf.Variable) -> dict[str, tf.Variable]:
     """The slots of one tensor by name; none if the optimizer does not know the tensor."""
     key = variable._unique_id
-    if isinstance(inner, selected.LEGACY):
+    if isinstance(inner, optimizers.LEGACY):
         return dict(inner._slots.get(key, {}))
     index = inner._index_dict.get(key) if hasattr(inner, "_index_dict") else None
     if index is None:

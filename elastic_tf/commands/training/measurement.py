@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import elastic_tf as et
+from elastic_tf import optimizers
 from elastic_tf.commands.training.history import trained_masks
 from elastic_tf.costs.activations import activations
 from elastic_tf.costs.flops import step_flops
 from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.snapshot import kept
-from elastic_tf.optimizers import selected
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction
 
@@ -43,11 +43,11 @@ def speed(
         repeats: timed steps of each kind.
     """
     data = as_batch(*batch)
-    selected.build(full.optimizer, full.trainable_variables)
+    optimizers.build(full.optimizer, full.trainable_variables)
     whole = StepFunction(full, np.ones(len(full.tensors), bool))
     ratios, seconds = {}, []
     for key, (model, mask) in _distinct(epochs).items():
-        selected.build(model.optimizer, model.trainable_variables)
+        optimizers.build(model.optimizer, model.trainable_variables)
         steps = [whole] if model is full and mask.all() else [whole, StepFunction(model, mask)]
         with kept(full, [whole.graph(data)]), kept(model, [steps[-1].graph(data)]):
             for run in steps * _WARM_UP:

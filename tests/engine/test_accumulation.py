@@ -6,9 +6,9 @@ import tensorflow as tf
 from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, K, L, crossentropy, images, mask_of, values
 from training import OwnTrainStep
 
+from elastic_tf import optimizers
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers import selected
 
 CLIPPED = {
     "clipnorm": lambda: K.SGD(0.1, clipnorm=0.05),
@@ -117,7 +117,7 @@ def test_moving_averages_are_finalized_after_the_last_update():
 
     model = elastic(optimizer=optimizer, accumulate=4)
     fit(model, batch_size=2, samples=12, epochs=1)
-    averages = [v for v in selected.state(model.optimizer) if "average" in v.name]
+    averages = [v for v in optimizers.state(model.optimizer) if "average" in v.name]
     for tensor, average in zip(model.trainable_variables, averages):
         np.testing.assert_array_equal(tensor, average)
 

@@ -6,8 +6,8 @@ import weakref
 import pytest
 import tensorflow as tf
 
-from elastic_tf.engine.step_functions import TrainFunctions, never_differentiated
-from elastic_tf.stack import gradient_registry
+from elastic_tf.engine.step_functions import TrainFunctions
+from elastic_tf.stack import gradient_registry, never_differentiated
 
 
 def test_get_returns_what_was_put():

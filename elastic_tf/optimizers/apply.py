@@ -1,0 +1,152 @@
+"""Apply an optimizer to some tensors: everything it promises, for them alone.
+
+Three kinds are served: Keras optimizers (`tf.keras.optimizers.Optimizer`), legacy ones
+(`tf.keras.optimizers.legacy.Optimizer`), and either of them inside a `LossScaleOptimizer`. All
+three update only the tensors they are given, and so has an `apply_gradients` of one's own. What has
+to be taken care of is that the slots exist for all tensors from the start, in the order of a plain
+model's optimizer, so that the state is interchangeable and a tensor can come and go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.optimizers import bias_correction
+from elastic_tf.optimizers.slots import LEGACY, unwrapped
+from elastic_tf.stack import never_differentiated
+
+CURRENT = tf.keras.optimizers.Optimizer
+
+
+def check(optimizer: Any) -> None:
+    """Refuse what is not an optimizer that can leave tensors out.
+
+    Raises:
+        TypeError: `optimizer` is of none of the kinds above.
+    """
+    if not isinstance(unwrapped(optimizer), (LEGACY, CURRENT)):
+        advice = "Use for instance elastic_tf.optimizers.sgdw(1e-3)."
+        if optimizer is None:
+            advice = "Compile the model first: model.compile(optimizer=..., loss=...)."
+        raise TypeError(
+            "`optimizer` must be one `tf.keras.optimizers.Optimizer`, "
+            "`tf.keras.optimizers.legacy.Optimizer` or `LossScaleOptimizer`: only their slots can "
+            f"be kept for the tensors left out. Received: {optimizer!r} of type "
+            f"{type(optimizer).__name__}. {advice}"
+        )
+
+
+def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+    """Make the slots of all `variables`, as the first step of a plain model would.
+
+    Does nothing if they are there. The slots of tensors built first by somebody else stay; legacy
+    optimizers gain those that are missing.
+
+    Args:
+        optimizer: of a kind that `check` admits.
+        variables: all trainable tensors in the order of `model.trainable_variables`.
+
+    Raises:
+        TypeError: `check` does not admit the optimizer.
+        ValueError: the optimizer was built before, over other tensors.
+    """
+    check(optimizer)
+    inner = unwrapped(optimizer)
+    if isinstance(inner, LEGACY):
+        with tf.name_scope(inner._name), tf.init_scope():
+            inner._create_all_weights(list(variables))
+        return
+    # Keras builds the optimizer inside a loss scale optimizer outside its name scope.
+    with tf.name_scope(inner.name if inner is optimizer else ""), tf.init_scope():
+        inner.build(list(variables))
+    for variable in variables:
+        if inner._var_key(variable) not in inner._index_dict:
+            raise ValueError(
+                "The optimizer must be built over all trainable tensors of the model. Received: "
+                f"an optimizer built over {len(inner._index_dict)} tensors without "
+                f"'{variable.name}'. Compile the model with a new optimizer."
+            )
+    with tf.init_scope():
+        bias_correction.build(inner, len(inner._index_dict))
+
+
+def gradients(
+    optimizer: Any, tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
+) -> list[tf.Tensor | tf.IndexedSlices | None]:
+    """Gradients of `loss` as the optimizer wants them: scaled in the tape, unscaled after it.
+
+    Args:
+        optimizer: of a kind that `check` admits.
+        tape: the tape that recorded `loss` and watched `variables`.
+        loss: scalar.
+        variables: tensors to differentiate for.
+
+    Returns:
+        One gradient per variable; None where the loss does not depend on it.
+    """
+    legacy = isinstance(unwrapped(optimizer), LEGACY)
+    compute = optimizer._compute_gradients if legacy else optimizer.compute_gradients
+    return [gradient for gradient, _ in compute(loss, list(variables), tape=tape)]
+
+
+def apply_selected(
+    optimizer: Any,
+    gradients: Sequence[tf.Tensor | tf.IndexedSlices | None],
+    variables: Sequence[tf.Variable],
+) -> None:
+    """Update `variables` only: everything `apply_gradients` promises, for them alone.
+
+    Clipping sees the given gradients only; weight decay, moving averages and constraints touch the
+    given variables only. With no variables this does nothing, `iterations` included. A variable
+    whose gradient is None is left alone, with Keras's warning.
+
+    Args:
+        optimizer: built over all tensors by `build`.
+        gradients: one per variable.
+        variables: tensors to update.
+
+    Raises:
+        ValueError: not as many gradients as variables; or, by Keras, every gradient is None.
+    """
+    if len(gradients) != len(variables):
+        raise ValueError(
+            f"`gradients` must be one for each of `variables`. Received: {len(gradients)} for "
+            f"{len(variables)}. Take both from model.gradients."
+        )
+    if variables:
+        with bias_correction.counting(unwrapped(optimizer), variables), never_differentiated():
+            optimizer.apply_gradients(list(zip(gradients, variables)))
+
+
+@contextlib.contextmanager
+def finalizing_only(
+    optimizer: Any, trained: Collection[int], *, before: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Let `finalize_variable_values` act on some variables only, while in this context.
+
+    Keras calls it at the end of `fit` with all trainable variables, to put their moving averages
+    in their place. The average of a tensor that was left out did not follow it.
+
+    Args:
+        optimizer: of a kind that `check` admits.
+        trained: `id` of each variable to finalize; read at the end of `fit`.
+        before: called at the end of `fit`, before anything is finalized.
+    """
+    if not getattr(optimizer, "use_ema", False):
+        yield
+        return
+    finalize = optimizer.finalize_variable_values
+
+    def finalize_trained(variables: Sequence[tf.Variable]) -> None:
+        before()
+        finalize([variable for variable in variables if id(variable) in trained])
+
+    optimizer.finalize_variable_values = finalize_trained
+    try:
+        yield
+    finally:
+        del optimizer.finalize_variable_values

@@ -1,0 +1,142 @@
+"""Optimizers applied to some of the tensors that they are built over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import MORE_OPTIMIZERS, K, crossentropy, fit, network, shared_state, values
+
+from elastic_tf import optimizers
+from elastic_tf.stack import gradient_registry
+
+
+def tensors() -> list[tf.Variable]:
+    tf.keras.utils.set_random_seed(0)
+    return [tf.Variable(tf.random.normal((3, 2)), name=f"tensor{k}") for k in range(4)]
+
+
+def apply(optimizer, variables, gradients) -> None:
+    tf.function(lambda: optimizers.apply_selected(optimizer, gradients, variables))()
+
+
+def ones(variables) -> list[tf.Tensor]:
+    return [tf.ones_like(variable) for variable in variables]
+
+
+@pytest.mark.parametrize("kind", MORE_OPTIMIZERS)
+def test_build_makes_the_variables_of_a_plain_model_once(kind):
+    plain = network()
+    plain.compile(MORE_OPTIMIZERS[kind](), crossentropy())
+    fit(plain, epochs=1)
+    optimizer, variables = MORE_OPTIMIZERS[kind](), network().trainable_variables
+
+    optimizers.build(optimizer, variables)
+    # Inside a loss scale optimizer, Keras makes legacy variables in the name scope of a `tf.cond`.
+    expected = [(v.name.replace("cond_1/", ""), v.shape) for v in optimizers.state(plain.optimizer)]
+    assert [(v.name, v.shape) for v in shared_state(optimizer)] == expected
+
+    before = optimizers.state(optimizer)
+    optimizers.build(optimizer, variables)
+    assert all(one is two for one, two in zip(before, optimizers.state(optimizer)))
+
+
+def test_build_raises_when_built_over_other_tensors():
+    variables, optimizer = tensors(), K.Adam()
+    optimizer.build(variables[:3])
+    with pytest.raises(ValueError, match=r"built over 3 tensors without 'tensor3:0'"):
+        optimizers.build(optimizer, variables)
+
+
+@pytest.mark.parametrize("thing", [3, None, [K.SGD(), K.Adam()]])
+def test_check_raises_on_other_things(thing):
+    with pytest.raises(TypeError, match=f"of type {type(thing).__name__}"):
+        optimizers.check(thing)
+
+
+@pytest.mark.parametrize("kind", MORE_OPTIMIZERS)
+def test_apply_selected_changes_the_selected_as_keras_and_no_bit_of_the_others(kind):
+    ours, theirs = tensors(), tensors()
+    our_optimizer, their_optimizer = MORE_OPTIMIZERS[kind](), MORE_OPTIMIZERS[kind]()
+    optimizers.build(our_optimizer, ours)
+    optimizers.build(their_optimizer, theirs)
+    left = [v for v in optimizers.state(our_optimizer) if "tensor0" in v.name]
+    before, registered = values([ours[0], *left]), set(gradient_registry._registry)
+
+    @tf.function
+    def their_step():
+        their_optimizer.apply_gradients(zip(ones(theirs[1:3]), theirs[1:3]))
+
+    apply(our_optimizer, ours[1:3], ones(ours[1:3]))
+    assert set(gradient_registry._registry) == registered
+    their_step()
+
+    assert values(ours) == values(theirs)
+    assert values(shared_state(our_optimizer)) == values(shared_state(their_optimizer))
+    assert values([ours[0], *left]) == before
+
+
+def test_apply_selected_without_tensors_does_nothing():
+    optimizer = K.Adam()
+    optimizers.build(optimizer, tensors())
+    optimizers.apply_selected(optimizer, [], [])
+    assert int(optimizer.iterations) == 0
+
+
+def test_apply_selected_raises_on_too_few_gradients():
+    with pytest.raises(ValueError, match="Received: 1 for 4"):
+        optimizers.apply_selected(K.Adam(), [tf.ones(1)], tensors())
+
+
+def test_apply_selected_clips_by_the_norm_of_the_selected():
+    variables, optimizer = tensors(), K.SGD(1.0, global_clipnorm=1.0)
+    optimizers.build(optimizer, variables)
+    before = variables[1].numpy()
+    apply(optimizer, variables[1:2], [10.0 * tf.ones_like(variables[1])])
+    assert np.linalg.norm(variables[1].numpy() - before) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_apply_selected_skips_a_step_that_is_not_finite():
+    variables = tensors()
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(K.Adam(1e-2))
+    optimizers.build(optimizer, variables)
+    before, scale = values(variables), float(optimizer.loss_scale)
+    apply(optimizer, variables[1:3], [np.inf * tf.ones_like(v) for v in variables[1:3]])
+    assert values(variables) == before
+    assert float(optimizer.loss_scale) == scale / 2
+
+
+def test_gradients_are_unscaled_and_none_where_the_loss_does_not_depend_on_the_tensor():
+    variables = tensors()
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(K.SGD(0.1))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(variables[0])
+    gradient, none = optimizers.gradients(optimizer, tape, loss, variables[:2])
+    np.testing.assert_array_equal(gradient, np.ones((3, 2)))
+    assert none is None
+
+
+def test_finalizing_only_leaves_the_other_tensors_and_the_optimizer_as_it_was():
+    variables, optimizer = tensors(), K.SGD(0.1, use_ema=True)
+    optimizers.build(optimizer, variables)
+    for variable in variables:
+        variable.assign_add(tf.ones_like(variable))
+    before = values(variables)
+    with optimizers.finalizing_only(optimizer, {id(variables[1])}):
+        optimizer.finalize_variable_values(variables)
+    assert [k for k in range(4) if values(variables)[k] != before[k]] == [1]
+    assert "finalize_variable_values" not in vars(optimizer)
+
+
+def test_state_holds_slots_rates_and_the_loss_scale():
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(K.legacy.Adam(1e-2))
+    optimizers.build(optimizer, tensors())
+    names = " ".join(variable.name for variable in optimizers.state(optimizer))
+    for part in ("learning_rate", "current_loss_scale", "iter", "beta_1", "tensor3/m"):
+        assert part in names
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [(K.Adam(0.5), 0.5), (K.legacy.SGD(0.25), 0.25)])
+def test_rate_is_the_variable_of_the_learning_rate(optimizer, rate):
+    optimizers.build(optimizer, tensors())
+    assert float(optimizers.rate(optimizer)) == rate

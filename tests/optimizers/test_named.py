@@ -1,0 +1,107 @@
+"""SGDW is that of TensorFlow Addons, bit for bit; and optimizers by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import values
+
+from elastic_tf import optimizers
+from elastic_tf.optimizers.decay import SGDW
+
+Schedule = tf.keras.optimizers.schedules.ExponentialDecay
+
+SETTINGS = {
+    "plain": {"momentum": 0.0},
+    "momentum": {"momentum": 0.9},
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+    "schedules": {
+        "learning_rate": Schedule(0.1, 2, 0.5),
+        "momentum": 0.9,
+        "weight_decay": Schedule(1e-2, 3, 0.5),
+    },
+    "clipped": {"momentum": 0.9, "clipnorm": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    addons = pytest.importorskip(
+        "tensorflow_addons", reason="tensorflow-addons, to compare with, has no build here"
+    )
+    return addons.optimizers.SGDW
+
+
+def made(kind: type, name: str):
+    return kind(**{"learning_rate": 0.05, "weight_decay": 1e-2, **SETTINGS[name]})
+
+
+def after_steps(optimizer, masks: list[list[bool]]) -> list[list[bytes]]:
+    """Weights and state after every step, in which the rows of a table have sparse gradients."""
+    rng = np.random.default_rng(0)
+    variables = [
+        tf.Variable(tf.cast(rng.normal(size=shape), tf.float32), name=f"tensor{k}")
+        for k, shape in enumerate([(4, 3), (3,), (6, 2)])
+    ]
+    optimizers.build(optimizer, variables)
+
+    @tf.function
+    def step(chosen: tuple[bool, ...], scale: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            rows = tf.gather(variables[2], [0, 3, 3])
+            loss = tf.reduce_sum(tf.square(tf.tanh(variables[0]) @ variables[1][:, None]))
+            loss = (loss + tf.reduce_sum(tf.square(rows))) * scale
+        trained = [variable for variable, on in zip(variables, chosen) if on]
+        optimizers.apply_selected(optimizer, tape.gradient(loss, trained), trained)
+
+    seen = []
+    for count, mask in enumerate(masks):
+        step(tuple(mask), tf.cast(1 + count, tf.float32))
+        seen.append(values([*variables, *optimizers.state(optimizer)]))
+    return seen
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_step_equals_tensorflow_addons_bit_for_bit(theirs, name):
+    masks = [[True] * 3, [False, True, True], [True, False, False], [True] * 3, [True] * 3]
+    expected = after_steps(made(theirs, name), masks)
+    assert after_steps(made(SGDW, name), masks) == expected
+    assert len({str(step) for step in expected}) == len(masks)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_it_is_made_again_from_its_config(name):
+    one = made(SGDW, name)
+    two = tf.keras.optimizers.get(tf.keras.optimizers.serialize(one))
+    assert type(two) is SGDW
+    assert two.get_config() == one.get_config()
+
+
+def test_it_decays_apart_from_the_learning_rate():
+    weight = tf.Variable([1.0, -2.0])
+    optimizer = optimizers.sgdw(0.1, momentum=0.0, weight_decay=0.01)
+    optimizers.build(optimizer, [weight])
+    optimizers.apply_selected(optimizer, [tf.ones(2)], [weight])
+    np.testing.assert_allclose(weight.numpy(), [0.99 - 0.1, -1.98 - 0.1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [({"momentum": 1.0}, "momentum=1.0"), ({"weight_decay": -0.1}, "weight_decay=-0.1")],
+)
+def test_settings_that_are_none_are_refused(options, received):
+    with pytest.raises(ValueError, match=received):
+        optimizers.sgdw(0.1, **options)
+
+
+@pytest.mark.parametrize("name", optimizers.NAMES)
+def test_an_optimizer_is_made_by_its_name(name):
+    optimizer = optimizers.by_name(name, 0.5)
+    optimizers.build(optimizer, [tf.Variable(1.0)])
+    assert optimizers.rate(optimizer).numpy() == 0.5
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="name='lion'"):
+        optimizers.by_name("lion", 0.1)
