@@ -109,7 +109,6 @@ def against_paper(profile: et.TimingProfile) -> list[dict[str, Any]]:
                 "importance_within": relative(draws, kept, ours),
                 "skipped": found[0].all_subproblems / found[0].subproblems,
                 "milliseconds": 1e3 * float(np.median(seconds)),
-                **ours_at(resolution, draws, profile, ours),
             }
         )
     return rows
@@ -122,19 +121,6 @@ def within_budget(draw: np.ndarray, profile: et.TimingProfile, resolution: int) 
         if profile.step_time(mask) <= RHO * profile.t_full:
             return mask
     return np.zeros(profile.count, bool)
-
-
-def ours_at(
-    ticks: int, draws: np.ndarray, profile: et.TimingProfile, ours: list[et.Selection]
-) -> dict[str, float]:
-    """The selector's part of a line, its sweep at the same resolution."""
-    selections = [et.select_tensors(draw, profile, RHO, ticks=ticks) for draw in draws]
-    return {
-        "our_importance": relative(draws, [one.mask for one in selections], ours),
-        "our_achieved": float(np.mean([one.time for one in selections])) / profile.t_full,
-        "our_gap": max(one.gap for one in selections),
-        "our_milliseconds": 1e3 * float(np.median([one.solve_seconds for one in selections])),
-    }
 
 
 def relative(draws: np.ndarray, masks: list[np.ndarray], ours: list[et.Selection]) -> float:
@@ -175,8 +161,4 @@ SWEEP_COLUMNS = (
     Column("importance_within", "within", ".4f"),
     Column("skipped", "skipped x", ".1f"),
     Column("milliseconds", "ms", ".1f"),
-    Column("our_importance", "ours: importance", ".4f"),
-    Column("our_achieved", "ratio", ".4f"),
-    Column("our_gap", "gap", ".1e"),
-    Column("our_milliseconds", "ms", ".2f"),
 )

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_tf.selection.selector import smallest_feasible_rho
 from elastic_tf.timing.cost_items import CostItem, as_arrays
 
 # Networks asked for with no more tensors than this have no batch normalisation.
@@ -40,6 +39,10 @@ class Table:
         groups = tuple(CostItem.of(tensors, time) for tensors, time in sets)
         t_full = t_forward + sum(group.time for group in groups)
         return cls(t_dw, t_dy, float(t_forward), float(t_full), groups)
+
+    @property
+    def count(self) -> int:
+        return len(self.t_dw)
 
     def conditions(self) -> tuple[np.ndarray, np.ndarray]:
         return self._conditions
@@ -206,5 +209,7 @@ def instance(kind: str, count: int, seed: int) -> tuple[np.ndarray, Table, float
     importance = worths(rng, worth, table)
     if not (importance > 0.0).any():
         importance[rng.integers(len(importance))] = 1.0
-    smallest = smallest_feasible_rho(table, importance)
+    members, costs = table.conditions()
+    alone = table.t_forward + costs @ members
+    smallest = alone[importance > 0.0].min() / table.t_full
     return importance, table, min(1.0, smallest + rng.random() * (1.0 - smallest))

@@ -14,9 +14,6 @@ def optimum(
 ) -> float:
     """Importance of the best selection, or of the best that the solver finds in time.
 
-    maximise importance @ x subject to time @ y <= rho * t_full - t_forward, x[k] <= y[s] for all
-    k in s, x binary.
-
     Args:
         importance: shape (N,).
         profile: anything with `t_forward`, `t_full` and `conditions`.
@@ -25,24 +22,56 @@ def optimum(
         gap: relative, at which it stops.
     """
     members, times = profile.conditions()
-    count, sets = len(importance), len(times)
-    owner, tensor = np.nonzero(members)
-    rows = np.arange(len(owner))
+    budget = np.array([rho * profile.t_full - profile.t_forward])
+    tensor = np.arange(len(importance))
+    return best(importance, tensor, members, times[:, None], budget, seconds=seconds, gap=gap)
+
+
+def best(
+    worth: np.ndarray,
+    tensor: np.ndarray,
+    member: np.ndarray,
+    cost: np.ndarray,
+    budget: np.ndarray,
+    *,
+    seconds: float = 30.0,
+    gap: float = 1e-7,
+) -> float:
+    """Worth of the best choices, at most one for each tensor, or of the best found in time.
+
+    maximise worth @ x subject to cost.T @ y <= budget, x[k] <= y[s] for all k that need item s,
+    x binary.
+
+    Args:
+        worth: (n,) of the choices.
+        tensor: (n,) the tensor that each is for.
+        member: (S, n) bool, the choices that need each item.
+        cost: (S, R) of the items.
+        budget: (R,).
+        seconds: after which the solver stops.
+        gap: relative, at which it stops.
+    """
+    count, items = member.shape[1], len(member)
+    item, choice = np.nonzero(member)
+    pairs = np.arange(len(item))
     links = coo_array(
         (
-            np.repeat([1.0, -1.0], len(rows)),
-            (np.tile(rows, 2), np.concatenate([tensor, count + owner])),
+            np.repeat([1.0, -1.0], len(pairs)),
+            (np.tile(pairs, 2), np.concatenate([choice, count + item])),
         ),
-        shape=(len(rows), count + sets),
+        shape=(len(pairs), count + items),
     )
-    cost = np.concatenate([np.zeros(count), times])[None]
+    once = coo_array(
+        (np.ones(count), (tensor, np.arange(count))), shape=(max(tensor) + 1, count + items)
+    )
     result = milp(
-        -np.concatenate([importance, np.zeros(sets)]),
-        integrality=np.repeat([1, 0], [count, sets]),
+        -np.concatenate([worth, np.zeros(items)]),
+        integrality=np.repeat([1, 0], [count, items]),
         bounds=Bounds(0.0, 1.0),
         constraints=[
             LinearConstraint(links.tocsr(), -np.inf, 0.0),
-            LinearConstraint(cost, -np.inf, rho * profile.t_full - profile.t_forward),
+            LinearConstraint(once.tocsr(), -np.inf, 1.0),
+            LinearConstraint(np.hstack([np.zeros((len(budget), count)), cost.T]), -np.inf, budget),
         ],
         options={"mip_rel_gap": gap, "time_limit": seconds},
     )

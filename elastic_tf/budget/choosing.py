@@ -244,7 +244,7 @@ class Chooser:
     ) -> SelectionRecord:
         """What to train for `rho`, or for what meets the deadline."""
         started = self._clock()
-        smallest = smallest_feasible_rho(self.profile, importance, required=self._required)
+        smallest = smallest_feasible_rho(self.profile, self._required)
         if self._deadline is not None:
             rho = self._rho_in_time(self._deadline, smallest, is_traced)
         asked = self._control.ask(rho, smallest)
@@ -287,9 +287,7 @@ class Chooser:
             return
         mask = self._control.light.mask
         if mask is None:
-            smallest = smallest_feasible_rho(
-                self.profile, record.importance, required=self._required
-            )
+            smallest = smallest_feasible_rho(self.profile, self._required)
             cheapest = select_tensors(
                 record.importance, self.profile, smallest, required=self._required
             )

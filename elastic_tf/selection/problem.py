@@ -1,188 +1,134 @@
-"""A timing profile reduced to what the solver has to decide.
+"""What the solver decides: choices with a worth, items with a cost, and room for the costs.
 
-The tensors of positive importance, the time that each adds alone, the time that depends only on
-the deepest of them, and the few sets of parallel branches that are neither.
+maximise    sum of the worth of the choices made
+subject to  sum of the costs of the items of which a choice is made <= room, for each resource,
+            at most one choice (a mode) for each tensor.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from elastic_tf.timing.profile import TimingProfile
 
-
-class Problem(NamedTuple):
-    """maximise sum(worth[chosen]) subject to spent(chosen) <= budget.
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The choices that are left when the required ones are paid for.
 
     Attributes:
-        tensors: (n,) indices of the tensors in the profile, in forward order.
-        worth: (n,) importance, > 0.
-        cost: (n,) time of the sets that hold no other tensor of the problem.
-        tail: (n,) time of the sets {0..k} with k >= d, due when d is the deepest chosen tensor.
-        branch: (b, n) bool, the other sets.
-        branch_time: (b,) their times.
-        budget: microseconds for all of these.
+        index: (n,) the choices among those that were given to `reduce`.
+        tensor: (n,) the tensor of each, counted from 0 without gaps, ascending.
+        worth: (n,) above 0, the largest 1.
+        own: (n, R) cost of the items that no other choice needs; 1 is the whole budget.
+        member: (S, n) 1.0 where a choice needs an item, for the items that several need.
+        cost: (S, R) their costs.
+        room: (R,) 1, or 0 where nothing of a resource is left.
+        first: (T,) the first choice of each tensor.
+        scale: one unit of worth.
     """
 
-    tensors: np.ndarray
+    index: np.ndarray
+    tensor: np.ndarray
     worth: np.ndarray
+    own: np.ndarray
+    member: np.ndarray
     cost: np.ndarray
-    tail: np.ndarray
-    branch: np.ndarray
-    branch_time: np.ndarray
-    budget: float
+    room: np.ndarray
+    first: np.ndarray
+    scale: float
+
+    def spent(self, chosen: np.ndarray) -> np.ndarray:
+        """(R,) cost of the chosen ones; bool, shape (n,)."""
+        return chosen @ self.own + (self.member @ chosen > 0.0) @ self.cost
+
+    def added(self, chosen: np.ndarray) -> np.ndarray:
+        """(n, R) cost that each choice adds to that of the chosen ones."""
+        unpaid = self.member @ chosen == 0.0
+        return self.own + self.member.T @ (self.cost * unpaid[:, None])
+
+    def best(self, gain: np.ndarray) -> np.ndarray:
+        """(n,) largest gain among the choices for the same tensor."""
+        return np.maximum.reduceat(gain, self.first)[self.tensor]
+
+    def fits(self, chosen: np.ndarray) -> bool:
+        """Whether there is room for the chosen ones."""
+        return bool((self.spent(chosen) <= self.room).all())
+
+    def once(self, order: np.ndarray) -> np.ndarray:
+        """`order` with the first choice for each tensor alone."""
+        if len(self.first) == len(self.worth):
+            return order
+        return order[np.sort(np.unique(self.tensor[order], return_index=True)[1])]
+
+
+class Solution(NamedTuple):
+    """`chosen`, bool of shape (n,), fits; nothing that fits is worth more than `bound`."""
+
+    chosen: np.ndarray
+    bound: float
 
 
 def reduce(
-    importance: np.ndarray, profile: TimingProfile, required: np.ndarray, limit: float
+    worth: np.ndarray,
+    tensor: np.ndarray,
+    member: np.ndarray,
+    cost: np.ndarray,
+    budget: np.ndarray,
+    required: np.ndarray,
 ) -> Problem:
-    """The choice among tensors of positive importance, the required ones paid for.
-
-    Tensors that do not fit alone are left out.
+    """The choice among what is worth something and fits, beside the required ones.
 
     Args:
-        importance: finite, shape (N,).
-        profile: times measured on the target device.
-        required: bool, shape (N,).
-        limit: microseconds of a step, at least the time of the required tensors.
+        worth: (n,) finite; choices worth 0 or less are left out.
+        tensor: (n,) the tensor that each choice is for, ascending.
+        member: (S, n) bool, the choices that need each item.
+        cost: (S, R) of the items, not negative.
+        budget: (R,) for the required choices and the others; at least the cost of the former.
+        required: (n,) bool.
     """
-    sets = sets_of(profile)
-    first = int(required.argmax()) if required.any() else len(required)
-    due = sets.member[:, required].any(axis=1)
-    prefix, member, times = sets.prefix[:first], sets.member[~due], sets.times[~due]
-    paid = sets.single[required].sum() + sets.prefix[first:].sum() + sets.times[due].sum()
-    budget = limit - profile.t_forward - float(paid)
-
-    alone = sets.single + times @ member
-    alone[:first] += _summed_from(prefix)
-    tensors = np.flatnonzero((importance > 0.0) & ~required & (alone <= budget))
-    count, member = len(tensors), member[:, tensors]
-    size, last = np.count_nonzero(member, axis=1), _last(member)
-    # The prefixes that are left, by how many tensors they hold.
-    held = np.searchsorted(tensors, np.arange(first), side="right")
-    size, last = np.concatenate([size, held]), np.concatenate([last, held - 1])
-    times, inner = np.concatenate([times, prefix]), size == last + 1
-    one, more = size == 1, inner & (size > 1)
-    branch = (~inner & (size > 1))[: len(member)]
+    due = member[:, required].any(axis=1)
+    left = budget - cost[due].sum(axis=0)
+    member, cost = member[~due], cost[~due] / np.where(left > 0.0, left, 1.0)
+    room = (left > 0.0).astype(np.float64)
+    free = (worth > 0.0) & ~np.isin(tensor, tensor[required])
+    index = np.flatnonzero(free & (member.T.astype(np.float64) @ cost <= room).all(axis=1))
+    member, count = member[:, index], len(index)
+    # items that the same choices need are one
+    rows, owner = np.unique(np.packbits(member, axis=1), axis=0, return_inverse=True)
+    rows = np.unpackbits(rows, axis=1, count=count)
+    costs = np.zeros((len(rows), len(room)))
+    np.add.at(costs, owner.ravel(), cost)
+    size = rows.sum(axis=1, dtype=np.int64)
+    tensors, dense = np.unique(tensor[index], return_inverse=True)
+    scale = float(worth[index].max(initial=0.0))
     return Problem(
-        tensors=tensors,
-        worth=importance[tensors],
-        cost=sets.single[tensors] + np.bincount(last[one], times[one], count),
-        tail=_summed_from(np.bincount(last[more], times[more], count)),
-        branch=member[branch],
-        branch_time=times[: len(member)][branch],
-        budget=budget,
+        index=index,
+        tensor=dense,
+        worth=worth[index] / scale if count else np.zeros(0),
+        own=rows[size == 1].T @ costs[size == 1],
+        member=rows[size > 1].astype(np.float64),
+        cost=costs[size > 1],
+        room=room,
+        first=np.searchsorted(dense, np.arange(len(tensors))),
+        scale=scale,
     )
-
-
-def spent(problem: Problem, chosen: np.ndarray) -> float:
-    """Time of the sets that the chosen tensors meet."""
-    if not chosen.any():
-        return 0.0
-    met = (problem.branch & chosen).any(axis=1)
-    alone = problem.cost[chosen].sum() + problem.tail[chosen.argmax()]
-    return float(alone + problem.branch_time[met].sum())
 
 
 def fill(problem: Problem, chosen: np.ndarray) -> np.ndarray:
-    """`chosen` and further tensors, most importance per added time first, while they fit."""
+    """`chosen` and further choices, most worth per added cost first, while they fit."""
     chosen = chosen.copy()
-    unmet = ~(problem.branch & chosen).any(axis=1)
-    while not chosen.all():
-        left = problem.budget - spent(problem, chosen)
-        paid = problem.tail[chosen.argmax()] if chosen.any() else 0.0
-        added = problem.cost + np.maximum(problem.tail - paid, 0.0)
-        fits = np.flatnonzero(~chosen & (added <= left))
-        open_sets = np.flatnonzero(unmet)
-        added = (
-            added[fits] + problem.branch_time[open_sets] @ problem.branch[np.ix_(open_sets, fits)]
-        )
-        fits, added = fits[added <= left], added[added <= left]
-        if not len(fits):
-            break
+    while True:
+        left = problem.room - problem.spent(chosen)
+        added = problem.added(chosen)
+        is_open = problem.best(chosen) == 0
+        new = np.flatnonzero(is_open & (added <= left).all(axis=1))
+        if not len(new):
+            return chosen
         with np.errstate(divide="ignore"):
-            order = np.argsort(-problem.worth[fits] / added, kind="stable")
-        # Together they add no more than the sum of what each adds alone: so many at once.
-        count = np.searchsorted(np.cumsum(added[order]), left, side="right")
-        new = fits[order[:count]]
-        chosen[new] = True
-        unmet &= ~problem.branch[:, new].any(axis=1)
-    return chosen
-
-
-def chain_tail(problem: Problem) -> np.ndarray:
-    """(n,) `tail` when each branch set is charged for all tensors before its last, as a chain."""
-    last = _last(problem.branch)
-    return problem.tail + _summed_from(np.bincount(last, problem.branch_time, len(problem.worth)))
-
-
-class Sets(NamedTuple):
-    """The dependency sets of a profile, sorted by kind.
-
-    Attributes:
-        single: (N,) time of the set {k}.
-        prefix: (N,) time of the set {0..k}, k > 0.
-        member: (b, N) bool, the other sets.
-        times: (b,) their times.
-    """
-
-    single: np.ndarray
-    prefix: np.ndarray
-    member: np.ndarray
-    times: np.ndarray
-
-    def spent(self, mask: np.ndarray) -> float:
-        """Time of the sets that the mask meets."""
-        if not mask.any():
-            return 0.0
-        met = self.member[:, mask].any(axis=1)
-        chain = self.single[mask].sum() + self.prefix[mask.argmax() :].sum()
-        return float(chain + self.times[met].sum())
-
-    def alone(self) -> np.ndarray:
-        """(N,) what `spent` is for each single tensor."""
-        return self.single + _summed_from(self.prefix) + self.times @ self.member
-
-
-def sets_of(profile: TimingProfile) -> Sets:
-    """The sets of a profile as arrays; kept for recent profiles."""
-    members, times = profile.conditions()
-    for known, made in _recent:
-        if known is members:
-            return made
-    made = _sorted_sets(members, times)
-    if not members.flags.writeable:  # anything else could change under our hands
-        _recent.insert(0, (members, made))
-        del _recent[4:]
-    return made
-
-
-# Sorting the sets takes longer than solving; a fit selects from one profile again and again.
-_recent: list[tuple[np.ndarray, Sets]] = []
-
-
-def _sorted_sets(members: np.ndarray, times: np.ndarray) -> Sets:
-    count, size, last = members.shape[1], members.sum(axis=1), _last(members)
-    one, prefix = size == 1, (size > 1) & (size == last + 1)
-    rest = ~(one | prefix)
-    return Sets(
-        np.bincount(last[one], times[one], count),
-        np.bincount(last[prefix], times[prefix], count),
-        members[rest],
-        times[rest],
-    )
-
-
-def _last(member: np.ndarray) -> np.ndarray:
-    """Largest index in each row's set."""
-    if not member.size:
-        return np.zeros(len(member), np.intp)
-    return member.shape[1] - 1 - member[:, ::-1].argmax(axis=1)
-
-
-def _summed_from(times: np.ndarray) -> np.ndarray:
-    """(n,) sum of the times at d and later."""
-    return np.cumsum(times[::-1])[::-1]
+            ratio = problem.worth[new] / added[new].max(axis=1)
+        new = problem.once(new[np.argsort(-ratio, kind="stable")])
+        # together they add no more than the sum of what each adds alone: so many at once
+        fit = (np.cumsum(added[new], axis=0) <= left).all(axis=1)
+        chosen[new[: max(1, int(fit.sum()))]] = True

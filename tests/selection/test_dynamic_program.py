@@ -1,0 +1,46 @@
+"""The paper's recurrence, at the resolution of its ticks."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from instances import chain_table, instance
+from paper_selection import paper_selection
+
+from elastic_tf.selection.dynamic_program import recurrence
+from elastic_tf.selection.problem import reduce
+from elastic_tf.selection.selector import select_tensors
+
+
+def test_recurrence_is_best_on_a_chain_whose_times_are_whole_ticks() -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        count, ticks = int(rng.integers(2, 9)), int(rng.integers(1, 30))
+        table = chain_table(rng.integers(0, 5, count), rng.integers(0, 5, count), 4.0)
+        importance = rng.random(count) + 0.01
+        members, times = table.conditions()
+        room, none = np.array([float(ticks)]), np.zeros(count, bool)
+        problem = reduce(importance, np.arange(count), members, times[:, None], room, none)
+        found = recurrence(problem, ticks)
+        masks = np.array(list(itertools.product([False, True], repeat=count)))
+        fits = [table.step_time(mask) <= 4.0 + ticks for mask in masks]
+        best = (masks[fits] @ importance).max()
+        assert importance[problem.index[found.chosen]].sum() == pytest.approx(best)
+        assert found.bound * problem.scale >= best * (1.0 - 1e-12)
+        paper = paper_selection(
+            importance, table, min(1.0, (4 + ticks) / table.t_full), int(table.t_full)
+        )
+        assert importance[paper.mask].sum() <= best * (1.0 + 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["chain", "inception"])
+def test_recurrence_keeps_the_budget_and_tells_its_gap(kind: str) -> None:
+    for seed in range(20):
+        importance, table, rho = instance(kind, 40, seed)
+        paper = select_tensors(importance, table, rho, strategy="paper")
+        exact = select_tensors(importance, table, rho)
+        assert table.step_time(paper.mask) <= rho * table.t_full * (1.0 + 1e-9)
+        assert paper.upper_bound >= importance[exact.mask & (importance > 0.0)].sum() * (1.0 - 1e-9)
+        assert paper.gap >= 0.0

@@ -1,0 +1,218 @@
+"""The selector against a mixed-integer solver and enumeration, and its own promises."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from instances import NETWORKS, Table, instance
+from mixed_integer import optimum
+
+from elastic_tf.selection.selector import Selection, select_tensors, smallest_feasible_rho
+
+# A selection may use this share of its budget more than a reference that counts in floats too.
+ROUNDING = 1e-9
+GAP = 1e-3 * (1.0 + ROUNDING)
+KINDS = ["chain", *NETWORKS]
+
+cases = st.builds(instance, st.sampled_from(KINDS), st.integers(3, 14), st.integers(0, 10_000))
+examples = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def positive(selection: Selection, importance: np.ndarray) -> float:
+    """Importance of what does not only fill the budget."""
+    return float(importance[selection.mask & (importance > 0.0)].sum())
+
+
+def check(selection: Selection, importance: np.ndarray, table: Table, rho: float) -> None:
+    """What holds for every selection."""
+    spent = table.step_time(selection.mask)
+    assert spent <= rho * table.t_full * (1.0 + ROUNDING)
+    assert selection.time <= selection.budget == rho * table.t_full
+    assert selection.time == pytest.approx(spent, rel=1e-9)
+    assert selection.importance == pytest.approx(importance[selection.mask].sum(), rel=1e-12)
+    for k in np.flatnonzero(~selection.mask):
+        more = selection.mask | (np.arange(len(importance)) == k)
+        assert table.step_time(more) > selection.budget
+
+
+def enumerated(importance: np.ndarray, table: Table, rho: float) -> float:
+    """The best of all masks within the budget."""
+    masks = np.array(list(itertools.product([False, True], repeat=len(importance))))
+    members, times = table.conditions()
+    spent = table.t_forward + (masks @ members.T.astype(float) > 0) @ times
+    return float((masks[spent <= rho * table.t_full * (1.0 + ROUNDING)] @ importance).max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_selection_is_the_best_one_within_the_gap(kind: str) -> None:
+    for seed in range(40):
+        importance, table, rho = instance(kind, 3 + seed % 8, seed)
+        if len(importance) > 12:  # networks can come out larger
+            continue
+        best = enumerated(importance, table, rho)
+        selection = select_tensors(importance, table, rho)
+        check(selection, importance, table, rho)
+        assert best * (1.0 - GAP) <= positive(selection, importance) <= best * (1.0 + ROUNDING)
+        assert selection.upper_bound >= best * (1.0 - ROUNDING)
+        assert selection.gap <= GAP
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_selection_reaches_the_mixed_integer_optimum(kind: str) -> None:
+    for seed in range(12):
+        importance, table, rho = instance(kind, (21, 34, 55)[seed % 3], seed)
+        best = optimum(importance, table, rho)
+        selection = select_tensors(importance, table, rho)
+        check(selection, importance, table, rho)
+        assert selection.upper_bound >= best * (1.0 - 1e-6), seed
+        assert positive(selection, importance) >= best * (1.0 - GAP), seed
+        assert selection.gap <= GAP, seed
+
+
+def test_hard_chain_of_the_size_of_resnet101_is_certified() -> None:
+    # Worths that follow the costs, both heavy-tailed: many ways to fill the budget, none exactly.
+    importance, table, rho = instance("chain", 214, 9)
+    selection = select_tensors(importance, table, rho)
+    assert selection.importance == pytest.approx(14308.8, rel=1e-3)  # experiments/mixed_integer.py
+    assert selection.gap <= GAP
+
+
+def test_same_problem_has_the_same_answer() -> None:
+    importance, table, rho = instance("towers", 60, 4)
+    one, two = (select_tensors(importance, table, rho) for _ in range(2))
+    assert one.plan == two.plan
+    assert one.upper_bound == two.upper_bound
+
+
+def test_branches_are_not_charged_for_each_other() -> None:
+    # Two towers of three tensors, then the head. The chain charges the second tower's gradient
+    # (9 microseconds) when only the first tower's last tensor is trained.
+    sets = [((k,), 1.0) for k in range(7)]
+    sets += [((0, 1, 2), 1.0), ((3, 4, 5), 9.0), ((0, 1, 2, 3, 4, 5), 1.0)]
+    table = Table.from_sets(sets, count=7, t_forward=10.0)
+    importance = np.array([0.0, 0.0, 5.0, 1.0, 1.0, 1.0, 0.1])
+    selection = select_tensors(importance, table, 14.5 / table.t_full)
+    assert np.flatnonzero(selection.mask).tolist() == [2, 6]
+    assert selection.time == pytest.approx(14.0)
+
+
+@examples
+@given(cases, st.floats(0.01, 1.0))
+def test_selection_is_within_budget_or_refused(case: tuple, rho: float) -> None:
+    importance, table, _ = case
+    if rho < smallest_feasible_rho(table) * (1.0 - ROUNDING):
+        with pytest.raises(ValueError, match=f"rho={rho}"):
+            select_tensors(importance, table, rho)
+    else:
+        check(select_tensors(importance, table, rho), importance, table, rho)
+
+
+@examples
+@given(cases, st.floats(0.0, 1.0))
+def test_more_budget_never_lowers_the_importance(case: tuple, more: float) -> None:
+    importance, table, rho = case
+    less = select_tensors(importance, table, rho)
+    wider = select_tensors(importance, table, rho + more * (1.0 - rho))
+    assert positive(wider, importance) >= positive(less, importance) * (1.0 - GAP)
+
+
+@examples
+@given(cases, st.integers(-10, 10), st.integers(-10, 10))
+def test_scaling_all_times_or_all_importances_changes_nothing(
+    case: tuple, times: int, worths: int
+) -> None:
+    importance, table, rho = case
+    sets = [(item.tensors, item.time * 2.0**times) for item in table.items]
+    scaled = Table.from_sets(sets, table.count, table.t_forward * 2.0**times)
+    one = select_tensors(importance, table, rho)
+    assert select_tensors(importance * 2.0**worths, scaled, rho).plan == one.plan
+
+
+@examples
+@given(cases, st.integers(0, 10_000))
+def test_required_tensors_are_in_and_the_rest_is_best(case: tuple, seed: int) -> None:
+    importance, table, _ = case
+    rng = np.random.default_rng(seed)
+    required = rng.random(len(importance)) < 0.2
+    required[-1] = True
+    smallest = smallest_feasible_rho(table, required)
+    rho = min(1.0, smallest * (1.0 + ROUNDING) + rng.random() * (1.0 - smallest))
+    selection = select_tensors(importance, table, rho, required=required)
+    check(selection, importance, table, rho)
+    assert selection.mask[required].all()
+    best = optimum(importance + 1e3 * required, table, rho) - 1e3 * required.sum()
+    wanted = selection.mask & (required | (importance > 0.0))
+    room = GAP * max(best, importance[required | (importance > 0)].sum())
+    assert importance[wanted].sum() >= best - abs(room) - 1e-6
+    assert selection.upper_bound >= best - 1e-6
+
+
+@pytest.mark.parametrize("importance", [[-2, -1, -3, -4], [0, 0, 0, 0], [7, 7, 7, 7]])
+@pytest.mark.parametrize("rho", [0.625, 0.75, 1.0])
+def test_budget_is_filled_whatever_the_sign(importance: list[int], rho: float) -> None:
+    table = Table.from_sets([((k,), 1.0) for k in range(4)], count=4, t_forward=4.0)
+    selection = select_tensors(np.array(importance), table, rho)
+    assert selection.mask.sum() == rho * 8.0 - 4.0
+    assert selection.gap < ROUNDING
+    least = np.sort(np.array(importance))[::-1][: selection.mask.sum()]
+    assert selection.importance == least.sum()
+
+
+def test_positive_importance_comes_first_and_the_least_bad_fill_what_is_left() -> None:
+    times = [3.0, 1.0, 1.0, 1.0, 1.0]
+    table = Table.from_sets([((k,), t) for k, t in enumerate(times)], count=5, t_forward=3.0)
+    selection = select_tensors(np.array([0.5, -0.1, -0.3, -0.2, 0.2]), table, 0.9)
+    assert selection.mask.tolist() == [True, True, False, True, True]
+    assert selection.upper_bound == pytest.approx(0.7)
+    assert selection.importance == pytest.approx(0.4)
+
+
+def test_a_tensor_worth_something_that_does_not_fit_is_no_reason_to_refuse() -> None:
+    table = Table.from_sets([((0,), 2.0), ((1,), 1.0)], count=2, t_forward=5.0)
+    assert select_tensors(np.array([1.0, -1.0]), table, 0.8).mask.tolist() == [False, True]
+
+
+def test_arguments_are_not_changed() -> None:
+    importance, table, rho = instance("residual", 30, 3)
+    required = np.arange(len(importance)) == len(importance) - 1
+    before = importance.copy(), required.copy()
+    select_tensors(importance, table, min(1.0, rho + 0.2), required=required)
+    assert all((a == b).all() for a, b in zip(before, (importance, required)))
+
+
+def test_budget_too_small_names_a_rho_that_works() -> None:
+    table = Table.from_sets([((0,), 2.0), ((1,), 1.0), ((0, 1), 1.0)], count=2, t_forward=5.0)
+    with pytest.raises(ValueError, match=r"any tensor.*rho=0.7\b.*smallest feasible rho is 0.7778"):
+        select_tensors(np.ones(2), table, 0.7)
+    assert select_tensors(np.ones(2), table, 0.7778).mask.tolist() == [False, True]
+    assert smallest_feasible_rho(table) == pytest.approx(7.0 / 9.0)
+    with pytest.raises(ValueError, match="the 2 required tensors.*feasible rho is 1.0000"):
+        select_tensors(np.ones(2), table, 0.9, required=np.array([True, True]))
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.7, float("nan"), "half", True])
+def test_rho_outside_its_range_is_refused(rho: object) -> None:
+    with pytest.raises(ValueError, match=f"rho={rho!r}"):
+        select_tensors(np.ones(2), pair(), rho)
+
+
+def test_importance_that_is_not_finite_or_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Received: nan at importance\[1\]"):
+        select_tensors(np.array([1.0, np.nan]), pair(), 1.0)
+    with pytest.raises(ValueError, match=r"shape \(2,\).*Received: .* of shape \(3,\)"):
+        select_tensors(np.ones(3), pair(), 1.0)
+
+
+def test_required_that_is_no_mask_and_unknown_strategies_are_refused() -> None:
+    with pytest.raises(ValueError, match="`required` .* Received: int64"):
+        select_tensors(np.ones(2), pair(), 1.0, required=np.array([1, 0]))
+    with pytest.raises(ValueError, match="exact, paper. Received: strategy='greedy'"):
+        select_tensors(np.ones(2), pair(), 1.0, strategy="greedy")
+
+
+def pair() -> Table:
+    return Table.from_sets([((0,), 1.0), ((1,), 1.0)], count=2, t_forward=1.0)
