@@ -9,40 +9,37 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.baselines.method import Method, Task, profile_of
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.plan import Plan
 from elastic_tf.selection.selector import check_rho, smallest_feasible_rho
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.zoo import models
 
 
-class FixedMask(tf.keras.callbacks.Callback):
-    """Trains the tensors of one mask during `fit`; afterwards the model has its own mask again.
+class FixedPlan(tf.keras.callbacks.Callback):
+    """Trains by one plan during `fit`; afterwards the model has its own plan again.
 
     Args:
-        mask: bool, shape (N,), forward order; or a function of the model that gives one.
+        plan: a plan or a bool mask, or a function of the model that gives one.
     """
 
-    def __init__(self, mask: np.ndarray | Callable[[Any], np.ndarray]) -> None:
+    def __init__(
+        self, plan: Plan | np.ndarray | Callable[[ElasticMixin], Plan | np.ndarray]
+    ) -> None:
         super().__init__()
-        self.mask = mask
+        self.plan = plan
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Set the mask."""
-        if not isinstance(self.model, ElasticMixin):
-            raise TypeError(
-                f"FixedMask serves elastic models. Received: {type(self.model).__name__}. Make one "
-                "with elastic_tf.ElasticModel.from_model(model) and compile it."
-            )
-        if self.model._elastic.callback is not None:
+        """Set the plan."""
+        model = arguments.elastic(self.model)
+        if model._elastic.callback is not None:
             raise ValueError(
-                "One callback chooses what is trained. Received: a FixedMask beside "
-                f"{type(self.model._elastic.callback).__name__} for '{self.model.name}'. Leave one "
-                "out."
+                "One callback chooses what is trained. Received: a FixedPlan beside "
+                f"{type(model._elastic.callback).__name__} for '{model.name}'. Leave one out."
             )
-        self.model.set_mask(self.mask(self.model) if callable(self.mask) else self.mask)
-        self.model._elastic.callback = self
+        model.set_plan(self.plan(model) if callable(self.plan) else self.plan)
+        model._elastic.callback = self
 
 
 def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:
@@ -64,7 +61,6 @@ def bias_tensors(model: ElasticMixin) -> np.ndarray:
     Returns:
         bool, shape (N,), forward order.
     """
-    arguments.elastic(model)
     return is_among(
         model,
         (
@@ -82,9 +78,14 @@ def scale_tensors(model: ElasticMixin) -> np.ndarray:
     Returns:
         bool, shape (N,), forward order.
     """
-    arguments.elastic(model)
     layers = filter(_normalises, model._flatten_layers())
     return is_among(model, (vars(layer)["gamma"] for layer in layers))
+
+
+def is_among(model: ElasticMixin, variables: Iterable[Any]) -> np.ndarray:
+    """True for the tensors of the model that are among `variables`; bool, shape (N,)."""
+    chosen = {id(variable) for variable in variables if variable is not None}
+    return np.array([id(tensor) in chosen for tensor in model.tensors])
 
 
 def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.ndarray:
@@ -102,14 +103,12 @@ def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.
         ValueError: the budget does not admit the head; the message names the smallest `rho`.
     """
     check_rho(rho)
-    arguments.instance("profile", profile, TimingProfile, "a TimingProfile")
     profile.check(model)
     head = models.head_tensors(model)
     order = np.arange(len(head))
     for first in range(int(head.argmax()) + 1):
-        mask = order >= first
-        if profile.step_time(mask) <= rho * profile.t_full:
-            return mask
+        if profile.step_time(order >= first) <= rho * profile.t_full:
+            return order >= first
     smallest = smallest_feasible_rho(profile, required=order >= head.argmax())
     # rounded up: what the message names must be feasible
     raise ValueError(
@@ -123,26 +122,17 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
     return {"gamma", "beta"} <= vars(layer).keys()
 
 
-def is_among(model: ElasticMixin, variables: Iterable[Any]) -> np.ndarray:
-    """True for the tensors of the model that are among `variables`; bool, shape (N,)."""
-    arguments.elastic(model)
-    if isinstance(variables, (str, bytes, np.ndarray)) or not isinstance(variables, Iterable):
-        raise TypeError(f"`variables` must be variables. Received: {brief(variables)}.")
-    chosen = {id(variable) for variable in variables if variable is not None}
-    return np.array([id(tensor) in chosen for tensor in model.tensors])
-
-
 def _last_k(task: Task) -> list[tf.keras.callbacks.Callback]:
-    return [FixedMask(last_tensors(task.model, profile_of(task), task.rho))]
+    return [FixedPlan(last_tensors(task.model, profile_of(task), task.rho))]
 
 
 METHODS = (
     Method("full", "all tensors", lambda task: []),
-    Method("traditional_tl", "the head alone", lambda task: [FixedMask(models.head_tensors)]),
+    Method("traditional_tl", "the head alone", lambda task: [FixedPlan(models.head_tensors)]),
     Method(
         "bn_bias",
         "head, biases and normalisation parameters",
-        lambda task: [FixedMask(bn_bias_tensors)],
+        lambda task: [FixedPlan(bn_bias_tensors)],
     ),
     Method("last_k", "as many of the last tensors as fit rho", _last_k, needs_profile=True),
 )

@@ -56,6 +56,7 @@ class Method:
         adapt: the model to train in the place of a pre-trained one, called before it is compiled.
             Its outputs are those of the given model, which stays as it is.
         needs_profile: whether `callbacks` reads profile, rho and probe.
+        can_go_on: whether `BackupAndRestore` can go on with an interrupted `fit`.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Method:
     callbacks: Callable[[Task], list[tf.keras.callbacks.Callback]]
     adapt: Callable[[tf.keras.Model], tf.keras.Model] = lambda model: model
     needs_profile: bool = False
+    can_go_on: bool = True
 
 
 def profile_of(task: Task) -> TimingProfile:

@@ -1,7 +1,8 @@
 """Pictures: drawn without a display, colour-blind safe, labelled with units.
 
-Files follow the flow: times, importance and selections, results. A notebook shows what these
-functions return; `save` writes it, `pixels` hands it to TensorBoard.
+In: profiles, masks, importances, and the rows that runs and experiments write. Out: figures, which
+a notebook shows as they are; `save` writes one, `pixels` hands it to TensorBoard. `charts` has the
+general forms, `timing`, `selections` and `results` follow the flow, `style` is what all share.
 """
 
 from __future__ import annotations
@@ -14,17 +15,11 @@ from elastic_tf.plots.results import (
     deadlines,
     method_panels,
 )
-from elastic_tf.plots.selections import (
-    image_grid,
-    importance_map,
-    selection_bars,
-    selection_map,
-)
-from elastic_tf.plots.style import COLOURS, METHODS, Picture, pixels, png, save
+from elastic_tf.plots.selections import image_grid, importance_map, selection_bars, selection_map
+from elastic_tf.plots.style import METHODS, Picture, pixels, png, save
 from elastic_tf.plots.timing import cost_of_depth, dependency_map, step_parts, timing_bars
 
 __all__ = [
-    "COLOURS",
     "METHODS",
     "Picture",
     "accuracy_and_cost",

@@ -9,71 +9,43 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from elastic_tf import arguments
-from elastic_tf.arguments import brief
-from elastic_tf.plots import inputs
 from elastic_tf.plots.style import (
     BLUE,
     DARK,
-    PALE,
     TRAINED,
     VERMILLION,
+    Style,
+    grid,
     head,
     picture,
     styles,
 )
 
 Rows = Sequence[Mapping[str, Any]]
-_BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}  # of text
 _ACCURACY = "test accuracy (%): mean, 95 % interval"
 _WIDE = 3.0  # times the usual half-width of an interval
 
 
-def accuracy_and_cost(
-    rows: Rows, *, cost: str = "seconds", x: str = "training time (s)", title: str = ""
-) -> Figure:
-    """Accuracy of each method with its 95 % interval, over what its training cost.
+def accuracy_and_cost(rows: Rows, *, title: str = "") -> Figure:
+    """Accuracy of each method with its 95 % interval, over the seconds of its training.
 
     Args:
-        rows: of a comparison: "method", "mean" and "half_width" of the accuracy in [0, 1] (None:
-            one seed tells no interval), and the cost.
-        cost: key of what stands along x.
-        x: its name with its unit.
+        rows: of a comparison: "method", "seconds", "mean" and "half_width" of the accuracy in
+            [0, 1] (None: one seed tells no interval).
         title: above the picture.
     """
-    inputs.captions(cost=cost, x=x, title=title)
-    rows = inputs.rows("rows", rows, texts=("method",), numbers=("mean", "half_width", cost))
-    _check_known("rows", rows, "mean", cost)
-    figure = picture(7.6, 4.2)
-    axes = figure.add_subplot()
+    figure, axes = picture(7.6, 4.2)
     looks = styles(row["method"] for row in rows)
-    numbered = _numbered(rows)
     for row in rows:
-        look, mean = looks[row["method"]], 100 * row["mean"]
         half = row["half_width"]
         spread = "" if half is None else f" ± {100 * half:.1f}"
-        axes.errorbar(
-            row[cost],
-            mean,
-            yerr=None if half is None else 100 * half,
-            fmt=look.marker,
-            color=look.colour,
-            capsize=4,
-            markersize=8,
-            linewidth=1.6,
-            label=f"{row['method']}: {mean:.1f}{spread} %",
-        )
-        _number(axes, row, row[cost], numbered)
-    axes.set_xlim(0, 1.08 * max(row[cost] for row in rows))
-    axes.set_ylim(*_limits(rows))
-    axes.set_xlabel(x)
-    axes.set_ylabel(_ACCURACY)
-    axes.grid(color=PALE)
-    axes.set_axisbelow(True)
+        label = f"{row['method']}: {100 * row['mean']:.1f}{spread} %"
+        _point(axes, row, row["seconds"], looks[row["method"]], _numbered(rows), label=label)
+    _over_seconds(axes, rows, rows)
     figure.legend(
         title="method@rho: mean, 95 % interval",
-        frameon=False,
         loc="outside right upper",
+        frameon=False,
         alignment="left",
         fontsize=8,
         title_fontsize=8,
@@ -90,43 +62,19 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
             `accuracy_and_cost`, and "epochs".
         title: above the picture.
     """
-    inputs.captions(title=title)
-    found = []
-    for name in ("equal_epochs", "equal_seconds"):
-        if name not in inputs.mapping("tables", tables):
-            raise ValueError(f"`tables` must have '{name}'. Received: {brief(tables)}.")
-        numbers = ("mean", "half_width", "seconds", "epochs")
-        found.append(inputs.rows("tables", tables[name], texts=("method",), numbers=numbers))
-        _check_known("tables", found[-1], "mean", "seconds", "epochs")
-    by_epochs, by_seconds = found
+    by_epochs, by_seconds = tables["equal_epochs"], tables["equal_seconds"]
     looks = styles(_bare(row["method"]) for row in [*by_epochs, *by_seconds])
     numbered = _numbered(by_epochs)
-    figure = picture(9.0, 5.2)
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = picture(9.0, 5.2, columns=2)
     shown: dict[str, Any] = {}
     for axes, rows in ((left, by_epochs), (right, by_seconds)):
         for place, row in enumerate(rows):
-            look, half = looks[_bare(row["method"])], row["half_width"]
-            at = row["seconds"] if axes is left else place
-            points = axes.errorbar(
-                at,
-                100 * row["mean"],
-                yerr=None if half is None else 100 * half,
-                fmt=look.marker,
-                color=look.colour,
-                capsize=4,
-                markersize=8.5,
-                linewidth=1.6,
-            )
-            if axes is left:
-                _number(axes, row, at, numbered)
-            shown.setdefault(_explained(row["method"], numbered), points.lines[0])
-        axes.grid(color=PALE)
-        axes.set_axisbelow(True)
-    left.set_xlim(0, 1.08 * max(row["seconds"] for row in by_epochs))
-    left.set_ylim(*_limits([*by_epochs, *by_seconds]))
-    left.set_xlabel("training time (s)")
-    left.set_ylabel(_ACCURACY)
+            name, at = _bare(row["method"]), row["seconds"] if axes is left else place
+            point = _point(axes, row, at, looks[name], numbered if axes is left else set())
+            said = f"{name} (number: rho)" if name in numbered else row["method"]
+            shown.setdefault(f"{said}: {TRAINED[name]}" if name in TRAINED else said, point)
+        grid(axes)
+    _over_seconds(left, by_epochs, [*by_epochs, *by_seconds])
     epochs = "/".join(str(count) for count in sorted({row["epochs"] for row in by_epochs}))
     head(left, f"{epochs} epochs each")
     methods = [row["method"] for row in by_seconds]
@@ -146,13 +94,7 @@ def accuracy_intervals(rows: Rows, *, title: str = "") -> Figure:
         rows: as for `accuracy_and_cost`, and "accuracies", one for each seed.
         title: above the picture.
     """
-    inputs.captions(title=title)
-    rows = inputs.rows("rows", rows, texts=("method",), numbers=("mean", "half_width"))
-    _check_known("rows", rows, "mean", "accuracies")
-    for row in rows:
-        inputs.values("rows: accuracies", row["accuracies"])
-    figure = picture(7.0, 1.3 + 0.36 * len(rows))
-    axes = figure.add_subplot()
+    figure, axes = picture(7.0, 1.3 + 0.36 * len(rows))
     looks = styles(row["method"] for row in rows)
     for place, row in enumerate(rows):
         look, mean, half = looks[row["method"]], 100 * row["mean"], row["half_width"]
@@ -167,8 +109,7 @@ def accuracy_intervals(rows: Rows, *, title: str = "") -> Figure:
     axes.margins(y=0.15)
     axes.invert_yaxis()
     axes.set_xlabel("test accuracy (%): mean, 95 % interval, each seed")
-    axes.grid(axis="x", color=PALE)
-    axes.set_axisbelow(True)
+    grid(axes, "x")
     head(axes, title)
     return figure
 
@@ -183,32 +124,21 @@ def method_panels(
         panels: key -> (what it is, with its unit; what to divide by for that unit).
         title: above the picture.
     """
-    inputs.captions(title=title)
-    for said in inputs.mapping("panels", panels).values():
-        if not isinstance(said, (tuple, list)) or len(said) != 2:
-            raise TypeError(f"`panels` must hold (text, unit). Received: {brief(said)}.")
-        arguments.text("panels", said[0])
-        arguments.number("panels", said[1], low=0.0, above=True)
-    rows = inputs.rows("rows", rows, texts=("method",), numbers=tuple(panels))
     names = [row["method"] for row in rows]
     looks = styles(names)
-    figure = picture(1.4 + 2.1 * len(panels), 1.2 + 0.34 * len(rows))
-    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)
-    for axes, (key, (label, unit)) in zip(grid.flat, panels.items()):
+    width, height = 1.4 + 2.1 * len(panels), 1.2 + 0.34 * len(rows)
+    figure, each = picture(width, height, columns=len(panels))
+    for axes, (key, (label, unit)) in zip(np.ravel(each), panels.items()):
         widths = [np.nan if row[key] is None else row[key] / unit for row in rows]
-        bars = axes.barh(
-            names,
-            np.nan_to_num(widths),
-            color=[looks[name].colour for name in names],
-            hatch=[looks[name].hatch for name in names],
-        )
+        colours, hatches = zip(*((looks[name].colour, looks[name].hatch) for name in names))
+        bars = axes.barh(names, np.nan_to_num(widths), color=colours, hatch=hatches)
         said = ["not measured" if np.isnan(width) else _short(width) for width in widths]
         axes.bar_label(bars, said, padding=2, fontsize=7)
         axes.margins(x=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.set_xlabel(label, fontsize=8)
         axes.tick_params(labelsize=8)
-    grid[0, 0].invert_yaxis()
+    np.ravel(each)[0].invert_yaxis()
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
 
@@ -220,13 +150,7 @@ def deadlines(rows: Rows, *, title: str = "") -> Figure:
         rows: "asked" and "taken" in seconds, "load", and "left_out", the steps that were not made.
         title: above the picture.
     """
-    inputs.captions(title=title)
-    rows = inputs.rows("rows", rows, texts=("load",), numbers=("asked", "taken", "left_out"))
-    _check_known("rows", rows, "asked", "taken")
-    for row in rows:
-        arguments.number("rows: asked", row["asked"], low=0.0, above=True)
-    figure = picture(7.0, 1.3 + 0.42 * len(rows))
-    axes = figure.add_subplot()
+    figure, axes = picture(7.0, 1.3 + 0.42 * len(rows))
     taken = [100 * row["taken"] / row["asked"] for row in rows]
     places = np.arange(len(rows))
     colours = [BLUE if share <= 100 else VERMILLION for share in taken]
@@ -256,26 +180,42 @@ def _numbered(rows: Rows) -> set[str]:
     return {name for name in names if names.count(name) > 1}
 
 
-def _number(axes: Any, row: Mapping[str, Any], at: float, numbered: set[str]) -> None:
-    """Write the rho of a variant above its interval."""
+def _point(
+    axes: Any,
+    row: Mapping[str, Any],
+    at: float,
+    look: Style,
+    numbered: set[str],
+    **options: Any,
+) -> Any:
+    """A mean with its interval, and above it the rho of a variant; returns the marker."""
+    half, mean = 100 * (row["half_width"] or 0.0), 100 * row["mean"]
+    bars = axes.errorbar(
+        at,
+        mean,
+        yerr=half or None,
+        fmt=look.marker,
+        color=look.colour,
+        capsize=4,
+        markersize=8,
+        linewidth=1.6,
+        **options,
+    )
     name, _, rho = row["method"].partition("@")
     if name in numbered:
-        axes.annotate(
-            rho,
-            (at, 100 * (row["mean"] + (row["half_width"] or 0.0))),
-            (0, 4),
-            textcoords="offset points",
-            ha="center",
-            fontsize=9,
-            bbox=_BACKGROUND,
-        )
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+        place = {"textcoords": "offset points", "ha": "center", "fontsize": 9, "bbox": behind}
+        axes.annotate(rho, (at, mean + half), (0, 4), **place)
+    return bars.lines[0]
 
 
-def _explained(method: str, numbered: set[str]) -> str:
-    """What a marker stands for: the method, and what it trains."""
-    name = _bare(method)
-    said = f"{name} (number: rho)" if name in numbered else method
-    return f"{said}: {TRAINED[name]}" if name in TRAINED else said
+def _over_seconds(axes: Any, rows: Rows, beside: Rows) -> None:
+    """Axes of accuracy over seconds; what is drawn `beside` has the same accuracies."""
+    axes.set_xlim(0, 1.08 * max(row["seconds"] for row in rows))
+    axes.set_ylim(*_limits(beside))
+    axes.set_xlabel("training time (s)")
+    axes.set_ylabel(_ACCURACY)
+    grid(axes)
 
 
 def _short(value: float) -> str:
@@ -301,11 +241,3 @@ def _limits(rows: Rows) -> tuple[float, float]:
     low, high = 100 * min(ends), 100 * max(ends)
     margin = 0.06 * (high - low) or 1.0
     return max(low - margin, 0.0), min(high + margin, 100.0)
-
-
-def _check_known(name: str, rows: Rows, *keys: str) -> None:
-    """Refuse a value that is missing where it is drawn."""
-    for row in rows:
-        for key in keys:
-            if row.get(key) is None:
-                raise ValueError(f"`{name}` must have '{key}'. Received: {brief(row)}.")

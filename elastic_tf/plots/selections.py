@@ -12,9 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import SymmetricalLogLocator
 
-from elastic_tf import arguments
-from elastic_tf.arguments import brief
-from elastic_tf.plots import inputs
 from elastic_tf.plots.style import BLUE, GREY, PALE, head, picture
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
@@ -43,29 +40,14 @@ def selection_map(
         ticks: what to write below each mask, if not its number.
         width: inches; by default as many as the epochs need, within reason.
     """
-    inputs.captions(title=title, x=x)
-    if width is not None:
-        arguments.number("width", width, low=0.0, above=True)
-    given = arguments.items("masks", masks, least=1, what="a list of masks")
-    size = arguments.array("masks", given[0]).size
-    chosen = np.array([arguments.mask("masks", mask, size) for mask in given]).T  # (N, epochs)
-    names = inputs.names("names", names, size)
-    ticks = arguments.items("ticks", ticks, what="a list of what to write")
-    if not size or len(ticks) not in (0, len(given)):
-        raise ValueError(
-            "`masks` must hold tensors, and `ticks` be one for each mask. Received: "
-            f"masks={brief(masks)}, ticks={brief(ticks)}."
-        )
-    count, epochs = chosen.shape
-    figure = picture(width or _width(5.0, 2.5, epochs), min(8.0, 2.2 + 0.05 * count))
-    axes = figure.add_subplot()
+    chosen = np.asarray(masks, bool).T  # (N, epochs)
+    figure, axes = _map(chosen, 5.0, 2.5, width)
     _show(axes, chosen, names, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1)
     axes.set_xlabel(x)
     if len(ticks):
-        shown = _evenly(epochs, _MOST_TICKS)
+        shown = _evenly(chosen.shape[1], _MOST_TICKS)
         axes.set_xticks(shown + 1, [str(ticks[k]) for k in shown])
-    share = chosen.mean()
-    head(axes, title or f"trained (blue): {share:.0%} of tensors x epochs")
+    head(axes, title or f"trained (blue): {chosen.mean():.0%} of tensors x epochs")
     return figure
 
 
@@ -81,26 +63,12 @@ def importance_map(
         names: of the tensors; a few are written along the axis.
         title: above the picture.
     """
-    inputs.captions(title=title)
-    given = arguments.items("worths", worths, least=1, what="a list of importances")
-    size = arguments.array("worths", given[0]).size
-    worth = np.array([inputs.values("worths", one, size) for one in given])
-    if not worth.size:
-        raise ValueError(f"`worths` must hold tensors. Received: worths={brief(worths)}.")
-    names = inputs.names("names", names, worth.shape[1])
-    gains = np.maximum(worth, 0.0)
+    gains = np.maximum(np.asarray(worths, float), 0.0)
     shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
-    count, epochs = shares.shape
-    figure = picture(_width(5.6, 3.4, epochs), min(8.0, 2.2 + 0.05 * count))
-    axes = figure.add_subplot()
+    figure, axes = _map(shares, 5.6, 3.4)
+    values = np.where(shares > 0.0, shares, np.nan)  # NaN is drawn grey
     colours = colormaps["cividis"].with_extremes(bad=GREY)
-    image = _show(
-        axes,
-        np.where(shares > 0.0, shares, np.nan),  # NaN is drawn grey
-        names,
-        cmap=colours,
-        norm=LogNorm(_LEAST_SHARE, 1.0, clip=True),
-    )
+    image = _show(axes, values, names, cmap=colours, norm=LogNorm(_LEAST_SHARE, 1.0, clip=True))
     axes.set_xlabel("epoch")
     figure.colorbar(image, label="share of the epoch's importance (grey: harm)")
     head(axes, title)
@@ -115,22 +83,15 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
         mask: True where a tensor is trained; bool, shape (N,).
         title: above the picture.
     """
-    inputs.captions(title=title)
-    importance = inputs.values("importance", importance)
-    size = len(importance)
-    mask = arguments.mask("mask", mask, size, hint=f"`importance` has shape ({size},).")
-    if not len(importance):
-        raise ValueError(f"`importance` must hold tensors. Received: {brief(importance)}.")
-    figure = picture(9.0, 3.4)
-    axes = figure.add_subplot()
-    colours = np.where(mask, BLUE, GREY)
-    axes.bar(np.arange(len(mask)), importance, width=1.0, color=colours.tolist())
+    figure, axes = picture(9.0, 3.4)
+    colours = np.where(mask, BLUE, GREY).tolist()
+    axes.bar(np.arange(len(mask)), importance, width=1.0, color=colours)
     axes.axhline(0.0, color=GREY, linewidth=0.8)
     # the loss falls by very different amounts: linear near nothing, logarithmic beyond
-    largest = float(np.abs(importance).max())
-    if largest > 0.0:
-        axes.set_yscale("symlog", linthresh=1e-3 * largest)
-        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10.0, linthresh=1e-3 * largest))
+    linear = 1e-3 * float(np.abs(importance).max())
+    if linear > 0.0:
+        axes.set_yscale("symlog", linthresh=linear)
+        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10.0, linthresh=linear))
     for k in np.flatnonzero(mask):
         axes.axvspan(k - 0.5, k + 0.5, ymax=0.02, color=BLUE)
     axes.set_xlim(-0.5, len(mask) - 0.5)
@@ -150,28 +111,11 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
         labels: one for each.
         title: above the picture.
     """
-    inputs.captions(title=title)
-    labels = inputs.names("labels", labels)
-    pictures = arguments.array("images", images)
-    fits = pictures.ndim == 4 and pictures.shape[-1] in (1, 3) and pictures.size
-    if not fits or pictures.dtype.kind not in "uif" or not np.isfinite(pictures).all():
-        raise ValueError(
-            "`images` must be finite numbers of shape (count, height, width, 1 or 3). Received: "
-            f"{pictures.dtype} of shape {pictures.shape}: {brief(images)}."
-        )
-    if len(labels) != len(pictures):
-        raise ValueError(
-            f"`labels` must be one for each image. Received: {len(labels)} for images of shape "
-            f"{pictures.shape}: {brief(labels)}."
-        )
-    rows = -(-len(labels) // _ACROSS)
-    figure = picture(0.85 * min(len(labels), _ACROSS), 1.1 * rows + 0.4)
-    grid = figure.subplots(rows, min(len(labels), _ACROSS), squeeze=False)
-    for axes in grid.flat:
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.spines[:].set_visible(False)
-    for axes, image, label in zip(grid.flat, images, labels):
+    rows, columns = -(-len(labels) // _ACROSS), min(len(labels), _ACROSS)
+    figure, each = picture(0.85 * columns, 1.1 * rows + 0.4, rows, columns)
+    for axes in np.ravel(each):
+        axes.set(xticks=[], yticks=[], frame_on=False)
+    for axes, image, label in zip(np.ravel(each), images, labels):
         shown = np.clip(image, 0, 255).astype(np.uint8).squeeze()
         axes.imshow(shown, cmap="gray", vmin=0, vmax=255)
         axes.set_xlabel(label, fontsize=8)
@@ -179,9 +123,10 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
     return figure
 
 
-def _width(least: float, labels: float, epochs: int) -> float:
-    """Inches for so many epochs beside the labels; those of a long training become narrow."""
-    return min(max(least, labels + 0.25 * epochs), _WIDEST)
+def _map(values: np.ndarray, least: float, labels: float, width: float | None = None) -> Any:
+    """A figure for values of shape (N, epochs): wide enough for the epochs, but for a page."""
+    wide = width or min(max(least, labels + 0.25 * values.shape[1]), _WIDEST)
+    return picture(wide, min(8.0, 2.2 + 0.05 * len(values)))
 
 
 def _evenly(count: int, most: int) -> np.ndarray:
@@ -192,19 +137,14 @@ def _evenly(count: int, most: int) -> np.ndarray:
 def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -> Any:
     """Tensors down, epochs across; shape (N, epochs)."""
     count, epochs = values.shape
-    image = axes.imshow(
-        values,
-        aspect="auto",
-        interpolation="nearest",
-        extent=(0.5, epochs + 0.5, count - 0.5, -0.5),
-        **options,
-    )
+    extent = (0.5, epochs + 0.5, count - 0.5, -0.5)
+    image = axes.imshow(values, aspect="auto", interpolation="nearest", extent=extent, **options)
     axes.set_ylabel("tensor, input side at the top")
     room = (axes.figure.get_figwidth() - _LABELS) / (_BESIDE + _DIGIT * len(str(epochs)))
     axes.set_xticks(_evenly(epochs, min(max(int(room), 2), _MOST_TICKS)) + 1)
     # the first and the last tensor are named, so that the places between are not quite even
     ticks = np.unique(np.linspace(0, count - 1, min(count, _MOST_TICKS)).round().astype(int))
     axes.set_yticks(ticks)
-    if names:
+    if len(names):
         axes.set_yticklabels([names[k] for k in ticks], fontsize=8)
     return image

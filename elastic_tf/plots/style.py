@@ -10,19 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image
-
-from elastic_tf import arguments
-from elastic_tf.arguments import brief
-from elastic_tf.files.atomic import directory
 
 # Okabe & Ito, Color Universal Design, 2008.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
-BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY, YELLOW = COLOURS
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+VERMILLION, SKY, YELLOW = "#D55E00", "#56B4E9", "#F0E442"
 BLACK, DARK, GREY, PALE = "#000000", "#767676", "#B8B8B8", "#EDEDED"
 
-_MOST_INCHES = 400.0  # 60,000 pixels at the resolution of `save`
-_PALETTE = 128  # colours of a PNG
 _LINES = ("-", "--", ":", "-.")
 _HATCHES = ("", "//", "..", "xx")
 
@@ -65,7 +58,7 @@ TRAINED = {
     "last_k": "the last tensors within rho",
     "offline_optimal": "what is worth most at the start",
 }
-# Names that other programs and the paper use.
+# Names in the paper, and of plain Keras.
 _ALSO = {
     "elastictrainer": "elastic",
     "full training": "full",
@@ -86,12 +79,12 @@ _OTHERS = (
     Style(DARK, "X"),
 )
 # The parts of a step's time.
-FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
-_PARTS = {
-    "forward pass": Style(FORWARD, "s"),
-    "t_dw": Style(T_DW, "o"),
-    "t_dy": Style(T_DY, "D"),
+PARTS = {
+    "forward pass": Style(GREY, "s"),
+    "t_dw": Style(GREEN, "o"),
+    "t_dy": Style(VERMILLION, "D"),
 }
+FORWARD, T_DW, T_DY = (style.colour for style in PARTS.values())
 
 
 class Picture(Figure):
@@ -107,14 +100,12 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     Equal methods with different settings, as at two values of rho, differ in lines and hatches, and
     every second one is darker.
     """
-    if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
-        raise TypeError(f"`labels` must be texts. Received: labels={brief(labels)}.")
-    labels = [arguments.text("labels", label) for label in labels]
     found: dict[str, Style] = {}
     seen: dict[str, int] = {}
     for label in dict.fromkeys(labels):
-        name = _method(label)
-        known = METHODS.get(name) or _PARTS.get(label)
+        name = label.partition("@")[0].partition(",")[0].strip().lower()
+        name = _ALSO.get(name, name)
+        known = METHODS.get(name) or PARTS.get(label)
         key = name if known else "other"
         turn = seen.get(key, 0)
         seen[key] = turn + 1
@@ -128,13 +119,17 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     return found
 
 
-def picture(width: float, height: float) -> Picture:
-    """An empty figure of so many inches, without borders that say nothing."""
-    for name, inches in (("width", width), ("height", height)):
-        arguments.number(name, inches, low=0.0, above=True, high=_MOST_INCHES)
+def picture(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Picture, Any]:
+    """A figure of so many inches, and its axes; several are an array and share y."""
     figure = Picture(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure
+    return figure, figure.subplots(rows, columns, sharey=True)
+
+
+def grid(axes: Any, axis: str = "both") -> None:
+    """Pale lines behind what is drawn."""
+    axes.grid(axis=axis, color=PALE)
+    axes.set_axisbelow(True)
 
 
 def head(axes: Any, title: str) -> None:
@@ -144,30 +139,23 @@ def head(axes: Any, title: str) -> None:
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write a picture; the file's ending says which kind."""
-    arguments.instance("figure", figure, Figure, "a figure")
-    path = Path(arguments.path("path", path))
-    kinds = figure.canvas.get_supported_filetypes()
-    if path.suffix[1:].lower() not in kinds:
-        raise ValueError(
-            f"`path` must end in one of {', '.join(sorted(kinds))}. Received: '{path}'."
-        )
-    directory(path.parent)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
 
 def png(figure: Figure) -> bytes:
     """A picture as the bytes of a PNG file, of a size for screens."""
-    arguments.instance("figure", figure, Figure, "a figure")
+    from PIL import Image
+
     drawn, packed = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=90)
     # a palette is enough for what is drawn here, and takes a third of the bytes
-    Image.open(drawn).convert("RGB").quantize(_PALETTE).save(packed, "PNG", optimize=True)
+    Image.open(drawn).convert("RGB").quantize().save(packed, "PNG", optimize=True)
     return packed.getvalue()
 
 
 def pixels(figure: Figure) -> np.ndarray:
     """A picture as uint8, shape (height, width, 4)."""
-    arguments.instance("figure", figure, Figure, "a figure")
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
     return np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
@@ -176,9 +164,3 @@ def pixels(figure: Figure) -> np.ndarray:
 def _darker(colour: str) -> str:
     """Half as bright, of the same hue; black stays black."""
     return "#" + "".join(f"{int(colour[k : k + 2], 16) // 2:02X}" for k in (1, 3, 5))
-
-
-def _method(label: str) -> str:
-    """The method that a label names: what stands before "@" or a comma."""
-    name = label.partition("@")[0].partition(",")[0].strip().lower()
-    return _ALSO.get(name, name)

@@ -10,16 +10,12 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from elastic_tf import arguments
-from elastic_tf.arguments import brief
-from elastic_tf.plots import inputs
 from elastic_tf.plots.charts import lines
 from elastic_tf.plots.style import FORWARD, PALE, T_DW, T_DY, head, picture
 
 if TYPE_CHECKING:
     from elastic_tf.timing.profile import TimingProfile
 
-_USED = ("t_dw", "t_dy", "t_forward", "t_full", "count")  # of a profile
 _MOST_NAMED = 24  # tensors whose names fit along an axis
 _MS = 1e3  # microseconds in a millisecond
 _PASSED = "#F3C9A8"  # T_DY, pale
@@ -27,10 +23,7 @@ _PASSED = "#F3C9A8"  # T_DY, pale
 
 def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
     """t_dw and t_dy of each tensor in forward order."""
-    inputs.captions(title=title)
-    arguments.profile("profile", profile, *_USED)
-    figure = picture(9.0, 3.8)
-    axes = figure.add_subplot()
+    figure, axes = picture(9.0, 3.8)
     place = np.arange(profile.count)
     dw, dy = profile.t_dw / _MS, profile.t_dy / _MS
     axes.bar(place, dw, width=1.0, color=T_DW, label="t_dw: weight gradient and update")
@@ -43,8 +36,7 @@ def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
         axes.set_xticks(place, names, rotation=60, ha="right", fontsize=7)
     axes.legend(frameon=False)
     full, forward = profile.t_full / _MS, profile.t_forward / _MS
-    said = f"full step {full:.1f} ms, forward pass {forward:.1f} ms"
-    head(axes, title or said)
+    head(axes, title or f"full step {full:.1f} ms, forward pass {forward:.1f} ms")
     return figure
 
 
@@ -55,21 +47,16 @@ def step_parts(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Fig
         profiles: label -> profile.
         title: above the picture.
     """
-    inputs.captions(title=title)
-    for profile in inputs.mapping("profiles", profiles).values():
-        arguments.profile("profiles", profile, *_USED)
-    figure = picture(7.5, 1.4 + 0.5 * len(profiles))
-    axes = figure.add_subplot()
-    names = list(profiles)
+    figure, axes = picture(7.5, 1.4 + 0.5 * len(profiles))
     parts = {
         "forward pass": (FORWARD, [p.t_forward / p.t_full for p in profiles.values()]),
         "t_dw": (T_DW, [p.t_dw.sum() / p.t_full for p in profiles.values()]),
         "t_dy": (T_DY, [p.t_dy.sum() / p.t_full for p in profiles.values()]),
     }
-    left = np.zeros(len(names))
+    left = np.zeros(len(profiles))
     for label, (colour, shares) in parts.items():
         widths = 100 * np.array(shares)
-        shown = axes.barh(names, widths, left=left, color=colour, label=label)
+        shown = axes.barh(list(profiles), widths, left=left, color=colour, label=label)
         axes.bar_label(shown, fmt="%.0f", label_type="center", fontsize=8)
         left += widths
     for place, profile in enumerate(profiles.values()):
@@ -90,20 +77,12 @@ def cost_of_depth(profiles: Mapping[str, TimingProfile], *, title: str = "") -> 
         title: above the picture.
     """
     curves = {}
-    for label, profile in inputs.mapping("profiles", profiles).items():
-        arguments.profile("profiles", profile, *_USED)
+    for label, profile in profiles.items():
         later = np.cumsum((profile.t_dw + profile.t_dy)[::-1])[::-1]
-        curves[label] = (
-            range(profile.count),
-            100 * (profile.t_forward + later) / profile.t_full,
-        )
-    figure = lines(
-        curves,
-        x="first tensor that is trained (forward order; all after it are trained too)",
-        y="share of the full step (%)",
-        title=title,
-        is_whole=True,
-    )
+        share = 100 * (profile.t_forward + later) / profile.t_full
+        curves[label] = (range(profile.count), share)
+    x = "first tensor that is trained (forward order; all after it are trained too)"
+    figure = lines(curves, x=x, y="share of the full step (%)", title=title, is_whole=True)
     figure.axes[0].set_ylim(0, 103)
     return figure
 
@@ -121,22 +100,11 @@ def dependency_map(
         names: of the tensors, forward order.
         title: above the picture.
     """
-    inputs.captions(title=title)
-    names = inputs.names("names", names)
-    if not names:
-        raise ValueError(f"`names` must hold tensors. Received: names={brief(names)}.")
-    for op in arguments.items("ops", ops, least=1, what="a list of (name, tensors)"):
-        if not isinstance(op, (tuple, list)) or len(op) != 2:
-            raise TypeError(f"`ops` must be (name, tensors). Received: {brief(op)}.")
-        arguments.text("ops", op[0])
-        for tensor in arguments.items("ops", op[1], least=1, what="(name, tensors)"):
-            arguments.count("ops", tensor, least=0, most=len(names) - 1)
     cells = np.zeros((len(ops), len(names)))
     for row, (_, tensors) in zip(cells, ops):
         row[list(tensors)] = 1
         row[max(tensors)] = 2 if len(tensors) > 1 else 3
-    figure = picture(2.2 + 0.55 * len(names), 1.9 + 0.28 * len(ops))
-    axes = figure.add_subplot()
+    figure, axes = picture(2.2 + 0.55 * len(names), 1.9 + 0.28 * len(ops))
     colours = [PALE, _PASSED, T_DY, T_DW]
     axes.imshow(cells, aspect="auto", cmap=ListedColormap(colours), vmin=0, vmax=3)
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)

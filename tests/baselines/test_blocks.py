@@ -43,13 +43,6 @@ def test_blocks_follow_one_another():
     assert found(inputs, x) == [("image", "add0"), ("add0", "add1"), ("add1", "add2")]
 
 
-def test_of_nested_blocks_the_inner_ones_count():
-    inputs = x = image()
-    inner = L.Add(name="inner")([x, conv(x, 4, "a")])
-    x = L.Add(name="outer")([x, conv(inner, 4, "b")])
-    assert found(inputs, x) == [("image", "inner")]
-
-
 def test_an_addition_without_convolutions_is_no_block():
     inputs = image()
     x = L.Add()([inputs, L.Lambda(lambda x: 2 * x)(inputs)])
@@ -111,16 +104,9 @@ def test_sequential_models_have_blocks_too():
     assert [b.layer.name for b in blocks.find(tf.keras.Sequential(layers))] == ["last"]
 
 
-@pytest.mark.parametrize(("name", "count"), [("mobilenet", 13), ("digits_resnet", 9)])
-def test_blocks_of_small_models_are_found(name, count):
-    options = {"alpha": 0.25} if name == "mobilenet" else {}
-    assert len(blocks.find(models.build(name, classes=2, input_size=32, **options))) == count
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("mobilenet_v2", 17), ("resnet50", 16), ("efficientnet_v2b0", 15), ("vgg16", 0)],
+    [("mobilenet", 13), ("digits_resnet", 9), ("mobilenet_v2", 17)],
 )
-def test_blocks_of_large_models_are_found(name, count):
+def test_blocks_of_the_zoo_are_found(name, count):
     assert len(blocks.find(models.build(name, classes=2, input_size=32))) == count

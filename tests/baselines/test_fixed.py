@@ -138,19 +138,19 @@ def test_last_tensors_refuse_what_does_not_fit():
         fixed.last_tensors(elastic(), table(8), 0.5)
 
 
-def test_fixed_mask_trains_its_tensors_and_puts_the_mask_back():
+def test_fixed_plan_trains_its_tensors_and_puts_the_mask_back():
     model = elastic()
     before = np.arange(10) % 2 == 0
     model.set_mask(before)
     weights = [tensor.numpy() for tensor in model.tensors]
-    fit(model, fixed.FixedMask(np.arange(10) >= 8), epochs=1)
+    fit(model, fixed.FixedPlan(np.arange(10) >= 8), epochs=1)
     moved = [not np.array_equal(a, b.numpy()) for a, b in zip(weights, model.tensors)]
     np.testing.assert_array_equal(moved, np.arange(10) >= 8)
     np.testing.assert_array_equal(model.mask, before)
 
 
-def test_fixed_mask_serves_fit_after_fit():
-    model, chooser = elastic(), fixed.FixedMask(models.head_tensors)
+def test_fixed_plan_serves_fit_after_fit():
+    model, chooser = elastic(), fixed.FixedPlan(models.head_tensors)
     for _ in range(2):
         weights = [tensor.numpy() for tensor in model.tensors]
         fit(model, chooser, epochs=1)
@@ -158,21 +158,21 @@ def test_fixed_mask_serves_fit_after_fit():
         np.testing.assert_array_equal(moved, np.arange(10) >= 8)
 
 
-def test_fixed_mask_refuses_plain_models():
+def test_fixed_plan_refuses_plain_models():
     model = network()
     model.compile("sgd", "mse")
-    with pytest.raises(TypeError, match="FixedMask serves elastic models. Received: Functional"):
-        fit(model, fixed.FixedMask(models.head_tensors), epochs=1)
+    with pytest.raises(TypeError, match="elastic model. Received: Functional"):
+        fit(model, fixed.FixedPlan(models.head_tensors), epochs=1)
 
 
 def test_two_choices_of_what_is_trained_are_refused():
-    chooser = fixed.FixedMask(models.head_tensors)
-    with pytest.raises(ValueError, match="FixedMask beside ElasticCallback"):
+    chooser = fixed.FixedPlan(models.head_tensors)
+    with pytest.raises(ValueError, match="FixedPlan beside ElasticCallback"):
         fit(elastic(), callback(control=0.0), chooser, epochs=1)
     with pytest.raises(ValueError, match="one ElasticCallback"):
         fit(elastic(), chooser, callback(control=0.0), epochs=1)
 
 
-def test_fixed_mask_refuses_a_mask_of_another_model():
+def test_fixed_plan_refuses_a_mask_of_another_model():
     with pytest.raises(ValueError, match=r"10.*Received.*9"):
-        fit(elastic(), fixed.FixedMask(np.ones(9, bool)), epochs=1)
+        fit(elastic(), fixed.FixedPlan(np.ones(9, bool)), epochs=1)

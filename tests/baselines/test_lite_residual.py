@@ -6,8 +6,8 @@ import tensorflow as tf
 from networks import L
 from test_tinytl import modules
 
+from elastic_tf.baselines.tinytl import with_lite_residuals
 from elastic_tf.baselines.tinytl.lite_residual import LiteResidual
-from elastic_tf.baselines.tinytl.training import with_lite_residuals
 
 
 @pytest.mark.parametrize(

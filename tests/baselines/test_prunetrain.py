@@ -6,13 +6,34 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import SAMPLES, K, crossentropy, fit, images, values
-from prunable import assert_close, block, branches, compiled, shrink
+from networks import (
+    CLASSES,
+    IMAGE,
+    MORE_OPTIMIZERS,
+    SAMPLES,
+    K,
+    L,
+    crossentropy,
+    fit,
+    images,
+    values,
+)
+from prunable import (
+    NETWORKS,
+    assert_close,
+    block,
+    branches,
+    channels_of,
+    compiled,
+    residual,
+    shrink,
+)
 
-from elastic_tf import ElasticMixin, ElasticModel
-from elastic_tf.baselines.prunetrain import group_lasso
-from elastic_tf.baselines.prunetrain import model as prunetrain
-from elastic_tf.baselines.prunetrain.model import PruneTrainCallback
+from elastic_tf import ElasticMixin, ElasticModel, optimizers
+from elastic_tf.baselines import prunetrain
+from elastic_tf.baselines.prunetrain import PruneTrainCallback, group_lasso, rebuild
+from elastic_tf.costs.flops import step_flops
+from elastic_tf.zoo import models
 
 PASS = (SAMPLES + 7) // 8  # steps of an epoch
 
@@ -29,62 +50,219 @@ class Shrink(tf.keras.callbacks.Callback):
             shrink(self.model.network, factor=1e-6)
 
 
-def test_adapt_changes_no_output_and_shares_the_weights():
-    model = branches()
+def without(network, small):
+    return rebuild.rebuilt(network, channels_of(network), ~small)
+
+
+# The rebuilt network
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "zoo"])
+def test_a_rebuilt_network_computes_what_the_masked_one_does(name):
+    if name == "zoo":
+        network = models.build("mobilenet", classes=CLASSES, input_size=32, alpha=0.25)
+        x = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype(np.float32)
+        channels = channels_of(network)
+        made = {name: site.width[1] for name, site in channels.sites.items() if site.width}
+        assert len(made) == 1 + 13 + 1  # stem, 1x1 of each block, head
+        assert [name for name in made if channels.pinned[made[name]].any()] == ["head"]
+    else:
+        network, x = NETWORKS[name](), images()[0]
+    small = shrink(network)
+    new, carried = without(network, small)
+    assert new.count_params() < 0.9 * network.count_params()
+    np.testing.assert_allclose(new(x), network(x), rtol=0, atol=1e-5 * np.abs(network(x)).max())
+    for layer in network.layers:
+        for old, fresh in zip(layer.weights, new.get_layer(layer.name).weights):
+            assert carried[id(fresh)].old is old
+            np.testing.assert_array_equal(fresh, carried[id(fresh)].cut(old.numpy()))
+
+
+def test_several_inputs_and_outputs_keep_their_structure():
+    one, two = L.Input(IMAGE, name="one"), L.Input(IMAGE, name="two")
+    conv = L.Conv2D(6, 3, name="conv")
+    x = L.Average()([conv(one), conv(two)])
+    outputs = {"a": L.Dense(2, name="a")(L.Flatten()(x)), "b": L.Conv2D(3, 1, name="b")(x)}
+    network = tf.keras.Model({"one": one, "two": two}, outputs)
+    data = {"one": images(seed=0)[0], "two": images(seed=1)[0]}
+    new, _ = without(network, shrink(network))
+    assert new.count_params() < network.count_params()
+    for name, value in network(data).items():
+        assert_close(new(data)[name], value)
+
+
+def test_frozen_layers_and_half_precision_stay():
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        network = residual()
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    network.get_layer("one_b").trainable = False
+    new, _ = without(network, shrink(network))
+    assert new.get_layer("one_a").compute_dtype == "float16"
+    assert not new.get_layer("one_b").trainable_weights
+    np.testing.assert_allclose(new(images()[0]), network(images()[0]), atol=2e-2)
+
+
+# What can be adapted
+
+
+def test_adapting_changes_no_output_and_shares_the_weights():
+    model = ElasticModel.from_model(branches())
     adapted = prunetrain.adapt(model)
     np.testing.assert_array_equal(adapted(images()[0]), model(images()[0]))
     assert {id(weight) for weight in adapted.weights} == {id(weight) for weight in model.weights}
+    assert not isinstance(adapted.network, ElasticMixin)
     assert prunetrain.adapt(adapted) is adapted
     assert ElasticModel.from_model(adapted) is adapted
 
 
-def test_adapt_takes_an_elastic_model():
-    model = ElasticModel.from_model(block())
-    adapted = prunetrain.adapt(model)
-    assert not isinstance(adapted.network, ElasticMixin)
-    np.testing.assert_array_equal(adapted(images()[0]), model(images()[0]))
+class OwnCall(tf.keras.Model):
+    def call(self, inputs, training=None, mask=None):
+        return 2 * super().call(inputs)
 
 
-def test_without_the_callback_it_trains_like_any_elastic_model(deterministic):
-    ours, theirs = compiled(), ElasticModel.from_model(block())
-    theirs.compile(K.SGD(0.05, momentum=0.9), crossentropy())
-    assert fit(ours) == fit(theirs)
-    assert values(ours.weights) == values(theirs.weights)
+class OwnStep(tf.keras.Model):
+    def train_step(self, data):
+        return super().train_step(data)
 
 
-def test_the_first_step_sets_the_coefficient_to_the_ratio():
-    model = compiled()
-    x, y = images()
-    loss = float(crossentropy()(y, model(x, training=True)))
-    lasso = float(group_lasso.penalty(model.network, model.channels))
-    fit(model, callbacks=[PruneTrainCallback(ratio=0.25)], batch_size=SAMPLES, epochs=3)
-    np.testing.assert_allclose(model.lasso_coefficient, 0.25 / 0.75 * loss / lasso, rtol=1e-5)
+class Silent(L.Layer):
+    def get_config(self):
+        raise NotImplementedError
 
 
-def test_the_lasso_is_in_the_gradient_and_not_in_the_loss_shown():
+def of(*layers, kind=tf.keras.Model):
+    inputs = x = L.Input((4,))
+    for layer in layers:
+        x = layer(x)
+    return kind(inputs, x)
+
+
+def tied():
+    one, two = L.Dense(4, name="one"), L.Dense(4, name="two")
+    model = of(one, two, L.Dense(3))
+    two.kernel = one.kernel
+    two._trainable_weights[0] = one.kernel
+    return model
+
+
+def with_loss_beside():
+    model = of(L.Dense(5), L.Dense(3))
+    model.add_loss(tf.reduce_sum(model.layers[1].output))
+    return model
+
+
+@pytest.mark.parametrize(
+    "make, error, received",
+    [
+        (lambda: "a model", TypeError, "'a model' of type str"),
+        (lambda: tf.keras.Sequential([L.Dense(3)]), TypeError, "of class Sequential"),
+        (lambda: of(L.Dense(5), L.Dense(3), kind=OwnCall), TypeError, "of class OwnCall"),
+        (lambda: of(L.Dense(5), L.Dense(3), kind=OwnStep), TypeError, "OwnStep.*train_step"),
+        (lambda: of(L.Dense(5), Silent(), L.Dense(3)), TypeError, "class Silent: NotImplemented"),
+        (with_loss_beside, ValueError, "with .* beside them"),
+        (tied, ValueError, "in 'one' and 'two'"),
+        (lambda: of(L.Dense(3)), ValueError, "Received: 'model.*', where all belong"),
+    ],
+)
+def test_a_model_that_cannot_be_rebuilt_is_refused(make, error, received):
+    with pytest.raises(error, match=received):
+        prunetrain.adapt(make())
+
+
+# The optimizer's slots
+
+
+def step(model, seed=0):
+    x, _ = images(seed=seed)
+    y = np.arange(len(x)) % CLASSES
+    model.fit(x, y, batch_size=len(x), epochs=1, verbose=0, shuffle=False)
+
+
+def slots_of(model):
+    inner = optimizers.unwrapped(model.optimizer)
+    return [rebuild.slots(inner, variable) for variable in model.trainable_variables]
+
+
+def scalars_of(model):
+    found = [variable.numpy() for variable in optimizers.state(model.optimizer)]
+    return [value for value in found if np.ndim(value) == 0]
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgdw", "scaled"])
+def test_training_goes_on_as_that_of_the_masked_model(kind):
+    masked, smaller = (compiled(block, MORE_OPTIMIZERS[kind]()) for _ in range(2))
+    for model in (masked, smaller):
+        step(model)
+        labels = np.flatnonzero(shrink(model.network)).tolist()
+    before = [{name: slot.numpy() for name, slot in one.items()} for one in slots_of(smaller)]
+    scalars, optimizer, channels = scalars_of(smaller), smaller.optimizer, smaller.channels
+    keep = np.ones(len(channels.pinned), bool)
+    keep[labels] = False
+    _, carried = rebuild.rebuilt(masked.network, channels, keep)
+    cuts = [one.cut for one in carried.values()]  # in the order of the weights
+    smaller.remove(labels)
+
+    assert smaller.optimizer is optimizer
+    np.testing.assert_array_equal(scalars_of(smaller), scalars)
+    assert all(before)
+    names = {weight.name: cut for weight, cut in zip(masked.network.weights, cuts_of(masked, cuts))}
+    for variable, was, now in zip(smaller.trainable_variables, before, slots_of(smaller)):
+        assert was.keys() == now.keys()
+        for name, slot in now.items():
+            np.testing.assert_array_equal(slot, names[variable.name](was[name]))
+    step(masked, seed=2)
+    step(smaller, seed=2)
+    assert int(smaller.optimizer.iterations) == 2
+    # of the masked model only what is removed differs: a zero kernel behind an offset is trained
+    for old, new in zip(masked.network.weights, smaller.network.weights):
+        assert_close(new.numpy(), names[old.name](old.numpy()))
+
+
+def cuts_of(model, cuts):
+    """`cuts` run layer by layer; the weights of a network do not."""
+    order = [weight.name for layer in model.network.layers for weight in layer.weights]
+    by_name = dict(zip(order, cuts))
+    return [by_name[weight.name] for weight in model.network.weights]
+
+
+def test_excluded_tensors_stay_without_weight_decay():
+    model = compiled(block, K.AdamW(1e-2))
+    kernel = model.network.get_layer("one_a").kernel
+    model.optimizer.exclude_from_weight_decay(var_list=[kernel])
+    step(model)
+    model.remove(np.flatnonzero(shrink(model.network)).tolist())
+    used = [v.name for v in model.trainable_variables if not model.optimizer._use_weight_decay(v)]
+    assert used == [model.network.get_layer("one_a").kernel.name]
+
+
+def test_slots_of_another_shape_are_refused():
+    model = compiled(block, K.Adafactor(1e-2))
+    with pytest.raises(ValueError, match="slot '_r' .* of Adafactor for 'stem/kernel:0'"):
+        model.remove([int(np.flatnonzero(shrink(model.network))[0])])
+
+
+# The lasso
+
+
+def test_the_lasso_is_in_the_gradient_by_its_ratio_and_not_in_the_loss_shown():
     x, y = map(tf.constant, images())
-    model = compiled(optimizer=K.SGD(1.0))
-    model.use_lasso(0.5, coefficient=0.25)
+    model = compiled(lambda: with_decay(block()), K.SGD(1.0))
+    variables = model.trainable_variables
+    plain, of_loss = model.gradients((x, y), variables)
+    loss = float(plain.loss) - float(tf.add_n(model.losses))  # regularisers are no part of it
     with tf.GradientTape() as tape:
-        lasso = 0.25 * group_lasso.penalty(model.network, model.channels)
-    of_lasso = tape.gradient(lasso, model.trainable_variables)
-    step, both = model.gradients((x, y), model.trainable_variables)
-    model.use_lasso(None)
-    plain, of_loss = model.gradients((x, y), model.trainable_variables)
-    np.testing.assert_allclose(step.loss, plain.loss + lasso, rtol=1e-6)
-    for whole, one, other in zip(both, of_loss, of_lasso):
-        np.testing.assert_allclose(whole, one + (0.0 if other is None else other), atol=1e-6)
-    model.use_lasso(0.5, coefficient=0.25)
-    shown = model.train_step((x, y))["loss"]
-    np.testing.assert_allclose(shown, plain.loss, rtol=1e-6)
-
-
-def test_regularisers_are_not_part_of_the_ratio():
-    model = compiled(lambda: with_decay(block()))
-    plain = compiled()
-    for each in (model, plain):
-        fit(each, callbacks=[PruneTrainCallback()], epochs=1)
-    np.testing.assert_allclose(model.lasso_coefficient, plain.lasso_coefficient, rtol=1e-5)
+        penalty = group_lasso.penalty(model.network, model.channels)
+    of_penalty = tape.gradient(penalty, variables)
+    model.use_lasso(0.25)
+    step, both = model.gradients((x, y), variables)
+    factor = 0.25 / 0.75 * loss / float(penalty)
+    np.testing.assert_allclose(model.lasso_coefficient, factor, rtol=1e-5)
+    np.testing.assert_allclose(step.loss, plain.loss + factor * penalty, rtol=1e-5)
+    for whole, one, other in zip(both, of_loss, of_penalty):
+        np.testing.assert_allclose(whole, one + (0 if other is None else factor * other), atol=1e-5)
+    np.testing.assert_allclose(model.train_step((x, y))["loss"], plain.loss, rtol=1e-5)
 
 
 def with_decay(model):
@@ -96,94 +274,73 @@ def with_decay(model):
     return again
 
 
+# Training
+
+
+def test_training_removes_channels_parameters_and_operations():
+    """The lasso does it, no weight is touched by hand."""
+    x, y = images()
+    y = (x.mean(axis=(1, 2, 3)) > 1.0).astype(int)  # something to learn
+    model = compiled(optimizer=K.SGD(0.03))
+    flops = step_flops(model, x[:8], y[:8]).total
+    callback = PruneTrainCallback(ratio=0.9, threshold=1e-2, interval=10)
+    history = fit(model, x=x, y=y, epochs=40, callbacks=[callback])
+    first, last = callback.records[0], callback.records[-1]
+    assert [record.epoch for record in callback.records] == [0, 10, 20, 30, 40]
+    assert last.parameters == model.count_params() < 0.5 * first.parameters
+    assert step_flops(model, x[:8], y[:8]).total < 0.7 * flops
+    assert sum(record.removed for record in callback.records) >= 5
+    assert history["loss"][-1] < history["loss"][0]
+
+
+def test_without_the_callback_it_trains_like_any_elastic_model(deterministic):
+    ours, theirs = compiled(), ElasticModel.from_model(block())
+    theirs.compile(K.SGD(0.05, momentum=0.9), crossentropy())
+    assert fit(ours) == fit(theirs)
+    assert values(ours.weights) == values(theirs.weights)
+
+
 def test_fit_goes_on_over_a_rebuild():
     rate = K.schedules.PolynomialDecay(0.05, 100)
     model = compiled(optimizer=K.SGD(rate, momentum=0.9), metrics=["accuracy"])
-    optimizer, before = model.optimizer, model.count_params()
+    x, y = images()
+    mask = np.arange(len(model.tensors)) >= 3
+    model.set_mask(mask)
+    optimizer, before, frozen = model.optimizer, model.count_params(), values(model.tensors[:2])
     callback = PruneTrainCallback(interval=2)
-    history = fit(
-        model,
-        epochs=5,
-        callbacks=[Shrink(1), callback],
-        validation_data=images(seed=1),
-    )
+    history = fit(model, epochs=5, callbacks=[Shrink(1), callback], validation_data=(x, y))
     assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy", "parameters"}
-    assert history["parameters"][:2] == [before, before]
-    assert history["parameters"][2:] == [model.count_params()] * 3
+    assert history["parameters"] == [before] * 2 + [model.count_params()] * 3
     assert model.count_params() < 0.8 * before
     assert model.optimizer is optimizer and int(optimizer.iterations) == 5 * PASS
     np.testing.assert_allclose(optimizer.learning_rate, rate(5 * PASS - 1), rtol=1e-6)
-
-
-def test_reconfigure_changes_outputs_by_what_it_sets_to_zero_only():
-    model = compiled()
-    shrink(model.network, factor=1e-7)
-    x = images()[0]
-    before = model(x).numpy()
-    assert model.reconfigure(1e-4) > 0
-    assert_close(model(x), before)
-    assert model.reconfigure(1e-4) == 0
-
-
-def test_evaluation_and_prediction_use_the_rebuilt_network():
-    model = compiled()
-    x, y = images()
-    before = model.predict(x, verbose=0), model.evaluate(x, y, verbose=0)
-    shrink(model.network)
-    between = model.predict(x, verbose=0), model.evaluate(x, y, verbose=0)
-    model.reconfigure()
-    assert np.abs(before[0] - between[0]).max() > 1e-3
-    assert_close(model.predict(x, verbose=0), between[0])
-    np.testing.assert_allclose(model.evaluate(x, y, verbose=0), between[1], rtol=1e-5)
-
-
-def test_channels_that_must_stay_are_refused():
-    model = compiled()
-    sites = model.channels.sites
-    with pytest.raises(ValueError, match=r"Received: all of 'stem' among 6 labels"):
-        model.remove(sites["stem"].width[1].tolist())
-    head = int(sites["head"].width[1][0])
-    for label in (head, -1, len(model.channels.pinned)):
-        with pytest.raises(ValueError, match=rf"Received: {label} among 1 labels"):
-            model.remove([label])
-    assert model.removed == []
-
-
-def test_a_mask_stays_over_a_rebuild():
-    model = compiled()
-    mask = np.arange(len(model.tensors)) >= 3
-    names = [tensor.name for tensor in model.tensors]
-    model.set_mask(mask)
-    shrink(model.network)
-    model.reconfigure()
-    assert [tensor.name for tensor in model.tensors] == names
     np.testing.assert_array_equal(model.mask, mask)
-    before = values(model.tensors)
-    fit(model)
-    moved = [one != other for one, other in zip(values(model.tensors), before)]
-    assert not any(moved[:3]) and any(moved[3:])
+    assert len(values(model.tensors)) == len(mask) and frozen
+    np.testing.assert_allclose(
+        model.evaluate(x, y, verbose=0)[0], float(crossentropy()(y, model(x))), rtol=1e-5
+    )
+    assert model.reconfigure() == 0
+    with pytest.raises(ValueError, match=r"Received: \[0\]"):
+        model.remove([0])  # of the image
 
 
-@pytest.mark.parametrize(
-    "options, updates",
-    [
-        ({"accumulate": 2}, 5),  # in the first epoch 2: a rebuild does not wait for a batch to come
-        ({"steps_per_execution": 2}, 3 * PASS),
-    ],
-)
-def test_ways_to_run_steps_work_over_a_rebuild(options, updates):
-    model = compiled(**options)
+def test_gradients_accumulate_over_a_rebuild():
+    model = compiled(accumulate=2)
     fit(model, epochs=3, callbacks=[Shrink(), PruneTrainCallback(interval=1)])
     assert len(model.removed) >= 1
-    assert int(model.optimizer.iterations) == updates
+    # 2 in the first epoch: a rebuild does not wait for a batch to come
+    assert int(model.optimizer.iterations) == 5
 
 
-def test_moving_averages_end_in_the_rebuilt_weights():
-    model = compiled(optimizer=K.Adam(1e-2, use_ema=True, ema_momentum=0.5))
-    fit(model, epochs=3, callbacks=[Shrink(), PruneTrainCallback(interval=1)])
-    averages = model.optimizer._model_variables_moving_average
-    for average, variable in zip(averages, model.trainable_variables):
-        np.testing.assert_array_equal(average.numpy(), variable.numpy())
+def test_the_lasso_ends_with_fit_and_a_callback_can_be_used_again():
+    callback = PruneTrainCallback(interval=1)
+    model = compiled()
+    for _ in range(2):
+        fit(model, epochs=1, callbacks=[callback])
+        assert [record.epoch for record in callback.records] == [0, 1]
+    x, y = map(tf.constant, images())
+    loss = model.gradients((x, y), model.trainable_variables)[0].loss
+    np.testing.assert_allclose(loss, crossentropy()(y, model(x, training=True)), rtol=1e-6)
 
 
 def test_the_network_is_saved_with_its_architecture(tmp_path):
@@ -194,10 +351,6 @@ def test_the_network_is_saved_with_its_architecture(tmp_path):
     model.network.save(tmp_path / "pruned.keras")
     loaded = tf.keras.models.load_model(tmp_path / "pruned.keras")
     np.testing.assert_array_equal(loaded(x), model(x))
-    model.network.save_weights(tmp_path / "pruned.weights.h5")
-    same = tf.keras.Model.from_config(model.network.get_config())
-    same.load_weights(tmp_path / "pruned.weights.h5")
-    np.testing.assert_array_equal(same(x), model(x))
 
 
 def test_nothing_of_the_larger_network_stays_in_memory():
@@ -205,59 +358,15 @@ def test_nothing_of_the_larger_network_stays_in_memory():
     fit(model, epochs=1, callbacks=[PruneTrainCallback()])
     shrink(model.network)
     model.reconfigure()
-    shrink(model.network)
+    shrink(model.network, factor=0.0)
     old = weakref.ref(model.network), weakref.ref(model.network.get_layer("one_a").kernel.handle)
-    model.reconfigure()
-    fit(model, epochs=1, callbacks=[PruneTrainCallback()])
+    assert model.reconfigure() > 0
     gc.collect()
     assert [reference() for reference in old] == [None, None]
 
 
-class Interrupted(Exception):
-    pass
-
-
-class Interrupt(tf.keras.callbacks.Callback):
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 4:
-            raise Interrupted
-
-
-def run(folder, *more):
-    model = compiled(optimizer=K.Adam(1e-2))
-    backup = tf.keras.callbacks.BackupAndRestore(str(folder), delete_checkpoint=False)
-    fit(model, epochs=6, callbacks=[Shrink(1), PruneTrainCallback(interval=2), backup, *more])
-    return model
-
-
-def test_an_interrupted_fit_goes_on_with_the_smaller_network(tmp_path, deterministic):
-    whole = run(tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        run(tmp_path / "broken", Interrupt())
-    resumed = run(tmp_path / "broken")
-    assert resumed.removed == whole.removed != []
-    assert resumed.lasso_coefficient == pytest.approx(whole.lasso_coefficient, rel=1e-6)
-    assert values(resumed.network.weights) == values(whole.network.weights)
-
-
-def test_the_backup_of_another_model_is_refused(tmp_path):
-    with pytest.raises(Interrupted):
-        run(tmp_path, Interrupt())
-    model = compiled()
-    model.remove(np.flatnonzero(shrink(model.network, 0.1)).tolist())
-    backup = tf.keras.callbacks.BackupAndRestore(str(tmp_path))
-    with pytest.raises(ValueError, match="rebuilt 1 times.*backup of another one, rebuilt 1"):
-        fit(model, callbacks=[PruneTrainCallback(), backup])
-
-
-class Silent(tf.keras.layers.Layer):
-    def get_config(self):
-        raise NotImplementedError
-
-
-def test_a_layer_that_cannot_be_made_again_is_refused_whatever_it_says():
-    inputs = tf.keras.Input((6, 6, 3))
-    x = Silent()(tf.keras.layers.Conv2D(4, 3)(inputs))
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(2)(tf.keras.layers.Flatten()(x)))
-    with pytest.raises(TypeError, match=r"'silent\w*' of class Silent: NotImplementedError\(\)"):
-        prunetrain.adapt(model)
+@pytest.mark.parametrize("options", [{"ratio": 1}, {"threshold": 0.0}, {"interval": 2.5}])
+def test_options_out_of_range_are_refused(options):
+    ((name, value),) = options.items()
+    with pytest.raises(ValueError, match=f"`{name}`.*Received: .*{value}"):
+        PruneTrainCallback(**options)

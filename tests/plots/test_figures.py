@@ -73,7 +73,7 @@ def drawn(tmp_path, monkeypatch):
     """Draws one name from made-up runs."""
     monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
     known = {}
-    monkeypatch.setattr(figures.runs, "load", lambda path: known[path])
+    monkeypatch.setattr(figures.run, "load", lambda path: known[path])
 
     def draw(kind, name, picture):
         root = tmp_path / "small" / "here"

@@ -8,10 +8,9 @@ import numpy as np
 import tensorflow as tf
 from networks import CLASSES, IMAGE, L, crossentropy
 
+from elastic_tf.baselines import prunetrain
 from elastic_tf.baselines.prunetrain import group_lasso
-from elastic_tf.baselines.prunetrain import model as prunetrain
 from elastic_tf.baselines.prunetrain.groups import Channels, channel_groups
-from elastic_tf.baselines.prunetrain.rules import RULES
 
 
 def _normalised(x: Any, filters: int, kernel: int, name: str, **options: Any) -> Any:
@@ -33,9 +32,9 @@ def block() -> tf.keras.Model:
     tf.keras.utils.set_random_seed(0)
     inputs = L.Input(IMAGE, name="image")
     x = L.Conv2D(6, 3, activation="relu", name="stem")(inputs)
-    y = L.ReLU()(_normalised(x, 8, 3, "one_a"))
-    x = L.ReLU()(L.Add()([x, _normalised(y, 6, 3, "one_b")]))
-    x = L.Dense(CLASSES, name="head")(L.GlobalAveragePooling2D()(x))
+    y = L.ReLU(name="one_relu")(_normalised(x, 8, 3, "one_a"))
+    x = L.ReLU(name="add_relu")(L.Add(name="add")([x, _normalised(y, 6, 3, "one_b")]))
+    x = L.Dense(CLASSES, name="head")(L.GlobalAveragePooling2D(name="pool")(x))
     return _scrambled(tf.keras.Model(inputs, x, name="block"))
 
 
@@ -57,7 +56,7 @@ def residual() -> tf.keras.Model:
 
 
 def branches() -> tf.keras.Model:
-    """Concatenation, gates, separable and transposed convolutions, dense layers behind pixels."""
+    """Concatenation, gates, a layer called twice, dense layers behind pixels."""
     tf.keras.utils.set_random_seed(0)
     inputs = L.Input(IMAGE, name="image")
     x = inputs[..., ::-1] / 2.0
@@ -65,35 +64,19 @@ def branches() -> tf.keras.Model:
     gate = L.Reshape((1, 1, 6))(L.GlobalAveragePooling2D()(x))
     gate = L.Conv2D(4, 1, activation="swish", name="squeeze")(gate)
     x = L.Multiply()([x, L.Conv2D(6, 1, activation="sigmoid", name="gate")(gate)])
-    one = L.SeparableConv2D(5, 3, padding="same", depth_multiplier=2, name="separable")(x)
-    two = L.DepthwiseConv2D(3, padding="same", depth_multiplier=2, name="twice")(x)
-    x = L.Concatenate()([one, L.Conv2DTranspose(4, 3, padding="same", name="back")(two), x])
-    x = L.MaxPooling2D()(L.LeakyReLU()(x))
-    x = L.Conv2D(5, 1, activation="tanh", name="mix")(x)
+    shared = L.Conv2D(6, 3, padding="same", name="shared")
+    x = L.Concatenate()([L.Conv2D(4, 1, name="side")(x), shared(shared(x))])
+    x = L.Conv2D(5, 1, activation="tanh", name="mix")(L.MaxPooling2D()(L.LeakyReLU()(x)))
     x = L.Dense(9, activation="relu", name="hidden")(L.Flatten()(x))
     x = L.Dropout(0.5, seed=1)(x)
     return _scrambled(tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(x), name="branches"))
 
 
-def nested() -> tf.keras.Model:
-    """A backbone called in inference mode, one of its layers called twice, a sequential head."""
-    tf.keras.utils.set_random_seed(0)
-    image = L.Input(IMAGE, name="inner_image")
-    shared = L.Conv2D(5, 3, padding="same", name="shared")
-    x = L.Conv2D(5, 3, padding="same", name="first")(image)
-    x = L.BatchNormalization(name="norm")(shared(L.ReLU()(shared(x))))
-    backbone = tf.keras.Model(image, x, name="backbone")
-    head = tf.keras.Sequential([L.Input((5,)), L.Dense(6, "relu"), L.Dense(CLASSES)], name="top")
-    inputs = L.Input(IMAGE, name="image")
-    x = L.GlobalMaxPooling2D()(backbone(inputs, training=False))
-    return _scrambled(tf.keras.Model(inputs, head(x), name="nested"))
-
-
-NETWORKS = {"residual": residual, "branches": branches, "nested": nested}
+NETWORKS = {"residual": residual, "branches": branches}
 
 
 def channels_of(network: tf.keras.Model) -> Channels:
-    return channel_groups(network, RULES)
+    return channel_groups(network)
 
 
 def labels_of(network: tf.keras.Model, layer: str) -> np.ndarray:
@@ -101,10 +84,16 @@ def labels_of(network: tf.keras.Model, layer: str) -> np.ndarray:
     return channels_of(network).sites[layer].width[1]
 
 
+def is_free(network: tf.keras.Model, layer: str = "before") -> bool:
+    """Whether output channels of a layer can be removed."""
+    site = channels_of(network).sites[layer]
+    return site.width is not None and not channels_of(network).pinned[site.width[1]].any()
+
+
 def shrink(network: tf.keras.Model, share: float = 0.4, factor: float = 0.0) -> np.ndarray:
     """Scale all groups of some channels; returns True at their labels."""
     channels = channels_of(network)
-    sides = group_lasso.sides(network, channels)
+    sides = list(group_lasso.sides(network, channels))
     present = np.unique(np.concatenate([side.labels for side in sides]))
     small = np.zeros(len(channels.pinned), dtype=bool)
     small[present] = np.random.default_rng(2).random(len(present)) < share

@@ -1,4 +1,15 @@
 """PruneTrain: groups of channels that shrink to zero are cut off while the model trains.
 
-In: a Keras model. Out: a model that trains with group lasso and gets smaller.
+In: a functional Keras model. Out: a model that trains under a group lasso and gets smaller.
+`groups` finds channels that belong together, `group_lasso` shrinks them, `rebuild` removes them.
+
+Source: Lym et al., PruneTrain: Fast Neural Network Training by Dynamic Sparse Model
+Reconfiguration, SC 2019.
 """
+
+from __future__ import annotations
+
+from elastic_tf.baselines.prunetrain.callback import METHODS, PruneTrainCallback
+from elastic_tf.baselines.prunetrain.model import PruneTrainModel, adapt
+
+__all__ = ["METHODS", "PruneTrainCallback", "PruneTrainModel", "adapt"]

@@ -1,223 +1,123 @@
-"""The same network with fewer channels: new layers, the weights of what is kept."""
+"""The same network with fewer channels, and the optimizer that goes on with its slots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.baselines.prunetrain.groups import Channels, nodes
-from elastic_tf.baselines.prunetrain.rules import width_config
-from elastic_tf.stack import Functional
+from elastic_tf import optimizers
+from elastic_tf.baselines import graph
+from elastic_tf.baselines.prunetrain.groups import Channels
+from elastic_tf.stack import forget_tracked
 
 
-@dataclass(frozen=True)
-class Carried:
-    """A variable and the one that takes its place.
-
-    Attributes:
-        old: of the network before.
-        new: of the rebuilt network.
-        kept: axis -> indices along it that are kept; axes without an entry are kept whole.
-    """
+class Carried(NamedTuple):
+    """A variable of the network before, and what keeps the part of it that stays."""
 
     old: tf.Variable
-    new: tf.Variable
-    kept: Mapping[int, np.ndarray]
-
-    def of(self, value: np.ndarray) -> np.ndarray:
-        """The part of an array of the old variable's shape that is kept."""
-        for axis, indices in self.kept.items():
-            value = np.take(value, indices, axis=axis)
-        return value
-
-
-def flat_network(model: tf.keras.Model) -> tf.keras.Model:
-    """A plain functional model of the layers of `model`, of those too of models inside it.
-
-    Args:
-        model: functional or sequential; the layers and their weights are shared.
-
-    Raises:
-        TypeError: no model, or one that is not a graph of layers.
-        ValueError: losses beside the graph, or weights that are in two layers.
-    """
-    if not isinstance(model, tf.keras.Model):
-        raise TypeError(
-            f"`model` must be a tf.keras.Model. Received: {model!r} of type {type(model).__name__}."
-        )
-    if not _is_graph(model):
-        raise TypeError(
-            "PruneTrain rebuilds the model, so that it must be a graph of layers: functional, or "
-            f"sequential with an input shape. Received: '{model.name}' of class "
-            f"{type(model).__name__}. Write it as tf.keras.Model(inputs, outputs)."
-        )
-    for part in model._flatten_layers():
-        if _is_graph(part):
-            _check_whole(part)
-    flat = model
-    while any(_is_graph(node.layer) for node in nodes(flat)):
-        flat = _opened(flat)
-    network = tf.keras.Model(flat.input, flat.output, name=model.name)
-    _check_owners(network)
-    return network
-
-
-def check_rebuilds(network: tf.keras.Model) -> None:
-    """Refuse layers that cannot be made again from their config.
-
-    Raises:
-        TypeError: a layer that does not describe itself.
-    """
-    for layer in network.layers:
-        _anew(layer, {})
+    cut: Callable[[np.ndarray], np.ndarray]
 
 
 def rebuilt(
     network: tf.keras.Model, channels: Channels, keep: np.ndarray
-) -> tuple[tf.keras.Model, list[Carried]]:
+) -> tuple[tf.keras.Model, dict[int, Carried]]:
     """The network without the channels that are not to be kept.
 
-    All layers are made anew, so that nothing refers to the old weights; random generators go on.
+    All layers are made anew, so that nothing refers to the old weights.
 
     Args:
-        network: functional model without models inside.
+        network: functional model.
         channels: its channels.
         keep: True at the labels to keep; bool, shape (labels,); at least one along each axis.
 
     Returns:
-        The new network and, for each of its variables, what it came from.
+        The new network, and what each of its variables came from by the variable's id.
     """
-    layers = {}
-    for layer in network.layers:
-        site = channels.sites.get(layer.name)
-        layers[id(layer)] = _anew(layer, {} if site is None else _widths(site, layer, keep))
-    tensors: dict[int, Any] = {}
-    for node in nodes(network):
-        layer = layers[id(node.layer)]
-        if node.is_input:
-            made = tf.nest.flatten(layer.output)
-            tensors.update(zip((id(tensor) for tensor in tf.nest.flatten(node.outputs)), made))
-        else:
-            _run(node, layer, tensors)
-    new = tf.keras.Model(
-        tf.nest.map_structure(lambda tensor: tensors[id(tensor)], network.input),
-        tf.nest.map_structure(lambda tensor: tensors[id(tensor)], network.output),
-        name=network.name,
+    sites = {layer.name: channels.sites[layer.name] for layer in network.layers}
+    new, twins = graph.repeated(
+        network, lambda layer: graph.anew(layer, **sites[layer.name].changes(layer, keep))
     )
-    carried = []
+    carried = {}
     for layer in network.layers:
-        twin = layers[id(layer)]
-        _take_over_state(layer, twin)
-        site = channels.sites.get(layer.name)
-        kept: dict[int, dict[int, np.ndarray]] = {}
-        for weight, axis, labels in [] if site is None else site.axes:
-            if not keep[labels].all():
-                kept.setdefault(weight, {})[axis] = np.flatnonzero(keep[labels])
-        for index, (old, fresh) in enumerate(zip(layer.weights, twin.weights)):
-            carried.append(Carried(old, fresh, kept.get(index, {})))
-            fresh.assign(carried[-1].of(old.numpy()))
+        cut = sites[layer.name].cut
+        for index, (old, fresh) in enumerate(zip(layer.weights, twins[layer.name].weights)):
+            carried[id(fresh)] = Carried(old, functools.partial(cut, index, keep=keep))
+            fresh.assign(carried[id(fresh)].cut(old.numpy()))
     return new, carried
 
 
-def _is_graph(layer: Any) -> bool:
-    """Whether it is a model that is its graph of layers and nothing else."""
-    plain = (Functional.call, tf.keras.Sequential.call)
-    return bool(getattr(layer, "_is_graph_network", False)) and type(layer).call in plain
+def check_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+    """Build an optimizer over `variables`, and refuse one whose slots cannot be cut.
+
+    Raises:
+        ValueError: a slot that does not have the shape of its tensor.
+    """
+    optimizers.build(optimizer, variables)
+    inner = optimizers.unwrapped(optimizer)
+    for variable in variables:
+        for name, slot in slots(inner, variable).items():
+            if slot.shape != variable.shape:
+                raise ValueError(
+                    "Every slot of the optimizer must have the shape of its tensor, to be cut with "
+                    f"it. Received: slot '{name}' {tuple(slot.shape)} of {type(inner).__name__} "
+                    f"for '{variable.name}' {tuple(variable.shape)}. Use for instance Adam."
+                )
 
 
-def _opened(model: tf.keras.Model) -> tf.keras.Model:
-    """The same graph, with the layers of models in it in their place."""
-    tensors = {id(tensor): tensor for tensor in tf.nest.flatten(model.input)}
-    for node in nodes(model):
-        if node.is_input:
-            continue
-        if not _is_graph(node.layer):
-            _run(node, node.layer, tensors)
-            continue
-        inner = {
-            id(tensor): tensors[id(outer)]
-            for tensor, outer in zip(tf.nest.flatten(node.layer.input), node.keras_inputs)
-        }
-        for inside in nodes(node.layer):
-            if not inside.is_input:
-                _run(inside, inside.layer, inner, training=node.call_kwargs.get("training"))
-        made = [inner[id(tensor)] for tensor in tf.nest.flatten(node.layer.output)]
-        tensors.update(zip((id(tensor) for tensor in tf.nest.flatten(node.outputs)), made))
-    outputs = tf.nest.map_structure(lambda tensor: tensors[id(tensor)], model.output)
-    return tf.keras.Model(model.input, outputs, name=model.name)
+def carry_slots(
+    optimizer: Any, carried: Mapping[int, Carried], variables: Sequence[tf.Variable]
+) -> None:
+    """Let an optimizer go on with the variables of a rebuilt network.
 
-
-def _run(node: Any, layer: Any, tensors: dict[int, Any], training: bool | None = None) -> None:
-    """Call a layer as in `node`, on the tensors that stand for those of the node.
+    The optimizer stays the same object: its step count, learning rate and everything else that is
+    not a slot are untouched. A slot keeps the numbers of what is kept, bit for bit.
 
     Args:
-        node: the call to repeat.
-        layer: what is called.
-        tensors: by id of the tensor that they stand for; the outputs are added.
-        training: what the model around it was called with.
+        optimizer: checked by `check_slots`.
+        carried: what each new variable came from, by its id.
+        variables: the new trainable tensors in Keras's order.
     """
-    args, kwargs = tf.nest.map_structure(
-        lambda given: tensors.get(id(given), given), (node.call_args, node.call_kwargs)
-    )
-    if training is not None and layer._expects_training_arg and kwargs.get("training") is None:
-        kwargs["training"] = training
-    made = tf.nest.flatten(layer(*args, **kwargs))
-    tensors.update(zip((id(tensor) for tensor in tf.nest.flatten(node.outputs)), made))
+    inner = optimizers.unwrapped(optimizer)
+    came = [carried[id(variable)] for variable in variables]
+    before = [slots(inner, one.old) for one in came]
+    single = {name: value for name, value in vars(inner).items() if isinstance(value, tf.Variable)}
+    stale = {id(slot) for named in before for slot in named.values()}
+    if isinstance(inner, optimizers.LEGACY):
+        inner._weights = [item for item in inner._weights if id(item) not in stale]
+        inner._slots.clear()
+    else:
+        inner._variables = [item for item in inner._variables if id(item) not in stale]
+        inner._built = False
+        forget_tracked(inner)
+        renamed = {one.old._unique_id: new._unique_id for one, new in zip(came, variables)}
+        excluded = getattr(inner, "_exclude_from_weight_decay", None) or []
+        if excluded:
+            inner._exclude_from_weight_decay = [renamed.get(key, key) for key in excluded]
+    optimizers.build(optimizer, variables)
+    for variable, one, named in zip(variables, came, before):
+        for name, slot in slots(inner, variable).items():
+            slot.assign(one.cut(named[name].numpy()))
+    for name, value in single.items():  # some are made again with the slots
+        if getattr(inner, name) is not value:
+            getattr(inner, name).assign(value)
 
 
-def _widths(site: Any, layer: Any, keep: np.ndarray) -> dict[str, Any]:
-    """What changes in the config of a layer."""
-    if site.width is None or keep[site.width[1]].all():
-        return {}
-    key, labels = site.width
-    return {key: width_config(key, layer.get_config(), int(keep[labels].sum()))}
-
-
-def _anew(layer: Any, changes: dict[str, Any]) -> Any:
-    """A layer of the same config but for `changes`."""
-    try:
-        return type(layer).from_config({**layer.get_config(), **changes})
-    except Exception as error:  # whatever a layer's own code raises
-        said = (str(error).strip() or repr(error)).splitlines()[0]
-        raise TypeError(
-            "PruneTrain rebuilds the model, so that every layer must be one that `get_config` "
-            f"describes. Received: '{layer.name}' of class {type(layer).__name__}: "
-            f"{said} Define get_config in that class."
-        ) from error
-
-
-def _take_over_state(layer: Any, twin: Any) -> None:
-    """What a layer holds beside its weights: what is trained, and the random generators."""
-    for old, new in zip(layer._flatten_layers(), twin._flatten_layers()):
-        new._trainable = old._trainable
-        if hasattr(old, "_random_generator"):
-            new._random_generator = old._random_generator
-
-
-def _check_whole(model: tf.keras.Model) -> None:
-    """Refuse a graph of which a part would be lost."""
-    reached = {id(layer) for layer in tf.keras.Model(model.input, model.output).layers}
-    beside = [layer.name for layer in model.layers if id(layer) not in reached]
-    if beside:
-        raise ValueError(
-            "PruneTrain serves models whose layers all lie between inputs and outputs. Received: "
-            f"'{model.name}' with '{beside[0]}' beside them. Put what add_loss or add_metric does "
-            "there into the loss or the metrics."
-        )
-
-
-def _check_owners(network: tf.keras.Model) -> None:
-    """Refuse weights that are in two layers: made anew, they would part."""
-    owners: dict[int, str] = {}
-    for layer in network.layers:
-        for weight in layer.weights:
-            if owners.setdefault(id(weight), layer.name) != layer.name:
-                raise ValueError(
-                    "Every weight must belong to one layer, for the layers are made anew. "
-                    f"Received: '{weight.name}' in '{owners[id(weight)]}' and '{layer.name}'. Call "
-                    "one layer twice instead."
-                )
+def slots(inner: Any, variable: tf.Variable) -> dict[str, tf.Variable]:
+    """The slots of one tensor by name; none if the optimizer does not know the tensor."""
+    key = variable._unique_id
+    if isinstance(inner, optimizers.LEGACY):
+        return dict(inner._slots.get(key, {}))
+    index = getattr(inner, "_index_dict", {}).get(key)
+    return {
+        name: value[index]
+        for name, value in vars(inner).items()
+        if index is not None
+        and name != "_variables"
+        and isinstance(value, (list, tuple))
+        and len(value) == len(inner._index_dict)
+        and all(isinstance(item, tf.Variable) for item in value)
+    }

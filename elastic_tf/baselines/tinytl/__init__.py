@@ -1,4 +1,17 @@
 """TinyTL: biases, the head and small residual branches are trained, kernels stay.
 
-In: a Keras model. Out: the model with residual branches and a plan.
+In: a functional Keras model. Out: the same with a lite residual module beside every block.
+`blocks` finds where they go, `sparing` has layers that keep less for the backward pass.
+
+Source: Cai et al., TinyTL: Reduce Memory, Not Parameters for Efficient On-Device Learning, NeurIPS
+2020. Its backbones are pre-trained with group normalisation, weight standardisation and the modules
+in place, and quantised to 8 bits; here they are what they are, with batch normalisation on stored
+statistics, and the modules start at random. It saves memory, not operations: on MobileNet V1, whose
+blocks are light themselves, a step takes more of them than full training.
 """
+
+from __future__ import annotations
+
+from elastic_tf.baselines.tinytl.training import METHODS, tinytl_tensors, with_lite_residuals
+
+__all__ = ["METHODS", "tinytl_tensors", "with_lite_residuals"]

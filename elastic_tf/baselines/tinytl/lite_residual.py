@@ -14,6 +14,7 @@ L = tf.keras.layers
 
 _POOL = 2  # the branch works at half the resolution of the block's input
 _CHANNELS_PER_GROUP = 8  # of group normalisation, as in the authors' code
+_KERNEL, _GROUPS = 5, 2  # of the grouped convolution, as in the authors' code
 
 
 @tf.keras.saving.register_keras_serializable(package="elastic_tf")
@@ -41,7 +42,12 @@ class LiteResidual(tf.keras.layers.Layer):
     """
 
     def __init__(
-        self, width: int | None = None, *, kernel_size: int = 5, groups: int = 2, **kwargs: Any
+        self,
+        width: int | None = None,
+        *,
+        kernel_size: int = _KERNEL,
+        groups: int = _GROUPS,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.width = width
@@ -71,29 +77,23 @@ class LiteResidual(tf.keras.layers.Layer):
             strides = (round(height / out_height), round(width / out_width))
         width = self.width or channels
         groups = 1 if channels % self.groups or width % self.groups else self.groups
-        options: dict[str, Any] = {"use_bias": False, "dtype": self._dtype_policy}
+        options: dict[str, Any] = {"dtype": self._dtype_policy}
+        convolution = {**options, "use_bias": False, "kernel_initializer": "he_normal"}
         self.grouped = [
             L.Conv2D(
                 width // groups,
                 kernel,
                 strides=strides,
                 padding="same",
-                kernel_initializer="he_normal",
                 name=f"grouped{index + 1}",
-                **options,
+                **convolution,
             )
             for index in range(groups)
         ]
-        self.norm = _group_normalisation(width, "norm", dtype=self._dtype_policy)
-        self.pointwise = L.Conv2D(
-            out_channels, 1, kernel_initializer="he_normal", name="pointwise", **options
-        )
+        self.norm = _group_normalisation(width, name="norm", **options)
+        self.pointwise = L.Conv2D(out_channels, 1, name="pointwise", **convolution)
         self.last_norm = _group_normalisation(
-            out_channels,
-            "last_norm",
-            dtype=self._dtype_policy,
-            gamma_initializer="zeros",
-            center=False,
+            out_channels, name="last_norm", gamma_initializer="zeros", center=False, **options
         )
         # built here, not when first called: a model that is read back has all weights at once
         depths = [channels // groups] * groups + [width, width, out_channels]
@@ -119,7 +119,7 @@ class LiteResidual(tf.keras.layers.Layer):
         return block_output + tf.cast(x, block_output.dtype)
 
 
-def fitting(block: Block, *, kernel_size: int, groups: int, **options: Any) -> LiteResidual:
+def fitting(block: Block, **options: Any) -> LiteResidual:
     """A module for one block.
 
     It is as wide as the block's input, at most as the block's narrowest convolution: the source's
@@ -130,23 +130,20 @@ def fitting(block: Block, *, kernel_size: int, groups: int, **options: Any) -> L
 
     Args:
         block: where the module goes.
-        kernel_size: of the grouped convolution, at most.
-        groups: of the same, at least.
         **options: of the layer.
     """
-    channels, shape = block.input.shape[-1], block.output.shape
-    narrowest = min(channels, block.width)
-    pixels = math.prod(-(-(size or 0) // _POOL) for size in shape[1:3])
-    for kernel in range(kernel_size, 0, -2):
-        for count in (groups, 2 * groups, 4 * groups):
-            operations = pixels * kernel**2 * channels * narrowest // count
-            if operations <= block.operations // 2:
-                return LiteResidual(narrowest, kernel_size=kernel, groups=count, **options)
-    return LiteResidual(narrowest, kernel_size=1, groups=groups, **options)
+    channels = block.input.shape[-1]
+    width = min(channels, block.width)
+    pixels = math.prod(-(-(size or 0) // _POOL) for size in block.output.shape[1:3])
+    for kernel in range(_KERNEL, 0, -2):
+        for groups in (_GROUPS, 2 * _GROUPS, 4 * _GROUPS):
+            if pixels * kernel**2 * channels * width // groups <= block.operations // 2:
+                return LiteResidual(width, kernel_size=kernel, groups=groups, **options)
+    return LiteResidual(width, kernel_size=1, **options)
 
 
-def _group_normalisation(channels: int, name: str, **options: Any) -> tf.keras.layers.Layer:
+def _group_normalisation(channels: int, **options: Any) -> tf.keras.layers.Layer:
     """Normalisation that needs no statistics of a batch, for batches are small on devices."""
     most = max(channels // _CHANNELS_PER_GROUP, 1)
     groups = next(count for count in range(most, 0, -1) if channels % count == 0)
-    return L.GroupNormalization(groups, epsilon=1e-5, name=name, **options)
+    return L.GroupNormalization(groups, epsilon=1e-5, **options)

@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.baselines import graph
+
 L = tf.keras.layers
 
 _RELUS = {tf.nn.relu: None, tf.keras.activations.relu: None, tf.nn.relu6: 6.0}
@@ -89,19 +91,13 @@ def in_place_of(layer: tf.keras.layers.Layer, *, is_stored: bool) -> tf.keras.la
         layer: of a functional model.
         is_stored: whether a batch normalisation uses its stored statistics in training.
     """
-    config = layer.get_config()
-    if type(layer) is L.BatchNormalization and is_stored and layer.fused and _is_last(layer):
-        return StoredNormalization.from_config(config)
-    common = {"name": layer.name, "dtype": layer._dtype_policy, "trainable": layer.trainable}
-    if type(layer) is L.ReLU and layer.max_value in (None, 6.0):
+    kind = type(layer)
+    if kind is L.BatchNormalization and is_stored and layer.fused and list(layer.axis) == [3]:
+        return StoredNormalization.from_config(layer.get_config())
+    common = {"name": layer.name, "dtype": layer._dtype_policy}
+    if kind is L.ReLU and layer.max_value in (None, 6.0):
         if not (layer.negative_slope or layer.threshold):
-            bound = None if layer.max_value is None else 6.0
-            return MaskedReLU(bound, **common)
-    if type(layer) is L.Activation and layer.activation in _RELUS:
+            return MaskedReLU(layer.max_value, **common)
+    if kind is L.Activation and layer.activation in _RELUS:
         return MaskedReLU(_RELUS[layer.activation], **common)
-    return type(layer).from_config(config)
-
-
-def _is_last(layer: tf.keras.layers.Layer) -> bool:
-    """Whether it normalises the last axis of images."""
-    return list(layer.axis) == [3]
+    return graph.anew(layer)

@@ -163,9 +163,10 @@ def _trained(
             first={"warm_head_seconds": warm_seconds},
         )
         callbacks.append(recorder)
-    # kept until the result is there: a run can be interrupted after its last epoch too
-    backup = str(settings.out / _BACKUP)
-    callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
+    if method.can_go_on:
+        # kept until the result is there: a run can be interrupted after its last epoch too
+        backup = str(settings.out / _BACKUP)
+        callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
     elastic.fit(
         data.train,
         epochs=settings.epochs,
