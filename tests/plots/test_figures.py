@@ -50,7 +50,6 @@ def made(path, training):
                 "evaluation_seconds": 1.0,
                 "trained": to_ranges(mask),
                 "tensors": COUNT,
-                "flops_per_step": {"forward": 1e9, "backward": 2e9 * steady, "update": 1e8},
             }
         )
         record = types.SimpleNamespace(importance=np.arange(COUNT) + epoch, mask=mask)
@@ -60,6 +59,7 @@ def made(path, training):
             "accuracy": 0.7,
             "seconds_with_evaluation": 33.0 * steady,
             "flops": 1e12 * steady,
+            "flops_by_epoch": [1.1e9 + 2e9 * steady] * EPOCHS,
             "peak_memory_bytes": 5e8,
             "activation_bytes": 5e7,
             "energy_joules": 4000.0,
