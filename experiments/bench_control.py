@@ -19,7 +19,6 @@ from typing import Any
 
 import demo
 import tensorflow as tf
-from pretrain_digits import IMAGE_SIZE
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
@@ -38,12 +37,7 @@ def main(names: Sequence[str] = ("ratios", "load", "deadlines")) -> dict[str, An
     """Train, print three tables, or those named."""
     settings = demo.Settings()
     tf.keras.utils.set_random_seed(settings.seed)
-    shift = et.data.Shift(
-        rotation=settings.rotation, contrast=settings.contrast, inverted=True, noise=settings.noise
-    )
-    data = et.data.from_arrays(
-        *et.data.digits(image_size=IMAGE_SIZE, shift=shift), batch_size=settings.batch_size
-    )
+    data = demo.other_domain(settings)
     model = harness.compiled(demo.adapted_model(settings, data), "adam", 1e-3)
     bench = Bench(model, data)
     results: dict[str, Any] = {"t_full": bench.profile.t_full, "t_forward": bench.profile.t_forward}

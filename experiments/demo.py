@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,14 +24,11 @@ from pretrain_digits import IMAGE_SIZE, WEIGHTS
 
 from elastic_tf import plots
 from elastic_tf.commands.commandline import option, parse, typed
-from elastic_tf.commands.training import harness, measurement, recording
+from elastic_tf.commands.training import harness, measurement, recording, sources
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
 from elastic_tf.files.table import format_table
 from elastic_tf.runs import run
-from elastic_tf.selection.records import SelectionRecord
-
-_SPARE = 0.8  # of its budget: a selection that takes less left some unused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,73 +41,56 @@ class Settings:
     interval: int = option(6, help="epochs between two selections")
     batch_size: int = option(32, help="images in a training step")
     learning_rate: float = option(1e-3, help="of Adam at the start; falls on a cosine to zero")
-    rotation: float = option(45.0, help="of the other domain, degrees")
-    contrast: float = option(0.8, help="of the other domain, relative")
-    noise: float = option(40.0, help="of the other domain, grey levels")
     seed: int = option(0, help="of order and draws")
     quick: bool = option(False, help="a short form that shows that everything works")
 
 
-def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
+def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Profile, train both in turn, print the table, draw."""
     settings = parse(Settings, __doc__ or "", arguments)
     if settings.quick:
         settings = dataclasses.replace(settings, epochs=2, interval=1)
-    shift = et.data.Shift(
-        rotation=settings.rotation, contrast=settings.contrast, inverted=True, noise=settings.noise
-    )
-    data = et.data.from_arrays(
-        *et.data.digits(image_size=IMAGE_SIZE, shift=shift),
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-    )
+    data = other_domain(settings)
     batch = next(iter(data.train))
-    models = {name: adapted_model(settings, data) for name in ("full", "elastic")}
-    _, before = models["full"].evaluate(data.test, verbose=0)
+    full, elastic = (adapted_model(settings, data) for _ in range(2))
+    _, before = full.evaluate(data.test, verbose=0)
     print(f"Accuracy on the other domain before adapting: {before:.1%}")
     print("Profiling this device ...", flush=True)
-    profile = et.profile_model(models["elastic"], *batch, repeats=5 if settings.quick else 20)
+    profile = et.profile_model(elastic, *batch, repeats=5 if settings.quick else 20)
     profile.save(settings.out / "profile.json")
+    board = settings.out / "board"
+    shutil.rmtree(board, ignore_errors=True)  # curves of an earlier demo
     callback = et.ElasticCallback(
         profile,
         rho=settings.rho,
         interval=settings.interval,
         probe=data.probe,
-        required=et.zoo.head_tensors(models["elastic"]),
-        log_dir=settings.out / "board" / "selections",
+        required=et.zoo.head_tensors(elastic),
+        log_dir=board / "selections",
     )
-    # curves of an earlier demo would be drawn into those of this one
-    shutil.rmtree(settings.out / "board", ignore_errors=True)
 
-    steps = len(models) * settings.epochs * data.steps_per_epoch
-    bar = tf.keras.utils.Progbar(steps, unit_name="step", stateful_metrics=[*models])
+    called = {"full": "full", "elastic": f"elastic, rho={settings.rho:g}"}
+    models, chosen = {"full": full, "elastic": elastic}, {"full": [], "elastic": [callback]}
     turns, clocks, fits = Turns(), {}, {}
     for name, model in models.items():
         clocks[name] = recording.TrainingClock()
-        chosen = [callback] if name == "elastic" else []
         first, last = turns.callbacks(name)
-        board = tf.keras.callbacks.TensorBoard(settings.out / "board" / name, write_graph=False)
+        curves = tf.keras.callbacks.TensorBoard(board / name, write_graph=False)
         fits[name] = functools.partial(
             model.fit,
             data.train,
             epochs=settings.epochs,
             validation_data=data.test,
             verbose=0,
-            callbacks=[first, clocks[name], board, *chosen, progress(bar, name), last],
+            callbacks=[first, clocks[name], curves, *chosen[name], progress(name), last],
         )
     turns.run(fits)
     accuracy = {name: model.history.history["val_accuracy"] for name, model in models.items()}
 
-    masks = {
-        "full": [models["full"].mask],
-        "elastic": trained_masks(
-            [record.epoch for record in callback.selections],
-            [record.mask for record in callback.selections],
-            settings.epochs,
-        ),
-    }
     print("\nMeasuring the step ratios that were achieved ...", flush=True)
-    called = {"full": "full", "elastic": f"elastic, rho={settings.rho:g}"}
+    starts = [record.epoch for record in callback.selections]
+    last = np.searchsorted(starts, np.arange(settings.epochs), side="right") - 1
+    masks = {"elastic": [callback.selections[k].mask for k in last], "full": [full.mask]}
     rows = [
         {
             "method": called[name],
@@ -128,19 +107,56 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, object]]:
     for row, clock in zip(rows, clocks.values()):
         said = recording.said_of(sum(clock.seconds), sum(clock.overhead_seconds))
         print(f"{row['method']}: {said}")
-    print(spare(callback.selections), end="")
-    curves = {
+    shown = {
         called[name]: (np.cumsum(clock.seconds), accuracy[name]) for name, clock in clocks.items()
     }
-    draw(settings.out, curves, masks["elastic"], models["elastic"])
-    write_json(
-        settings.out / "result.json",
-        to_json({"settings": settings, "device": profile.device, "rows": rows}),
-    )
+    names = [tensor.name.split(":")[0] for tensor in elastic.tensors]
+    for name, figure in (
+        ("accuracy", plots.accuracy_over_seconds(shown, title="Adapting to another domain")),
+        ("selection", plots.selection_map(masks["elastic"], names=names)),
+    ):
+        plots.save(figure, settings.out / f"{name}.png")
+    result = {"settings": settings, "device": profile.device, "rows": rows}
+    write_json(settings.out / "result.json", to_json(result))
     print(f"Pictures: {settings.out}/accuracy.png, {settings.out}/selection.png")
-    print(f"Curves:   {tensorboard(settings.out / 'board')}")
+    print(f"Curves:   {tensorboard(board)}")
     print("          then open http://localhost:6006 in a browser; Ctrl-C ends it")
     return rows
+
+
+def other_domain(settings: Settings) -> et.data.ImageData:
+    """The digits as the network does not know them."""
+    return sources.load(
+        "digits:shifted",
+        channels=1,
+        image_size=IMAGE_SIZE,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
+
+
+def adapted_model(settings: Settings, data: et.data.ImageData) -> et.ElasticModel:
+    """The pre-trained network, ready to be trained."""
+    tf.keras.utils.set_random_seed(settings.seed)
+    model = et.zoo.build(
+        "digits_resnet", classes=data.classes, input_size=IMAGE_SIZE, weights=WEIGHTS
+    )
+    steps = settings.epochs * data.steps_per_epoch
+    return harness.compiled(model, "adam", harness.rate("cosine", settings.learning_rate, steps))
+
+
+def tensorboard(log_dir: Path) -> str:
+    """The command that shows `log_dir`, from the present directory."""
+    return typed(["-m", "tensorboard.main", "--logdir", os.path.relpath(log_dir)])
+
+
+def progress(name: str) -> tf.keras.callbacks.Callback:
+    """A line for each epoch."""
+
+    def tell(epoch: int, logs: dict[str, float]) -> None:
+        print(f"epoch {epoch + 1}, {name}: {logs['val_accuracy']:.1%}", flush=True)
+
+    return tf.keras.callbacks.LambdaCallback(on_epoch_end=tell)
 
 
 class Turns:
@@ -195,90 +211,6 @@ class Turns:
             if name in self._waiting:
                 self._waiting.remove(name)
             self._changed.notify_all()
-
-
-def tensorboard(log_dir: Path) -> str:
-    """The command that shows `log_dir`, from the present directory."""
-    return typed(["-m", "tensorboard.main", "--logdir", os.path.relpath(log_dir)])
-
-
-def adapted_model(settings: Settings, data: et.data.ImageData) -> et.ElasticModel:
-    """The pre-trained network, ready to be trained."""
-    tf.keras.utils.set_random_seed(settings.seed)
-    model = et.zoo.build(
-        "digits_resnet", classes=data.classes, input_size=IMAGE_SIZE, weights=WEIGHTS
-    )
-    steps = settings.epochs * data.steps_per_epoch
-    return harness.compiled(model, "adam", harness.rate("cosine", settings.learning_rate, steps))
-
-
-def progress(bar: tf.keras.utils.Progbar, name: str) -> tf.keras.callbacks.Callback:
-    """What shows how far a run is: the bar, or in a log file, which keeps every redraw, lines."""
-    return Bar(bar, name) if sys.stdout.isatty() else Lines(name)
-
-
-class Bar(tf.keras.callbacks.Callback):
-    """One bar for all runs, with the accuracy that each has reached."""
-
-    def __init__(self, bar: tf.keras.utils.Progbar, name: str) -> None:
-        super().__init__()
-        self._bar = bar
-        self._name = name
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        self._bar.add(1)
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        self._bar.add(0, values=[(self._name, (logs or {})["val_accuracy"])])
-
-
-class Lines(tf.keras.callbacks.Callback):
-    """A line for each epoch."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        accuracy, epochs = (logs or {})["val_accuracy"], self.params["epochs"]
-        print(f"epoch {epoch + 1} of {epochs}, {self._name}: {accuracy:.1%}", flush=True)
-
-
-def trained_masks(
-    starts: Sequence[int], masks: Sequence[np.ndarray], epochs: int
-) -> list[np.ndarray]:
-    """The mask at the end of each epoch, from those selected and the epochs of their selection."""
-    last = np.searchsorted(starts, np.arange(epochs), side="right") - 1
-    return [masks[index] for index in last]
-
-
-def spare(selections: Sequence[SelectionRecord]) -> str:
-    """Says so where selections did not need their budget; empty where all did."""
-    count = sum(
-        one.predicted_ratio < _SPARE * one.rho and not (one.importance[~one.mask] > 0.0).any()
-        for one in selections
-    )
-    if not count:
-        return ""
-    return (
-        f"In {count} of {len(selections)} selections the budget was not used up: only tensors that "
-        "are expected to lower the loss are trained.\n"
-    )
-
-
-def draw(
-    out: Path,
-    curves: dict[str, tuple[np.ndarray, list[float]]],
-    masks: list[np.ndarray],
-    model: et.ElasticModel,
-) -> None:
-    """Accuracy over seconds, and which tensors were trained in which epochs."""
-    plots.save(
-        plots.accuracy_over_seconds(curves, title="Adapting to another domain"),
-        out / "accuracy.png",
-    )
-    names = [tensor.name.split(":")[0] for tensor in model.tensors]
-    plots.save(plots.selection_map(masks, names=names), out / "selection.png")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Example::
 
-    python -m elastic_tf doctor --out runs --profile mobilenet.json
+    python -m elastic_tf doctor --out runs
 
 "ok" needs nothing; "note" trains, but something could be better; "broken" cannot train. The exit
 code is 1 if something is broken, else 0.
@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -26,11 +25,9 @@ from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 
-from elastic_tf.commands.commandline import command, option, parse, typed
-from elastic_tf.costs import energy
+from elastic_tf.commands.commandline import option, parse, typed
 from elastic_tf.files.table import format_table
 from elastic_tf.timing import runtime
-from elastic_tf.timing.profile import TimingProfile
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
 _GIB = 2**30
@@ -58,7 +55,6 @@ class Settings:
     """What to check."""
 
     out: Path = option(Path("runs"), help="directory where runs will be written")
-    profile: Path | None = option(None, help="timing profile to check")
 
 
 class Finding(NamedTuple):
@@ -75,11 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = parse(Settings, __doc__ or "", arguments)
     load = machine_load()  # before the checks put a load on the machine themselves
     started, device = tensorflow()
-    findings = [packages(), started, cores(), load, memory(), sensor(), disk(settings.out)]
+    findings = [packages(), started, cores(), load, memory(), disk(settings.out)]
     if device is not None:
         findings.append(onednn(device))
-    if settings.profile is not None and device is not None:
-        findings.append(profile(settings.profile, device))
     print(report(findings))
     if any(finding.state == BROKEN for finding in findings):
         raise SystemExit(1)
@@ -195,28 +189,3 @@ def disk(out: Path) -> Finding:
 def _enough(check: str, free: float, least: float, enough: float, fix: str) -> Finding:
     state = BROKEN if free < least else NOTE if free < enough else OK
     return Finding(check, state, f"{free:.1f} GiB free", "" if state == OK else fix)
-
-
-def sensor() -> Finding:
-    """Whether the machine tells the energy that it uses."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        found = energy.find_sensor()
-    if found is not None:
-        return Finding("energy", OK, found.name)
-    reason = str(said[0].message) if said else "no sensor: results will say so instead of joules"
-    return Finding("energy", NOTE, reason)
-
-
-def profile(path: Path, device: dict[str, Any]) -> Finding:
-    """A timing profile, every field of which is checked, against this device."""
-    fix = f"{typed(command('profile', ['--help']))} says how to measure this device."
-    try:
-        found = TimingProfile.load(path)
-    except (OSError, ValueError) as error:
-        return Finding("profile", BROKEN, str(error), fix)
-    there = found.device.get("name", "an unknown device")
-    if there != device["name"]:
-        return Finding("profile", NOTE, f"{path}: measured on '{there}', not here", fix)
-    said = f"{path}: {found.count} tensors, full step {found.t_full / 1e3:.1f} ms"
-    return Finding("profile", OK, f"{said}, {found.settings}")

@@ -5,7 +5,6 @@ Examples::
     python -m elastic_tf profile --model mobilenet --alpha 0.75 \
         --input-size 160 --batch-size 4 --classes 40 --out mobilenet.json
     python -m elastic_tf profile --compare A.json B.json
-    python -m elastic_tf profile --list profiling/tables
 
 First it looks for the runtime settings (oneDNN, threads, XLA) that train the model fastest; the
 profile is measured under them and names them, and training uses them. --as-is leaves that out.
@@ -44,17 +43,14 @@ class Settings(options.Network):
     repeats: int = option(20, help="timed steps behind each median")
     as_is: bool = option(False, help="do not search settings, measure under the present ones")
     xla: bool = option(False, help="compile the step with XLA (with --as-is)")
-    list: Path | None = option(None, help="instead, list the tables in this folder")
     compare: tuple[Path, ...] = option((), help="instead, set two profiles of a model side by side")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Profile; or list or compare."""
+    """Profile, or compare."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     settings = parse(Settings, __doc__ or "", words)
-    if settings.list is not None:
-        print(listing(settings.list))
-    elif settings.compare:
+    if settings.compare:
         print(comparison([TimingProfile.load(path) for path in settings.compare]))
     elif settings.out is None or settings.classes is None:
         raise ValueError(
@@ -94,33 +90,6 @@ def searched(settings: Any, words: Sequence[str]) -> TimingProfile:
     profile = dataclasses.replace(TimingProfile.load(settings.out), trials=trials)
     profile.save(settings.out)
     return profile
-
-
-def listing(folder: Path) -> str:
-    """The profiles below a folder, a line each.
-
-    Raises:
-        FileNotFoundError: there are none.
-    """
-    found = {path: TimingProfile.load(path) for path in sorted(folder.glob("*/*.json"))}
-    if not found:
-        raise FileNotFoundError(
-            f"There are no tables in '{folder}'. Those of devices measured before come with the "
-            "project's checkout, in profiling/tables, not with an installed package."
-        )
-    rows = [
-        {
-            "table": str(path.relative_to(folder)),
-            "device": profile.device.get("name", "-"),
-            "tensors": profile.count,
-            "batch": profile.batch_size,
-            "full": profile.t_full / 1e3,
-            "forward": profile.t_forward / profile.t_full,
-        }
-        for path, profile in found.items()
-    ]
-    numbers = (Column("full", "full step ms", ".1f"), Column("forward", "forward", ".0%"))
-    return format_table(rows, ("table", "device", Column("tensors", "N"), "batch", *numbers))
 
 
 def comparison(profiles: Sequence[TimingProfile]) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_runs import TRAINING
 
+import elastic_tf as et
 from elastic_tf import zoo
 from elastic_tf.commands import train
 
 L = tf.keras.layers
-
-NETWORK = "--model digits_resnet --input-size 16 --batch-size 4 --weights none "
-TRAINING = NETWORK + "--learning-rate 1e-3 --epochs 2 --validation 0.25 --quiet "
 
 
 def backbone(x, *_):
@@ -54,6 +54,10 @@ def elastic(arrays, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "an elastic one"
     words = [*TRAINING.split(), "--data", str(arrays), "--out", str(out), "--warm-head", "1"]
     words += "--rho 0.7 --interval 1 --probe-size 4".split()
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    t = np.ones(8)
+    profile = et.TimingProfile.from_chain(t_dw=t, t_dy=t, t_forward=8.0)
+    profile = dataclasses.replace(profile, batch_size=4)
+    with contextlib.redirect_stdout(io.StringIO()) as said, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(et, "profile_model", lambda *_: profile)
         run = train.main(words)
     return run, words, said.getvalue()

@@ -13,9 +13,7 @@ import pytest
 
 from elastic_tf.commands import doctor
 from elastic_tf.commands.doctor import BROKEN, NOTE, OK, Finding
-from elastic_tf.costs import energy
 from elastic_tf.timing import runtime
-from elastic_tf.timing.profile import TimingProfile
 
 DEVICE = {"name": "Board 5", "kind": "cpu", "onednn": False, "tensorflow": "2.15.1"}
 
@@ -127,27 +125,3 @@ def test_a_directory_that_cannot_be_written_is_broken(tmp_path):
     (tmp_path / "file").write_text("")
     finding = doctor.disk(tmp_path / "file" / "runs")
     assert finding.state == BROKEN and "Not a directory" in finding.found
-
-
-def test_a_sensor_that_cannot_be_read_says_why(monkeypatch):
-    def unreadable():
-        warnings.warn("Permission denied: energy_uj", stacklevel=1)
-
-    monkeypatch.setattr(energy, "find_sensor", unreadable)
-    assert "Permission denied" in doctor.sensor().found
-    monkeypatch.setattr(energy, "find_sensor", lambda: None)
-    assert doctor.sensor().found.startswith("no sensor")
-    monkeypatch.setattr(energy, "find_sensor", lambda: types.SimpleNamespace(name="RAPL package"))
-    assert doctor.sensor() == Finding("energy", OK, "RAPL package")
-
-
-def test_a_profile_that_is_given_is_checked(tmp_path):
-    for name in ("Board 5", "Board 4"):
-        chain = TimingProfile.from_chain(t_dw=[1e3, 2e3], t_dy=[0, 3e3], t_forward=4e3)
-        object.__setattr__(chain, "device", {"name": name})
-        chain.save(tmp_path / f"{name}.json")
-    finding = doctor.profile(tmp_path / "Board 5.json", DEVICE)
-    assert finding.state == OK and "2 tensors, full step 10.0 ms" in finding.found
-    finding = doctor.profile(tmp_path / "Board 4.json", DEVICE)
-    assert finding.state == NOTE and "measured on 'Board 4'" in finding.found
-    assert doctor.profile(tmp_path / "gone.json", DEVICE).state == BROKEN

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
-import time
-from pathlib import Path
 
 import pytest
-from conftest import NETWORK
+from tiny_runs import NETWORK, Options, say_nothing, serve
 
 import elastic_tf as et
 from elastic_tf.commands import profile, settings_search
@@ -18,8 +16,7 @@ from elastic_tf.timing.profile import TensorSpec
 from elastic_tf.timing.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
-TABLES = Path(__file__).resolve().parents[2] / "profiling" / "tables"
-WORDS = NETWORK.replace("--weights none ", "") + "--classes 3 --repeats 3 "
+WORDS = NETWORK + "--classes 3 --repeats 3 "
 
 
 def test_profile_writes_the_profile_that_it_prints(tmp_path, capsys):
@@ -63,11 +60,6 @@ def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
     assert "Best: 1 inter-op threads" in capsys.readouterr().out
 
 
-def test_list_shows_the_tables_of_each_device(capsys):
-    profile.main(["--list", str(TABLES)])
-    assert "amd_epyc_2cores/resnet50_224_b4.json" in capsys.readouterr().out
-
-
 def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
     paths = [str(tmp_path / name) for name in ("one.json", "two.json")]
     for path, scale in zip(paths, (1.0, 2.0)):
@@ -83,7 +75,6 @@ def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
     ("words", "error", "received"),
     [
         ("--out x.json", ValueError, "out=x.json, classes=None"),
-        ("--list nowhere", FileNotFoundError, "no tables in 'nowhere'"),
         ("--compare one.json other.json", ValueError, "profiles of .2, 1. tensors"),
         ("--compare one.json", ValueError, "profiles of .2. tensors"),
         ("--as-is --classes 3 --out file/p.json", OSError, "file"),
@@ -104,15 +95,6 @@ def test_a_report_says_whether_to_rely_on_the_profile(spread, said):
     assert said in profile.report(dataclasses.replace(table(1.0, "x"), spread=spread))
 
 
-def serve(options, connection):
-    """Stands in for training steps: threads make them faster, XLA fails."""
-    if options.xla:
-        raise SystemExit(3)
-    fast = os.environ.get("TF_NUM_INTEROP_THREADS") == "2"
-    while True:
-        connection.send([0.5 if fast else 1.0] * connection.recv())
-
-
 def options():
     return parse(profile.Settings, "", [*WORDS.split(), "--out", "x"])
 
@@ -120,7 +102,7 @@ def options():
 def test_the_search_keeps_the_fastest_settings_and_what_failed(monkeypatch, capsys):
     monkeypatch.setattr(settings_search, "usable_cores", lambda: 1)
     before = dict(os.environ)
-    best, trials = settings_search.search(options(), serve)
+    best, trials = settings_search.search(Options(), serve)
     assert best == RuntimeSettings(inter_op_threads=2, intra_op_threads=1)
     onednn, threads, xla = trials
     assert (onednn.ratio, threads.ratio, xla.ratio) == (1.0, 0.5, None)
@@ -130,14 +112,10 @@ def test_the_search_keeps_the_fastest_settings_and_what_failed(monkeypatch, caps
     assert dict(os.environ) == before
 
 
-def silent(options, connection):
-    time.sleep(60)
-
-
 def test_a_process_that_says_nothing_is_ended(monkeypatch):
     monkeypatch.setattr(settings_search, "_SECONDS", 0.2)
     with pytest.raises(RuntimeError, match=r"took longer than 0\.2 seconds"):
-        settings_search.search(options(), silent)
+        settings_search.search(Options(), say_nothing)
 
 
 class Connection:

@@ -15,6 +15,8 @@ from paper_specs import FIGURES, TABLES, Training
 
 from elastic_tf import baselines
 from elastic_tf.commands import train
+from elastic_tf.commands.commandline import parse, words_of
+from elastic_tf.commands.comparing import trials
 
 SCALES = {
     "digits": paper_scales.digits(),
@@ -33,7 +35,7 @@ def made(settings, run):
 def started(tmp_path, monkeypatch, *arguments):
     """paper.py at the smallest scale, without profiling; what was trained."""
     monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
-    monkeypatch.setattr(paper, "profiled", lambda *_: tmp_path / "profile.json")
+    monkeypatch.setattr(trials, "profiled", lambda *_: tmp_path / "profile.json")
     launch = Launches(made)
     paper.main([*arguments, "--out", str(tmp_path)], launch)
     return launch.trained
@@ -57,9 +59,8 @@ def test_every_picture_can_be_drawn_from_something(name):
 def test_every_training_is_one_that_train_takes(scale):
     for training in TRAININGS.values():
         if training.method in baselines.NAMES and training.model in SCALES[scale].models:
-            trial = paper.trials.Trial(Path("run"), SCALES[scale].options(training))
-            settings = train.completed(train.parse(train.Settings, "", trial.arguments))
-            assert settings.method == training.method
+            words = words_of({**SCALES[scale].options(training), "out": "run"})
+            assert parse(train.Settings, "", words).method == training.method
 
 
 def test_paper_scale_is_the_setting_of_the_paper():
@@ -103,15 +104,15 @@ def test_pictures_say_what_stands_for_the_papers_models_and_data():
 
 def test_one_training_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
-    monkeypatch.setattr(paper, "profiled", lambda *_: tmp_path / "profile.json")
+    monkeypatch.setattr(trials, "profiled", lambda *_: tmp_path / "profile.json")
     launches = Launches(made)
 
     def launch(arguments, log):
         if "elastic_weight" in arguments:
-            raise paper.trials.TrainingFailed("exit code 1")
+            raise trials.TrainingFailed("exit code 1")
         launches(arguments, log)
 
-    with pytest.raises(paper.trials.TrainingFailed, match="1 of 3: .*elastic_weight@0.5"):
+    with pytest.raises(trials.TrainingFailed, match="1 of 3: .*elastic_weight@0.5"):
         paper.main(["--figure", "20a", "--out", str(tmp_path)], launch)
     assert [one.method for one in launches.trained] == ["elastic", "elastic_grad"]
 
