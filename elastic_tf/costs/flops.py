@@ -90,7 +90,7 @@ def step_flops(
 
     gradients = {root: 1 for roots in trace.gradients for root in roots}
     in_backward = needed_by(trace.nodes, gradients)
-    _, in_forward = dependency_sets(trace)
+    _, in_forward, _ = dependency_sets(trace)
     parts = {"forward": 0, "backward": 0, "update": 0}
     by_op: Counter[str] = Counter()
     uncounted: Counter[str] = Counter()

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.stack import never_differentiated
 
 
 def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
@@ -41,7 +42,7 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
         )
 
     run = tf.function(lambda inputs: model(inputs, training=True))
-    with host_generators_kept(model):
+    with host_generators_kept(model), never_differentiated():
         graph = run.get_concrete_function(spec).graph
     position: dict[int, int] = {}
     captured = {id(outer): inner for outer, inner in graph.captures}

@@ -207,6 +207,11 @@ class ElasticMixin(_Model):
         """
         with never_differentiated():
             step, gradients = self.gradients(data, None if plan is None else self._trained(plan))
+            if plan is None and all(gradient is None for gradient in gradients):
+                raise ValueError(
+                    "The loss must depend on a trainable tensor. Received: model "
+                    f"'{self.name}', no tensor of which gets a gradient. Look at its loss."
+                )
             optimizers.apply_selected(self.optimizer, gradients, self._trained(plan))
             return self.finish(step)
 

@@ -101,8 +101,8 @@ def apply_selected(
     """Update `variables` only: everything `apply_gradients` promises, for them alone.
 
     Clipping sees the given gradients only; weight decay, moving averages and constraints touch the
-    given variables only. With no variables this does nothing, `iterations` included. A variable
-    whose gradient is None is left alone, with Keras's warning.
+    given variables only. A variable whose gradient is None is left alone; with no other variables
+    this does nothing, `iterations` included.
 
     Args:
         optimizer: built over all tensors by `build`.
@@ -110,16 +110,18 @@ def apply_selected(
         variables: tensors to update.
 
     Raises:
-        ValueError: not as many gradients as variables; or, by Keras, every gradient is None.
+        ValueError: not as many gradients as variables.
     """
     if len(gradients) != len(variables):
         raise ValueError(
             f"`gradients` must be one for each of `variables`. Received: {len(gradients)} for "
             f"{len(variables)}. Take both from model.gradients."
         )
-    if variables:
-        with bias_correction.counting(unwrapped(optimizer), variables), never_differentiated():
-            optimizer.apply_gradients(list(zip(gradients, variables)))
+    pairs = [pair for pair in zip(gradients, variables) if pair[0] is not None]
+    if pairs:
+        chosen = [variable for _, variable in pairs]
+        with bias_correction.counting(unwrapped(optimizer), chosen), never_differentiated():
+            optimizer.apply_gradients(pairs)
 
 
 @contextlib.contextmanager

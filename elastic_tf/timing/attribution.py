@@ -26,11 +26,13 @@ class Attribution:
     Attributes:
         sets: tensors that need the op, as bits, by op outside the forward pass.
         forward: ops of the forward pass.
+        update: of those in `sets`, the ops after the gradients.
         layers: name of the layer by op outside the forward pass.
     """
 
     sets: Mapping[str, int]
     forward: Collection[str]
+    update: Collection[str]
     layers: Mapping[str, str]
 
     def items(self, times: Mapping[str, float] | None = None) -> list[CostItem]:
@@ -45,13 +47,13 @@ class Attribution:
         times = times or dict.fromkeys(self.sets, 1.0)
         totals: dict[tuple[tuple[int, ...], str], float] = {}
         for name, bits in self.sets.items():
-            if times.get(name, 0.0) > 0.0:
+            if bits and times.get(name, 0.0) > 0.0:
                 key = members(bits), self.layers[name]
                 totals[key] = totals.get(key, 0.0) + times[name]
         return [CostItem.of(k, totals[k, at], layer=at) for k, at in sorted(totals)]
 
 
-def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str]]:
+def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str], set[str]]:
     """For each op of the backward pass and the update, the tensors whose training needs it.
 
     An op runs when at least one tensor of its set is trained. Three rules give the sets:
@@ -67,17 +69,18 @@ def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str]]:
         trace: a step that trains every tensor.
 
     Returns:
-        Sets by node as bits, and the nodes of the forward pass.
+        Sets by node as bits, the nodes of the forward pass, and those of the update.
     """
     nodes = trace.nodes
     gradient_roots: dict[str, int] = {}
     for k, roots in enumerate(trace.gradients):
         for root in roots:
             gradient_roots[root] = gradient_roots.get(root, 0) | 1 << k
-    everything = sum(1 << k for k, roots in enumerate(trace.gradients) if roots)
     backward = needed_by(nodes, gradient_roots)
-
     writes = _writes(nodes, trace.handles)
+    everything = 0
+    for bits in (*gradient_roots.values(), *(1 << k for k in writes.values() if k >= 0)):
+        everything |= bits
     forward = set(needed_by(nodes, {name: 1 for name in trace.results}))
     update = {name: node for name, node in nodes.items() if name not in backward}
     flows_from = reached_from(
@@ -96,7 +99,7 @@ def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str]]:
         candidates = [bits for bits in (flows_from.get(name), leads_to.get(name)) if bits]
         fewest = min(candidates, key=lambda bits: bin(bits).count("1"), default=everything)
         sets[name] = backward.get(name, fewest)
-    return sets, forward
+    return sets, forward, {name for name in sets if name not in backward}
 
 
 def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
@@ -111,7 +114,7 @@ def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
         trace: a step that trains every tensor.
         layers: name of the layer of each tensor.
     """
-    sets, forward = dependency_sets(trace)
+    sets, forward, update = dependency_sets(trace)
     roots = {name: 1 << k for name, k in trace.handles.items() if k >= 0}
     depends_on = reached_from(trace.nodes, roots)
     found = {}
@@ -122,7 +125,7 @@ def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
                 if source in forward or source in roots:
                     taken = max(taken, depends_on.get(source, 0))
         found[name] = layers[(taken or bits).bit_length() - 1]
-    return Attribution(sets, forward, found)
+    return Attribution(sets, forward, update, found)
 
 
 def forward_surplus(

@@ -18,23 +18,19 @@ from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.files.json_form import now
 from elastic_tf.timing import calibration as differences
-from elastic_tf.timing.attribution import (
-    Attribution,
-    attribute,
-    forward_surplus,
-    with_surplus,
-)
+from elastic_tf.timing.attribution import Attribution, attribute, forward_surplus, with_surplus
 from elastic_tf.timing.cost_items import CostItem, as_arrays
 from elastic_tf.timing.device import describe_device
-from elastic_tf.timing.profile import (
-    TimingProfile,
-    layer_names,
-    optimizer_name,
-    tensor_specs,
-)
+from elastic_tf.timing.profile import TimingProfile, layer_names, optimizer_name, tensor_specs
 from elastic_tf.timing.runtime import RuntimeSettings
 from elastic_tf.timing.stopwatch import ratio_uncertainty, time_in_turn
-from elastic_tf.timing.trace import StepFunction, StepTrace, compiled_by_xla, trace_step
+from elastic_tf.timing.trace import (
+    StepFunction,
+    StepTrace,
+    compiled_by_xla,
+    has_own_step,
+    trace_step,
+)
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
@@ -129,13 +125,12 @@ class Profiler:
         sample_weight: Any = None,
         calibration: Sequence[float] | None = None,
     ) -> None:
-        arguments.elastic(model, compiled=True)
+        self.model = arguments.elastic(model, compiled=True)
         if calibration and len(calibration) != len(_AS_THEY_ARE.factors):
             raise ValueError(
                 f"`calibration` must hold {len(_AS_THEY_ARE.factors)} factors. Received: "
                 f"{calibration!r}."
             )
-        self.model = model
         self._data = as_batch(x, y, sample_weight)
         if not model.built:  # a subclassed model is, by the first batch that it is called on
             with batch_explained(self._data):
@@ -164,21 +159,17 @@ class Profiler:
         repeats = arguments.count("repeats", repeats, most=_MOST_REPEATS)
         if time_limit is not None:
             time_limit = arguments.number("time_limit", time_limit, low=0.0)
-        count = len(self.model.tensors)
+        full, forward = self._seen
         with kept(self.model, self._graphs((*self._seen, *self._timed))):
-            full, forward = self._seen
-            if self._work is None:
-                with batch_explained(self._data):
-                    forward.warm_up(self._data)
-                _check_loss(forward(self._data))  # full steps may diverge; they are taken back
-                self._work = attribute(full.untimed(self._data), layer_names(self.model))
+            work = self._attribution()
             for run in self._timed:
                 run.warm_up(self._data)
             profiled = min(repeats, _PROFILED) if settled else 1
             trace = trace_step(full, self._data, repeats=profiled)
             trace_forward = trace_step(forward, self._data, repeats=profiled)
-        parts = differences.segments(*as_arrays(self._work.items(trace.times), count))
-        masks = np.zeros((0, len(parts)), bool)
+        count = len(self.model.tensors)
+        parts = differences.segments(*as_arrays(work.items(trace.times), count))
+        masks = np.zeros((0, count), bool)
         if self._calibration is None:
             masks = differences.chosen_masks(parts)
         runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
@@ -190,7 +181,7 @@ class Profiler:
             )
 
         t_full, t_forward = _split(steps, _op_ratio(trace, trace_forward))
-        items, share = self._attributed(trace, trace_forward, t_full, t_forward)
+        items, share = self._attributed(work, trace, trace_forward, t_full, t_forward)
         members, expected = as_arrays(items, count)
         calibration = self._calibration
         if calibration is None:
@@ -201,9 +192,10 @@ class Profiler:
             self._calibration = calibration
         times = expected * np.array(calibration.factors)[differences.cells_of(members, parts)]
         times *= (t_full - t_forward) / times.sum()
+        times *= self._share_paid(work, trace, items)
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
         inputs = tf.nest.flatten(self._data[0])
-        method, note = self._method(share, calibration)
+        method, note = self._method(share, calibration, trace)
         return TimingProfile(
             t_forward=t_forward,
             items=tuple(replace(item, time=time) for item, time in zip(items, times.tolist())),
@@ -225,12 +217,30 @@ class Profiler:
             created=now(),
         )
 
+    def _attribution(self) -> Attribution:
+        """What the ops of the full step belong to; found once."""
+        if self._work is None:
+            full, forward = self._seen
+            with batch_explained(self._data):
+                forward.warm_up(self._data)
+            _check_loss(forward(self._data))  # full steps may diverge; they are taken back
+            self._work = attribute(full.untimed(self._data), layer_names(self.model))
+            if not self._work.items():
+                raise ValueError(
+                    "The loss must depend on a trainable tensor. Received: model "
+                    f"'{self.model.name}', no tensor of which gets a gradient. Look at its loss."
+                )
+        return self._work
+
     def _attributed(
-        self, trace: StepTrace, trace_forward: StepTrace, t_full: float, t_forward: float
+        self,
+        work: Attribution,
+        trace: StepTrace,
+        trace_forward: StepTrace,
+        t_full: float,
+        t_forward: float,
     ) -> tuple[list[CostItem], float]:
-        """Op times put onto the tensors, and the share of the backward time that has one."""
-        work = self._work
-        assert work is not None
+        """Op times put onto the tensors, and the share of the backward time that has some."""
         if not (trace.times and trace_forward.times):
             return work.items(), 0.0
         trace = trace.scaled_to(t_full)
@@ -239,6 +249,27 @@ class Profiler:
         backward = sum(time for name, time in trace.times.items() if name in work.sets)
         return items, backward / (backward + trace.time_unmatched)
 
+    def _share_paid(
+        self, work: Attribution, trace: StepTrace, items: Sequence[CostItem]
+    ) -> np.ndarray:
+        """The share of each item that a step pays for: of updates, one in `accumulate` steps."""
+        accumulation = self.model._elastic.accumulation
+        if accumulation is None:
+            return np.ones(len(items))
+        times = trace.times or dict.fromkeys(work.sets, 1.0)
+        updates = {name: times.get(name, 0.0) for name in work.update}
+        whole, update = (
+            {(item.condition, item.layer): item.time for item in work.items(part)}
+            for part in (times, updates)
+        )
+        shares = [
+            update.get((item.condition, item.layer), 0.0) / whole[item.condition, item.layer]
+            if item.kind != "forward"
+            else 0.0
+            for item in items
+        ]
+        return 1.0 - np.array(shares) * (1.0 - 1.0 / accumulation.steps)
+
     def _graphs(self, runs: Sequence[StepFunction]) -> Iterator[Any]:
         """The graphs of step functions, traced when asked for."""
         for run in runs:
@@ -246,10 +277,15 @@ class Profiler:
                 graph = run.graph(self._data)
             yield graph
 
-    def _method(self, share: float, calibration: differences.Fit) -> tuple[str, str]:
+    def _method(
+        self, share: float, calibration: differences.Fit, trace: StepTrace
+    ) -> tuple[str, str]:
         """How the times were found, and why not from op times."""
         if compiled_by_xla(self.model):
             return "differences", "XLA compiles the step into one kernel"
+        if has_own_step(self.model) and not any(trace.gradients):
+            name = type(self.model).__name__
+            return "differences", f"{name}.train_step finds its gradients by itself"
         if share < _LEAST_ATTRIBUTED:
             return "differences", f"the profiler tells of {share:.0%} of the backward time"
         return ("calibrated" if calibration != _AS_THEY_ARE else "profiler"), ""

@@ -6,25 +6,22 @@ lowered loops), so the names of its nodes are those of the profiler's events.
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.stack import context, xplane_pb2
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.plan import Plan, as_plan
+from elastic_tf.stack import context, never_differentiated, xplane_pb2
 from elastic_tf.timing.dataflow import Node, read_graph_def
 from elastic_tf.timing.xplane import op_events
-
-if TYPE_CHECKING:
-    from elastic_tf.engine.mixin import ElasticMixin
 
 _WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches
 
@@ -90,20 +87,24 @@ def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
 
 
 class StepFunction:
-    """A training step under a fixed mask as one traced function of the batch.
+    """A training step under a fixed plan as one traced function of the batch.
+
+    Of a class with a `train_step` of its own, it is that one; its gradients can be told if it asks
+    the model's `gradients` for them. Where gradients accumulate, every step makes an update.
 
     Args:
         model: compiled elastic model.
-        mask: True where a tensor is trained; bool, shape (N,). All False: the forward pass.
+        plan: how each tensor is trained, or a bool mask. Nothing trained: the forward pass.
         jit_compile: whether XLA compiles the step; its ops cannot be seen then. None: as the model
             was compiled.
     """
 
     def __init__(
-        self, model: ElasticMixin, mask: np.ndarray, *, jit_compile: bool | None = None
+        self, model: ElasticMixin, plan: Plan | np.ndarray, *, jit_compile: bool | None = None
     ) -> None:
         self.model = model
-        self.mask = np.array(mask, bool)
+        self.plan = as_plan(plan, len(model.tensors))
+        self.mask = self.plan.mask
         self.jit_compile = compiled_by_xla(model) if jit_compile is None else jit_compile
         self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
         self._untimed: StepTrace | None = None
@@ -137,15 +138,46 @@ class StepFunction:
 
     def _step(self, data: Any) -> Any:
         selected = [v for v, on in zip(self.model.tensors, self.mask) if on]
-        step, gradients = self.model.gradients(data, selected)
-        if step.loss.shape.rank:
+        with never_differentiated():
+            if has_own_step(self.model):
+                loss, logs, gradients = self._own_step(data, selected)
+            else:
+                step, gradients = self.model.gradients(data, selected)
+                optimizers.apply_selected(self.model.optimizer, gradients, selected)
+                loss, logs = step.loss, self.model.finish(step)
+        if loss.shape.rank:
             raise ValueError(
-                f"The loss must be one number. Received: a loss of shape {step.loss.shape}. Take "
-                "its mean."
+                f"The loss must be one number. Received: a loss of shape {loss.shape}. Take its "
+                "mean."
             )
-        optimizers.apply_selected(self.model.optimizer, gradients, selected)
         # what a compiled step returns it must also write to memory
-        return step.loss, self.model.finish(step), () if self.jit_compile else gradients
+        return loss, logs, () if self.jit_compile else gradients
+
+    def _own_step(self, data: Any, selected: Sequence[tf.Variable]) -> tuple[Any, Any, list[Any]]:
+        """The loss, the logs and the gradients of the class's own `train_step`.
+
+        The gradients are those that the step got from `model.gradients`, None where it got none.
+        """
+        asked: list[tuple[Any, dict[int, Any]]] = []
+
+        def gradients(data: Any, variables: Sequence[tf.Variable] | None) -> Any:
+            step, found = type(self.model).gradients(self.model, data, variables)
+            of = self.model.trainable_variables if variables is None else variables
+            asked.append((step.loss, {id(v): g for v, g in zip(of, found)}))
+            return step, found
+
+        state, attributes = self.model._elastic, vars(self.model)
+        plan = state.plan
+        state.plan, attributes["gradients"] = self.plan, gradients
+        try:
+            logs = self.model.train_step(data)
+        finally:
+            state.plan = plan
+            del attributes["gradients"]
+        if len(asked) != 1:  # of several passes, no one is the step's
+            return tf.convert_to_tensor(logs.get("loss", 0.0)), logs, [None] * len(selected)
+        loss, by_id = asked[0]
+        return loss, logs, [by_id.get(id(variable)) for variable in selected]
 
     def _executed_graph(self, data: Any) -> Any:
         """The GraphDef that TensorFlow executes; told only at a function's first call."""
@@ -199,11 +231,11 @@ class StepFunction:
 
 def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray]:
     """Names, and start and end in microseconds, of every op event of `repeats` runs."""
-    with _temporary_directory() as directory:
+    with tempfile.TemporaryDirectory(prefix="elastic_tf_") as folder:
         options = tf.profiler.experimental.ProfilerOptions(
             host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
         )
-        tf.profiler.experimental.start(str(directory), options=options)
+        tf.profiler.experimental.start(folder, options=options)
         try:
             for _ in range(repeats):
                 run()
@@ -211,12 +243,17 @@ def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarr
             tf.profiler.experimental.stop()
         events = [
             event
-            for path in directory.rglob("*.xplane.pb")
+            for path in Path(folder).rglob("*.xplane.pb")
             for event in op_events(xplane_pb2.XSpace.FromString(path.read_bytes()))
         ]
     names = np.array([event.name for event in events], object)
     spans = np.array([event[1:] for event in events], np.float64).reshape(-1, 2)
     return names, spans
+
+
+def has_own_step(model: ElasticMixin) -> bool:
+    """Whether the model's class has a `train_step` of its own."""
+    return type(model).train_step is not ElasticMixin.train_step
 
 
 def compiled_by_xla(model: ElasticMixin) -> bool:
@@ -245,15 +282,6 @@ def wall_clock_shares(spans: np.ndarray) -> np.ndarray:
     passed = np.empty(len(times))
     passed[order] = np.concatenate([[0.0], np.cumsum(steps)])
     return passed[1::2] - passed[0::2]
-
-
-@contextmanager
-def _temporary_directory() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="elastic_tf_"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _per_step(names: np.ndarray, values: np.ndarray, repeats: int) -> dict[str, float]:

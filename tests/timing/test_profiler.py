@@ -72,8 +72,9 @@ def test_profile_model_builds_a_model_that_was_never_called(undisturbed):
 def test_profile_model_names_a_batch_that_cannot_build_the_model():
     model = ElasticModel.from_model(Subclassed())
     model.compile("adam", crossentropy())
-    with pytest.raises(ValueError, match=r"Received: x of shape \(8,\).*expected min_ndim=2"):
+    with pytest.raises(ValueError, match=r"Received: x of shape \(8,\)") as refused:
         profile_model(model, np.float32(np.ones(8)), np.zeros(8))
+    assert "expected min_ndim=2" in str(refused.value.__cause__)
 
 
 def test_profile_model_asks_for_missing_targets():
@@ -246,8 +247,9 @@ def test_profile_model_raises_when_the_loss_is_not_one_number():
     inputs = network()
     model = PerSample(inputs.inputs, inputs.outputs)
     model.compile("sgd")
-    with pytest.raises(ValueError, match=r"one number. Received: a loss of shape \(8,\)"):
+    with pytest.raises(ValueError, match="cannot be trained on the batch") as refused:
         profile_model(model, *batch())
+    assert "Received: a loss of shape (8,)" in str(refused.value.__cause__)
 
 
 def test_profile_model_raises_when_the_model_holds_state_that_cannot_be_put_back():

@@ -1,0 +1,168 @@
+"""What is measured is the step that is trained: of any loss, any class, any number of batches."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elastic_tf import optimizers
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.model import ElasticModel
+from elastic_tf.stack import gradient_registry
+from elastic_tf.timing import trace as trace_module
+from elastic_tf.timing.attribution import members
+from elastic_tf.timing.profiler import Profiler, profile_model
+from elastic_tf.timing.trace import StepFunction
+
+L = tf.keras.layers
+X, Y = np.ones((4, 5), np.float32), np.ones((4, 2), np.float32)
+
+# Steps of tiny models on a shared machine are noise to the clock.
+pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
+
+
+class Pooled(tf.keras.Model):
+    """Like BERT, it has a pooler that the loss does not use: its last two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.pooler = L.Dense(8), L.Dense(2), L.Dense(8)
+
+    def call(self, inputs):
+        hidden = tf.nn.silu(self.body(inputs))
+        output = self.head(hidden)
+        self.pooler(hidden)
+        return output
+
+
+def pooled(kind: type = Pooled, optimizer="sgd", **options) -> ElasticMixin:
+    source = kind()
+    source(X)
+    model = ElasticModel.from_model(source)
+    model.compile(optimizer, "mse", **options)
+    return model
+
+
+def scaled() -> tf.keras.mixed_precision.LossScaleOptimizer:
+    return tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.Adam())
+
+
+class TestUnusedTensors:
+    @pytest.mark.parametrize("optimizer", [tf.keras.optimizers.legacy.SGD, scaled])
+    def test_profile_charges_nothing_for_them(self, optimizer, monkeypatch):
+        unused = np.array([[False, False, False, False, True, True]])
+        monkeypatch.setattr("elastic_tf.timing.calibration.chosen_masks", lambda parts: unused)
+        profile = profile_model(pooled(optimizer=optimizer()), X, Y, repeats=1)
+        assert profile.t_dw[4:].sum() + profile.t_dy[4:].sum() == 0.0
+        assert (profile.t_dw[:4] > 0.0).all()
+
+    def test_fit_trains_nothing_where_they_alone_are_chosen(self):
+        model = pooled()
+        model.set_mask(np.arange(6) >= 4)
+        before = [variable.numpy() for variable in model.tensors]
+        model.fit(X, Y, verbose=0)
+        for variable, value in zip(model.tensors, before):
+            np.testing.assert_array_equal(variable, value)
+
+    def test_a_loss_that_depends_on_nothing_is_refused(self):
+        model = pooled()
+        model.compute_loss = lambda *_: tf.constant(0.0)
+        with pytest.raises(ValueError, match="depend on a trainable tensor. Received: model 'pool"):
+            profile_model(model, X, Y, repeats=1)
+        with pytest.raises(ValueError, match="depend on a trainable tensor. Received: model 'pool"):
+            model.fit(X, Y, verbose=0)
+
+
+def test_measuring_leaves_no_graph_in_tensorflow(monkeypatch):
+    graphs = []
+    untimed = StepFunction.untimed
+
+    def noted(run, data):
+        graphs.append(weakref.ref(run.graph(data)))
+        return untimed(run, data)
+
+    monkeypatch.setattr(trace_module.StepFunction, "untimed", noted)
+    before = len(gradient_registry._registry)
+    profile_model(pooled(), X, Y, repeats=1)
+    assert len(gradient_registry._registry) == before
+    gc.collect()
+    assert graphs and not any(graph() for graph in graphs)
+
+
+class Twice(ElasticMixin, Pooled):
+    """A step of its own: the update is made twice."""
+
+    def train_step(self, data):
+        variables = [v for v, on in zip(self.tensors, self.mask) if on]
+        step, gradients = self.gradients(data, variables)
+        for _ in range(2):
+            optimizers.apply_selected(self.optimizer, gradients, variables)
+        return self.finish(step)
+
+
+class ByItself(ElasticMixin, Pooled):
+    """A step of its own that asks a tape for its gradients."""
+
+    def train_step(self, data):
+        variables = [v for v, on in zip(self.tensors, self.mask) if on]
+        with tf.GradientTape() as tape:
+            step = self.forward(data)
+        gradients = tape.gradient(step.loss, variables)
+        optimizers.apply_selected(self.optimizer, gradients, variables)
+        return self.finish(step)
+
+
+def updates(run: StepFunction) -> int:
+    """Updates of weights by legacy SGD in a step."""
+    data = tuple(map(tf.constant, (X, Y)))
+    nodes = run.untimed(data).nodes.values()
+    return sum(node.op == "ResourceApplyGradientDescent" for node in nodes)
+
+
+class TestOwnTrainStep:
+    def test_it_is_what_is_profiled(self):
+        model = pooled(Twice, tf.keras.optimizers.legacy.SGD())
+        profiler = Profiler(model, X, Y)
+        profile = profiler.measure(repeats=1)
+        assert (profile.method, profile.note) == ("calibrated", "")
+        assert profile.share_attributed > 0.9
+        assert [updates(run) for run in profiler._seen] == [8, 0]
+        assert (profile.t_dw[:4] > 0.0).all()
+
+    def test_it_trains_all_tensors_again_afterwards(self):
+        model = pooled(Twice)
+        Profiler(model, X, Y).measure(repeats=1)
+        assert model.mask.all() and "gradients" not in vars(model)
+
+    def test_it_goes_by_differences_where_it_finds_its_gradients_by_itself(self):
+        profile = profile_model(pooled(ByItself), X, Y, repeats=1)
+        assert profile.method == "differences"
+        assert profile.note == "ByItself.train_step finds its gradients by itself"
+        assert profile.t_full > profile.t_forward
+
+
+def test_an_update_is_paid_once_in_as_many_batches_as_accumulate(monkeypatch):
+    monkeypatch.setattr("elastic_tf.timing.stopwatch.seconds", lambda run, _: 1 + run.mask.mean())
+
+    def microsecond_each(run, data, repeats):
+        untimed = run.untimed(data)
+        return replace(untimed, times=dict.fromkeys(untimed.nodes, 1.0))
+
+    monkeypatch.setattr("elastic_tf.timing.profiler.trace_step", microsecond_each)
+    profiles = []
+    for accumulate in (1, 4):
+        profiler = Profiler(pooled(accumulate=accumulate), X, Y, calibration=())
+        profiles.append(profiler.measure(repeats=1))
+        work = profiler._work
+    one, four = profiles
+    assert four.t_forward == one.t_forward
+    for condition, *times in zip(one.conditions()[0], one.conditions()[1], four.conditions()[1]):
+        tensors = tuple(np.flatnonzero(condition))
+        ops = [name for name, bits in work.sets.items() if members(bits) == tensors]
+        share = np.mean([name in work.update for name in ops])
+        assert times[1] == pytest.approx((1 - 0.75 * share) * times[0])
