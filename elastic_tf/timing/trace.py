@@ -166,7 +166,7 @@ class StepFunction:
             asked.append((step.loss, {id(v): g for v, g in zip(of, found)}))
             return step, found
 
-        state, attributes = self.model._elastic, vars(self.model)
+        state, attributes = self.model._elastic, self.model.__dict__
         plan = state.plan
         state.plan, attributes["gradients"] = self.plan, gradients
         try:
