@@ -23,18 +23,14 @@ _TURNS = 5
 _STEPS = 2  # in a turn
 _GAIN = 0.97  # ratio below which a setting is better than the noise
 
-Serve = Callable[[Any, Any], None]  # (options, connection): answers n by the seconds of n steps
 Steps = Callable[[], float]  # the median seconds of a few steps
 
 
-def search(
-    options: Any, serve: Serve | None = None
-) -> tuple[RuntimeSettings, tuple[SettingsTrial, ...]]:
+def search(options: Any) -> tuple[RuntimeSettings, tuple[SettingsTrial, ...]]:
     """Try settings of one kind after the other, each with the best of those before it.
 
     Args:
         options: of the command `profile`; they name the model and the batch.
-        serve: what a process does; None: it takes training steps of that model.
 
     Returns:
         The best settings, and all trials; each is printed when it is done.
@@ -44,20 +40,19 @@ def search(
     """
     best, best_ratio = RuntimeSettings(), 1.0
     trials: list[SettingsTrial] = []
-    with _process(options, best, serve or serve_steps) as defaults:
+    with _process(options, best) as defaults:
         defaults()
         for kind in (_onednn, _threads, _xla):
             for settings in kind(best):
-                trial = _tried(defaults, options, settings, serve or serve_steps)
+                trial = _tried(defaults, options, settings)
                 trials.append(trial)
                 said = "failed: " + trial.error
                 if trial.ratio is not None:
                     said = f"{trial.ratio:5.2f} x the step time of the defaults"
                 print(f"  {str(settings):<45} {said}", flush=True)
-            done = [one for one in trials if one.ratio is not None]
-            fastest = min(done, key=lambda one: one.ratio or 0.0, default=None)
-            if fastest is not None and (fastest.ratio or 0.0) < _GAIN * best_ratio:
-                best, best_ratio = fastest.settings, fastest.ratio or 0.0
+            for trial in trials:
+                if trial.ratio is not None and trial.ratio < _GAIN * best_ratio:
+                    best, best_ratio = trial.settings, trial.ratio
     return best, tuple(trials)
 
 
@@ -76,10 +71,10 @@ def _xla(base: RuntimeSettings) -> list[RuntimeSettings]:
     return [replace(base, xla=True)]
 
 
-def _tried(defaults: Steps, options: Any, settings: RuntimeSettings, serve: Serve) -> SettingsTrial:
+def _tried(defaults: Steps, options: Any, settings: RuntimeSettings) -> SettingsTrial:
     """Steps under `settings` and under the defaults in turn."""
     try:
-        with _process(options, settings, serve) as steps:
+        with _process(options, settings) as steps:
             steps()
             pairs = [(steps(), defaults()) for _ in range(_TURNS)]
     except RuntimeError as error:
@@ -89,12 +84,12 @@ def _tried(defaults: Steps, options: Any, settings: RuntimeSettings, serve: Serv
 
 
 @contextlib.contextmanager
-def _process(options: Any, settings: RuntimeSettings, serve: Serve) -> Iterator[Steps]:
+def _process(options: Any, settings: RuntimeSettings) -> Iterator[Steps]:
     """A process that takes training steps under given settings when asked to."""
     context = multiprocessing.get_context("spawn")  # TensorFlow reads its settings when it starts
     here, there = context.Pipe()
     options = replace(options, xla=settings.xla)
-    process = context.Process(target=serve, args=(options, there), daemon=True)
+    process = context.Process(target=serve_steps, args=(options, there), daemon=True)
     with _environment(settings.environment()):
         process.start()
     there.close()  # the other end is the process's own: its end is noticed

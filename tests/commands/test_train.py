@@ -179,15 +179,6 @@ def test_the_rate_rises_to_the_one_given_and_falls_to_zero():
     assert falling == sorted(falling, reverse=True) and falling[-1] == pytest.approx(0.0, abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("quiet", "terminal", "expected"), [(True, True, 0), (False, True, 1), (False, False, 2)]
-)
-def test_a_bar_is_for_terminals(quiet, terminal, expected, monkeypatch):
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert harness.verbosity(quiet=quiet) == expected
-
-
 def test_an_accuracy_that_is_not_above_chance_is_named():
     x, y = np.zeros((12, 4, 4, 3), np.uint8), np.arange(12) % 2
     test = x[:3], np.array([0, 1, 1])

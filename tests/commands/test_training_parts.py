@@ -135,7 +135,7 @@ class Ticking:
 )
 def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sensor, joules):
     clock, run = recording.TrainingClock(), runs.create(tmp_path, {"seed": 0})
-    recorder = recording.Recorder(run, clock, sensor=sensor, first={"warm_head_seconds": 1.5})
+    recorder = recording.Recorder(run, clock, sensor=sensor, warm_head_seconds=1.5)
     x, y = images()
     model.fit(x, y, epochs=2, batch_size=10, verbose=0, callbacks=[clock, recorder])
     found = runs.load(tmp_path).history

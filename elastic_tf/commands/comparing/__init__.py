@@ -1,4 +1,5 @@
-"""What `compare` does: methods, rates and seeds, at equal epochs and at equal seconds.
+"""What `compare` does: methods at equal epochs and at equal seconds.
 
-In: options. Out: trainings in child processes, and tables.
+In: options. Out: rows of tables. `contest` plans, `trials` trains in child processes, `verdicts`
+says what the differences over seeds show.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -84,16 +83,6 @@ def rate(schedule: str, learning_rate: float, steps: int, *, warm_up: float = 0.
         warmup_target=learning_rate,
         warmup_steps=rising,
     )
-
-
-def verbosity(*, quiet: bool) -> int:
-    """What Keras shows: 0, nothing; 1, a bar; 2, a line per epoch.
-
-    A file keeps every redraw of a bar, so that one is shown by terminals and notebooks alone.
-    """
-    if quiet:
-        return 0
-    return 1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 2
 
 
 def warm_head(

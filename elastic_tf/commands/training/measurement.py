@@ -23,6 +23,36 @@ _LASSO = 0.2  # share of the group lasso in the loss; any takes as long
 Epoch = tuple[et.ElasticModel, np.ndarray]  # a compiled model and the mask it was trained under
 
 
+def result(
+    history: Sequence[Mapping[str, Any]],
+    model: et.ElasticModel,
+    full: et.ElasticModel,
+    batch: tuple[Any, Any],
+    build: Callable[[], et.ElasticModel],
+) -> dict[str, Any]:
+    """Step time and operations of a run's epochs, beside those of full training.
+
+    Args:
+        history: of the run.
+        model: of the run, trained.
+        full: what full training trains, compiled alike; the same model where the method trains
+            the same network.
+        batch: images and labels.
+        build: makes `model` as it was before.
+    """
+    epochs = _epochs_of(history, model, build)
+    ratio, full_step_seconds = speed(epochs, full, batch)
+    steps, found = [epoch["steps"] for epoch in history], costs(epochs, batch)
+    flops = float(np.dot(steps, found["flops_by_epoch"]))
+    return {
+        "achieved_ratio": ratio,
+        "full_step_seconds": full_step_seconds,
+        "flops": flops,
+        "flops_ratio": flops / (sum(steps) * step_flops(full, *batch).total),
+        **found,
+    }
+
+
 class Speed(NamedTuple):
     """Steps of a method against full steps, timed in turn."""
 
@@ -37,8 +67,7 @@ def speed(
 
     Args:
         epochs: what each epoch trained; equal ones are timed once.
-        full: what full training trains, compiled alike; the same model where the method trains
-            the same network.
+        full: what full training trains.
         batch: images and labels.
         repeats: timed steps of each kind.
     """
@@ -72,18 +101,12 @@ def costs(epochs: Sequence[Epoch], batch: tuple[Any, Any]) -> dict[str, Any]:
     }
 
 
-def epochs_of(
+def _epochs_of(
     history: Sequence[Mapping[str, Any]],
     model: et.ElasticModel,
     build: Callable[[], et.ElasticModel],
 ) -> list[Epoch]:
-    """What each epoch of a run trained.
-
-    Args:
-        history: of the run.
-        model: of the run, trained.
-        build: makes it as it was before.
-    """
+    """What each epoch of a run trained."""
     masks, removed = trained_masks(history), getattr(model, "removed", None)
     if not removed:
         return [(model, mask) for mask in masks]

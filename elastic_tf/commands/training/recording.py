@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,7 @@ class Recorder(tf.keras.callbacks.Callback):
         clock: the first of the callbacks.
         elastic: whose selections are written.
         sensor: of energy; None: there is none.
-        first: what else the first epoch of the run is to hold.
+        warm_head_seconds: of the head alone; for the first epoch of the run.
     """
 
     def __init__(
@@ -92,11 +91,11 @@ class Recorder(tf.keras.callbacks.Callback):
         elastic: et.ElasticCallback | None = None,
         *,
         sensor: energy.Sensor | None = None,
-        first: Mapping[str, Any] | None = None,
+        warm_head_seconds: float = 0.0,
     ) -> None:
         super().__init__()
         self.run, self.clock, self.elastic = run, clock, elastic
-        self._first = first or {}
+        self._first = {"warm_head_seconds": warm_head_seconds}
         self._meter = None if sensor is None else energy.Meter(sensor)
         self._joules: float | None = None
         self._written = 0

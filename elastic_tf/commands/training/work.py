@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from elastic_tf import arguments, baselines
 from elastic_tf.commands import commandline
 from elastic_tf.commands.training import harness, history, measurement, recording, sources
 from elastic_tf.costs import energy
-from elastic_tf.costs.flops import step_flops
 from elastic_tf.engine import replicas
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
@@ -81,8 +81,10 @@ def _trained(
 ) -> dict[str, Any]:
     """Train, from the backup of an interrupted run if there is one; returns the result."""
     is_chief, method = replicas.is_chief(strategy), baselines.get(settings.method)
-    tell = _nothing if settings.quiet or not is_chief else print
-    verbose = harness.verbosity(quiet=settings.quiet or not is_chief)
+    is_quiet = settings.quiet or not is_chief
+    tell = _nothing if is_quiet else print
+    # a file keeps every redraw of a bar
+    verbose = 0 if is_quiet else 1 if sys.stdout.isatty() else 2
     if run.history:
         tell(f"Going on after epoch {len(run.history)}, in {settings.out}")
     own_profile = settings.out / "profile.json"  # a run holds all that its pictures need
@@ -160,7 +162,7 @@ def _trained(
             clock,
             choosers[0] if choosers else None,
             sensor=energy.find_sensor(),
-            first={"warm_head_seconds": warm_seconds},
+            warm_head_seconds=warm_seconds,
         )
         callbacks.append(recorder)
     if method.can_go_on:
@@ -188,18 +190,10 @@ def _trained(
     tell("Measuring the step ratio that was achieved ...")
     is_same = method.adapt is baselines.get("full").adapt
     full = own if is_same else made(baselines.get("full"))
-    epochs = measurement.epochs_of(run.history, own, lambda: made(method))
-    speed, costs = measurement.speed(epochs, full, batch), measurement.costs(epochs, batch)
-    steps = [epoch["steps"] for epoch in run.history]
-    flops = float(np.dot(steps, costs["flops_by_epoch"]))
     return {
         "method": settings.method,
         **history.summary(run.history),
-        "achieved_ratio": speed.ratio,
-        "full_step_seconds": speed.full_step_seconds,
-        **costs,
-        "flops": flops,
-        "flops_ratio": flops / (sum(steps) * step_flops(full, *batch).total),
+        **measurement.result(run.history, own, full, batch, lambda: made(method)),
         **tested,
         "validation_accuracy": run.history[-1]["val_accuracy"] if tested else None,
         "warm_head_seconds": warm_seconds,
