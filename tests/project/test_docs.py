@@ -189,7 +189,6 @@ def test_commands_take_the_options_that_they_are_given(page: Path) -> None:
             continue
         command = importlib.import_module(f"elastic_tf.commands.{found[1]}")
         taken = {f"--{name.replace('_', '-')}" for name in command.Settings.__dataclass_fields__}
-        taken |= {one.name for one in getattr(command, "ALONE", ())}
         words = shlex.split(found[2].partition("#")[0], posix=False)
         assert {word for word in words if word.startswith("--")} <= {*taken, "--help"}, line
 

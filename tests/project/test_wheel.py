@@ -77,11 +77,7 @@ def test_every_module_of_the_wheel_can_be_imported(python, unpacked):
         "for one in pkgutil.walk_packages(elastic_tf.__path__, 'elastic_tf.'):\n"
         "    importlib.import_module(one.name)\n"
         "print(elastic_tf.__file__)\n"
-        "from elastic_tf.commands import profile\n"
-        "profile.main(['--list'])\n"  # ends the program
     )
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
-    where, tables = done.stdout.splitlines()
-    assert Path(where).parents[1] == unpacked
-    assert "the project's checkout" in tables
+    assert Path(done.stdout.strip()).parents[1] == unpacked
