@@ -27,7 +27,7 @@ from elastic_tf.importance import measures
 
 PROBE = 64
 DRAWS = 500  # of the bootstrap
-DEFAULT = "other half, 1 step"
+DEFAULT = "other half"
 TABLES = {
     "held-out images": ("held_out", False),
     "held-out images, at equal depth": ("held_out", True),
@@ -93,18 +93,13 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def worths_at(case: Case, model: et.ElasticModel, state: State) -> dict[str, np.ndarray]:
-    """Every importance at one state: one step from the probe, and all steps of an epoch."""
+    """Every importance at one state."""
     mask_trials.restore(model, state.values)
-    steps = len(state.epoch.y) // case.batch_size
     size = case.batch_size
     found = {}
     for reading, name in READINGS.items():
-        options = {"gradient": reading, "micro_batch_size": size}
-        found[f"{name}, 1 step"] = measures.loss_decrease(model, *state.probe, **options)
-        # each half of the epoch makes half of its steps
-        count = steps // 2 if reading == "other" else steps
-        found[f"{name}, epoch"] = measures.loss_decrease(
-            model, *state.epoch, **options, steps=count
+        found[name] = measures.loss_decrease(
+            model, *state.probe, gradient=reading, micro_batch_size=size
         )
     found["gradient magnitude"] = measures.gradient_magnitude(
         model, *state.probe, micro_batch_size=size

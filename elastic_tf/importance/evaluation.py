@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from elastic_tf import arguments, optimizers
 from elastic_tf.engine import replicas
 from elastic_tf.engine.batches import tensors
 from elastic_tf.engine.checks import batch_explained
-from elastic_tf.engine.snapshot import host_generators_kept, kept
+from elastic_tf.engine.snapshot import kept
 from elastic_tf.stack import never_differentiated
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Traces are kept for so many shapes of batches; they hold memory.
 _MOST_TRACES = 8
+_SCALE = "current_loss_scale"  # of a dynamic loss scale
 
 Batches = Sequence[tuple[float, Any]]
 
@@ -50,31 +51,9 @@ class Samples:
 
     def batches(self, size: int | None) -> Batches:
         """(share of the samples, (x, y, sample_weight)) of each batch; one batch if None."""
-        size = self.count if size is None else size
+        size = self.count if size is None else arguments.count("micro_batch_size", size)
         cuts = [slice(k, min(k + size, self.count)) for k in range(0, self.count, size)]
         return [((cut.stop - cut.start) / self.count, self._cut(cut)) for cut in cuts]
-
-    def updates(self, count: int, size: int | None) -> list[Batches]:
-        """The batches of `count` updates that are made one after the other, as even as can be.
-
-        Args:
-            count: of updates; each has samples of its own.
-            size: samples in a batch, at most.
-        """
-        count = arguments.count("steps", count)
-        if self.count < count:
-            raise ValueError(
-                "Each of `steps` updates needs a sample of its own. Received: "
-                f"steps={count} for {self.count} samples. Use a larger probe, or fewer steps."
-            )
-        most = self.count // count
-        batches = self.batches(most if size is None else min(size, most))
-        cuts = np.linspace(0, len(batches), count + 1).round().astype(int)
-        groups = [batches[start:stop] for start, stop in zip(cuts[:-1], cuts[1:])]
-        shares = [sum(share for share, _ in group) for group in groups]
-        return [
-            [(share / whole, data) for share, data in group] for whole, group in zip(shares, groups)
-        ]
 
     def _cut(self, cut: slice) -> Any:
         return tf.nest.map_structure(lambda part: None if part is None else part[cut], self.data)
@@ -86,88 +65,77 @@ class Evaluator:
     Every call puts back all that it changed: weights, slots, step count, moving statistics, random
     generators, metrics. Dropout and its like have counters of their own here, which the train
     function does not see.
-
-    Attributes:
-        most_samples: in one pass, where memory was found to hold no more; None while not known.
     """
 
     def __init__(self, model: ElasticModel) -> None:
         # The evaluator is stored on the model: a strong reference back would be a cycle.
         self._model = weakref.ref(model)
         self._compiled = _compiled(model)
-        self.most_samples: int | None = None
+        self._connected: list[int] = []  # tensors that the loss depends on
         with model.distribute_strategy.scope():
             optimizers.build(model.optimizer, model.trainable_variables)
-        self.forget()
+        self._pass = _traced(self._trace_gradients)
+        self._update = _traced(self._trace_update)
+        self._multiply = _traced(self._trace_multiply)
 
     @classmethod
     def of(cls, model: ElasticModel) -> Evaluator:
         """The model's evaluator; a new one if it was compiled or other layers are trainable."""
         evaluator = model.__dict__.get("_evaluator")
-        if evaluator is None or not _same(evaluator._compiled, _compiled(model)):
+        if (
+            evaluator is None
+            or not _same(evaluator._compiled, _compiled(model))
+            or evaluator._pass.experimental_get_tracing_count() > _MOST_TRACES
+        ):
             evaluator = cls(model)
             # Past Keras' __setattr__, which would track it and save it with the model.
             object.__setattr__(model, "_evaluator", evaluator)
-        else:
-            evaluator._limit_traces()
         return evaluator
 
-    def gradients(self, batches: Batches, *, part: str = "alone") -> list[tf.Tensor]:
-        """Gradients of the mean loss over the batches.
+    def gradients(self, batches: Batches) -> list[tf.Tensor]:
+        """Gradients of the mean loss over the batches, for the tensors that it depends on.
+
+        Where they overflow under a loss scale, it is halved until they do not, as training would
+        do; the optimizer's own scale stays.
 
         Args:
             batches: from `Samples.batches`.
-            part: "first" and "second" are called in turn, with the same batches: the second call
-                sees the augmentation and dropout of the first. "alone" stands for itself.
 
         Raises:
             ValueError: the loss is not finite.
         """
-        function = self._passes[part]
         graphs = set()
-        with host_generators_kept(self.model):  # the next part is to draw the same seeds
-            for _, data in batches:
-                with batch_explained(data):
-                    graphs.add(function.get_concrete_function(data).graph)
-        total: list[tf.Tensor] = []
+        for _, data in batches:
+            with batch_explained(data):
+                graphs.add(self._pass.get_concrete_function(data).graph)
+        scale = getattr(getattr(self.model.optimizer, "_loss_scale", None), _SCALE, None)
         with kept(self.model, graphs):
-            for share, data in batches:
-                with batch_explained(data):
-                    loss, gradients = function(data)
-                self._check_loss(float(loss))
-                if share < 1.0:
-                    gradients = [share * gradient for gradient in gradients]
-                total = [a + b for a, b in zip(total, gradients)] if total else gradients
-        return total
+            found = self._mean(batches)
+            if scale is None:
+                return found
+            before = scale.numpy()
+            try:
+                while scale.numpy() > 1.0 and not _are_finite(found):
+                    scale.assign(scale / 2.0)
+                    found = self._mean(batches)
+            finally:
+                scale.assign(before)
+            return found
 
     def decrease(
-        self,
-        update: list[tf.Tensor],
-        gradients: list[tf.Tensor] | None,
-        batches: Batches = (),
-        *,
-        then: Sequence[Batches] = (),
+        self, update: list[tf.Tensor], gradients: Callable[[], list[tf.Tensor]]
     ) -> np.ndarray:
-        """-sum(gradients * dw) for each tensor, dw the optimizer's updates together.
+        """-sum(gradients * dw) for each tensor, dw the optimizer's update.
 
         Args:
-            update: gradients that the optimizer is given first.
-            gradients: gradients to multiply with; None: those after the updates, on `batches`, as
-                the second part of the passes that the updates come from.
-            batches: from `Samples.batches`.
-            then: batches of further updates, each made from its gradients at the weights that the
-                updates before it led to.
+            update: gradients that the optimizer is given.
+            gradients: makes those to multiply with, when the update is made.
         """
         graph = self._update.get_concrete_function(update).graph
         with kept(self.model, [graph]):
             old = [variable.read_value() for variable in self._variables()]
             self._update(update)
-            part = "first" if gradients is None else "alone"
-            for group in then:
-                self._update(self.gradients(group, part=part))
-            if gradients is None:
-                gradients = self.gradients(batches, part="second")
-            return self.in_forward_order(self._multiply(gradients, old).numpy())
+            return self.in_forward_order(self._multiply(gradients(), old).numpy())
 
     def in_forward_order(self, values: Sequence[float] | np.ndarray) -> np.ndarray:
         """(N,) the values of the tensors that the loss depends on, zero for the others."""
@@ -183,37 +151,27 @@ class Evaluator:
             raise ReferenceError("The model of this evaluator is gone.")
         return model
 
-    def forget(self) -> None:
-        """Drops all traces."""
-        self._connected: list[int] = []
-        # Dropout ops of two traces have equal seeds; called in turn, they count alike.
-        parts = ("alone", "first", "second")
-        self._passes = {part: _traced(self._trace_gradients) for part in parts}
-        self._update = _traced(self._trace_update)
-        self._multiply = _traced(self._trace_multiply)
-
-    def _limit_traces(self) -> None:
-        counts = (run.experimental_get_tracing_count() for run in self._passes.values())
-        if max(counts) > _MOST_TRACES:
-            self.forget()
-
     def _variables(self) -> list[tf.Variable]:
         tensors = self.model.tensors
         return [tensors[k] for k in self._connected]
 
-    def _check_loss(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            # A pass was left half done: the two traces no longer count alike.
-            self.forget()
-            raise ValueError(
-                f"The loss on the probe must be finite. Received: loss={loss}. Lower the learning "
-                "rate, or look at the probe's samples."
-            )
+    def _mean(self, batches: Batches) -> list[tf.Tensor]:
+        """The gradients, in one go."""
+        total: list[tf.Tensor] = []
+        for share, data in batches:
+            with batch_explained(data):
+                loss, gradients = self._pass(data)
+            if not math.isfinite(loss):
+                raise ValueError(
+                    f"The loss on the probe must be finite. Received: loss={float(loss)}. Lower "
+                    "the learning rate, or look at the probe's samples."
+                )
+            if share < 1.0:
+                gradients = [share * gradient for gradient in gradients]
+            total = [a + b for a, b in zip(total, gradients)] if total else gradients
+        return total
 
     def _trace_gradients(self, data: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        if tf.compat.v1.get_default_graph().seed is None:
-            # Without a seed two traces would draw different dropout.
-            tf.random.set_seed(0)
         with never_differentiated():
             loss, *gradients = replicas.sum_of_shares(
                 self.model.distribute_strategy, self._loss_and_gradients, data
@@ -248,6 +206,10 @@ def _traced(function: Any) -> Any:
     # A trace for each shape of batch is meant here; TensorFlow 2.15 would warn of retracing.
     traced._omit_frequent_tracing_warning = True
     return traced
+
+
+def _are_finite(gradients: list[tf.Tensor]) -> bool:
+    return all(bool(tf.reduce_all(tf.math.is_finite(gradient))) for gradient in gradients)
 
 
 def _compiled(model: ElasticModel) -> tuple:

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.importance import micro_batches
 from elastic_tf.importance.evaluation import Evaluator, Samples
 
 if TYPE_CHECKING:
@@ -32,13 +31,12 @@ def loss_decrease(
     sample_weight: Any = None,
     gradient: str = "other",
     gradient_data: Any = None,
-    steps: int = 1,
     micro_batch_size: int | None = None,
 ) -> np.ndarray:
-    """Decrease of the loss to first order when the optimizer makes its next updates.
+    """Decrease of the loss to first order when the optimizer makes its next update.
 
     importance[k] = -sum(dL/dw_k * dw_k), dw the change that the compiled optimizer would make to
-    all tensors, with its present slots and learning rate, in one update or several.
+    all tensors, with its present slots and learning rate. 0 where the loss does not depend on k.
 
     Where the gradient dL/dw is taken:
 
@@ -46,8 +44,8 @@ def loss_decrease(
       over both ways round: the noise of the batch is not in the product. A probe of one sample
       has no other half: "before" is taken then, with a warning.
     * "before": before the update, on the same samples (Eq. 5 with c = 0).
-    * "after": after the update, on the same samples, with the same augmentation and dropout (as
-      the paper's released code does). Negative wherever the step overshoots.
+    * "after": after the update, on the same samples (as the paper's released code does). Negative
+      wherever the step overshoots.
 
     "other" and "before" foretell alike what training a set of tensors wins, "after" far worse:
     `experiments/results/importance.json`.
@@ -61,63 +59,48 @@ def loss_decrease(
         gradient_data: samples that dL/dw is taken on before the update, as (x, y) or
             (x, y, sample_weight), dw coming from the whole probe: validation data, say. None:
             the other half of the probe. For the reading "other" alone.
-        steps: updates made one after the other, from equal parts of the probe (or half of it); dw
-            is the change of them all. With the training data for a probe and as many steps as an
-            epoch has it is the update of an epoch (Sec. 3.1).
-        micro_batch_size: samples in one pass; all samples of an update when None. Batch
-            normalisation sees micro-batches as it sees the batches of training. Halved, with a
-            warning, for as long as memory does not suffice.
+        micro_batch_size: samples in one pass; all when None. Batch normalisation sees
+            micro-batches as it sees the batches of training.
 
     Returns:
         float64, shape (N,), forward order; larger is better, may be negative.
 
     Raises:
-        ValueError: the probe is empty or too small for the steps, its loss or a gradient is not
-            finite, or an option is unknown.
-        MemoryError: not even a sample at a time fits into memory.
+        ValueError: the probe is empty, its loss or a gradient is not finite, or an option is
+            unknown.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (2) and (5).
     """
     arguments.elastic(model, compiled=True)
     arguments.choice("gradient", gradient, _READINGS)
-    if gradient_data is not None and gradient != "other":
-        raise ValueError(
-            "`gradient_data` needs the reading 'other'. Received: "
-            f"gradient={gradient!r}. Leave one of them out."
-        )
-    others = None
-    if gradient_data is not None:
-        parts = arguments.items("gradient_data", gradient_data, least=2, what="(x, y)")
-        others = Samples(*parts[:3], name="gradient_data")
     samples = Samples(x, y, sample_weight)
-    if gradient == "other" and others is None and samples.count == 1:
+    parts = [samples]
+    if gradient_data is not None:
+        if gradient != "other":
+            raise ValueError(
+                "`gradient_data` needs the reading 'other'. Received: "
+                f"gradient={gradient!r}. Leave one of them out."
+            )
+        given = arguments.items("gradient_data", gradient_data, least=2, what="(x, y)")
+        parts.append(Samples(*given[:3], name="gradient_data"))
+    elif gradient == "other" and samples.count == 1:
         warnings.warn(
             "A probe of one sample has no other half: the gradient is taken before the update, "
             "on the same sample. Use a probe of at least two samples.",
             stacklevel=2,
         )
-        gradient = "before"
-    halves = samples.halves() if gradient == "other" and others is None else ()
-
-    def worth_in(size: int | None) -> np.ndarray:
-        if others is not None:
-            here = _Part(evaluator, samples, steps, size)
-            return here.decrease(evaluator.gradients(others.batches(size)))
-        if halves:
-            one, two = (_Part(evaluator, half, steps, size) for half in halves)
-            return 0.5 * (one.decrease(two.gradients) + two.decrease(one.gradients))
-        if gradient == "before":
-            here = _Part(evaluator, samples, steps, size)
-            return here.decrease(here.gradients)
-        groups = samples.updates(steps, size)
-        first = evaluator.gradients(groups[0], part="first")
-        batches = [(share / steps, data) for group in groups for share, data in group]
-        return evaluator.decrease(first, None, batches, then=groups[1:])
-
+    elif gradient == "other":
+        parts = list(samples.halves())
+    batches = [part.batches(micro_batch_size) for part in parts]
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
-        most = max(part.count for part in (*(halves or [samples]), *([others] if others else [])))
-        worth = micro_batches.evaluated(evaluator, worth_in, micro_batch_size, most)
+        found = [evaluator.gradients(part) for part in batches]
+        if gradient == "after":
+            worth = evaluator.decrease(found[0], lambda: evaluator.gradients(batches[0]))
+        else:
+            worth = evaluator.decrease(found[0], lambda: found[-1])
+        if len(parts) == 2 and gradient_data is None:
+            worth = 0.5 * (worth + evaluator.decrease(found[1], lambda: found[0]))
     return _finite(worth, model)
 
 
@@ -137,13 +120,9 @@ def gradient_magnitude(
     samples = Samples(x, y, sample_weight)
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
-
-        def worth_in(size: int | None) -> np.ndarray:
-            gradients = evaluator.gradients(samples.batches(size))
-            magnitudes = [float(tf.reduce_sum(tf.abs(gradient))) for gradient in gradients]
-            return evaluator.in_forward_order(magnitudes)
-
-        worth = micro_batches.evaluated(evaluator, worth_in, micro_batch_size, samples.count)
+        gradients = evaluator.gradients(samples.batches(micro_batch_size))
+    magnitudes = [float(tf.reduce_sum(tf.abs(gradient))) for gradient in gradients]
+    worth = evaluator.in_forward_order(magnitudes)
     return _finite(worth, model)
 
 
@@ -164,24 +143,6 @@ def random(
     if seed is not None:
         seed = arguments.count("seed", seed, least=0, most=2**64 - 1)
     return 1.0 - np.random.default_rng(seed).random(len(model.tensors))
-
-
-class _Part:
-    """A part of the probe: the updates made from it, and its gradients before them."""
-
-    def __init__(
-        self, evaluator: Evaluator, samples: Samples, steps: int, size: int | None
-    ) -> None:
-        groups = samples.updates(steps, size)
-        self._evaluator = evaluator
-        self._first, self._then = evaluator.gradients(groups[0]), groups[1:]
-        self.gradients = self._first
-        if steps > 1:
-            self.gradients = evaluator.gradients(samples.batches(size))
-
-    def decrease(self, gradients: list[Any]) -> np.ndarray:
-        """The decrease by this part's updates as the gradients see it."""
-        return self._evaluator.decrease(self._first, gradients, then=self._then)
 
 
 def _finite(worth: np.ndarray, model: ElasticModel) -> np.ndarray:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from evaluated import FUNCTIONS, READINGS, L, elastic, linear, noisy, points, same, state
-from networks import MORE_OPTIMIZERS, crossentropy, images, network
+from networks import crossentropy, images, network
 
 from elastic_tf.importance import measures
 from elastic_tf.importance.evaluation import Evaluator, Samples
 from elastic_tf.model import ElasticModel
 
 
-@pytest.mark.parametrize("optimizer", list(MORE_OPTIMIZERS))
+@pytest.mark.parametrize("optimizer", ["sgdw", "average", "legacy_adam", "scaled"])
 def test_nothing_is_left_behind(optimizer: str) -> None:
     model = elastic(optimizer)
     before = state(model)
@@ -25,15 +25,19 @@ def test_nothing_is_left_behind(optimizer: str) -> None:
         assert same(before, state(model)), reading
 
 
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_every_function_answers_per_tensor_and_leaves_nothing(function) -> None:
+@pytest.fixture(scope="module")
+def fitted() -> ElasticModel:
     model = noisy()
     model.fit(*images(), batch_size=8, verbose=0)
-    assert len(model.tensors) == 6
-    before = state(model)
-    values = function(model, *images())
-    assert same(before, state(model))
-    assert values.shape == (len(model.tensors),)
+    return model
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_every_function_answers_per_tensor_and_leaves_nothing(function, fitted) -> None:
+    before = state(fitted)
+    values = function(fitted, *images())
+    assert same(before, state(fitted))
+    assert values.shape == (len(fitted.tensors),)
     assert values.dtype == np.float64
     assert np.isfinite(values).all()
 
@@ -53,22 +57,7 @@ def test_training_goes_on_as_without_an_evaluation(gradient: str, traced: bool) 
     assert same(train(evaluate=True), train(evaluate=False))
 
 
-@pytest.mark.parametrize(
-    ("seed", "rng_type"), [(7, None), (None, None), (7, "stateful"), (None, "stateless")]
-)
-def test_both_passes_see_the_same_noise(seed: int | None, rng_type: str | None) -> None:
-    model = noisy(seed=seed, rng_type=rng_type)
-    batches = Samples(*images()).batches(8)
-    evaluator = Evaluator.of(model)
-    for _ in range(2):
-        evaluator.gradients(batches)  # draws of its own are in between
-        first = evaluator.gradients(batches, part="first")
-        second = evaluator.gradients(batches, part="second")
-        assert same([g.numpy() for g in first], [g.numpy() for g in second])
-    assert not same([g.numpy() for g in first], [g.numpy() for g in evaluator.gradients(batches)])
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "sgdw", "adamw", "schedule", "average", "scaled"])
+@pytest.mark.parametrize("optimizer", ["sgdw", "average", "schedule"])
 def test_update_is_the_one_that_training_makes(optimizer: str) -> None:
     model = elastic(optimizer)
     x, y = map(tf.convert_to_tensor, images())
@@ -104,9 +93,11 @@ def test_importance_is_the_decrease_to_first_order_tensor_by_tensor() -> None:
     worth = measures.loss_decrease(model, x, y, gradient="before")
     start = model.evaluate(x, y, verbose=0)
     for k, tensor in enumerate(model.tensors):
-        alone = np.arange(len(worth)) == k
         value = tensor.numpy()
-        model.set_mask(alone)
+        model.set_mask(np.arange(len(worth)) == k)
+        np.testing.assert_array_equal(
+            measures.loss_decrease(model, x, y, gradient="before"), worth
+        )  # whatever is trained now
         model.train_on_batch(x, y)
         assert worth[k] == pytest.approx(start - model.evaluate(x, y, verbose=0), rel=2e-2)
         tensor.assign(value)
@@ -118,7 +109,7 @@ def test_gradient_after_a_step_too_far_is_negative() -> None:
     assert (measures.loss_decrease(model, *points(), gradient="before") > 0.0).all()
 
 
-def test_other_half_judges_the_update() -> None:
+def test_other_half_or_other_data_judge_the_update() -> None:
     model = linear()
     x, y = points()
     x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
@@ -130,30 +121,25 @@ def test_other_half_judges_the_update() -> None:
     expected = [0.05 * tf.reduce_sum(a * b).numpy() for a, b in zip(*gradients)]
     worth = measures.loss_decrease(model, x, y, gradient="other")
     np.testing.assert_allclose(worth, expected, rtol=1e-4)
+    other = measures.loss_decrease(model, x[::2], y[::2], gradient_data=(x[1::2], y[1::2]))
+    np.testing.assert_allclose(other, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("gradient", READINGS)
-@pytest.mark.parametrize("size", [1, 4, 5])
-def test_micro_batches_add_up(gradient: str, size: int) -> None:
+def test_micro_batches_add_up(gradient: str) -> None:
     model = linear()
     whole = measures.loss_decrease(model, *points(), gradient=gradient)
-    parts = measures.loss_decrease(model, *points(), gradient=gradient, micro_batch_size=size)
+    parts = measures.loss_decrease(model, *points(), gradient=gradient, micro_batch_size=5)
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
 
 
 def test_sample_weights_count() -> None:
     model = linear()
     x, y = points()
-    plain = measures.loss_decrease(model, x, y, gradient="before")
-    double = measures.loss_decrease(
-        model, x, y, gradient="before", sample_weight=np.full(len(x), 2.0)
-    )
-    np.testing.assert_allclose(double, 4.0 * plain, rtol=1e-4)
-    np.testing.assert_allclose(
-        measures.gradient_magnitude(model, x, y, sample_weight=np.full(len(x), 2.0)),
-        2.0 * measures.gradient_magnitude(model, x, y),
-        rtol=1e-5,
-    )
+    weight = np.full(len(x), 2.0)
+    for function, factor in ((measures.loss_decrease, 4.0), (measures.gradient_magnitude, 2.0)):
+        double = function(model, x, y, sample_weight=weight)
+        np.testing.assert_allclose(double, factor * function(model, x, y), rtol=1e-4)
 
 
 def test_probe_of_one_sample_is_judged_by_itself_with_a_warning() -> None:
@@ -170,64 +156,61 @@ def test_tensor_that_the_loss_does_not_depend_on_is_worth_nothing() -> None:
     model = ElasticModel(inputs, {"used": used, "unused": unused})
     model.compile("sgd", {"used": "mse"})
     x, y = points()
+    idle = np.array(["unused" in tensor.name for tensor in model.tensors])
     for reading in READINGS:
         worth = measures.loss_decrease(model, x, {"used": y}, gradient=reading)
-        idle = np.array(["unused" in tensor.name for tensor in model.tensors])
         assert (worth[idle] == 0.0).all()
         assert (worth[~idle] != 0.0).all()
+    assert (measures.gradient_magnitude(model, x, {"used": y})[idle] == 0.0).all()
 
 
-def test_inputs_may_be_a_structure() -> None:
-    inputs = {"left": L.Input((5,), name="left"), "right": L.Input((5,), name="right")}
-    model = ElasticModel(inputs, L.Dense(3)(inputs["left"] + inputs["right"]))
-    model.compile("sgd", "mse")
-    x, y = points()
-    worth = measures.loss_decrease(model, {"left": x, "right": 2.0 * x}, y, micro_batch_size=3)
-    assert worth.shape == (2,)
+def test_gradient_that_overflows_under_a_loss_scale_is_taken_with_a_smaller_one() -> None:
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = ElasticModel.from_model(network())
+        model.compile(tf.keras.optimizers.SGD(0.05), crossentropy())
+        expected = measures.loss_decrease(model, *images())
+        model.optimizer._loss_scale.current_loss_scale.assign(2.0**30)
+        before = state(model)
+        found = measures.loss_decrease(model, *images())
+        assert same(before, state(model))
+        assert float(model.optimizer.loss_scale) == 2.0**30
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    np.testing.assert_allclose(found, expected, rtol=0.05, atol=0.01 * np.abs(expected).max())
 
 
-def test_embedding_gradients_are_served() -> None:
-    model = ElasticModel.from_model(
-        tf.keras.Sequential(
-            [L.Input((4,), dtype="int32"), L.Embedding(6, 3), L.Flatten(), L.Dense(1)]
-        )
-    )
+def test_inputs_may_be_a_structure_and_gradients_sparse() -> None:
+    inputs = {
+        "left": L.Input((4,), dtype="int32", name="left"),
+        "right": L.Input((12,), name="right"),
+    }
+    words = L.Flatten()(L.Embedding(6, 3)(left))
+    model = ElasticModel(inputs, L.Dense(1)(words + inputs["right"]))
     model.compile("adam", "mse")
-    tokens = np.random.default_rng(0).integers(0, 6, (8, 4))
-    worth = measures.loss_decrease(model, tokens, np.ones((8, 1)), micro_batch_size=2)
+    rng = np.random.default_rng(0)
+    x = {"left": rng.integers(0, 6, (8, 4)), "right": rng.normal(size=(8, 12))}
+    worth = measures.loss_decrease(model, x, np.ones((8, 1)), micro_batch_size=2)
+    assert worth.shape == (3,)
     assert np.isfinite(worth).all()
     assert worth[0] != 0.0
 
 
-def test_mask_of_the_model_does_not_matter() -> None:
-    model = elastic()
-    x, y = images()
-    all_trained = measures.loss_decrease(model, x, y)
-    model.set_mask(np.arange(len(model.tensors)) == 9)
-    np.testing.assert_array_equal(measures.loss_decrease(model, x, y), all_trained)
-
-
 def traces(model: ElasticModel) -> int:
     evaluator = Evaluator.of(model)
-    functions = [*evaluator._passes.values(), evaluator._update, evaluator._multiply]
+    functions = [evaluator._pass, evaluator._update, evaluator._multiply]
     return sum(function.experimental_get_tracing_count() for function in functions)
 
 
-def test_second_evaluation_traces_nothing() -> None:
-    model = elastic()
-    measures.loss_decrease(model, *images(), micro_batch_size=5)
-    count = traces(model)
-    model.set_mask(np.arange(len(model.tensors)) >= 8)
-    model.fit(*images(), batch_size=8, verbose=0)
-    measures.loss_decrease(model, *images(seed=1), micro_batch_size=5)
-    assert traces(model) == count
-
-
-def test_probes_of_ever_new_shapes_do_not_pile_up() -> None:
+def test_second_evaluation_traces_nothing_and_ever_new_shapes_do_not_pile_up() -> None:
     model = linear()
     x, y = points(24)
-    for count in range(2, 24):
-        measures.gradient_magnitude(model, x[:count], y[:count])
+    measures.loss_decrease(model, x, y, micro_batch_size=4)
+    count = traces(model)
+    measures.loss_decrease(model, x, y, micro_batch_size=4)
+    assert traces(model) == count
+    for size in range(2, 24):
+        measures.gradient_magnitude(model, x[:size], y[:size])
     assert traces(model) <= 10
 
 
@@ -235,9 +218,7 @@ def test_compiling_anew_takes_the_new_optimizer_and_frees_the_old_traces() -> No
     model = linear(learning_rate=0.01)
     slow = measures.loss_decrease(model, *points(), gradient="before")
     batches = Samples(*points()).batches(None)
-    run = Evaluator.of(model)._passes["alone"]
-    graph = weakref.ref(run.get_concrete_function(batches[0][1]).graph)
-    del run
+    graph = weakref.ref(Evaluator.of(model)._pass.get_concrete_function(batches[0][1]).graph)
     model.compile(tf.keras.optimizers.SGD(0.02), "mse")
     fast = measures.loss_decrease(model, *points(), gradient="before")
     np.testing.assert_allclose(fast, 2.0 * slow, rtol=1e-4)
@@ -246,16 +227,18 @@ def test_compiling_anew_takes_the_new_optimizer_and_frees_the_old_traces() -> No
 
 
 def test_freezing_a_layer_is_noticed() -> None:
-    model = elastic()
+    model = elastic(fitted=False)
     assert len(measures.loss_decrease(model, *images())) == 10
     model.layers[1].trainable = False
     model.compile("sgd", crossentropy())
     assert len(measures.loss_decrease(model, *images())) == 8
 
 
-def test_model_is_freed_with_its_evaluator() -> None:
-    model = elastic()
-    measures.loss_decrease(model, *images())
+def test_model_is_saved_and_freed_with_its_evaluator(tmp_path) -> None:
+    model = linear()
+    measures.loss_decrease(model, *points())
+    model.save_weights(tmp_path / "model.weights.h5")
+    model.export(tmp_path / "exported")
     gone = weakref.ref(model)
     del model
     tf.keras.backend.clear_session()
@@ -263,33 +246,10 @@ def test_model_is_freed_with_its_evaluator() -> None:
     assert gone() is None
 
 
-def test_model_can_be_saved_after_an_evaluation(tmp_path) -> None:
-    model = ElasticModel.from_model(network())
-    model.compile("sgd", crossentropy())
-    measures.loss_decrease(model, *images())
-    model.save_weights(tmp_path / "model.weights.h5")
-    model.export(tmp_path / "exported")
-
-
-def test_random_importance_repeats_with_its_seed() -> None:
+def test_random_and_magnitude_are_what_they_say() -> None:
     model = linear()
     one, two = (measures.random(model, seed=3) for _ in range(2))
     np.testing.assert_array_equal(one, two)
     assert (one > 0.0).all()
     assert (measures.random(model) != measures.random(model)).all()
-
-
-def test_weight_magnitude_is_the_sum_of_absolute_weights() -> None:
-    assert measures.weight_magnitude(linear())[0] == pytest.approx(15.0)
-
-
-def test_gradient_may_come_from_data_of_its_own() -> None:
-    model = elastic()
-    x, y = images()
-    one, two = (x[::2], y[::2]), (x[1::2], y[1::2])
-    ways = [
-        measures.loss_decrease(model, *one, gradient_data=two),
-        measures.loss_decrease(model, *two, gradient_data=one),
-    ]
-    expected = measures.loss_decrease(model, x, y, gradient="other")
-    np.testing.assert_allclose(np.mean(ways, axis=0), expected, rtol=1e-5)
+    assert measures.weight_magnitude(model)[0] == pytest.approx(15.0)
