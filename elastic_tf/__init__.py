@@ -21,10 +21,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Backup",
+    "Control",
+    "Deadline",
     "ElasticCallback",
     "ElasticMixin",
     "ElasticModel",
     "Plan",
+    "Probe",
     "Selection",
     "TimingProfile",
     "baselines",
@@ -40,8 +43,10 @@ __all__ = [
 if TYPE_CHECKING:
     from elastic_tf import baselines, data, importance, optimizers, plots, zoo
     from elastic_tf.backup.recovery import Backup
+    from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.engine.mixin import ElasticMixin
+    from elastic_tf.importance.probe import Probe
     from elastic_tf.model import ElasticModel
     from elastic_tf.plan import Plan
     from elastic_tf.selection.selector import Selection, select_tensors
@@ -51,10 +56,13 @@ else:
     # The other names are modules.
     _HOMES = {
         "Backup": "backup.recovery",
+        "Control": "budget.settings",
+        "Deadline": "budget.settings",
         "ElasticCallback": "callback",
         "ElasticMixin": "engine.mixin",
         "ElasticModel": "model",
         "Plan": "plan",
+        "Probe": "importance.probe",
         "Selection": "selection.selector",
         "TimingProfile": "timing.profile",
         "profile_model": "timing.profiler",

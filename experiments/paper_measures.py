@@ -15,9 +15,9 @@ from paper_scales import Scale
 from paper_selection import paper_selection
 from paper_specs import CUB, RESNET
 
-from elastic_tf.budget.reprofiling import Reprofiling
+from elastic_tf.budget.scheduler import REPEATS
 from elastic_tf.commands.training import harness
-from elastic_tf.importance.probe import Probe
+from elastic_tf.timing.profiler import Profiler
 
 _RHO = 0.5
 _RESOLUTIONS = (100, 300, 1_000, 3_000, 10_000)
@@ -68,16 +68,13 @@ def profiling(scale: Scale) -> dict[str, Any]:
 
 def _profiling(scale: Scale, name: str) -> dict[str, float]:
     model, profile, batch = _profile(scale, name)
-    again = Reprofiling(
-        model,
-        profile,
-        probe=Probe(batch, len(batch[1]), seed=0),
-        every=1,
-        clock=time.perf_counter,
-    )
-    for epoch in (1, 2, 3):  # the first time traces the steps
-        again.measure(epoch)
-    seconds = float(np.mean([record.seconds for record in again.records[1:]]))
+    again = Profiler(model, *batch, calibration=profile.calibration)
+    taken = []
+    for _ in range(3):  # the first time traces the steps
+        started = time.perf_counter()
+        again.measure(repeats=REPEATS, settled=False)
+        taken.append(time.perf_counter() - started)
+    seconds = float(np.mean(taken[1:]))
     epoch_seconds = _epoch_seconds(scale, profile)
     return {
         "seconds": seconds,

@@ -9,9 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.baselines.method import Method, Task, profile_of
+from elastic_tf.budget.settings import Control
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.importance import measures
+from elastic_tf.importance.probe import Probe
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.zoo import models
 
@@ -59,11 +61,9 @@ def _select(task: Task, function: Importance, **options: Any) -> list[tf.keras.c
     settings: dict[str, Any] = {
         "rho": task.rho,
         "interval": task.interval,
-        "probe": task.probe,
-        "probe_size": task.probe_size,
+        "probe": Probe(task.probe, size=task.probe_size, seed=task.seed),
         "importance": function,
         "required": models.head_tensors(task.model),
-        "seed": task.seed,
     }
     return [ElasticCallback(profile_of(task), **{**settings, **options})]
 
@@ -82,7 +82,7 @@ def _offline_optimal(task: Task) -> list[tf.keras.callbacks.Callback]:
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 2.1, Fig. 2(b).
     """
-    return _select(task, measures.loss_decrease, interval=_NEVER, control=0.0)
+    return _select(task, measures.loss_decrease, interval=_NEVER, control=Control(share=0.0))
 
 
 def _method(name: str, summary: str, make: Any) -> Method:

@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.engine.batches import is_batched
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Probe:
+    """What the importance is evaluated on: `probe=et.Probe(train, size=128)`.
+
+    Attributes:
+        data: a batched `tf.data.Dataset` of (x, y) or (x, y, sample_weight), or arrays in a tuple
+            of that form; None: the next batches of `fit` itself.
+        size: samples in a draw.
+        seed: of the draws from arrays.
+        gradient: data in the same form that the gradient is taken on, while the update comes from
+            `data`: validation data select what helps there. None: `data` alone.
+    """
+
+    data: Any = None
+    size: int = 64
+    seed: int = 0
+    gradient: Any = None
+
+    def __post_init__(self) -> None:
+        arguments.count("size", self.size)
+        arguments.count("seed", self.seed, least=0, most=2**64 - 1)
+        for draws in self.draws():
+            draws.check()
+
+    def draws(self) -> list[Draws]:
+        """Draws from `data` and from `gradient`, as far as there are; none was made yet."""
+        named = (("probe", self.data), ("gradient", self.gradient))
+        return [
+            Draws(data, self.size, self.seed, name=name) for name, data in named if data is not None
+        ]
+
+
+class Draws:
     """Draws samples from a data set or from arrays, other ones at each draw.
 
     Args:
@@ -32,13 +66,21 @@ class Probe:
         self.draws: list[int] = []  # batches of the dataset in each draw so far
         self._generator = np.random.default_rng(seed)
         self._batches: Iterator[Any] | None = None
+
+    def check(self) -> None:
+        """Refuse what is no data.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        source = self.source
         if not isinstance(source, tf.data.Dataset) and not (
             isinstance(source, (tuple, list)) and len(source) in (2, 3)
         ):
             raise TypeError(
-                f"`{name}` must be a batched tf.data.Dataset of (x, y) or (x, y, sample_weight), "
-                f"or a tuple of such arrays. Received: {_kind(source)}: {brief(source)}. Use "
-                "the training data: probe=train."
+                f"`{self.name}` must be a batched tf.data.Dataset of (x, y) or (x, y, "
+                f"sample_weight), or a tuple of such arrays. Received: {_kind(source)}: "
+                f"{brief(source)}. Use the training data: probe=train."
             )
 
     def draw(self) -> tuple[Any, Any, Any]:
@@ -74,14 +116,6 @@ class Probe:
     def go_on(self, state: dict[str, Any]) -> None:
         """Draw from arrays what comes after `state`."""
         self._generator.bit_generator.state = state
-
-    def batch(self, size: int) -> tuple[Any, Any]:
-        """x and y of the first `size` samples, or the first batch of a dataset if `size` is 0."""
-        if isinstance(self.source, tf.data.Dataset):
-            whole = self.source.unbatch().batch(size) if size else self.source
-            x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(next(iter(whole)))
-            return x, y
-        return tuple(tf.nest.map_structure(lambda part: part[: size or None], self.source[:2]))
 
     def _next(self) -> tuple[Any, int]:
         """The next batch of the dataset, and its size."""

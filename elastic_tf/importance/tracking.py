@@ -11,7 +11,7 @@ import numpy as np
 from elastic_tf.engine import replicas
 from elastic_tf.engine.batches import sample_shapes
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.importance.probe import Probe
+from elastic_tf.importance.probe import Draws
 
 
 class Worth:
@@ -21,7 +21,7 @@ class Worth:
         function: `(model, x, y, ...) -> array (N,)`, see `elastic_tf.importance`. Where it has
             parameters `sample_weight`, `micro_batch_size` or `gradient_data`, it is given the
             weights of the probe, the size of the batches of training and the second probe.
-        probe: samples that the update comes from.
+        probe: samples that the update comes from; None: they are given at each evaluation.
         gradient_probe: samples that the gradient is taken on; None: the probe.
         smoothing: weight of the importance before, in [0, 1).
         micro_batch_size: samples in one pass; None leaves it to the function.
@@ -30,9 +30,9 @@ class Worth:
     def __init__(
         self,
         function: Callable[..., np.ndarray],
-        probe: Probe,
+        probe: Draws | None,
         *,
-        gradient_probe: Probe | None = None,
+        gradient_probe: Draws | None = None,
         smoothing: float = 0.0,
         micro_batch_size: int | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class Worth:
         self._smoothed: np.ndarray | None = None
 
     def evaluate(
-        self, model: ElasticMixin, check: Callable[..., None]
+        self, model: ElasticMixin, check: Callable[..., None], given: Any = None
     ) -> tuple[np.ndarray, float | None]:
         """The importance now, smoothed, and its cosine similarity to the evaluation before.
 
@@ -63,8 +63,9 @@ class Worth:
         Args:
             model: the model that is trained.
             check: called with `batch_size` and `input_shape` of the probe, before it is used.
+            given: x, y and sample weights (or None) instead of a draw from the probe.
         """
-        importance = self._drawn_once(lambda: self._evaluate(model, check))
+        importance = self._drawn_once(lambda: self._evaluate(model, check, given))
         before, self._evaluated = self._evaluated, importance
         if before is None or before.shape != importance.shape:
             self._smoothed = importance
@@ -78,11 +79,9 @@ class Worth:
         return importance, cosine_similarity(before, self._evaluated)
 
     @property
-    def probes(self) -> list[Probe]:
+    def probes(self) -> list[Draws]:
         """What samples are drawn from, in the order of the draws."""
-        return (
-            [self._probe] if self._gradient_probe is None else [self._probe, self._gradient_probe]
-        )
+        return [probe for probe in (self._probe, self._gradient_probe) if probe is not None]
 
     def state(self) -> dict[str, Any]:
         """The importance so far, and where the probes are, as JSON values."""
@@ -107,14 +106,17 @@ class Worth:
                 if len(probe.draws) == count:
                     probe.skip(0)
 
-    def _evaluate(self, model: ElasticMixin, check: Callable[..., None]) -> np.ndarray:
-        x, y, weight = self._probe.draw()
+    def _evaluate(self, model: ElasticMixin, check: Callable[..., None], given: Any) -> np.ndarray:
         shared = replicas.count(model.distribute_strategy)
-        size = self._probe.batch_size
-        check(
-            batch_size=None if size is None else -(-size // shared),
-            input_shape=sample_shapes(x),
-        )
+        if self._probe is None:
+            x, y, weight = given
+        else:
+            x, y, weight = self._probe.draw()
+            size = self._probe.batch_size
+            check(
+                batch_size=None if size is None else -(-size // shared),
+                input_shape=sample_shapes(x),
+            )
         options: dict[str, Any] = {"sample_weight": weight}
         if self._micro_batch_size is not None:
             options["micro_batch_size"] = self._micro_batch_size * shared

@@ -8,10 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from clocks import Clock
-from faults import disks, run, timing, values
-
-from elastic_tf.budget.steady_clock import SteadyClock
+from faults import disks, run, values
 
 
 def test_damaged_files_are_found_out():
@@ -44,24 +41,6 @@ def test_the_documentation_states_what_was_found():
     parts = json.loads((root / "experiments/results/faults.json").read_text())
     assert run.markdown(parts) in (root / "elastic_tf/docs/keras.md").read_text()
     assert all(row["as_expected"] for part in parts.values() for row in part["data"])
-
-
-def test_a_clock_that_goes_back_stands_still():
-    clock = Clock()
-    clock.passes(10.0)
-    steady = SteadyClock(clock)
-    seen = [steady()]
-    for seconds in (1.0, -100.0, 2.0, 0.0, -3.0, 4.0):
-        clock.passes(seconds)
-        seen.append(steady())
-    assert seen == [10.0, 11.0, 11.0, 13.0, 13.0, 13.0, 17.0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["clock jumps an hour back", "clock jumps an hour on"])
-def test_a_clock_that_jumps_keeps_the_ratio(name):
-    said = timing.TIMED[name](random.Random(1))
-    assert said == "all steps are made, the ratio is kept"
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def twice_shuffled() -> dict:
     [
         {"data": in_arrays, "optimizer": "schedule"},
         {"data": repeated, "optimizer": "average"},
-        {"data": of_unknown_length, "gradient_probe": arrays(), "importance": by_gradient},
+        {"data": of_unknown_length, "gradient": arrays(), "importance": by_gradient},
         {"data": lambda: {"x": Batches(), "shuffle": False}, "optimizer": "scaled_legacy"},
         {"data": twice_shuffled, "compiled": {"accumulate": 3}},
         {"probe": arrays(), "compiled": {"steps_per_execution": 2}},

@@ -168,9 +168,9 @@ def test_fixed_plan_refuses_plain_models():
 def test_two_choices_of_what_is_trained_are_refused():
     chooser = fixed.FixedPlan(models.head_tensors)
     with pytest.raises(ValueError, match="FixedPlan beside ElasticCallback"):
-        fit(elastic(), callback(control=0.0), chooser, epochs=1)
+        fit(elastic(), callback(), chooser, epochs=1)
     with pytest.raises(ValueError, match="one ElasticCallback"):
-        fit(elastic(), chooser, callback(control=0.0), epochs=1)
+        fit(elastic(), chooser, callback(), epochs=1)
 
 
 def test_fixed_plan_refuses_a_mask_of_another_model():

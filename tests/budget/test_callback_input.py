@@ -10,8 +10,9 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
 from networks import crossentropy, images, network
 
+from elastic_tf.budget.settings import Control, Deadline
 from elastic_tf.callback import ElasticCallback
-from elastic_tf.engine.batches import first_batch, is_batched, sample_shapes
+from elastic_tf.engine import replicas
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile, tensor_specs
 from elastic_tf.timing.profiler import profile_model
@@ -79,24 +80,6 @@ def test_empty_probe_is_named():
         fit(elastic(), callback(probe=dataset().take(0)), epochs=1)
 
 
-@pytest.mark.parametrize("level", [0.0, -1.0])
-def test_worthless_tensors_are_named_and_one_is_trained(level):
-    model = elastic()
-    names = [tensor.name for tensor in model.tensors]
-    elastic_callback = callback(importance=lambda model, x, y: np.full(10, level))
-    with pytest.warns(UserWarning, match=f"importance is {level:g}. Only '{names[9]}'"):
-        fit(model, elastic_callback, epochs=1)
-    assert np.flatnonzero(elastic_callback.selections[0].mask).tolist() == [9]
-
-
-def test_worthless_tensors_leave_the_required_ones():
-    required = np.isin(np.arange(10), [8, 9])
-    elastic_callback = callback(importance=lambda model, x, y: -np.ones(10), required=required)
-    with pytest.warns(UserWarning, match="largest importance is -1"):
-        fit(elastic(), elastic_callback, epochs=1)
-    np.testing.assert_array_equal(elastic_callback.selections[0].mask, required)
-
-
 def test_a_rho_too_small_for_any_importance_is_refused_before_it_is_evaluated():
     def never(model, x, y):
         raise AssertionError("was evaluated")
@@ -109,44 +92,6 @@ def test_a_dataset_of_single_samples_is_not_taken_for_batches_of_the_size_of_an_
     data = dataset()
     with pytest.raises(ValueError, match=r"given batches. Received.*single.*dataset.batch\("):
         elastic().fit(data.unbatch(), epochs=1, callbacks=[callback()])
-
-
-def test_single_samples_with_one_hot_targets_are_not_taken_for_a_batch():
-    x, y = images()
-    data = tf.data.Dataset.from_tensor_slices((x, tf.one_hot(y, 3)))
-    with pytest.raises(ValueError, match=r"must yield batches.*dataset.batch\("):
-        first_batch(data)
-
-
-@pytest.mark.parametrize(
-    ("x", "expected"),
-    [
-        (np.ones((4, 6, 2)), [(6, 2)]),
-        (tf.ones((4,)), [()]),
-        ({"b": tf.TensorSpec((None, 6)), "a": tf.TensorSpec((4, None, 2))}, [(None, 2), (6,)]),
-        (tf.RaggedTensorSpec((4, None, 2)), [(None, 2)]),
-        ((tf.TensorSpec((4, 6)), tf.TensorSpec(None)), None),
-    ],
-)
-def test_inputs_tell_the_shapes_of_their_samples_where_all_know_their_axes(x, expected):
-    assert sample_shapes(x) == expected
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ((tf.TensorSpec((4, 6)), tf.TensorSpec((4,))), True),
-        ((tf.TensorSpec((None, 6)), tf.TensorSpec((4,))), True),
-        ((tf.TensorSpec(None), tf.TensorSpec(None)), True),
-        (tf.data.Dataset.from_tensors((np.ones((4, 6)), None)).element_spec, True),
-        (tf.TensorSpec((4, 6)), True),
-        ((tf.RaggedTensorSpec((4, None)), tf.TensorSpec((4,))), True),
-        ((tf.TensorSpec((6,)), tf.TensorSpec(())), False),
-        (({"a": tf.TensorSpec((6, 2))}, tf.TensorSpec((3,))), False),
-    ],
-)
-def test_what_a_dataset_says_of_its_elements_tells_batches_from_samples(spec, expected):
-    assert is_batched(spec) is expected
 
 
 def test_two_callbacks_on_one_model_are_refused():
@@ -164,48 +109,10 @@ def test_model_that_was_frozen_since_is_refused():
         fit(model, elastic_callback)
 
 
-def test_model_that_grew_since_is_refused():
-    class Growing(ElasticModel):
-        def grow(self):
-            self.more = tf.keras.layers.Dense(2)
-            self.more.build((None, 2))
-
-    model = Growing.from_model(network())
-    model.compile("sgd", crossentropy())
-    elastic_callback = callback()
-    model.grow()
-    model.compile("sgd", crossentropy())
-    with pytest.raises(ValueError, match="10 tensors, the model has 12"):
-        fit(model, elastic_callback)
-
-
 def test_schedule_that_turns_to_rubbish_is_named():
     elastic_callback = callback(rho=lambda epoch: 0.6 if epoch < 2 else 60)
     with pytest.raises(ValueError, match="rho=60 from the schedule at epoch 2"):
         fit(elastic(), elastic_callback)
-
-
-def test_rho_and_deadline_exclude_each_other():
-    with pytest.raises(ValueError, match="not both: .* rho=0.6, deadline=60"):
-        callback(deadline=60)
-
-
-@pytest.mark.parametrize("deadline", [0, -3.0, float("nan")])
-def test_deadline_that_cannot_be_is_refused(deadline):
-    with pytest.raises(ValueError, match=f"deadline={deadline!r}"):
-        callback(rho=None, deadline=deadline)
-
-
-@pytest.mark.parametrize("name", ["smoothing", "control"])
-@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
-def test_shares_outside_their_range_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name}={value!r}"):
-        callback(**{name: value})
-
-
-def test_band_outside_its_range_is_refused():
-    with pytest.raises(ValueError, match="band=0"):
-        callback(band=0)
 
 
 def test_plain_model_is_refused():
@@ -261,20 +168,6 @@ def test_batches_of_another_size_than_the_profiled_one_are_refused(data, receive
             model.fit(**data(), verbose=0, callbacks=[elastic_callback])
 
 
-def test_data_that_do_not_tell_their_batch_size_are_trained_on():
-    creator = tf.keras.utils.experimental.DatasetCreator(lambda context: dataset().repeat())
-    profile = dataclasses.replace(table(), batch_size=8)
-    elastic_callback = ElasticCallback(profile, 0.6, probe=images())
-    elastic().fit(creator, steps_per_epoch=2, verbose=0, callbacks=[elastic_callback])
-    assert len(elastic_callback.selections) == 1
-
-
-def test_budget_too_small_names_the_smallest_rho():
-    # forward pass 10 of 30, cheapest tensor 2 more: 12 / 30
-    with pytest.raises(ValueError, match="smallest feasible rho is 0.4"):
-        fit(elastic(), callback(rho=0.35))
-
-
 @pytest.mark.parametrize("rho", [0.0, 1.7, -0.5, float("nan")])
 def test_rho_outside_its_range_is_refused(rho):
     with pytest.raises(ValueError, match=f"Received: rho={rho}"):
@@ -287,11 +180,60 @@ def test_interval_below_one_is_refused(interval):
         callback(interval=interval)
 
 
-def test_probe_of_another_kind_is_refused():
-    with pytest.raises(TypeError, match="Received: NoneType"):
-        ElasticCallback(table(), 0.6)
-
-
 def test_profile_of_another_kind_is_refused():
     with pytest.raises(TypeError, match="Received: 'profile.json'"):
         ElasticCallback("profile.json", 0.6, 2, dataset())
+
+
+@pytest.mark.parametrize(
+    ("make", "received"),
+    [
+        (lambda: Deadline(0), "seconds=0"),
+        (lambda: Deadline(float("nan")), "seconds=nan"),
+        (lambda: Control(share=1.0), "share=1.0"),
+        (lambda: Control(band=0), "band=0"),
+        (lambda: Control(smoothing=-0.1), "smoothing=-0.1"),
+        (lambda: Control(reprofile_every=0), "Received: 0"),
+    ],
+)
+def test_settings_outside_their_range_are_refused(make, received):
+    with pytest.raises(ValueError, match=received):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("budget", "Did you mean `rho`"),
+        ("deadline", r"Did you mean `rho=et.Deadline\(seconds\)`"),
+        ("probe_sise", r"Did you mean `probe=et.Probe\(data, size=...\)`"),
+        ("reprofile_every", r"Did you mean `control=et.Control\(reprofile_every=...\)`"),
+        ("backup_dir", r"Did you mean `backup=et.Backup\(directory\)`"),
+        ("intervall", "Did you mean `interval`"),
+        ("xyz", "It has profile, rho, interval"),
+    ],
+)
+def test_unknown_arguments_are_answered_with_what_was_meant(name, meant):
+    with pytest.raises(TypeError, match=f"no argument `{name}`. {meant}"):
+        callback(**{name: 1})
+
+
+def test_worthless_tensors_are_trained_all_the_same():
+    elastic_callback = callback(importance=lambda model, x, y: -np.ones(10))
+    fit(elastic(), elastic_callback, epochs=1)
+    assert elastic_callback.selections[0].mask.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [
+        ({"control": Control(reprofile_every=2)}, "`reprofile_every` be None.*2 replicas"),
+        ({"probe": None}, "`probe` must be given.*2 replicas"),
+        ({"rho": Deadline(60.0)}, "no Deadline over several workers.*2 replicas"),
+    ],
+)
+def test_what_one_of_several_replicas_cannot_decide_is_refused(monkeypatch, options, received):
+    monkeypatch.setattr(replicas, "count", lambda strategy: 2)
+    monkeypatch.setattr(replicas, "spans_workers", lambda strategy: "rho" in options)
+    with pytest.raises(ValueError, match=received):
+        fit(elastic(), callback(**options))

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from elastic_tf.commands import commandline  # before TensorFlow: it quiets its start-up
 
 # isort: split
-from faults import disks, kills, probes, timing, values
+from faults import disks, kills, probes, values
 
 from elastic_tf.commands.commandline import option
 from elastic_tf.files.atomic import write_json
@@ -29,7 +29,6 @@ PARTS = {
     "kills": kills.rows,
     "disks": disks.rows,
     "values": values.rows,
-    "timing": timing.rows,
     "probes": probes.rows,
 }
 

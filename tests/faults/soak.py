@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             interval=1,
             probe=data.probe,
             required=et.zoo.head_tensors(elastic),
-            reprofile_every=25,
+            control=et.Control(reprofile_every=25),
             log_dir=Path(folder, "board"),
             backup=et.Backup(Path(folder, "backup")),
         )

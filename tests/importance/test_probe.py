@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.importance.probe import Probe
+from elastic_tf.importance.probe import Draws, Probe
 
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6)
 
@@ -18,13 +18,13 @@ def dataset(*arrays: np.ndarray, size: int = 2) -> tf.data.Dataset:
 
 
 def test_dataset_is_drawn_batch_after_batch() -> None:
-    probe = Probe(dataset(X, Y), 4, 0)
+    probe = Draws(dataset(X, Y), 4, 0)
     assert [probe.draw()[1].numpy().tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 0, 1]]
     assert probe.batch_size == 2
 
 
 def test_rows_are_drawn_at_random_and_belong_together() -> None:
-    probe = Probe((X, Y), 4, 0)
+    probe = Draws((X, Y), 4, 0)
     draws = [probe.draw() for _ in range(3)]
     assert len({tuple(y.numpy()) for _, y, _ in draws}) > 1
     for x, y, weight in draws:
@@ -36,24 +36,19 @@ def test_rows_are_drawn_at_random_and_belong_together() -> None:
 def test_weights_are_carried_along(arrays: bool) -> None:
     weights = np.linspace(0.0, 1.0, 6)
     source = (X, Y, weights) if arrays else dataset(X, Y, weights)
-    _, y, drawn = Probe(source, 3, 0).draw()
+    _, y, drawn = Draws(source, 3, 0).draw()
     np.testing.assert_allclose(drawn, weights[y.numpy()])
 
 
-def test_first_batch_is_of_the_size_asked_for() -> None:
-    for source in ((X, Y), dataset(X, Y)):
-        assert len(Probe(source, 4, 0).batch(3)[0]) == 3
-
-
 def test_probe_is_named_in_messages() -> None:
-    with pytest.raises(TypeError, match="`gradient_probe` must be .* Received: tuple of length 1"):
-        Probe((X,), 4, 0, name="gradient_probe")
+    with pytest.raises(TypeError, match="`gradient` must be .* Received: tuple of length 1"):
+        Probe((X, Y), 4, 0, gradient=(X,))
 
 
 @pytest.mark.parametrize("arrays", [False, True])
 def test_draws_go_on_where_they_were(arrays: bool) -> None:
     source = (X, Y) if arrays else dataset(X, Y, size=4)
-    one, two = Probe(source, 3, 0), Probe(source, 3, 0)
+    one, two = Draws(source, 3, 0), Draws(source, 3, 0)
     for _ in range(4):
         one.draw()
     for batches in one.draws:
@@ -68,7 +63,7 @@ def test_a_source_that_fails_is_named_and_drawn_from_again() -> None:
     source = dataset(spoiled, Y, size=2).map(
         lambda x, y: (tf.debugging.check_numerics(x, "spoiled"), y)
     )
-    one, two = Probe(source, 2, 0), Probe(source, 2, 0)
+    one, two = Draws(source, 2, 0), Draws(source, 2, 0)
     one.draw()
     with pytest.raises(ValueError, match="`probe` must yield .*InvalidArgumentError from draw 2"):
         one.draw()

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from elastic_tf.importance import measures
-from elastic_tf.importance.probe import Probe
+from elastic_tf.importance.probe import Draws
 from elastic_tf.importance.tracking import Worth, cosine_similarity
 
 X, Y = np.ones((6, 2), np.float32), np.arange(6)
@@ -27,26 +27,26 @@ def evaluated(worth: Worth) -> tuple[np.ndarray, float | None]:
 
 
 def test_similarity_is_that_of_consecutive_evaluations() -> None:
-    worth = Worth(sequence([1, 0], [1, 1], [0, 0]), Probe((X, Y), 4, 0))
+    worth = Worth(sequence([1, 0], [1, 1], [0, 0]), Draws((X, Y), 4, 0))
     similarities = [evaluated(worth)[1] for _ in range(3)]
     assert similarities == [None, pytest.approx(0.5**0.5), 0.0]
 
 
 def test_importance_is_not_smoothed_unless_asked_for() -> None:
-    worth = Worth(sequence([1, 0], [0, 3]), Probe((X, Y), 4, 0))
+    worth = Worth(sequence([1, 0], [0, 3]), Draws((X, Y), 4, 0))
     assert [evaluated(worth)[0].tolist() for _ in range(2)] == [[1, 0], [0, 3]]
 
 
 def test_smoothing_mixes_directions_not_lengths() -> None:
     # the loss has fallen by the second evaluation, and with it all importances
-    worth = Worth(sequence([8, 0], [0, 2]), Probe((X, Y), 4, 0), smoothing=0.25)
+    worth = Worth(sequence([8, 0], [0, 2]), Draws((X, Y), 4, 0), smoothing=0.25)
     first, second = (evaluated(worth)[0] for _ in range(2))
     np.testing.assert_allclose(first, [8, 0])
     np.testing.assert_allclose(second, [0.25 * 2, 0.75 * 2])
 
 
 def test_similarity_is_of_what_was_evaluated_not_of_the_smoothed() -> None:
-    worth = Worth(sequence([1, 0], [0, 1], [0, 1]), Probe((X, Y), 4, 0), smoothing=0.9)
+    worth = Worth(sequence([1, 0], [0, 1], [0, 1]), Draws((X, Y), 4, 0), smoothing=0.9)
     assert [evaluated(worth)[1] for _ in range(3)] == [None, 0.0, 1.0]
 
 
@@ -57,8 +57,8 @@ def test_function_is_given_what_it_takes() -> None:
         seen.update(weight=sample_weight, size=micro_batch_size, data=gradient_data)
         return np.ones(2)
 
-    probe = Probe((X, Y, np.arange(6.0)), 6, 0)
-    other = Probe((X, Y), 3, 0, name="gradient_probe")
+    probe = Draws((X, Y, np.arange(6.0)), 6, 0)
+    other = Draws((X, Y), 3, 0, name="gradient_probe")
     evaluated(Worth(watch, probe, gradient_probe=other, micro_batch_size=2))
     assert sorted(seen["weight"].numpy()) == [0, 1, 2, 3, 4, 5]
     assert seen["size"] == 2
@@ -67,7 +67,7 @@ def test_function_is_given_what_it_takes() -> None:
 
 def test_second_probe_needs_a_function_that_takes_it() -> None:
     with pytest.raises(ValueError, match="Received: 'weight_magnitude'"):
-        Worth(measures.weight_magnitude, Probe((X, Y), 4, 0), gradient_probe=Probe((X, Y), 4, 0))
+        Worth(measures.weight_magnitude, Draws((X, Y), 4, 0), gradient_probe=Draws((X, Y), 4, 0))
 
 
 def test_cosine_similarity_of_nothing_is_nought() -> None:

@@ -1,4 +1,4 @@
-"""A clock that tests move, and a device whose steps take as long by it as a profile says."""
+"""A clock that tests move, and a device whose steps take what no profile says."""
 
 from __future__ import annotations
 
@@ -8,45 +8,58 @@ import numpy as np
 import tensorflow as tf
 from networks import crossentropy, images, network
 
+from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
 
-
-class Clock:
-    """Seconds that pass only when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def passes(self, seconds: float) -> None:
-        self.now += seconds
+STEPS, EPOCHS = 40, 6
 
 
 class Device:
-    """What steps cost: by the profile, but it delivers only a share of the savings.
+    """What steps cost: an overhead that no plan changes, tensors that cost what they cost, noise.
+
+    The profile is another story: it gives equal times to all tensors.
 
     Attributes:
-        clock: moved by every call of a train function.
-        speed: seconds of a full step.
-        delivered: share of the predicted savings that there are.
-        tracing: seconds of the first call under a new mask.
+        now: seconds; moved by every call of a train function.
+        speed: times which everything takes longer; may be changed in a training.
+        overhead: seconds of every step.
+        uneven: how much the tensors' times differ from the profile's.
+        noise: relative standard deviation of a step.
+        drift: relative change of the speed from step to step, standard deviation.
+        tracing: seconds of the first call of a function.
+        validating: seconds of a validation; the first takes three times as long.
     """
 
-    def __init__(self, profile: TimingProfile, **options: float) -> None:
-        self.clock = Clock()
-        self.profile = profile
-        self.speed = options.get("speed", 1.0)
-        self.delivered = options.get("delivered", 1.0)
-        self.tracing = options.get("tracing", 0.0)
+    def __init__(self, **options: float) -> None:
+        self.now = 0.0
+        self.speed, self.overhead, self.uneven = 1.0, 0.0, 0.0
+        self.noise, self.drift, self.tracing, self.validating = 0.0, 0.0, 0.0, 0.0
+        vars(self).update(options)
         self.calls: list[np.ndarray] = []  # the mask of each call
+        self.times: list[float] = []
+        self._random = np.random.default_rng(0)
+        self._costs = 1.0 + self.uneven * np.linspace(-1.0, 1.0, 10)
 
-    def step(self, mask: np.ndarray) -> float:
-        """Seconds of a step under that mask."""
-        predicted = self.profile.step_time(mask) / self.profile.t_full
-        return self.speed * (1.0 - self.delivered * (1.0 - predicted))
+    def clock(self) -> float:
+        return self.now
+
+    def ratio(self, mask: np.ndarray) -> float:
+        """Step time / full step time under that mask, as it is on average."""
+        return self._seconds(mask) / self._seconds(np.ones(10, bool))
+
+    def call(self, mask: np.ndarray) -> None:
+        """A step passes."""
+        self.speed *= np.exp(self.drift * self._random.normal())
+        stretch = max(1.0 + self.noise * self._random.normal(), 0.3)
+        self.calls.append(mask)
+        self.times.append(self.speed * stretch * self._seconds(mask))
+        self.now += self.times[-1]
+
+    def _seconds(self, mask: np.ndarray) -> float:
+        deepest = int(np.argmax(mask))
+        backward = self._costs[mask].sum() + self._costs[deepest:].sum()
+        return self.overhead + (10.0 + backward) / 30.0
 
 
 class ClockedModel(ElasticModel):
@@ -61,14 +74,31 @@ class ClockedModel(ElasticModel):
         def moving(iterator: Any) -> Any:
             traces = traceable.experimental_get_tracing_count()
             logs = function(iterator)
-            device.calls.append(mask)
-            device.clock.passes(device.step(mask))
+            device.call(mask)
             if traceable.experimental_get_tracing_count() > traces:
-                device.clock.passes(device.tracing)
+                device.now += device.tracing
             return logs
 
         self.train_function = moving
         return moving
+
+
+class Passing(tf.keras.callbacks.Callback):
+    """Lets time pass at validation, and changes the device's speed at one epoch."""
+
+    def __init__(self, device: Device, **speeds: float) -> None:
+        super().__init__()
+        self.device, self.speeds = device, speeds
+
+    def on_train_begin(self, logs=None) -> None:
+        self.first = 3.0
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        self.device.speed = self.speeds.get(f"from_{epoch}", self.device.speed)
+
+    def on_test_begin(self, logs=None) -> None:
+        self.device.now += self.first * self.device.speed * self.device.validating
+        self.first = 1.0
 
 
 def table(count: int = 10) -> TimingProfile:
@@ -88,3 +118,37 @@ def clocked(device: Device) -> ClockedModel:
     object.__setattr__(model, "device", device)
     model.compile(tf.keras.optimizers.SGD(0.01, momentum=0.9), crossentropy())
     return model
+
+
+def worth(device: Device, seconds: float = 0.0):
+    """An importance function that takes a while; output-side tensors matter more."""
+
+    def evaluate(model, x, y):
+        device.now += seconds
+        return np.linspace(0.5, 1.0, len(model.tensors))
+
+    return evaluate
+
+
+def run(
+    device: Device,
+    rho: Any = 0.7,
+    *callbacks: tf.keras.callbacks.Callback,
+    selecting: float = 0.0,
+    epochs: int = EPOCHS,
+    steps: int = STEPS,
+    model: ClockedModel | None = None,
+    **options: Any,
+) -> ElasticCallback:
+    """A training by the device's clock."""
+    chosen = {"interval": 3, "probe": data(2), "importance": worth(device, selecting), **options}
+    elastic = ElasticCallback(table(), rho, **chosen)
+    elastic.clock = device.clock
+    clocked(device).fit(
+        data(steps),
+        epochs=epochs,
+        verbose=0,
+        validation_data=data(1),
+        callbacks=[*(callbacks or [Passing(device)]), elastic],
+    )
+    return elastic

@@ -116,6 +116,7 @@ def train(
     fitted: dict[str, Any] | None = None,
     dropout: float = 0.3,
     backup: dict[str, Any] | None = None,
+    gradient: Any = None,
     first: Sequence[Any] = (),
     **options: Any,
 ) -> dict[str, Any]:
@@ -131,10 +132,8 @@ def train(
         **{
             "rho": 0.6,
             "interval": 2,
-            "probe": probe,
-            "probe_size": 8,
-            "smoothing": 0.5,
-            "control": 0.0,
+            "probe": et.Probe(probe, size=8, gradient=gradient),
+            "control": et.Control(share=0.0, smoothing=0.5),
             "backup": folder and et.Backup(folder, **{"every": 2, **(backup or {})}),
             **options,
         },

@@ -77,7 +77,11 @@ def elastic(model: Any, train: tf.data.Dataset) -> et.ElasticCallback:
     ones = np.ones(len(model.tensors))
     profile = et.TimingProfile.from_chain(t_dw=ones, t_dy=ones, t_forward=5.0)
     return et.ElasticCallback(
-        profile, rho=0.7, interval=2, probe=train, probe_size=SAMPLES, control=0.0
+        profile,
+        rho=0.7,
+        interval=2,
+        probe=et.Probe(train, size=SAMPLES),
+        control=et.Control(share=0.0),
     )
 
 

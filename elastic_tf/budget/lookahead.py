@@ -1,0 +1,202 @@
+"""The training's next batches, drawn before their steps and handed to these steps afterwards.
+
+So a probe, a profile and a full step can use `fit`'s own data: a second iterator would change the
+order of a shuffled dataset. And what a step takes can be timed without waiting for data, for Keras
+2.15 draws a batch inside its train function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.snapshot import kept
+from elastic_tf.engine.step_functions import TrainFunctions
+
+
+class Lookahead:
+    """Stands in for `model.train_function` while it is needed; same batches, same results.
+
+    Several replicas share an iterator that cannot be looked into: there no batch is drawn ahead.
+
+    Args:
+        model: the model that is trained.
+        clock: seconds now.
+
+    Attributes:
+        seconds: of each call that was given batches drawn ahead, for one step; since `ask`.
+        batch: the first batch that was drawn last, and the `element_spec` of its iterator.
+    """
+
+    def __init__(self, model: ElasticMixin, clock: Callable[[], float]) -> None:
+        self.model = model
+        self.seconds: list[float] = []
+        self.batch: tuple[Any, Any] | None = None
+        self._clock = clock
+        self._function: Any = None
+        self._asked: Any = None
+        self._drawn: deque[Any] = deque()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether batches are asked for."""
+        return self._asked is not None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether batches are asked for, or not yet trained on."""
+        return self._asked is not None or bool(self._drawn)
+
+    def ask(
+        self,
+        batches: int = 1,
+        samples: int = 0,
+        then: Callable[[list[Any]], None] | None = None,
+    ) -> None:
+        """Draw batches at the next call, as far as there are.
+
+        Args:
+            batches: so many at least,
+            samples: and as many as hold so many.
+            then: called with the batches before the first one is trained on; with none where they
+                cannot be looked into.
+        """
+        self._asked = batches, samples, then
+        self.seconds.clear()
+
+    def attach(self) -> None:
+        """Take part in the next call, if there is something to do."""
+        if self.is_active and self.model.train_function is not self:
+            self._function = self.model.train_function
+            self.model.train_function = self
+
+    def __call__(self, iterator: Any) -> Any:
+        """Called by Keras as the train function."""
+        self.model.train_function = self._function
+        can_look = isinstance(iterator, tf.data.Iterator)
+        if self._asked is not None:
+            (batches, samples, then), self._asked = self._asked, None
+            if can_look:
+                self._draw(iterator, lambda: len(self._drawn) < batches)
+                self._draw(iterator, lambda: sum(map(size_of, self._drawn)) < samples)
+            if self._drawn:
+                self.batch = self._drawn[0], iterator.element_spec
+            if then is not None and (self._drawn or not can_look):
+                then(list(self._drawn))
+        function = self.model.train_function  # another one where `then` has set a plan
+        if not self._drawn:
+            return function(iterator)
+        count = steps_of(self.model)
+        self._draw(iterator, lambda: len(self._drawn) < count)
+        taken = [self._drawn.popleft() for _ in range(min(count, len(self._drawn)))]
+        few = of_batches(taken, iterator.element_spec)
+        started = self._clock()
+        logs = finished(function(few))
+        self.seconds.append((self._clock() - started) / count)
+        return logs
+
+    def _draw(self, iterator: Any, is_short: Callable[[], bool]) -> None:
+        while is_short():
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            self._drawn.append(batch)
+
+
+class FullStep:
+    """A training step of all tensors, run beside the training without a trace of it.
+
+    It is the function that Keras would train with if everything were selected, kept apart from
+    those of the training: its dropout has counters of its own.
+
+    Attributes:
+        is_traced: whether the next one need not be.
+    """
+
+    def __init__(self, model: ElasticMixin, clock: Callable[[], float]) -> None:
+        self.model = model
+        self.is_traced = False
+        self._clock = clock
+        self._functions = TrainFunctions(1)
+
+    def seconds(self, batch: Any, spec: Any) -> float:
+        """Time of one full step; all that it changes is put back, bit for bit.
+
+        Args:
+            batch: what the training's iterator yields.
+            spec: that iterator's `element_spec`.
+        """
+        count = steps_of(self.model)
+        with self._selected() as (function, traceable):
+
+            def run() -> float:
+                few = of_batches([batch] * count, spec)
+                started = self._clock()
+                finished(function(few))
+                return (self._clock() - started) / count
+
+            graph = traceable.get_concrete_function(of_batches([batch], spec)).graph
+            with kept(self.model, [graph]):
+                # what is kept shares its memory with the variables: the first update copies it
+                for _ in range(1 if self.is_traced else 2):
+                    run()
+                self.is_traced = True
+                return run()
+
+    @contextlib.contextmanager
+    def _selected(self) -> Iterator[tuple[Any, Any]]:
+        """The full step's function; the model is as it was afterwards."""
+        model, state = self.model, self.model._elastic
+        plan, averaged, functions = state.plan, set(state.averaged), state.functions
+        in_use = model.train_function, model.train_tf_function
+        state.functions = self._functions
+        try:
+            model.set_plan(None)
+            yield model.train_function, model.train_tf_function
+        finally:
+            state.plan, state.functions = plan, functions
+            model.train_function, model.train_tf_function = in_use
+            state.averaged.clear()
+            state.averaged.update(averaged)
+
+
+def size_of(batch: Any) -> int:
+    """Samples in a batch."""
+    return int(tf.nest.flatten(batch)[0].shape[0] or 0)
+
+
+def joined(batches: list[Any], size: int) -> tuple[Any, Any, Any]:
+    """x, y and sample weights (or None) of the first `size` samples of some batches."""
+    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in batches]
+    return tf.nest.map_structure(
+        lambda *one: None if one[0] is None else tf.concat(one, axis=0)[:size], *parts
+    )
+
+
+def of_batches(batches: list[Any], spec: Any) -> tf.data.Iterator:
+    """An iterator of these batches, of the type of the one that they were drawn from."""
+    parts = [tf.data.Dataset.from_tensors(batch) for batch in batches]
+    dataset = functools.reduce(lambda one, two: one.concatenate(two), parts)
+    # from_tensors fixes the batch size: under another type the function would be traced anew
+    variant = tf.data.experimental.to_variant(dataset)
+    return iter(tf.data.experimental.from_variant(variant, spec))
+
+
+def finished(logs: Any) -> Any:
+    """`logs`, once the device has computed them."""
+    for value in tf.nest.flatten(logs):
+        if tf.is_tensor(value):
+            value.numpy()
+    return logs
+
+
+def steps_of(model: ElasticMixin) -> int:
+    """Training steps in one call of the train function."""
+    steps = model._steps_per_execution
+    return 1 if steps is None else int(steps.numpy())

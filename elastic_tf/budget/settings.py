@@ -1,0 +1,108 @@
+"""What a user asks of an elastic `fit`, checked where it comes in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Union
+
+import numpy as np
+
+from elastic_tf import arguments
+from elastic_tf.selection.selector import check_rho
+from elastic_tf.timing.profile import TimingProfile
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadline:
+    """Seconds that a whole `fit` may take, everything included: `rho=et.Deadline(600)`.
+
+    `rho` then follows from the time left at every selection, and training stops a few steps early
+    rather than late.
+
+    Attributes:
+        seconds: from the beginning of `fit` to its end; above 0.
+    """
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        hint = "It counts the seconds from the beginning of `fit`: 600 for ten minutes."
+        arguments.number("seconds", self.seconds, low=0.0, above=True, hint=hint)
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+    """How the achieved step ratio is kept at `rho`.
+
+    Attributes:
+        share: part of the training time that timing full steps and selecting between two intervals
+            may take, in [0, 1); 0 measures nothing and goes by the profile alone.
+        band: relative distance from `rho` within which the achieved ratio counts as kept.
+        smoothing: weight of the importance so far in that of a selection, in [0, 1).
+        reprofile_every: epochs after which the device is profiled again, for devices that throttle
+            (paper, Sec. 5.4); about five steps each. None: never.
+    """
+
+    share: float = 0.05
+    band: float = 0.05
+    smoothing: float = 0.0
+    reprofile_every: int | None = None
+
+    def __post_init__(self) -> None:
+        arguments.number("share", self.share, low=0.0, high=1.0, below=True)
+        arguments.number("band", self.band, low=0.0, high=1.0, above=True)
+        arguments.number("smoothing", self.smoothing, low=0.0, high=1.0, below=True)
+        if self.reprofile_every is not None:
+            arguments.count("reprofile_every", self.reprofile_every)
+
+
+#: A ratio, a schedule that gives one for each epoch, or the seconds for the whole `fit`.
+Rho = Union[float, Callable[[int], float], Deadline]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Settings:
+    """What an `ElasticCallback` was told; its arguments are documented there."""
+
+    profile: TimingProfile | None
+    rho: Rho
+    interval: int
+    probe: Any  # a Probe
+    importance: Callable[..., np.ndarray]
+    required: np.ndarray | None
+    control: Control
+    verbose: int
+
+    def __post_init__(self) -> None:
+        if self.profile is not None:
+            hint = "Measure one with elastic_tf.profile_model, or leave it out."
+            arguments.instance("profile", self.profile, TimingProfile, "a TimingProfile", hint=hint)
+        if not (callable(self.rho) or isinstance(self.rho, Deadline)):
+            check_rho(self.rho)
+        arguments.count("interval", self.interval)
+        arguments.function("importance", self.importance, hint="See elastic_tf.importance.")
+        arguments.instance("control", self.control, Control, "an elastic_tf.Control")
+        arguments.count("verbose", self.verbose, least=0)
+        if self.required is not None and self.profile is not None:
+            hint = "elastic_tf.zoo.head_tensors(model) makes one."
+            arguments.mask("required", self.required, self.profile.count, hint=hint)
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds for the whole `fit`; None where `rho` is asked for."""
+        return self.rho.seconds if isinstance(self.rho, Deadline) else None
+
+    def rho_at(self, epoch: int) -> float:
+        """Allowed step time / full step time in that epoch, in (0, 1]; 1 with a deadline.
+
+        Raises:
+            ValueError: what a schedule returned is not in (0, 1].
+        """
+        if isinstance(self.rho, Deadline):
+            return 1.0
+        if not callable(self.rho):
+            return float(self.rho)
+        value = self.rho(epoch)
+        check_rho(value, where=f" from the schedule at epoch {epoch}")
+        return float(value)
