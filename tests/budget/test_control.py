@@ -21,7 +21,7 @@ def test_ratio_is_achieved_although_savings_are_not_delivered():
     elastic = run(device, 0.7, control=OFTEN)
     first, second, *_ = elastic.selections
     assert device.ratio(first.mask) > 0.7 * 1.05
-    assert (second.reason, second.epoch) == ("ratio", 0)
+    assert second.reason == "ratio"
     assert second.selection.rho < 0.7
     for record in elastic.selections[1:]:
         assert device.ratio(record.mask) <= 0.7 * 1.05
