@@ -286,7 +286,7 @@ class Scheduler:
         if self._profile is None or callable(self._settings.rho):
             return
         profile, required = self._profile, self._settings.required
-        least = smallest_feasible_rho(profile, required=required)
+        least = smallest_feasible_rho(profile, required)
         if self._deadline is None:
             if self._settings.rho_at(0) < least:  # the selector says so best
                 nothing = np.zeros(profile.count)
@@ -353,7 +353,7 @@ class Scheduler:
         profile, required = self._profile, self._settings.required
         assert profile is not None
         started = self._clock()
-        smallest = smallest_feasible_rho(profile, required=required)
+        smallest = smallest_feasible_rho(profile, required)
         if self._deadline is not None:
             rho = asked = self._rho_in_time(self._deadline, smallest)
         else:

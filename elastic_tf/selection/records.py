@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from elastic_tf.files.table import Column, format_table
+from elastic_tf.plan import Plan
 from elastic_tf.selection.selector import Selection
 from elastic_tf.timing.profile import TimingProfile
 
@@ -146,7 +147,8 @@ def line(record: SelectionRecord) -> str:
 
 def from_json(data: dict[str, Any]) -> SelectionRecord:
     """A record that `to_json` was made of."""
-    selection = _made(Selection, data["selection"])
+    plan = Plan.from_json(data["selection"]["plan"])
+    selection = _made(Selection, {**data["selection"], "plan": plan})
     return _made(SelectionRecord, {**data, "selection": selection})
 
 
