@@ -93,11 +93,11 @@ class Scheduler:
         self._is_timing = False
         self._probe = settings.probe
         self._takes_own = self._probe.data is None
-        draws = [*self._probe.draws(), None, None]
+        draws, gradient_draws = self._probe.draws()
         self._tracking = Worth(
             settings.importance,
-            draws[0],
-            gradient_probe=draws[1],
+            draws,
+            gradient_probe=gradient_draws,
             smoothing=settings.control.smoothing,
             micro_batch_size=batch_size,
         )

@@ -36,15 +36,14 @@ class Probe:
     def __post_init__(self) -> None:
         arguments.count("size", self.size)
         arguments.count("seed", self.seed, least=0, most=2**64 - 1)
-        for draws in self.draws():
-            draws.check()
+        self.draws()
 
-    def draws(self) -> list[Draws]:
-        """Draws from `data` and from `gradient`, as far as there are; none was made yet."""
-        named = (("probe", self.data), ("gradient", self.gradient))
-        return [
-            Draws(data, self.size, self.seed, name=name) for name, data in named if data is not None
-        ]
+    def draws(self) -> tuple[Draws | None, Draws | None]:
+        """Draws from `data` and from `gradient`; None of what there is not."""
+        return self._draws("probe", self.data), self._draws("gradient", self.gradient)
+
+    def _draws(self, name: str, data: Any) -> Draws | None:
+        return None if data is None else Draws(data, self.size, self.seed, name=name)
 
 
 class Draws:
@@ -66,19 +65,11 @@ class Draws:
         self.draws: list[int] = []  # batches of the dataset in each draw so far
         self._generator = np.random.default_rng(seed)
         self._batches: Iterator[Any] | None = None
-
-    def check(self) -> None:
-        """Refuse what is no data.
-
-        Raises:
-            TypeError: it is something else.
-        """
-        source = self.source
         if not isinstance(source, tf.data.Dataset) and not (
             isinstance(source, (tuple, list)) and len(source) in (2, 3)
         ):
             raise TypeError(
-                f"`{self.name}` must be a batched tf.data.Dataset of (x, y) or (x, y, "
+                f"`{name}` must be a batched tf.data.Dataset of (x, y) or (x, y, "
                 f"sample_weight), or a tuple of such arrays. Received: {_kind(source)}: "
                 f"{brief(source)}. Use the training data: probe=train."
             )
