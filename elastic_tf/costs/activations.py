@@ -20,6 +20,7 @@ from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import READS, host_generators_kept
+from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import never_differentiated
 from elastic_tf.timing.dataflow import Node, needed_by, reached_from
 
@@ -56,7 +57,7 @@ class Activation(NamedTuple):
     bytes: int | None
 
 
-def activation_bytes(model: ElasticMixin, data: Any, mask: np.ndarray | None = None) -> int:
+def activation_bytes(model: ElasticMixin, data: Any, mask: Plan | np.ndarray | None = None) -> int:
     """Bytes of the activations that a training step under `mask` keeps for its backward pass.
 
     Weights are not activations, nor is what depends on weights alone. A tensor that several
@@ -66,8 +67,8 @@ def activation_bytes(model: ElasticMixin, data: Any, mask: np.ndarray | None = N
     Args:
         model: compiled elastic model.
         data: one batch, (x, y) or (x, y, sample_weight).
-        mask: True where a tensor is trained; bool, shape (N,), forward order. All False: nothing is
-            kept. None: the model's own mask.
+        mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. All False:
+            nothing is kept. None: the model's own plan.
 
     Returns:
         Bytes, for the whole batch.
@@ -89,7 +90,7 @@ def activation_bytes(model: ElasticMixin, data: Any, mask: np.ndarray | None = N
 
 
 def activations(
-    model: ElasticMixin, data: Any, mask: np.ndarray | None = None
+    model: ElasticMixin, data: Any, mask: Plan | np.ndarray | None = None
 ) -> tuple[Activation, ...]:
     """The activations that `activation_bytes` counts, in the order in which they are made.
 
@@ -97,7 +98,7 @@ def activations(
     hands to its gradient.
     """
     count = len(arguments.elastic(model, compiled=True).tensors)
-    mask = model.mask if mask is None else arguments.mask("mask", mask, count)
+    mask = model.mask if mask is None else as_plan(mask, count).mask
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         raise ValueError(
             f"`data` must be (x, y) or (x, y, sample_weight). Received: data={brief(data)}."

@@ -1,6 +1,6 @@
 """Floating point operations of a training step, counted in its traced graph.
 
-Counted is what TensorFlow has to execute under a mask: ops from which neither the result of the
+Counted is what TensorFlow has to execute under a plan: ops from which neither the result of the
 step nor a variable gets anything are left out. Fusing ops, as TensorFlow does later, moves their
 operations and does not change them. See `elastic_tf.costs.op_flops` for what counts as how many.
 """
@@ -19,11 +19,10 @@ from elastic_tf import arguments, optimizers
 from elastic_tf.costs import op_flops
 from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.checks import batch_explained
+from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.model import ElasticModel
-from elastic_tf.timing.attribution import dependency_sets
-from elastic_tf.timing.dataflow import Node, needed_by
-from elastic_tf.timing.trace import StepFunction, StepTrace
+from elastic_tf.plan import Plan, as_plan
+from elastic_tf.timing.dataflow import Node, needed_by, reached_from
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
@@ -37,9 +36,9 @@ class Flops:
         backward: of the gradients.
         update: of the optimizer.
         by_op: of the whole step by type of op; those that take none are left out.
-        uncounted: ops that are not in the numbers, how many of each type. There is no rule for
-            them, or they are known only while they run: how often a loop does, the shapes in a
-            `tf.function` that a layer traced for any batch size.
+        uncounted: ops that are not in the numbers, how many of each type. They are known only while
+            they run: how often a loop does, the shapes in a `tf.function` that a layer traced for
+            any batch size.
     """
 
     forward: int
@@ -55,10 +54,10 @@ class Flops:
 
 
 def step_flops(
-    model: ElasticModel,
+    model: ElasticMixin,
     x: Any,
     y: Any,
-    mask: np.ndarray | None = None,
+    mask: Plan | np.ndarray | None = None,
     *,
     sample_weight: Any = None,
 ) -> Flops:
@@ -70,8 +69,8 @@ def step_flops(
         model: compiled elastic model.
         x: inputs of one batch.
         y: targets of that batch.
-        mask: True where a tensor is trained; bool, shape (N,), forward order. All False: the
-            forward pass. None: all tensors.
+        mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. All False:
+            the forward pass. None: all tensors.
         sample_weight: weights of the samples, if training has them.
 
     Returns:
@@ -80,71 +79,47 @@ def step_flops(
     Raises:
         ValueError: `mask` is not one bool for each tensor.
     """
-    count = len(arguments.elastic(model, compiled=True).tensors)
-    mask = np.ones(count, bool) if mask is None else arguments.mask("mask", mask, count)
+    tensors = arguments.elastic(model, compiled=True).tensors
+    trained = [tensor for tensor, on in zip(tensors, as_plan(mask, len(tensors)).mask) if on]
     optimizers.build(model.optimizer, model.trainable_variables)
-    run = StepFunction(model, mask, jit_compile=False)
     data = as_batch(x, y, sample_weight)
-    with host_generators_kept(model), batch_explained(data):
-        ops, trace = _flat(run, data)
 
-    gradients = {root: 1 for roots in trace.gradients for root in roots}
-    in_backward = needed_by(trace.nodes, gradients)
-    _, in_forward, _ = dependency_sets(trace)
+    @tf.function
+    def step(data: Any) -> Any:
+        made, gradients = model.gradients(data, trained)
+        optimizers.apply_selected(model.optimizer, gradients, trained)
+        return (made.loss, model.finish(made)), gradients
+
+    nodes: dict[str, Node] = {}
+    ops: dict[str, tf.Operation] = {}
+    with host_generators_kept(model), batch_explained(data):
+        graph = step.get_concrete_function(data).graph
+    names = [name for name, _ in _inline(graph, "", (), nodes, ops)]
+    results = len(tf.nest.flatten(graph.structured_outputs[0], expand_composites=True))
+    ends = [*names, *(op.name for op in graph.control_outputs)]
+    needed = needed_by(nodes, dict.fromkeys(ends, 1), follow_controls=True)
+    in_forward = needed_by(nodes, dict.fromkeys(names[:results], 1))
+    in_backward = needed_by(nodes, dict.fromkeys(names[results:], 1))
+    after = reached_from(nodes, dict.fromkeys(in_backward.keys() - in_forward.keys(), 1))
+    batch = [tensor.op.name for tensor in graph.inputs[: len(tf.nest.flatten(data))]]
+    # updates of metrics are of the forward pass too, but for their counters
+    of_batch = {*reached_from(nodes, dict.fromkeys(batch, 1))} - {*after} - {*in_backward}
+
     parts = {"forward": 0, "backward": 0, "update": 0}
     by_op: Counter[str] = Counter()
     uncounted: Counter[str] = Counter()
     for name, op in ops.items():
         operations = op_flops.count(op)
+        if name not in needed:
+            continue
         if operations is None:
             uncounted[op.type] += 1
             continue
-        part = "backward" if name in in_backward else "update"
-        parts["forward" if name in in_forward else part] += operations
+        rest = "backward" if name in in_backward else "update"
+        part = "forward" if name in in_forward or name in of_batch else rest
+        parts[part] += operations
         by_op[op.type] += operations
     return Flops(**parts, by_op=dict(+by_op), uncounted=dict(uncounted))
-
-
-def _flat(run: StepFunction, data: Any) -> tuple[dict[str, tf.Operation], StepTrace]:
-    """The ops that have to run in a traced step, and the step without times."""
-    graph = run.graph(data)
-    nodes: dict[str, Node] = {}
-    ops: dict[str, tf.Operation] = {}
-    sources = _inline(graph, "", (), nodes, ops)
-    returned = [f"return/{index}" for index in range(len(sources))]
-    nodes.update(
-        (name, Node("_Retval", (source,), (port,)))
-        for name, (source, port) in zip(returned, sources)
-    )
-    ends = [*returned, *(op.name for op in graph.control_outputs)]
-    needed = needed_by(nodes, dict.fromkeys(ends, 1), follow_controls=True)
-
-    loss, logs, gradients = graph.structured_outputs
-    rest = iter(returned)
-    results, *roots = (
-        tuple(
-            next(rest)
-            for part in tf.nest.flatten(given, expand_composites=True)
-            if part is not None
-        )
-        for given in ((loss, logs), *gradients)
-    )
-    selected = iter(roots)
-    index = {id(variable.handle): k for k, variable in enumerate(run.model.tensors)}
-    trace = StepTrace(
-        nodes={name: node for name, node in nodes.items() if name in needed},
-        times={},
-        durations={},
-        gradients=tuple(next(selected) if on else () for on in run.mask),
-        results=results,
-        handles={
-            inner.op.name: index.get(id(outer), -1)
-            for outer, inner in graph.captures
-            if outer.dtype == tf.resource
-        },
-        time_unmatched=0.0,
-    )
-    return {name: op for name, op in ops.items() if name in needed}, trace
 
 
 def _inline(

@@ -1,8 +1,12 @@
 """Floating point operations of one op, from the shapes of what it takes and gives.
 
 One multiply-add is 2 operations. A function of one number (exp, tanh, square root) is 1, whatever
-it takes inside; so is a comparison that picks a maximum. Moving data, integers and random numbers
-are 0. Convolutions count their whole kernel at the border too, as is usual.
+it takes inside; so is a comparison that picks a maximum. Convolutions count their whole kernel at
+the border too, as is usual. Any op that is not named here counts as 0: it moves data, draws random
+numbers, calculates with integers, or is rare in networks (decompositions, Fourier transforms).
+
+TensorFlow's own registry (`tf.compat.v1.profiler`) gives the same for what it knows; it lacks
+einsum, the gradients of depthwise convolutions, and normalisation.
 """
 
 from __future__ import annotations
@@ -12,26 +16,19 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-Rule = Callable[[tf.Operation], int]
-
 
 def count(op: tf.Operation) -> int | None:
-    """Operations of one run of `op`; None where there is no rule or a shape is not known."""
-    if op.type in _MOVES:
-        return 0
-    results = op.outputs or op.inputs  # an op that writes gives nothing
-    if op.type in _BODIES or any(tensor.dtype.is_complex for tensor in results):
+    """Operations of one run of `op`; None where they are known only while it runs."""
+    if op.type in _BODIES:
         return None
-    if not any(tensor.dtype.is_floating for tensor in results):
+    floats = [tensor for tensor in (*op.inputs, *op.outputs) if tensor.dtype.is_floating]
+    if not floats:
         return 0
-    rule = _RULES.get(op.type)
     try:
-        if op.type in _PER_RESULT:
-            return _PER_RESULT[op.type] * _size(op.outputs[0])
-        if op.type in _PER_INPUT:
-            inputs = [tensor for tensor in op.inputs if tensor.dtype.is_floating]
-            return _PER_INPUT[op.type] * max(_size(tensor) for tensor in inputs)
-        return None if rule is None else rule(op)
+        if op.type in _RULES:
+            return _RULES[op.type](op)
+        each = _PER_NUMBER.get(op.type, 0)
+        return each and each * max(_size(tensor) for tensor in floats)
     except _UnknownShape:
         return None
 
@@ -41,39 +38,22 @@ class _UnknownShape(Exception):
 
 
 def _lengths(tensor: tf.Tensor) -> list[int]:
-    """The shape of a tensor."""
     if not tensor.shape.is_fully_defined():
         raise _UnknownShape
     return tensor.shape.as_list()
 
 
 def _size(tensor: tf.Tensor) -> int:
-    """Numbers in a tensor."""
     return math.prod(_lengths(tensor))
 
 
-def _convolution(at: int, kernel: Callable[[tf.Operation], tf.Tensor], last: int) -> Rule:
-    """Every number of the result, or of its gradient, meets the kernel of one output channel.
-
-    Args:
-        at: input that is the gradient of the result; -1: the result itself.
-        kernel: the filter, or its gradient.
-        last: dimensions at its end that are output channels.
-    """
-
-    def rule(op: tf.Operation) -> int:
-        result = op.outputs[0] if at < 0 else op.inputs[at]
-        return 2 * _size(result) * math.prod(_lengths(kernel(op))[:-last])
-
-    return rule
-
-
-def _filter(op: tf.Operation) -> tf.Tensor:
-    return op.inputs[1]
-
-
-def _filter_gradient(op: tf.Operation) -> tf.Tensor:
-    return op.outputs[0]
+def _convolution(op: tf.Operation) -> int:
+    """Every number of the result, or of its gradient, meets the kernel of one output channel."""
+    result = op.inputs[2] if "Backprop" in op.type else op.outputs[0]
+    kernel = op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]
+    # a depthwise filter has shape (height, width, channels, results per channel)
+    of_output = 2 if op.type.startswith("Depthwise") else 1
+    return 2 * _size(result) * math.prod(_lengths(kernel)[:-of_output])
 
 
 def _matmul(op: tf.Operation) -> int:
@@ -100,47 +80,34 @@ def _einsum(op: tf.Operation) -> int:
 
 def _pooling(op: tf.Operation) -> int:
     """Every result is made of one window, or every gradient goes back into one."""
-    pooled = op.outputs[0] if op.type in ("AvgPool", "MaxPool") else op.inputs[-1]
+    pooled = op.inputs[-1] if op.type.endswith("Grad") else op.outputs[0]
     return _size(pooled) * math.prod(op.get_attr("ksize"))
 
 
-def _batch_normalisation(op: tf.Operation) -> int:
-    """Scale and shift; with the batch's statistics their sums too.
+def _normalisation(op: tf.Operation) -> int:
+    """Scale and shift 2, with the batch's statistics mean 1, variance 3 and normalise 2 as well.
 
-    Mean 1, variance 3, normalise 2, scale and shift 2; with stored statistics 2 in all.
+    Gradients: of beta 1, of gamma 4 (normalise 2, multiply-add 2), of x 1, or 4 of a batch.
     """
-    return (8 if op.get_attr("is_training") else 2) * _size(op.inputs[0])
+    stored, of_batch = (6, 9) if "Grad" in op.type else (2, 8)
+    return (of_batch if op.get_attr("is_training") else stored) * _size(op.inputs[0])
 
 
-def _batch_normalisation_gradient(op: tf.Operation) -> int:
-    """Gradients of beta 1, gamma 4 (normalise 2, multiply-add 2), and x 1, or 4 of a batch."""
-    return (9 if op.get_attr("is_training") else 6) * _size(op.inputs[0])
-
-
-def _sum_of_many(op: tf.Operation) -> int:
-    return (len(op.inputs) - 1) * _size(op.outputs[0])
-
-
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(("Conv2D", "Conv3D"), _convolution(-1, _filter, 1)),
-    **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), _convolution(2, _filter, 1)),
-    **dict.fromkeys(
-        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), _convolution(2, _filter_gradient, 1)
-    ),
-    # a filter of shape (height, width, channels, results per channel)
-    "DepthwiseConv2dNative": _convolution(-1, _filter, 2),
-    "DepthwiseConv2dNativeBackpropInput": _convolution(2, _filter, 2),
-    "DepthwiseConv2dNativeBackpropFilter": _convolution(2, _filter_gradient, 2),
+_RULES: dict[str, Callable[[tf.Operation], int]] = {
+    **dict.fromkeys(("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"), _convolution),
+    **dict.fromkeys(("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"), _convolution),
+    "DepthwiseConv2dNative": _convolution,
+    "DepthwiseConv2dNativeBackpropInput": _convolution,
+    "DepthwiseConv2dNativeBackpropFilter": _convolution,
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),
     "Einsum": _einsum,
     **dict.fromkeys(("AvgPool", "MaxPool", "AvgPoolGrad", "MaxPoolGrad"), _pooling),
-    "FusedBatchNormV3": _batch_normalisation,
-    "FusedBatchNormGradV3": _batch_normalisation_gradient,
-    "AddN": _sum_of_many,
+    **dict.fromkeys(("FusedBatchNormV3", "FusedBatchNormGradV3"), _normalisation),
+    "AddN": lambda op: (len(op.inputs) - 1) * _size(op.outputs[0]),
 }
 
-# Operations for each number of the result.
-_PER_RESULT = {
+# Operations for each number of the largest input or result.
+_PER_NUMBER = {
     **dict.fromkeys(
         (
             *("Add", "AddV2", "Sub", "Mul", "MulNoNan", "Div", "RealDiv", "DivNoNan", "BiasAdd"),
@@ -148,24 +115,18 @@ _PER_RESULT = {
             *("Sign", "Floor", "Ceil", "Round", "Rint", "Square", "Sqrt", "Rsqrt", "Reciprocal"),
             *("Inv", "Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tanh", "Sigmoid", "Erf"),
             *("Erfc", "Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Softplus", "Softsign"),
-            *("ReluGrad", "Relu6Grad", "LeakyReluGrad", "Cumsum"),
+            *("ReluGrad", "Relu6Grad", "LeakyReluGrad", "Cumsum", "Sum", "Mean", "Max", "Min"),
+            *("Prod", "BiasAddGrad", "UnsortedSegmentSum", "SegmentSum", "ResourceScatterAdd"),
+            *("AssignAddVariableOp", "AssignSubVariableOp"),
         ),
         1,
     ),
-    **dict.fromkeys(("SquaredDifference", "EluGrad", "SeluGrad", "ClipByValue"), 2),
+    **dict.fromkeys(("SquaredDifference", "EluGrad", "SeluGrad", "ClipByValue", "L2Loss"), 2),
     # dy * y * (1 - y) and its like
     **dict.fromkeys(("SigmoidGrad", "TanhGrad", "RsqrtGrad", "SqrtGrad", "ReciprocalGrad"), 3),
     **dict.fromkeys(("SoftplusGrad", "SoftsignGrad"), 3),
     # maximum, difference, exp, sum, quotient (or difference of the logarithm)
     **dict.fromkeys(("Softmax", "LogSoftmax"), 5),
-}
-
-# Operations for each number of the largest input.
-_PER_INPUT = {
-    **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "BiasAddGrad"), 1),
-    **dict.fromkeys(("UnsortedSegmentSum", "SegmentSum"), 1),
-    **dict.fromkeys(("AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterAdd"), 1),
-    "L2Loss": 2,
     # softmax 5, loss 2 (multiply-add), gradient 1
     **dict.fromkeys(("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), 8),
     # updates of one weight: var -= rate * g
@@ -179,28 +140,4 @@ _PER_INPUT = {
 # How often their functions run is known only while they run.
 _BODIES = frozenset(
     {"Case", "If", "StatelessCase", "StatelessIf", "StatelessWhile", "While", "XlaLaunch"}
-)
-
-_MOVES = frozenset(
-    (
-        *("AssignVariableOp", "BatchToSpaceND", "Bitcast", "BroadcastTo", "Cast", "CheckNumerics"),
-        *("Assert", "Concat", "ConcatV2", "Const", "DepthToSpace", "DynamicPartition"),
-        *("DynamicStitch", "EnsureShape", "ExpandDims", "Fill", "Gather", "GatherNd", "GatherV2"),
-        *("Identity", "IdentityN", "InvertPermutation", "MirrorPad", "NoOp", "OneHot", "OnesLike"),
-        *("Pack", "Pad", "PadV2", "Placeholder", "PlaceholderWithDefault", "PreventGradient"),
-        *("Print", "PrintV2", "RandomStandardNormal", "RandomUniform", "ReadVariableOp"),
-        *("Reshape", "ResizeNearestNeighbor", "ResourceGather", "ResourceGatherNd", "Reverse"),
-        *("ReverseV2", "Roll", "ScatterNd", "Select", "SelectV2", "Slice", "Snapshot"),
-        *("SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StatelessRandomNormal"),
-        *("StatelessRandomNormalV2", "StatelessRandomUniform", "StatelessRandomUniformV2"),
-        *(
-            "StatelessTruncatedNormalV2",
-            "StopGradient",
-            "StridedSlice",
-            "StridedSliceGrad",
-            "TensorScatterUpdate",
-        ),
-        *("Tile", "Transpose", "TruncatedNormal", "Unpack", "Where", "ZerosLike", "_Retval"),
-        *("Range", "LinSpace", "Shape", "ShapeN", "Size", "Rank"),
-    )
 )

@@ -1,4 +1,5 @@
-"""The directory of one run: settings, epochs, selections and result, readable at any moment.
+"""What a training leaves behind: a run directory, and TensorBoard's events.
 
-In: what a training says of itself. Out: JSON files and TensorBoard events.
+In: settings, an epoch's numbers, a record of a selection, a result. Out: `run.Run`, whose files are
+readable at any moment and checked when they are read, and `board.Board`.
 """

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import plots
 from elastic_tf.files.atomic import directory
-from elastic_tf.selection.records import LOGGED, SelectionRecord
 
 _WIDTH = 5.0  # inches of a picture: TensorBoard shows all pictures equally wide
 
@@ -31,23 +29,21 @@ class Board:
     def __init__(self, log_dir: str | Path, names: Sequence[str]) -> None:
         self.seconds_picture = 0.0
         self._names = list(names)
-        self._drawn = 0  # epochs in the last picture
         self._writer = tf.summary.create_file_writer(str(directory(log_dir)))
 
-    def selection(self, record: SelectionRecord) -> None:
-        """Seconds of the selection, and what was asked for."""
+    def selection(self, record: Any) -> None:
+        """Seconds of the selection of a `SelectionRecord`, and what was asked for."""
+        names = ("seconds_importance", "seconds_solve", "similarity")
         values = {
-            "seconds_importance": record.seconds_importance,
-            "seconds_solve": record.seconds_solve,
+            **{name: getattr(record, name) for name in names},
             "rho_asked_of_selector": record.selection.rho,
             "tensors_trained": float(record.mask.sum()),
-            "similarity": record.similarity,
         }
         self._write(values, record.epoch)
 
-    def epoch(self, epoch: int, record: SelectionRecord, logs: dict[str, Any]) -> None:
-        """Ratios of the epoch, and what the selection took in all."""
-        values = {name: logs.get(name) for name in LOGGED}
+    def epoch(self, epoch: int, record: Any, logs: Mapping[str, Any]) -> None:
+        """Ratios of the epoch, and what its selection took in all."""
+        values = {name: logs.get(name) for name in ("rho", "predicted_ratio", "achieved_ratio")}
         if record.epoch == epoch:
             values["seconds_selection"] = record.seconds
         self._write(values, epoch)
@@ -55,30 +51,30 @@ class Board:
     def picture(self, masks: Sequence[np.ndarray], epoch: int, *, is_last: bool = False) -> None:
         """Which tensors were trained in which epochs so far, if a new picture is due.
 
-        Each has at least twice the epochs of the one before it: there are few, however long the
-        training and however often it selects.
+        One is due after 1, 2, 4, 8, ... epochs: there are few, however long the training.
 
         Args:
             masks: one for each epoch so far.
             epoch: the present one.
-            is_last: the training ends; draw what is not in a picture yet.
+            is_last: the training ends: it is due.
         """
         count = len(masks)
-        if count == self._drawn or (count < 2 * self._drawn and not is_last):
+        if not count or (count & (count - 1) and not is_last):
             return
+        from elastic_tf import plots  # Matplotlib takes seconds to import
+
         started = time.perf_counter()
         figure = plots.selection_map(masks, names=self._names, width=_WIDTH)
         with self._writer.as_default():
             tf.summary.image("elastic/selection", plots.pixels(figure)[None], step=epoch)
         self._writer.flush()
-        self._drawn = count
         self.seconds_picture = time.perf_counter() - started
 
     def close(self) -> None:
         """Write what is left."""
         self._writer.close()
 
-    def _write(self, values: dict[str, float | None], step: int) -> None:
+    def _write(self, values: Mapping[str, float | None], step: int) -> None:
         with self._writer.as_default():
             for name, value in values.items():
                 if value is not None and np.isfinite(value):

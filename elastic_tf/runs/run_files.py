@@ -5,15 +5,17 @@ No file is looked for because another one names it.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from elastic_tf.arguments import brief
 from elastic_tf.files import strict_json
 from elastic_tf.files.strict_json import read_bytes
 from elastic_tf.files.ranges import from_ranges
-from elastic_tf.arguments import brief
 
 _MOST_BYTES = 256 << 20  # of all lines together; an epoch takes less than 1 KB
 _MOST_EPOCHS = 10**9
@@ -27,14 +29,13 @@ def read_object(path: Path) -> dict[str, Any]:
         ValueError: it is damaged.
     """
     try:
-        return _object(read_bytes(path))
+        with _named(path):
+            return _object(read_bytes(path))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"A run's directory holds {path.name}. Received: '{path.parent}', which "
             f"{'does not' if path.parent.exists() else 'is not there'}."
         ) from error
-    except ValueError as error:
-        raise ValueError(f"'{path}' is damaged: it {error}. Choose another directory.") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -46,42 +47,38 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     config = read_object(path)
     for name in ("settings", "versions", "device"):
-        if not isinstance(config.get(name), dict):
-            raise ValueError(
-                f"'{path}' is damaged: `{name}` must be an object. Received: "
-                f"{brief(config.get(name))}. Choose another directory."
-            )
+        with _named(path):
+            if not isinstance(config.get(name), dict):
+                raise ValueError(f"has no object `{name}`, but {brief(config.get(name))}")
     return config
 
 
-def read_epochs(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file with an epoch in each; a last one that was cut off is passed over.
 
-    Raises:
-        ValueError: it is damaged; the line is named.
-    """
-    lines = _read_lines(path)
-    for number, line in enumerate(lines, start=1):
-        try:
-            check_epoch(line.get("epoch", 0))
-        except ValueError as error:
-            raise ValueError(f"'{path}' is damaged in line {number}: {error}") from error
-    return lines
-
-
-def read_selections(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of `selections.jsonl`, with arrays.
+    Masks and importance become arrays.
 
     Raises:
         ValueError: it is damaged; the line is named.
     """
-    lines = read_epochs(path)
+    try:
+        with _named(path):
+            # what is after the last line break is empty, or was cut off
+            *lines, _ = read_bytes(path, _MOST_BYTES).split(b"\n")
+    except FileNotFoundError:
+        return []
+    found: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
-        try:
-            line.update(arrays(line))
-        except ValueError as error:
-            raise ValueError(f"'{path}' is damaged in line {number}: {error}") from error
-    return lines
+        with _named(path, f" in line {number}"):
+            try:
+                data = _object(line)
+            except ValueError:
+                if number == len(lines):
+                    break
+                raise
+            check_epoch(data.get("epoch", 0))
+            found.append({**data, **arrays(data)} if path.stem == "selections" else data)
+    return found
 
 
 def arrays(line: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -113,23 +110,15 @@ def check_epoch(epoch: Any) -> None:
         raise ValueError(f"`epoch` must be an integer of at least 0. Received: {brief(epoch)}.")
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+@contextlib.contextmanager
+def _named(path: Path, place: str = "") -> Iterator[None]:
+    """Names the file in what is wrong with it."""
     try:
-        lines = read_bytes(path, _MOST_BYTES).split(b"\n")
-    except FileNotFoundError:
-        return []
+        yield
     except ValueError as error:
-        raise ValueError(f"'{path}' is damaged: it {error}. Choose another directory.") from error
-    lines.pop()  # empty, or cut off before its line break
-    found: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(_object(line))
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"'{path}' is damaged in line {number}: it {error}.") from error
-    return found
+        why = str(error).rstrip(".")
+        said = why if why.startswith("`") else f"it {why}"
+        raise ValueError(f"'{path}' is damaged{place}: {said}. Choose another directory.") from error
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def test_dense_layers_are_split_as_by_hand():
     assert 6 <= flops.forward - (80 + 48) < 48
     assert 0 <= flops.backward - (80 + 48 + 48) < 48
     # v = momentum * v - rate * g; w += v: 4 for each of 32 weights, and a sign in Keras
-    assert 4 * 32 <= flops.update <= 5 * 32
+    assert 4 * 32 <= flops.update <= 5 * 32 + 2  # and two counters
     assert flops.total == flops.forward + flops.backward + flops.update
     assert flops.uncounted == {}
 
@@ -65,8 +65,8 @@ def test_nothing_trained_is_the_forward_pass():
     flops = step_flops(model, X, Y, mask=np.zeros(len(model.tensors), bool))
     # conv1: results 8 * 4 * 4 * 3 = 384 of 3 * 3 * 2 multiply-adds; conv2 as above
     assert flops.by_op["Conv2D"] == 384 * 18 * 2 + 128 * 27 * 2
-    assert flops.forward > 0
-    assert flops.backward == flops.update == 0
+    assert flops.forward > 0 == flops.backward
+    assert flops.update <= 2  # counters of metrics
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgdw"])

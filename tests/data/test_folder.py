@@ -208,7 +208,7 @@ def test_special_files_are_refused_and_not_waited_for(tmp_path):
         "large.bmp": "larger than 257 MiB",
         "loop.png": "Too many levels",
         "pipe.png": "no regular file",
-        "up": "a folder",
+        "up": "Is a directory",
     }
     assert len(read(tmp_path, on_bad_image="skip").skipped) == len(reasons)
     for name, reason in reasons.items():
