@@ -12,7 +12,6 @@ from importlib import import_module, metadata
 from typing import Any
 
 _SWITCH = "TF_USE_LEGACY_KERAS"
-_ON = ("1", "true", "True")
 
 
 def choose() -> None:
@@ -31,27 +30,21 @@ def package(tensorflow: Any) -> str:
         ImportError: `tf.keras` is Keras 3, or missing; what to do is named.
     """
     version = tensorflow.__version__
-    asked = os.environ.get(_SWITCH)
-    minor = ".".join(version.split(".")[:2])
-    if asked in _ON and _major("keras") >= 3 and not _major("tf_keras"):
+    if _major("keras") >= 3 and not _major("tf_keras"):
+        mend = f'pip install "tf_keras=={".".join(version.split(".")[:2])}.*"'
         raise ImportError(
             f"elastic_tf trains models of Keras 2. Received: TensorFlow {version} without the "
-            f'package tf_keras, which has it. pip install "tf_keras=={minor}.*"'
+            f"package tf_keras, which has it. {mend}"
         )
     name: str = tensorflow.keras.Model.__module__.partition(".")[0]
     keras = import_module(name).__version__
     # tf_keras has TensorFlow's version
     if int(keras.partition(".")[0]) < 3:
         return name
-    mend = f"{_SWITCH}={asked} asks for Keras 3: set it to 1."
-    if asked in _ON:
-        mend = (
-            "`tf.keras` was used before elastic_tf was imported: import elastic_tf first, or start "
-            f"Python with {_SWITCH}=1 in its environment."
-        )
     raise ImportError(
         f"elastic_tf trains models of Keras 2. Received: TensorFlow {version} with Keras {keras}. "
-        f"{mend}"
+        f"Import elastic_tf before `tf.keras` is used, or start Python with {_SWITCH}=1 in its "
+        "environment."
     )
 
 

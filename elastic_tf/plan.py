@@ -10,6 +10,7 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
+from elastic_tf.files.table import Column, format_table
 
 FROZEN = 0  # keeps every bit, and so do its slots
 EXACT = 1  # trained as plain Keras trains it
@@ -102,30 +103,29 @@ class Plan:
             for layer in model._flatten_layers()
             for tensor in layer._trainable_weights
         }
-        rows = [["Layer", "Tensor", "Shape", "Mode"] + ["Share of step"] * (profile is not None)]
-        for k, (tensor, mode) in enumerate(zip(model.tensors, plan.modes)):
-            layer = layers.get(id(tensor), "")
-            name = tensor.name.partition(":")[0].rpartition("/")[2]
-            rows.append([layer, name, str(tuple(tensor.shape)), NAMES[mode]])
-            if profile is not None:
-                share = profile.t_dw[k] / profile.t_full if mode != FROZEN else 0.0
-                rows[-1].append(f"{share:.1%}")
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-            for row in rows
-        ]
-        sizes = [int(np.prod(tensor.shape)) for tensor in model.tensors]
-        weights = sum(size for size, on in zip(sizes, plan.mask) if on)
-        lines[1:1] = ["-" * (sum(widths) + 2 * len(widths) - 2)]
-        lines.append(lines[1])
-        lines.append(
-            f"Trains {plan.mask.sum()} of {len(plan)} tensors, {weights:,} of {sum(sizes):,} "
-            "parameters"
+        rows: list[dict[str, Any]] = []
+        sizes = []
+        for tensor, mode in zip(model.tensors, plan.modes):
+            rows.append(
+                {
+                    "layer": layers.get(id(tensor), ""),
+                    "tensor": tensor.name.partition(":")[0].rpartition("/")[2],
+                    "shape": str(tuple(tensor.shape)),
+                    "mode": NAMES[mode],
+                }
+            )
+            sizes.append(int(np.prod(tensor.shape)))
+        said = (
+            f"Trains {plan.mask.sum()} of {len(plan)} tensors, {np.dot(sizes, plan.mask):,} of "
+            f"{sum(sizes):,} parameters"
         )
+        columns: list[Column | str] = ["layer", "tensor", "shape", "mode"]
         if profile is not None:
-            lines[-1] += f", at {profile.step_time(plan.mask) / profile.t_full:.2f} of a full step"
-        return "\n".join(lines)
+            for row, time, trained in zip(rows, profile.t_dw, plan.mask):
+                row["share"] = time / profile.t_full if trained else 0.0
+            columns.append(Column("share", "share of step", ".1%"))
+            said += f", at {profile.step_time(plan.mask) / profile.t_full:.2f} of a full step"
+        return f"{format_table(rows, columns)}\n{said}"
 
     def __len__(self) -> int:
         return len(self.modes)

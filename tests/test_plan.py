@@ -103,7 +103,7 @@ def _model():
 
 def test_describe_shows_layer_tensor_shape_and_mode():
     lines = Plan([0, 1]).describe(_model()).splitlines()
-    assert lines[0].split() == ["Layer", "Tensor", "Shape", "Mode"]
+    assert lines[0].split() == ["layer", "tensor", "shape", "mode"]
     assert lines[2].split() == ["head", "kernel", "(2,", "3)", "frozen"]
     assert lines[3].split() == ["head", "bias", "(3,)", "exact"]
     assert lines[-1] == "Trains 1 of 2 tensors, 3 of 9 parameters"

@@ -37,12 +37,6 @@ class Accumulation:
         self._update: Callable[[tf.Tensor], None] | None = None  # of what was collected
         self._collected = 0
 
-    @property
-    def bytes(self) -> int:
-        """Memory that the sums take on one replica."""
-        parts = [self._strategy.experimental_local_results(v)[0] for v in self._sums.values()]
-        return sum(int(tf.size(part)) * part.dtype.size for part in parts)
-
     def hold(self, variables: Sequence[tf.Variable]) -> None:
         """Make room for the gradients of `variables`, and give back that of all others."""
         trained, before = ({id(v): v for v in part} for part in (variables, self._trained))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 _CALLBACKS = 5  # their place among the arguments of Keras's `fit`
-_COLUMNS = 120  # of a terminal, for a whole line with a loss, a metric and three ratios
-_SHORT = 10  # characters of the bar itself in a narrower one
 
 
 class RatioBar(tf.keras.callbacks.ProgbarLogger):
@@ -27,12 +23,6 @@ class RatioBar(tf.keras.callbacks.ProgbarLogger):
     def __init__(self, ratios: Callable[[], dict[str, float | None]]) -> None:
         super().__init__(count_mode="steps")
         self._ratios = ratios
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begin a bar; a line that is longer than a terminal's could not be overwritten."""
-        super().on_epoch_begin(epoch, logs)
-        if sys.stdout.isatty() and shutil.get_terminal_size().columns < _COLUMNS:
-            self.progbar.width = _SHORT
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Show the step."""

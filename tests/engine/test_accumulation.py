@@ -4,17 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, K, L, crossentropy, images, mask_of, values
-from training import OwnTrainStep
 
 from elastic_tf import optimizers
-from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.model import ElasticModel
 
-CLIPPED = {
-    "clipnorm": lambda: K.SGD(0.1, clipnorm=0.05),
-    "global_clipnorm": lambda: K.Adam(0.1, global_clipnorm=0.1),
-    "clipvalue": lambda: K.legacy.SGD(0.1, clipvalue=0.01),
-}
+CLIPPED = {"global_clipnorm": lambda: K.Adam(0.1, global_clipnorm=0.1)}
 # The mean of means sums in another order than the mean over the joint batch.
 CLOSE = {"rtol": 2e-4, "atol": 1e-6}
 
@@ -42,7 +36,7 @@ def assert_close(one, two) -> None:
         np.testing.assert_allclose(a, b, **CLOSE)
 
 
-@pytest.mark.parametrize("kind", [*MORE_OPTIMIZERS, *CLIPPED])
+@pytest.mark.parametrize("kind", ["adam", "sgdw", "scaled_legacy", *CLIPPED])
 def test_micro_batches_update_as_the_joint_batch(kind):
     optimizer = {**MORE_OPTIMIZERS, **CLIPPED}[kind]
     joint, micro = elastic(optimizer=optimizer), elastic(optimizer=optimizer, accumulate=4)
@@ -50,12 +44,6 @@ def test_micro_batches_update_as_the_joint_batch(kind):
         model.set_mask(mask_of(model, "conv2", "head"))
     fit(joint, batch_size=8), fit(micro, batch_size=2)
     assert_close(joint, micro)
-
-
-def test_updates_are_counted_not_micro_batches():
-    model = elastic(accumulate=4)
-    fit(model, batch_size=2)
-    assert int(model.optimizer.iterations) == 6
 
 
 def test_mixed_precision_accumulates_in_single_precision():
@@ -69,26 +57,21 @@ def test_mixed_precision_accumulates_in_single_precision():
     assert int(model.optimizer.iterations) == 6
 
 
-def test_sums_are_held_for_trained_tensors_alone():
+def test_sums_are_held_for_trained_tensors_alone_and_the_others_keep_every_bit():
     model = elastic(accumulate=2)
     sums = model._elastic.accumulation
     sizes = []
     for names in (("conv1", "conv2", "head"), ("head",), ("conv2",), ("head",)):
         model.set_mask(mask_of(model, *names))
+        left = [v for v in model.tensors if not v.name.startswith(names)]
+        before = values(left)
         fit(model, batch_size=4, epochs=1)
+        assert values(left) == before
         tensors = [v for v in model.tensors if v.name.startswith(names)]
-        sizes.append((sums.bytes, 4 * sum(int(tf.size(v)) for v in tensors)))
+        sizes.append(
+            [sum(int(tf.size(v)) for v in part) for part in (sums._sums.values(), tensors)]
+        )
     assert all(held == needed for held, needed in sizes)
-
-
-@pytest.mark.parametrize("names", [("conv1",), ("head",), ("conv1", "conv2", "head")])
-def test_left_out_tensors_keep_every_bit(names):
-    model = elastic(accumulate=2)
-    model.set_mask(mask_of(model, *names))
-    left = [v for v in model.tensors if not v.name.startswith(names)]
-    before = values(left)
-    fit(model, batch_size=4)
-    assert values(left) == before
 
 
 def test_a_mask_that_changes_in_between_applies_what_was_collected():
@@ -157,30 +140,3 @@ def test_accumulation_is_saved_with_the_model(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = tf.keras.models.load_model(tmp_path / "model.keras")
     assert loaded._elastic.accumulation.steps == 3
-
-
-@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "2"])
-def test_raises_on_what_is_no_count(steps):
-    with pytest.raises(ValueError, match=f"`accumulate`.*Received: {steps!r}"):
-        elastic(accumulate=steps)
-
-
-def test_raises_with_steps_per_execution():
-    with pytest.raises(ValueError, match="accumulate=2 and steps_per_execution=4"):
-        elastic(accumulate=2, steps_per_execution=4)
-
-
-def test_raises_when_not_built():
-    model = ElasticModel.from_model(tf.keras.Sequential([L.Dense(2)]))
-    with pytest.raises(ValueError, match="accumulate=2 for 'sequential"):
-        model.compile("sgd", "mse", accumulate=2)
-
-
-def test_raises_on_a_train_step_of_its_own():
-    class Mine(ElasticMixin, OwnTrainStep):
-        def train_step(self, data):
-            return {}
-
-    model = Mine()
-    with pytest.raises(ValueError, match="accumulate=2 for Mine"):
-        model.compile("sgd", "mse", accumulate=2)

@@ -18,6 +18,10 @@ class Careless(tf.keras.callbacks.Callback):
         super().__init__()
         self.error = error
 
+    def on_train_begin(self, logs=None):
+        assert self.model._elastic.callback is None
+        self.model._elastic.callback = self
+
     def on_train_batch_end(self, batch, logs=None):
         self.model.set_mask(mask_of(self.model, "head/bias"))
         function = self.model.train_function

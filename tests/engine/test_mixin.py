@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from networks import (
     OPTIMIZERS,
-    K,
     crossentropy,
     fit,
     images,
@@ -88,54 +87,30 @@ class TestMask:
         with pytest.raises(ValueError, match="'subclassed"):
             _ = ElasticModel.from_model(Subclassed()).tensors
 
-    def test_compile_forgets_the_mask_when_tensors_were_frozen(self):
-        model = elastic()
-        model.set_mask(mask_of(model, *UPPER))
-        model.get_layer("conv1").trainable = False
-        model.compile("sgd", crossentropy())
-        assert model.mask.tolist() == [True] * 8
-
 
 class TestLeftOut:
     """Tensors outside the mask, their slots and buffers keep every bit and cost nothing."""
 
-    @pytest.mark.parametrize("kind", [*OPTIMIZERS, "average", "scaled", "scaled_sgdw"])
-    def test_every_bit_stays(self, kind):
+    @pytest.mark.parametrize("kind", [*OPTIMIZERS, "average", "scaled_sgdw"])
+    def test_every_bit_stays_and_the_others_are_trained(self, kind):
         model = elastic(kind=kind)
         fit(model)
         model.set_mask(mask_of(model, *UPPER))
         kept = [v for v in model.weights if not v.name.startswith(UPPER)]
         kept += [v for v in optimizers.state(model.optimizer) if re.search("conv1|bn", v.name)]
-        before = values(kept)
+        trained = [v for v in model.weights if v.name.startswith(UPPER)]
+        before, others = values(kept), values(trained)
         fit(model)
         assert values(kept) == before
+        assert not [v.name for v, bits in zip(trained, others) if v.numpy().tobytes() == bits]
 
-    @pytest.mark.parametrize("kind", OPTIMIZERS)
-    def test_the_others_are_trained(self, kind):
-        model = elastic(kind=kind)
-        model.set_mask(mask_of(model, *UPPER))
-        trained = [v for v in model.weights if v.name.startswith(UPPER)]
-        before = values(trained)
-        fit(model)
-        assert not [v.name for v, bits in zip(trained, before) if v.numpy().tobytes() == bits]
-
-    @pytest.mark.parametrize("part", ["gamma", "beta"])
-    def test_buffers_move_with_one_tensor_of_their_layer(self, part):
+    def test_buffers_move_with_one_tensor_of_their_layer(self):
         model = elastic()
-        model.set_mask(mask_of(model, f"bn1/{part}"))
+        model.set_mask(mask_of(model, "bn1/beta"))
         before = values(model.get_layer("bn1").non_trainable_weights)
         fit(model)
         after = values(model.get_layer("bn1").non_trainable_weights)
         assert all(one != two for one, two in zip(before, after))
-
-    def test_a_tensor_can_leave_and_come_back(self):
-        model = elastic()
-        model.set_mask(mask_of(model, "head"))
-        fit(model)
-        before = values([model.get_layer("conv1").kernel])
-        model.set_mask(np.ones(10, bool))
-        fit(model)
-        assert values([model.get_layer("conv1").kernel]) != before
 
     @pytest.mark.parametrize(
         ("starts", "kernels", "inputs"),
@@ -239,11 +214,6 @@ class TestTrainFunctions:
         assert model.make_train_function() is function
         assert model.make_train_function(force=True) is not function
 
-    def test_tensorboard_finds_the_traced_function(self):
-        model = elastic()
-        fit(model, callbacks=[Switch(mask_of(model, "head"))])
-        assert model.train_tf_function is model.train_function
-
 
 class TestMixin:
     def test_serves_a_subclassed_model(self):
@@ -266,12 +236,6 @@ class TestMixin:
         model = Mine(source.input, source.output)
         assert len(model.tensors) == 10
 
-    def test_raises_when_it_would_hide_a_train_step(self):
-        with pytest.raises(TypeError, match="Mine, which inherits another one from OwnTrainStep"):
-
-            class Mine(ElasticMixin, OwnTrainStep):
-                pass
-
     def test_a_train_step_of_its_own_can_use_the_parts(self):
         class Mine(ElasticMixin, OwnTrainStep):
             def train_step(self, data):
@@ -287,22 +251,6 @@ class TestMixin:
         before = values(model.tensors[:5])
         assert "twice" in fit(model)
         assert values(model.tensors[:5]) == before
-
-
-class TestCompile:
-    def test_fit_raises_as_keras_when_not_compiled(self):
-        with pytest.raises(RuntimeError, match="compile your model"):
-            fit(ElasticModel.from_model(network()))
-
-    def test_raises_on_several_optimizers(self):
-        with pytest.raises(TypeError, match="of type list"):
-            ElasticModel.from_model(network()).compile([K.SGD(), K.Adam()], "mse")
-
-    def test_raises_on_a_strategy_that_splits_the_tensors(self):
-        with tf.distribute.experimental.CentralStorageStrategy(["CPU:0"]).scope():
-            model = ElasticModel.from_model(network())
-            with pytest.raises(TypeError, match="CentralStorageStrategy"):
-                model.compile("sgd", "mse")
 
 
 def traced(model, mask) -> tf.Graph:

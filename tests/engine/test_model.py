@@ -35,7 +35,7 @@ class TestFromModel:
 
     @pytest.mark.parametrize(
         "kind",
-        ["sequential", "built_by_call", "nested", "subclassed", "add_loss", "subclassed_graph"],
+        ["built_by_call", "nested", "subclassed", "add_loss", "subclassed_graph", "shared"],
     )
     def test_trains_as_the_source_would(self, kind, deterministic):
         def source():
@@ -45,19 +45,17 @@ class TestFromModel:
         assert fit(ours) == fit(theirs)
         assert values(ours.weights) == values(theirs.weights)
 
-    @pytest.mark.parametrize("kind", ["sequential", "nested", "subclassed", "add_loss"])
+    @pytest.mark.parametrize("kind", ["nested", "subclassed", "shared"])
     def test_leaves_tensors_out(self, kind):
         model = elastic(source=lambda: SOURCES[kind]())
         mask = np.arange(len(model.tensors)) == len(model.tensors) - 1
         model.set_mask(mask)
         before = values(model.tensors)
-        fit(model)
-        assert [k for k, bits in enumerate(values(model.tensors)) if bits != before[k]] == [
-            len(mask) - 1
-        ]
+        fit(model, epochs=1)
+        changed = [one != two for one, two in zip(before, values(model.tensors))]
+        assert changed == mask.tolist()
 
-    @pytest.mark.parametrize("structure", [list, dict])
-    def test_several_inputs_outputs_and_losses(self, structure, deterministic):
+    def test_several_inputs_outputs_and_losses(self, deterministic):
         rng = np.random.default_rng(0)
         x = {name: rng.normal(size=(SAMPLES, 4)).astype(np.float32) for name in ("a", "b")}
         y = {"kind": images()[1], "size": x["a"][:, :1]}
@@ -69,8 +67,6 @@ class TestFromModel:
                 "kind": L.Dense(CLASSES, name="kind")(joined),
                 "size": L.Dense(1, name="size")(joined),
             }
-            if structure is list:
-                return tf.keras.Model(list(ins.values()), list(outs.values()))
             return tf.keras.Model(ins, outs)
 
         options = {
@@ -125,10 +121,11 @@ class TestSaving:
         assert everything(loaded) == everything(model)
 
 
-def sequential() -> tf.keras.Model:
-    return tf.keras.Sequential(
-        [L.Input(IMAGE), L.Conv2D(3, 3), L.BatchNormalization(), L.Flatten(), L.Dense(CLASSES)]
-    )
+def shared() -> tf.keras.Model:
+    """A layer that is used twice."""
+    inputs = L.Input(IMAGE)
+    twice = L.Conv2D(IMAGE[-1], 3, padding="same")
+    return tf.keras.Model(inputs, L.Dense(CLASSES)(L.Flatten()(twice(twice(inputs)))))
 
 
 def built_by_call() -> tf.keras.Model:
@@ -169,7 +166,7 @@ def subclassed_graph() -> tf.keras.Model:
 
 
 SOURCES = {
-    "sequential": sequential,
+    "shared": shared,
     "built_by_call": built_by_call,
     "nested": nested,
     "subclassed": subclassed,

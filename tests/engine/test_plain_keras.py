@@ -31,20 +31,12 @@ class TestPlainKeras:
 
     @pytest.mark.parametrize("kind", MORE_OPTIMIZERS)
     def test_fit_is_bit_identical(self, kind, deterministic):
-        ours, theirs = elastic(kind=kind), plain(kind=kind)
-        fit(ours), fit(theirs)
-        assert everything(ours) == everything(theirs)
+        pair = [make(kind=kind, metrics=["accuracy"]) for make in (elastic, plain)]
+        histories = [fit(model, validation_data=images(seed=1)) for model in pair]
+        assert histories[0] == histories[1]
+        assert everything(pair[0]) == everything(pair[1])
 
-    @pytest.mark.parametrize("kind", OPTIMIZERS)
-    def test_history_is_bit_identical(self, kind, deterministic):
-        data = {"validation_data": images(seed=1)}
-        ours, theirs = (
-            elastic(kind=kind, metrics=["accuracy"]),
-            plain(kind=kind, metrics=["accuracy"]),
-        )
-        assert fit(ours, **data) == fit(theirs, **data)
-
-    @pytest.mark.parametrize("kind", OPTIMIZERS)
+    @pytest.mark.parametrize("kind", ["adam", "sgdw"])
     def test_left_out_layers_are_bit_identical_to_untrainable_ones(self, kind, deterministic):
         ours, theirs = elastic(kind=kind), network()
         for name in ("conv1", "bn1", "bn2"):
@@ -60,8 +52,7 @@ class TestPlainKeras:
         [
             {"class_weight": {0: 1.0, 1: 3.0, 2: 0.5}},
             {"sample_weight": np.linspace(0.0, 2.0, SAMPLES, dtype=np.float32)},
-            {"shuffle": True},
-            {"validation_split": 0.2},
+            {"shuffle": True, "validation_split": 0.2},
         ],
         ids=str,
     )
@@ -84,14 +75,7 @@ class TestPlainKeras:
         assert fit(ours) == fit(theirs)
         assert everything(ours) == everything(theirs)
 
-    def test_regularizers_are_those_of_keras(self, deterministic):
-        def source():
-            return network(regularizer="l2")
-
-        ours, theirs = elastic(source=source), plain(source=source)
-        assert fit(ours) == fit(theirs)
-
-    @pytest.mark.parametrize("kind", ["adam", "legacy_sgd", "sgdw"])
+    @pytest.mark.parametrize("kind", ["adam", "sgdw"])
     def test_mixed_precision_is_that_of_keras(self, kind, deterministic):
         tf.keras.mixed_precision.set_global_policy("mixed_float16")
         try:
@@ -101,11 +85,12 @@ class TestPlainKeras:
             tf.keras.mixed_precision.set_global_policy("float32")
         assert everything(ours) == everything(theirs)
 
-    def test_sparse_gradients_and_dropout_are_those_of_keras(self, deterministic):
+    def test_sparse_gradients_dropout_and_regularizers_are_those_of_keras(self, deterministic):
         def source():
             tokens = L.Input((5,), dtype="int64")
             x = L.GRU(4, dropout=0.5)(L.Embedding(9, 3)(tokens))
-            return tf.keras.Model(tokens, L.Dense(CLASSES)(L.Dropout(0.5)(x)))
+            head = L.Dense(CLASSES, kernel_regularizer="l2")
+            return tf.keras.Model(tokens, head(L.Dropout(0.5)(x)))
 
         x = np.random.default_rng(0).integers(0, 9, (SAMPLES, 5))
         ours, theirs = elastic(source=source), plain(source=source)
@@ -122,67 +107,49 @@ class TestPlainKeras:
         assert fit(ours) == fit(theirs)
         assert everything(ours) == everything(theirs)
 
-    @pytest.mark.parametrize("limit", ["clipnorm", "global_clipnorm", "clipvalue"])
-    @pytest.mark.parametrize("module", [K, K.legacy])
-    def test_clipping_is_that_of_keras(self, module, limit, deterministic):
-        pair = [make(optimizer=module.SGD(0.1, **{limit: 0.01})) for make in (elastic, plain)]
+    @pytest.mark.parametrize(
+        "optimizer", [K.SGD(0.1, global_clipnorm=0.01), K.legacy.SGD(0.1, clipnorm=0.01)]
+    )
+    def test_clipping_is_that_of_keras(self, optimizer, deterministic):
+        pair = [
+            make(optimizer=type(optimizer).from_config(optimizer.get_config()))
+            for make in (elastic, plain)
+        ]
         assert fit(pair[0]) == fit(pair[1])
         assert everything(pair[0]) == everything(pair[1])
 
-    def test_custom_metrics_are_those_of_keras(self, deterministic):
-        def mean_error(y, y_pred):
-            return tf.reduce_mean(tf.abs(tf.cast(y, tf.float32) - y_pred[:, 0]))
-
-        options = {"metrics": [mean_error, "accuracy"]}
-        assert fit(elastic(**options)) == fit(plain(**options))
-
-    @pytest.mark.parametrize(
-        "callback",
-        [
-            lambda folder: tf.keras.callbacks.EarlyStopping("loss", min_delta=1e9),
-            lambda folder: tf.keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=1e9),
-            lambda folder: tf.keras.callbacks.TensorBoard(str(folder)),
-            lambda folder: tf.keras.callbacks.ModelCheckpoint(
-                str(folder / "best.keras"), "loss", save_best_only=True
-            ),
-            lambda folder: tf.keras.callbacks.BackupAndRestore(str(folder)),
-            lambda folder: tf.keras.callbacks.LearningRateScheduler(
-                lambda epoch: 0.1 / (1 + epoch)
-            ),
-            lambda folder: tf.keras.callbacks.TerminateOnNaN(),
-        ],
-        ids=[
-            "EarlyStopping",
-            "ReduceLROnPlateau",
-            "TensorBoard",
-            "ModelCheckpoint",
-            "BackupAndRestore",
-            "LearningRateScheduler",
-            "TerminateOnNaN",
-        ],
-    )
-    def test_callbacks_work_as_with_keras(self, callback, tmp_path, deterministic):
+    def test_callbacks_work_as_with_keras(self, tmp_path, deterministic):
+        C = tf.keras.callbacks
         histories, models = [], [elastic(), plain()]
-        for folder, model in zip(("ours", "theirs"), models):
-            (tmp_path / folder).mkdir()
-            histories.append(fit(model, epochs=4, callbacks=[callback(tmp_path / folder)]))
+        for name, model in zip(("ours", "theirs"), models):
+            folder = tmp_path / name
+            folder.mkdir()
+            callbacks = [
+                C.ReduceLROnPlateau("loss", patience=0, min_delta=1e9),
+                C.EarlyStopping("loss", min_delta=1e9, patience=2),
+                C.TensorBoard(str(folder)),
+                C.ModelCheckpoint(str(folder / "best.keras"), "loss", save_best_only=True),
+                C.BackupAndRestore(str(folder / "backup")),
+                C.TerminateOnNaN(),
+            ]
+            histories.append(fit(model, epochs=5, callbacks=callbacks))
         assert histories[0] == histories[1]
+        assert 1 < len(histories[0]["loss"]) < 5
         assert everything(models[0]) == everything(models[1])
 
 
-def unused(kind: str) -> tf.keras.Model:
+def unused() -> tf.keras.Model:
     """A layer that the loss does not use, as BERT's pooler."""
-    del kind
     inputs = L.Input((4,))
     hidden = L.Dense(3, name="hidden")(inputs)
     pooled = L.Dense(2, name="pooler")(hidden)
     return tf.keras.Model(inputs, {"out": L.Dense(CLASSES, name="out")(hidden), "pooled": pooled})
 
 
-@pytest.mark.parametrize("kind", ["adamw", "average", "legacy_sgd", "scaled", "scaled_sgdw"])
+@pytest.mark.parametrize("kind", ["adamw", "sgdw", "scaled"])
 def test_tensors_that_the_loss_does_not_use_stay_as_with_keras(kind, deterministic):
     data = {"x": np.ones((SAMPLES, 4), np.float32), "y": {"out": images()[1]}}
-    options = {"source": lambda: unused(kind), "loss": lambda: {"out": crossentropy()}}
+    options = {"source": unused, "loss": lambda: {"out": crossentropy()}}
     ours, theirs = elastic(kind=kind, **options), plain(kind=kind, **options)
     assert fit(ours, **data) == fit(theirs, **data)
     assert [v.numpy().tobytes() for v in ours.weights] == [

@@ -52,13 +52,9 @@ def assert_same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.slow
-def test_one_process_selects_at_every_interval(single):
+def test_two_devices_give_what_one_gives(single, mirrored):
     assert single["epochs"].tolist() == [0, 2, 4]
     assert 0 < single["masks"].sum() < single["masks"].size
-
-
-@pytest.mark.slow
-def test_two_devices_give_what_one_gives(single, mirrored):
     assert_same(single, mirrored)
 
 
@@ -67,25 +63,25 @@ def test_two_devices_let_the_graphs_of_dropped_masks_go(mirrored):
     assert mirrored["graphs_left"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_two_workers_give_what_one_process_gives(single, workers):
     assert_same(single, workers[0])
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_two_workers_have_the_same_masks_and_weights_bit_for_bit(workers):
     for name, value in workers[0].items():
         np.testing.assert_array_equal(value, workers[1][name], err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("kind", ["single", "mirrored"])
 def test_accumulated_micro_batches_give_what_the_joint_batch_gives(kind, single, tmp_path):
     (result,) = trained(tmp_path, kind, accumulate=2)
     assert_same(single, result)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_process_that_died_goes_on_with_its_mask_and_its_interval(single, tmp_path):
     backup = tmp_path / "backup"
     died = worker.start("single", tmp_path / "died.npz", backup=backup, crash=3)
@@ -99,7 +95,7 @@ def test_a_process_that_died_goes_on_with_its_mask_and_its_interval(single, tmp_
             np.testing.assert_array_equal(result[name], single[name], err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_worker_that_died_comes_back_and_all_go_on(workers, tmp_path):
     backup = tmp_path / "backup"
     places = worker.cluster()

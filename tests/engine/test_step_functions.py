@@ -7,31 +7,18 @@ import pytest
 import tensorflow as tf
 
 from elastic_tf.engine.step_functions import TrainFunctions
+from elastic_tf.plan import Plan
 from elastic_tf.stack import gradient_registry, never_differentiated
 
 
-def test_get_returns_what_was_put():
-    functions = TrainFunctions()
-    functions.put(b"a", (1, 2))
-    assert functions.get(b"a") == (1, 2)
-
-
-def test_get_returns_none_when_unknown():
-    assert TrainFunctions().get(b"a") is None
-
-
-def test_put_drops_the_least_recently_used():
+def test_the_least_recently_used_function_is_dropped():
     functions = TrainFunctions(size=2)
-    functions.put(b"a", (1, 1))
-    functions.put(b"b", (2, 2))
-    functions.get(b"a")
-    functions.put(b"c", (3, 3))
-    assert [functions.get(key) for key in (b"a", b"b", b"c")] == [(1, 1), None, (3, 3)]
-
-
-def test_clear_drops_all():
-    functions = TrainFunctions()
-    functions.put(b"a", (1, 1))
+    one, two, full = Plan([0, 1]), Plan([1, 0]), None
+    functions.put(one, (1, 1))
+    functions.put(full, (2, 2))
+    functions.get(Plan([0, 1]))
+    functions.put(two, (3, 3))
+    assert [functions.get(plan) for plan in (one, full, two)] == [(1, 1), None, (3, 3)]
     functions.clear()
     assert len(functions) == 0
 

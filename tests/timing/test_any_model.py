@@ -170,13 +170,13 @@ def test_every_kind_of_model_is_profiled(name):
     check(build(), count)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("name", LARGE)
 def test_applications_of_keras_are_profiled(name):
     check(application(name), LARGE[name])
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("name", KERAS_CV)
 def test_models_of_keras_cv_are_profiled(name):
     build, count = KERAS_CV[name]
