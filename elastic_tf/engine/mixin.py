@@ -352,5 +352,8 @@ class ElasticMixin(_Model):
         state = self._elastic
         state.functions.clear()
         state.tensors = None
-        if {id(variable) for variable in self.trainable_variables} != set(map(id, state.variables)):
-            state.plan = None
+        if state.plan is not None:
+            before, now = (
+                {id(v) for v in part} for part in (state.variables, self.trainable_variables)
+            )
+            state.plan = state.plan if now == before else None
