@@ -30,7 +30,7 @@ RATIO_EPOCHS, RATIO_INTERVAL = 2, 1
 DEADLINE_EPOCHS, DEADLINE_INTERVAL = 6, 2
 REPEATS = 12  # passes over the few training images in an epoch
 SHARES = (0.6, 0.75, 0.9)  # deadlines, as parts of what full training takes by the profile
-CONTROL = 0.15  # trainings of seconds must pay for tracing a full step as well
+CONTROL = et.Control(share=0.15)  # trainings of seconds must pay for tracing a full step as well
 
 
 def main(names: Sequence[str] = ("ratios", "load", "deadlines")) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Bench:
         for name, profile in (("measured", self.profile), ("half forward", self.foreign)):
             for rho in RHOS:
                 row: dict[str, Any] = {"profile": name, "rho": rho}
-                for loop, control in (("open", 0.0), ("closed", CONTROL)):
+                for loop, share in (("open", 0.0), ("closed", CONTROL.share)):
                     if not self._is_feasible(rho, profile):
                         continue
                     callback, _ = self._train(
@@ -88,7 +88,7 @@ class Bench:
                         rho=rho,
                         interval=RATIO_INTERVAL,
                         importance=et.importance.gradient_magnitude,
-                        control=control,
+                        control=et.Control(share=share),
                     )
                     masks.append(callback.selections[-1].mask)
                     row[loop] = len(masks) - 1
@@ -114,7 +114,8 @@ class Bench:
             importance=et.importance.gradient_magnitude,
             control=CONTROL,
         )
-        history = self.model.history.history["achieved_ratio"]
+        measured = self.model.history.history["achieved_ratio"]  # from the first measured one on
+        history = [None] * (epochs - len(measured)) + measured
         return {
             "before": history[epochs // 2 - 1],
             "after": history[-1],
@@ -131,7 +132,7 @@ class Bench:
             DEADLINE_EPOCHS,
             self.profile,
             load_from=DEADLINE_EPOCHS // 2 if load else None,
-            deadline=asked,
+            rho=et.Deadline(asked),
             interval=DEADLINE_INTERVAL,
         )
         history = self.model.history.history
@@ -146,7 +147,6 @@ class Bench:
             "last_rho": callback.selections[-1].rho,
             "selections": len(callback.selections),
             "early": sum(record.reason == "deadline" for record in callback.selections),
-            "light": sum(record.light_steps for record in callback.selections),
             "accuracy": history["val_accuracy"][-1],
         }
 
@@ -218,6 +218,5 @@ DEADLINE_COLUMNS = (
     Column("last_rho", "last rho", ".2f"),
     Column("selections", "selections"),
     Column("early", "of them early"),
-    Column("light", "light steps"),
     Column("accuracy", "accuracy", ".1%"),
 )

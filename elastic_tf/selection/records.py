@@ -36,7 +36,6 @@ class SelectionRecord:
         reason: why it was made: "interval", or between two intervals "ratio" (the achieved ratio
             left the band) or "deadline".
         step: steps of the epoch that had been made.
-        light_steps: steps since that trained the cheapest mask instead, to keep a deadline.
     """
 
     epoch: int
@@ -51,7 +50,6 @@ class SelectionRecord:
     similarity: float | None = None
     reason: str = "interval"
     step: int = 0
-    light_steps: int = 0
 
     @property
     def mask(self) -> np.ndarray:
@@ -90,7 +88,6 @@ COLUMNS = (
     Column("asked", "asked", ".3f"),
     Column("predicted_ratio", "predicted", ".3f"),
     Column("achieved_ratio", "achieved", ".3f"),
-    Column("light_steps", "light"),
     Column("similarity", "similar", ".3f"),
     Column("seconds_importance", "worth s", ".2f"),
     Column("seconds_solve", "solve s", ".3f"),
