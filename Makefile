@@ -1,4 +1,4 @@
-.PHONY: demo test test-latest bench faults lint notebooks soak docs clean
+.PHONY: demo test test-latest test-slow bench faults lint notebooks soak docs clean
 
 # At every start TensorFlow reports missing CUDA libraries as errors; 3 is the level that hides them.
 # What really fails raises an exception.
@@ -32,6 +32,10 @@ notebooks: $(installed)
 docs: $(installed)
 	@$(python) -m sphinx -W --keep-going -q -b html -d build/docs-trees elastic_tf/docs build/docs
 	@echo "Open build/docs/index.html in a browser."
+
+# Faults, fuzzing and hours of training for an hour each; `make faults` or `make soak` try one of them.
+test-slow: faults soak
+	$(python) -m pytest $(shared_out) -m hours
 
 faults: $(installed)
 	$(python) tests/faults/run.py

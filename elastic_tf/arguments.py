@@ -1,6 +1,7 @@
 """What functions refuse: one rule for each kind of argument, said with the name and the value.
 
-Every function returns the argument in the form that is used, and leaves the argument as it is.
+Every function returns the argument in the form that is used, and leaves the argument as it is. What
+is anything else raises a `TypeError` or `ValueError`; `hint` is its last sentence, on the way out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 MOST = 10**9  # of anything that is counted
 _MOST_SHOWN = 120  # characters of a value in a message
+_LARGEST = 1e308
 
 
 def brief(value: Any) -> str:
@@ -35,94 +37,57 @@ def number(
     below: bool = False,
     hint: str = "",
 ) -> float:
-    """A finite number from `low` to `high`.
-
-    Args:
-        name: of the argument.
-        value: what was given for it.
-        low: least value; `above`: which itself is too small.
-        high: largest value; `below`: which itself is too large.
-        hint: a sentence on the way out.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """A finite number from `low` to `high`; with `above` and `below` not these themselves."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     # An integer may be too large for a float.
-    fits = real and low <= value <= high and abs(value) < float("inf")
-    if not fits or (above and value == low) or (below and value == high) or abs(value) > 1e308:
-        left = "" if low == -math.inf else f"{'above' if above else 'at least'} {low:g}"
-        right = "" if high == math.inf else f"{'below' if below else 'at most'} {high:g}"
-        rule = " and ".join(part for part in (left, right) if part)
-        raise ValueError(
-            f"`{name}` must be a finite number{', ' + rule if rule else ''}. "
-            f"Received: {name}={brief(value)}. {hint}".strip()
-        )
+    fits = real and low <= value <= high and -_LARGEST <= value <= _LARGEST
+    if not fits or (above and value == low) or (below and value == high):
+        ends = _range(low, high, above=above, below=below)
+        rule = ", ".join(filter(None, ("a finite number", ends)))
+        raise _refusal(ValueError, name, rule, f"{name}={brief(value)}", hint)
     return float(value)
 
 
 def count(name: str, value: Any, *, least: int = 1, most: int = MOST, hint: str = "") -> int:
-    """An integer from `least` to `most`.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """An integer from `least` to `most`."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not least <= value <= most:
         rule = f"an integer of at least {least}"
         if whole and value > most:
             rule = f"an integer from {least} to {most}"
-        raise ValueError(f"`{name}` must be {rule}. Received: {brief(value)}. {hint}".strip())
+        raise _refusal(ValueError, name, rule, brief(value), hint)
     return int(value)
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """True or False."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"`{name}` must be True or False. Received: {name}={brief(value)}.")
+        raise _refusal(TypeError, name, "True or False", f"{name}={brief(value)}")
     return bool(value)
 
 
 def text(name: str, value: Any) -> str:
-    """A text.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """A text."""
     if not isinstance(value, str):
-        raise TypeError(f"`{name}` must be a text. Received: {name}={brief(value)}.")
+        raise _refusal(TypeError, name, "a text", f"{name}={brief(value)}")
     return value
 
 
 def choice(name: str, value: Any, choices: Collection[str]) -> str:
-    """One of some texts.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """One of some texts."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(choices)}. Received: {name}={brief(value)}."
-        )
+        rule = f"one of {', '.join(choices)}"
+        raise _refusal(ValueError, name, rule, f"{name}={brief(value)}")
     return value
 
 
 def path(name: str, value: Any) -> str:
-    """A path, as text.
-
-    Raises:
-        TypeError: it is something else.
-        ValueError: no file can have it.
-    """
+    """A path, as text."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
-        raise TypeError(f"`{name}` must be a path. Received: {name}={brief(value)}.")
+        raise _refusal(TypeError, name, "a path", f"{name}={brief(value)}")
     found = os.fspath(value)
     if not found or "\0" in found:
-        raise ValueError(f"`{name}` must be the path of a file. Received: {name}={found!r}.")
+        raise _refusal(ValueError, name, "the path of a file", f"{name}={found!r}")
     return found
 
 
@@ -136,7 +101,7 @@ def numbers(
     finite: bool = True,
     hint: str = "",
 ) -> np.ndarray:
-    """Real numbers as a new float64 array.
+    """Real numbers from `low` to `high` as a new float64 array.
 
     Args:
         name: of the argument.
@@ -144,170 +109,123 @@ def numbers(
         shape: its lengths; None: any, 0 too.
         low: least value.
         high: largest value.
-        finite: refuse NaN and infinity too.
+        finite: refuse NaN and infinity too; the first value out of range is named.
         hint: a sentence on the way out.
-
-    Raises:
-        ValueError: it is of another shape or dtype, or a value is out of range; the first is named.
     """
     found = array(name, values)
-    fits = found.ndim == len(shape) and all(
-        want is None or want == have for want, have in zip(shape, found.shape)
+    fits = len(shape) == found.ndim and all(
+        want in (None, have) for want, have in zip(shape, found.shape)
     )
-    if not fits or found.dtype.kind not in "iufb" or found.dtype.kind == "b":
-        said = ", ".join("n" if size is None else str(size) for size in shape)
-        said += "," * (len(shape) == 1)
-        raise ValueError(
-            f"`{name}` must be numbers of shape ({said}). Received: {found.dtype} of shape "
-            f"{found.shape}: {brief(values)}. {hint}".strip()
-        )
+    if not fits or found.dtype.kind not in "iuf":
+        said = str(tuple("n" if size is None else size for size in shape)).replace("'", "")
+        raise _refusal(ValueError, name, f"numbers of shape {said}", _kind(found, values), hint)
     result = found.astype(np.float64)
-    wrong = ~np.isfinite(result) if finite else np.zeros(result.shape, bool)
-    wrong |= (result < low) | (result > high)
+    wrong = (result < low) | (result > high)
+    if finite:
+        wrong |= ~np.isfinite(result)
     if wrong.any():
         where = tuple(int(k) for k in np.argwhere(wrong)[0])
-        rule = " and ".join(
-            part
-            for part in (
-                "finite" if finite else "",
-                "" if low == -math.inf else f"at least {low:g}",
-                "" if high == math.inf else f"at most {high:g}",
-            )
-            if part
-        )
-        place = ", ".join(map(str, where))
-        raise ValueError(
-            f"`{name}` must be {rule}. Received: {result[where]} at {name}[{place}]. {hint}".strip()
-        )
+        rule = " and ".join(filter(None, ("finite" if finite else "", _range(low, high))))
+        received = f"{result[where]} at {name}[{', '.join(map(str, where))}]"
+        raise _refusal(ValueError, name, rule, received, hint)
     return result
 
 
 def mask(name: str, values: Any, size: int, *, hint: str = "") -> np.ndarray:
-    """One bool for each tensor, as a new array.
-
-    Raises:
-        ValueError: it is of another shape or dtype.
-    """
+    """One bool for each tensor, as a new array."""
     found = array(name, values)
     if found.dtype != np.bool_ or found.shape != (size,):
-        raise ValueError(
-            f"`{name}` must be a bool array of shape ({size},). Received: {found.dtype} of shape "
-            f"{found.shape}: {brief(values)}. {hint}".strip()
-        )
+        rule = f"a bool array of shape ({size},)"
+        raise _refusal(ValueError, name, rule, _kind(found, values), hint)
     return found.copy()
 
 
 def array(name: str, values: Any) -> np.ndarray:
-    """An array of what is given.
-
-    Raises:
-        ValueError: its rows differ in length.
-    """
+    """An array of what is given."""
     try:
         return np.asarray(values)
     except ValueError as error:
-        raise ValueError(
-            f"`{name}` must be an array. Received: rows of different lengths: {brief(values)}."
-        ) from error
+        received = f"rows of different lengths: {brief(values)}"
+        raise _refusal(ValueError, name, "an array", received) from error
 
 
 def samples(name: str, values: Any) -> np.ndarray:
-    """An array of numbers or texts, samples first.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """An array of numbers or texts, samples first."""
     found = array(name, values)
     if found.ndim == 0 or found.dtype.kind not in "biufSU":
-        hint = "" if found.ndim else f" A single sample is `np.asarray({name})[None]`."
-        raise ValueError(
-            f"`{name}` must be arrays with samples first. Received: {found.dtype} of shape "
-            f"{found.shape}: {brief(values)}.{hint}"
-        )
+        hint = "" if found.ndim else f"A single sample is `np.asarray({name})[None]`."
+        raise _refusal(ValueError, name, "arrays with samples first", _kind(found, values), hint)
     return found
 
 
 def items(name: str, values: Any, *, least: int = 0, what: str = "a sequence") -> list[Any]:
-    """The elements of a sequence that is no text.
-
-    Raises:
-        TypeError: it is none.
-        ValueError: it is too short.
-    """
+    """The elements of a sequence that is no text."""
     is_list = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
     if not is_list and not (isinstance(values, np.ndarray) and values.ndim):
-        raise TypeError(f"`{name}` must be {what}. Received: {name}={brief(values)}.")
+        raise _refusal(TypeError, name, what, f"{name}={brief(values)}")
     found = list(values)
     if len(found) < least:
-        raise ValueError(
-            f"`{name}` must be {what} of at least {least}. Received: {len(found)}: {brief(values)}."
-        )
+        rule = f"{what} of at least {least}"
+        raise _refusal(ValueError, name, rule, f"{len(found)}: {brief(values)}")
     return found
 
 
 def function(name: str, value: Any, *, hint: str = "") -> Any:
-    """Something that can be called.
-
-    Raises:
-        TypeError: it cannot.
-    """
+    """Something that can be called."""
     if not callable(value):
-        raise TypeError(f"`{name}` must be a function. Received: {brief(value)}. {hint}".strip())
+        raise _refusal(TypeError, name, "a function", brief(value), hint)
     return value
 
 
 def instance(
     name: str, value: Any, kind: type | tuple[type, ...], what: str, hint: str = ""
 ) -> Any:
-    """An object of a class.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """An object of a class."""
     if not isinstance(value, kind):
-        raise TypeError(
-            f"`{name}` must be {what}. Received: {brief(value)} of type {type(value).__name__}. "
-            f"{hint}".strip()
-        )
+        received = f"{brief(value)} of type {type(value).__name__}"
+        raise _refusal(TypeError, name, what, received, hint)
     return value
 
 
 def profile(name: str, value: Any, *parts: str) -> Any:
-    """A timing profile, or what has the parts of one that are used.
-
-    Raises:
-        TypeError: it has not.
-    """
+    """A timing profile, or what has the parts of one that are used."""
     missing = [part for part in parts if not hasattr(value, part)]
     if missing:
-        raise TypeError(
-            f"`{name}` must be a TimingProfile, or have all that is used of one. Received: "
-            f"{brief(value)} without {missing[0]}. Measure one with elastic_tf.profile_model, or "
-            "read one with elastic_tf.TimingProfile.load."
+        rule = "a TimingProfile, or have all that is used of one"
+        hint = (
+            "Measure one with elastic_tf.profile_model, or read one with "
+            "elastic_tf.TimingProfile.load."
         )
+        raise _refusal(TypeError, name, rule, f"{brief(value)} without {missing[0]}", hint)
     return value
 
 
 def elastic(model: Any, *, compiled: bool = False) -> Any:
-    """An elastic model.
-
-    Args:
-        model: what was given for the argument.
-        compiled: whether it must be.
-
-    Raises:
-        TypeError: it is none.
-        ValueError: it is not compiled.
-    """
+    """An elastic model, which must be compiled if `compiled`."""
     # of the class, for a model that was never called cannot tell its tensors yet
     if any(not hasattr(type(model), part) for part in ("tensors", "set_mask")):
-        raise TypeError(
-            f"`model` must be an elastic model. Received: {type(model).__name__}: {brief(model)}. "
-            "Make one with elastic_tf.ElasticModel.from_model(model)."
-        )
+        hint = "Make one with elastic_tf.ElasticModel.from_model(model)."
+        received = f"{type(model).__name__}: {brief(model)}"
+        raise _refusal(TypeError, "model", "an elastic model", received, hint)
     if compiled and getattr(model, "optimizer", None) is None:
-        raise ValueError(
-            f"`model` must be compiled. Received: model '{model.name}' without an optimizer. Call "
-            "model.compile(optimizer=..., loss=...)."
-        )
+        received = f"model '{model.name}' without an optimizer"
+        hint = "Call model.compile(optimizer=..., loss=...)."
+        raise _refusal(ValueError, "model", "compiled", received, hint)
     return model
+
+
+def _refusal(
+    error: type[Exception], name: str, rule: str, received: str, hint: str = ""
+) -> Exception:
+    return error(f"`{name}` must be {rule}. Received: {received}. {hint}".strip())
+
+
+def _kind(found: np.ndarray, values: Any) -> str:
+    return f"{found.dtype} of shape {found.shape}: {brief(values)}"
+
+
+def _range(low: float, high: float, *, above: bool = False, below: bool = False) -> str:
+    """Both ends in words; nothing where there are none."""
+    left = "" if low == -math.inf else f"{'above' if above else 'at least'} {low:g}"
+    right = "" if high == math.inf else f"{'below' if below else 'at most'} {high:g}"
+    return " and ".join(filter(None, (left, right)))

@@ -30,9 +30,9 @@ def remembering(callbacks: Any) -> list[tuple[tf.keras.callbacks.Callback, tuple
 
 
 def state(callbacks: Any) -> list[dict[str, Any]]:
-    """What each of them remembers, as JSON values; of weights how many there are."""
+    """What each of them remembers but weights, as JSON values; NaN and infinity are allowed."""
     return [
-        {name: _plain(getattr(callback, name)) for name in names}
+        {name: _plain(getattr(callback, name)) for name in names if name != _WEIGHTS}
         for callback, names in remembering(callbacks)
     ]
 
@@ -46,15 +46,12 @@ def arrays(callbacks: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 def go_on(callbacks: Any, states: list[dict[str, Any]], values: dict[str, np.ndarray]) -> None:
     """Let them go on from `state` and `arrays`; after `on_train_begin`, in which they forget."""
-    for k, ((callback, _), held) in enumerate(zip(remembering(callbacks), states)):
-        for name, value in held.items():
-            if name == _WEIGHTS and value is not None:
-                value = [values[f"callback/{k}/{i}"] for i in range(value)]
-            setattr(callback, name, value)
+    for k, ((callback, names), held) in enumerate(zip(remembering(callbacks), states)):
+        vars(callback).update(held)
+        weights = [value for name, value in values.items() if name.startswith(f"callback/{k}/")]
+        if _WEIGHTS in names and weights:
+            callback.best_weights = weights
 
 
 def _plain(value: Any) -> Any:
-    """A number, or how many weights there are."""
-    if isinstance(value, list):
-        return len(value)
     return None if value is None else np.asarray(value).item()

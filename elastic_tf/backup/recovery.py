@@ -119,7 +119,7 @@ class Recovery:
                 f"`backup` must be None with several replicas. Received: {count} replicas. Add "
                 "tf.keras.callbacks.BackupAndRestore, which begins the interrupted epoch again."
             )
-        model._elastic.leave = self._slots.close  # `fit` ends, in whatever way
+        model._elastic.leave = self._slots.close  # when `fit` ends, in whatever way
         self._slots.open()
         if anew:
             self._slots.clear()
@@ -128,18 +128,16 @@ class Recovery:
         if found is None:
             return None
         self._go_on(found)
-        said = f"The backup in '{self._slots.path}'"
-        if found.data["epoch"] >= self._handler._epochs or self._is_over(found.data):
+        said, epoch = f"The backup in '{self._slots.path}'", found.data["epoch"]
+        if epoch >= self._handler._epochs or self._is_over(found.data):
             warnings.warn(
-                f"{said} is of a training of {found.data['epoch']} epochs, `fit` was asked for "
+                f"{said} is of a training of {epoch} epochs, `fit` was asked for "
                 f"{self._handler._epochs} in all: nothing is trained. Ask for more epochs, or "
                 "remove the backup to train anew.",
                 stacklevel=3,
             )
-        return (
-            f"{said} is taken up: epoch {found.data['epoch'] + 1} of {self._handler._epochs}, "
-            f"after {found.data['step']} of its steps."
-        )
+        step = found.data["step"]
+        return f"{said} is taken up: epoch {epoch + 1}, after {step} of its steps."
 
     def epoch_begins(self, epoch: int) -> int:
         """Steps of this epoch that were made before an interruption; else it is backed up."""

@@ -89,14 +89,14 @@ class Slots:
                 continue
             except (OSError, ValueError) as error:
                 refused.append(f"'{path}' {error}")
-        for number in sorted(found, reverse=True):
+        for number, path in sorted(found.items(), reverse=True):
             try:
-                arrays = array_files.read(found[number])
+                arrays = array_files.read(path)
                 held = _json(arrays)
                 if held["names"] != [*arrays]:
                     raise ValueError("lacks some of its arrays")
             except (OSError, ValueError) as error:
-                refused.append(f"'{found[number]}' {error}")
+                refused.append(f"'{path}' {error}")
                 continue
             for problem in refused:
                 warnings.warn(f"The other backup is taken: {problem}.", stacklevel=2)
@@ -135,7 +135,6 @@ class Slots:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-        _sync_directory(self.path)
         self._number = number
 
     def clear(self) -> None:
@@ -162,17 +161,3 @@ def _json(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"is no backup: {type(error).__name__}: {error}") from error
     raise ValueError(f"is of format {brief(version)}, this version reads {VERSION}")
-
-
-def _sync_directory(path: Path) -> None:
-    """Force the names in a directory to the disk, where the system can."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:  # Windows
-        return
-    try:
-        os.fsync(handle)
-    except OSError:  # some network file systems do not know it
-        pass
-    finally:
-        os.close(handle)

@@ -37,10 +37,11 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
     """
     at_once = getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer would be waited for
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | at_once)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError("is no regular file")
-        data = file.read(most + 1)
-    if len(data) > most:
+        data = b"" if status.st_size > most else file.read(most + 1)  # it may have grown
+    if max(status.st_size, len(data)) > most:
         raise ValueError(f"is larger than {most >> 20} MiB")
     return data
 

@@ -19,7 +19,7 @@ def run(*arguments: object) -> int:
     return subprocess.run(command, timeout=SECONDS, env=None).returncode
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_killed_process_goes_on_with_the_same_command(tmp_path, deterministic):
     backups, out = tmp_path / "backups", tmp_path / "outcome.json"
     for moment in ("array:150", "rename:3", "importance:1"):

@@ -13,16 +13,17 @@ import tensorflow as tf
 from interrupted import (
     BATCH,
     CHEAP,
-    EPOCHS,
     MOMENTS,
     STEPS,
     Kill,
     KillAt,
     arrays,
     at_call,
+    network,
     shuffled,
     train,
 )
+from networks import crossentropy
 
 import elastic_tf as et
 
@@ -66,42 +67,25 @@ def test_the_training_selects_anew_and_again(whole):
     assert not all(selections[0][3])
 
 
-def test_killed_again_and_again(tmp_path, whole):
-    places = [
-        ("on_epoch_begin", 0),
-        ("on_train_batch_begin", 0, 0),
+def test_killed_again_and_again(tmp_path, monkeypatch, whole):
+    """Between steps, at the end of an epoch, and within what is no step."""
+    for moment, *place in [
+        ("importance", 1),
         ("on_train_batch_end", 0, 0),
         ("on_train_batch_begin", 0, 3),
-        ("on_train_batch_end", 0, 3),
-        ("on_train_batch_end", 1, STEPS - 1),
-        ("on_epoch_end", 1),
-        ("on_test_batch_end", 1),
-        ("on_epoch_begin", 2),
-        ("on_train_batch_end", 3, 2),
-        ("on_epoch_end", 3),
-        ("on_train_end",),
-    ]
-    for place in places:
-        killed(tmp_path, KillAt(*place))
-    assert train(tmp_path) == whole
-
-
-def test_killed_within_what_is_no_step(tmp_path, monkeypatch, whole):
-    times = [
-        ("importance", 1),
-        ("tracing", 1),
         ("array", 40),
-        ("rename", 3),
-        ("flush", 3),
-        ("importance", 1),
-        ("names", 1),
+        ("on_train_batch_end", 1, STEPS - 1),
+        ("on_test_batch_end", 1),
         ("data", 1),
-        ("tracing", 1),
-    ]
-    for moment, count in times:
-        place, name = MOMENTS[moment]
+        ("rename", 3),
+        ("on_epoch_end", 2),
+    ]:
+        if moment not in MOMENTS:
+            killed(tmp_path, KillAt(moment, *place))
+            continue
         with monkeypatch.context() as patch:
-            patch.setattr(place, name, at_call(count, kill, place, name))
+            where, name = MOMENTS[moment]
+            patch.setattr(where, name, at_call(*place, kill, where, name))
             killed(tmp_path)
     assert train(tmp_path) == whole
 
@@ -147,37 +131,40 @@ def twice_shuffled() -> dict:
 @pytest.mark.parametrize(
     "options",
     [
-        {"data": in_arrays, "optimizer": "schedule"},
-        {"data": repeated, "optimizer": "average"},
+        {"data": in_arrays, "optimizer": "schedule", "compiled": {"steps_per_execution": 2}},
+        {"data": repeated, "optimizer": "average", "probe": et.Probe(arrays(), size=8)},
         {"data": of_unknown_length, "gradient": arrays(), "importance": by_gradient},
-        {"data": lambda: {"x": Batches(), "shuffle": False}, "optimizer": "scaled_legacy"},
+        {
+            "data": lambda: {"x": Batches(), "shuffle": False},
+            "optimizer": "scaled_legacy",
+            "backup": {"every": None},
+            "compiled": {"run_eagerly": True},
+        },
         {"data": twice_shuffled, "compiled": {"accumulate": 3}},
-        {"probe": arrays(), "compiled": {"steps_per_execution": 2}},
-        {"backup": {"every": None}, "compiled": {"run_eagerly": True}},
     ],
     ids=[
-        "arrays, learning-rate schedule",
-        "repeated dataset, class weights, moving averages",
+        "arrays, learning-rate schedule, several steps in a call",
+        "repeated dataset, class weights, moving averages, probe of arrays",
         "dataset of unknown length, gradient probe",
-        "sequence, legacy optimizer, loss scale",
+        "sequence, legacy optimizer, loss scale, eager steps, backups of epochs alone",
         "shuffle below shuffle, accumulation",
-        "probe of arrays, several steps in a call",
-        "eager steps, backups of epochs alone",
     ],
 )
 def test_ends_as_if_nothing_had_happened(tmp_path, options):
     options = {**CHEAP, **options}
     expected = train(tmp_path / "whole", **options)
-    killed(tmp_path / "cut", KillAt("on_train_batch_end", 1, 3), **options)
     killed(tmp_path / "cut", KillAt("on_train_batch_end", 2, 3), **options)
     assert train(tmp_path / "cut", **options) == expected
 
 
-def test_goes_on_from_the_other_backup_when_one_is_damaged(tmp_path, cheap):
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_goes_on_from_the_other_backup_and_says_where(tmp_path, cheap, capsys, verbose):
     killed(tmp_path, KillAt("on_train_batch_end", 2, 3), **CHEAP)
     (tmp_path / files_by_age(tmp_path)[1]).write_bytes(b"")
     with pytest.warns(UserWarning, match="The other backup is taken"):
-        assert train(tmp_path, **CHEAP) == cheap
+        assert train(tmp_path, verbose=verbose, **CHEAP) == cheap
+    said = "is taken up: epoch 3, after 2 of its steps." in capsys.readouterr().out
+    assert said == bool(verbose)
 
 
 def test_callbacks_of_keras_remember_what_they_saw(tmp_path):
@@ -206,35 +193,44 @@ class Count(tf.keras.callbacks.Callback):
         self.steps += 1
 
 
-def test_a_training_that_ended_is_not_made_again_and_says_so(tmp_path, cheap):
-    train(tmp_path, **CHEAP)
-    count = Count()
-    with pytest.warns(UserWarning, match=f"of {EPOCHS} epochs, .* {EPOCHS} in all: nothing is tr"):
-        assert train(tmp_path, count, **CHEAP) == cheap
-    assert count.steps == 0
-
-
-def test_fewer_epochs_than_the_backup_has_train_nothing_and_say_so(tmp_path):
-    killed(tmp_path, KillAt("on_train_batch_end", 1, 3), **CHEAP)
-    count = Count()
-    with pytest.warns(UserWarning, match="of 1 epochs, `fit` was asked for 1 in all: nothing is"):
-        train(tmp_path, count, fitted={"epochs": 1}, **CHEAP)
-    assert count.steps == 0
-
-
-@pytest.mark.parametrize("verbose", [0, 1])
-def test_a_training_that_goes_on_says_where_unless_it_is_to_be_quiet(tmp_path, capsys, verbose):
-    killed(tmp_path, KillAt("on_train_batch_end", 1, 3), **CHEAP)
-    train(tmp_path, verbose=verbose, **CHEAP)
-    said = f"is taken up: epoch 2 of {EPOCHS}, after 4 of its steps." in capsys.readouterr().out
-    assert said == bool(verbose)
-
-
-def test_more_epochs_go_on_where_fewer_ended(tmp_path, cheap):
+def test_what_was_trained_is_not_trained_again(tmp_path, cheap):
     train(tmp_path, fitted={"epochs": 3}, **CHEAP)
-    count = Count()
-    assert train(tmp_path, count, **CHEAP) == cheap
+    for epochs in (3, 1):
+        count = Count()
+        with pytest.warns(
+            UserWarning, match=f"of 3 epochs, .* {epochs} in all: nothing is trained"
+        ):
+            train(tmp_path, count, fitted={"epochs": epochs}, **CHEAP)
+        assert count.steps == 0
+    assert train(tmp_path, count, **CHEAP) == cheap  # one epoch more
     assert count.steps == STEPS
+
+
+def test_a_fit_that_raised_stands_in_no_other_ones_way(tmp_path):
+    model = et.ElasticModel.from_model(network(0.0))
+    model.compile("sgd", crossentropy())
+    profile = et.TimingProfile.from_chain(t_dw=np.ones(8), t_dy=np.ones(8), t_forward=5.0)
+    elastic = et.ElasticCallback(
+        profile, 0.6, 9, shuffled(), backup=et.Backup(tmp_path, every=2), **CHEAP
+    )
+    count = Count()
+
+    def fit(*callbacks):
+        model.fit(shuffled(), epochs=2, verbose=0, callbacks=[*callbacks, count])
+
+    with pytest.raises(Kill):
+        fit(elastic, KillAt("on_train_batch_end", 1, 3))
+    frozen = np.flatnonzero(~elastic.selections[-1].mask)
+    before = [model.tensors[k].numpy() for k in frozen]
+    count.steps = 0
+    fit()
+    assert count.steps == 2 * STEPS  # from its first step, whatever there is a backup of
+    assert all((model.tensors[k].numpy() != old).any() for k, old in zip(frozen, before))
+    count.steps = 0
+    fit(elastic)
+    assert count.steps == 1  # of ten nine were backed up
+    fit(elastic)  # another training with the same callback
+    assert count.steps == 1 + 2 * STEPS
 
 
 class FullDisk(tf.keras.callbacks.Callback):
@@ -249,13 +245,8 @@ class FullDisk(tf.keras.callbacks.Callback):
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.limits[1], self.limits[1]))
 
 
-def test_a_full_disk_does_not_stop_the_training(tmp_path, cheap):
+def test_a_full_disk_keeps_the_last_good_backup_and_does_not_stop_the_training(tmp_path, cheap):
     with pytest.warns(UserWarning, match=r"epoch 2, step [24] could not be written.*goes on"):
-        assert train(tmp_path, FullDisk(), **CHEAP) == cheap
-
-
-def test_a_full_disk_keeps_the_last_good_backup(tmp_path, cheap):
-    with pytest.warns(UserWarning, match="could not be written"):
         disk = FullDisk()
         killed(tmp_path, disk, KillAt("on_train_batch_end", 2, 4), **CHEAP)
     disk.on_epoch_end(2)
@@ -291,7 +282,3 @@ def test_two_backups_of_one_training_are_refused(tmp_path):
     killed(tmp_path, keras(), KillAt("on_epoch_begin", 2), **CHEAP)
     with pytest.raises(ValueError, match="`Backup` and another .* begins with epoch 2"):
         train(tmp_path, keras(), **CHEAP)
-
-
-def test_outcomes_are_plain_data(cheap):
-    assert json.loads(json.dumps(cheap)) == cheap

@@ -11,7 +11,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import hashlib
 import json
 import multiprocessing
 import random
@@ -36,7 +35,6 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 from faults.mutations import mutated_bytes, mutated_json
 
-from elastic_tf.backup import slots as backup
 from elastic_tf.backup.slots import Slots
 from elastic_tf.commands import commandline
 from elastic_tf.commands.commandline import option
@@ -72,7 +70,6 @@ class Target:
         good: valid contents to start from.
         read: reads it, and raises an AssertionError where what it read is not whole.
         is_json: whether JSON that stays JSON is tried too.
-        sealed: puts a right checksum on contents; None where there is none.
     """
 
     name: str
@@ -80,7 +77,6 @@ class Target:
     good: tuple[bytes, ...]
     read: Callable[[], None]
     is_json: bool = True
-    sealed: Callable[[bytes], bytes] | None = None
 
 
 def profiles() -> tuple[et.TimingProfile, ...]:
@@ -160,33 +156,21 @@ def run_targets(folder: Path) -> list[Target]:
     return [Target(path.name, path, (path.read_bytes(),), read) for path in files]
 
 
-def backup_targets(folder: Path) -> list[Target]:
-    """A backup with its checksum broken by the change, and one with a new checksum."""
-    found = []
-    for name in ("backup", "sealed backup"):
-        slots = Slots(folder / name)
-        slots.open()
-        arrays = {"values/0": np.arange(6.0).reshape(2, 3), "values/1": np.array(3, np.uint8)}
-        slots.write({"step": 1, "nan": float("nan")}, arrays.items())
-        slots.close()
-        good = (slots.path / "a").read_bytes()
+def backup_target(folder: Path) -> Target:
+    slots = Slots(folder / "backup")
+    slots.open()
+    arrays = {"values/0": np.arange(6.0).reshape(2, 3), "values/1": np.array(3, np.uint8)}
+    slots.write({"step": 1, "nan": float("nan")}, arrays.items())
+    slots.close()
+    path = slots.path / "b.npz"
 
-        def read(path: Path = slots.path) -> None:
-            state = Slots(path).read()
-            assert state is None or isinstance(state.data, dict)
-            for array in state.arrays.values() if state else ():
-                assert array.nbytes < 10_000 and not array.dtype.hasobject
+    def read() -> None:
+        state = Slots(slots.path).read()
+        assert state is not None and state.data["step"] == 1
+        assert state.arrays["values/0"].tolist() == arrays["values/0"].tolist()
+        assert state.arrays["values/1"] == 3
 
-        sealed = _sealed if name == "sealed backup" else None
-        found.append(Target(name, slots.path / "a", (good,), read, is_json=False, sealed=sealed))
-    return found
-
-
-def _sealed(data: bytes) -> bytes:
-    """The bytes behind a head with their checksum."""
-    body = data[backup._HEAD_BYTES :]
-    digest = hashlib.sha256(backup._head(1, "") + body).hexdigest()
-    return backup._head(1, digest) + body
+    return Target("backup", path, (path.read_bytes(),), read, is_json=False)
 
 
 def _seconds(target: Target) -> float:
@@ -222,8 +206,8 @@ def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[di
     counts = {target.name: Counter[str]() for target in targets}
     slow, failures = 0, []
     slowest: dict[str, Any] = {"seconds": 0.0}
-    backups = backup_targets(folder)
-    counts.update({target.name: Counter() for target in backups})
+    backups = [backup_target(folder)]
+    counts["backup"] = Counter()
     half = inputs // 2  # profiles; the rest are run files, and backups come on top
     for number in range(inputs + int(BACKUP_SHARE * inputs)):
         if number < half:
@@ -241,7 +225,6 @@ def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[di
                 data = mutated_json(good, rng)
         else:
             data = mutated_bytes(good, rng)
-        data = target.sealed(data) if target.sealed else data
         target.path.write_bytes(data)
         started = time.process_time()
         try:

@@ -21,28 +21,22 @@ def rows(kills: int, jobs: int, rng: random.Random) -> Iterator[dict[str, Any]]:
     """Try them all.
 
     Args:
-        kills: at random times; signals are tried a tenth as often each, kills within a moment a
-            twentieth.
+        kills: at random times; kills within a moment are tried a twentieth as often.
         jobs: trainings at the same time.
         rng: of the random times.
     """
     usual = whole()
-    for name, number, times in (
-        ("kill -9 at a random time", signal.SIGKILL, kills),
-        ("SIGTERM at a random time", signal.SIGTERM, max(kills // 10, 1)),
-        ("SIGINT at a random time", signal.SIGINT, max(kills // 10, 1)),
-    ):
-        yield _at_random_times(name, number, usual).row(times, jobs=jobs, rng=rng)
+    yield _at_random_times(usual).row(kills, jobs=jobs, rng=rng)
     for moment in MOMENTS:
         yield _within(moment, usual).row(max(kills // 20, 1), jobs=jobs, rng=rng)
 
 
-def _at_random_times(name: str, number: int, usual: Whole) -> Trial:
+def _at_random_times(usual: Whole) -> Trial:
     def begin(folder: Path, out: Path, rng: random.Random) -> int:
         # a resumed training is shorter: some end before they are killed
-        return start(folder, out, after=(rng.uniform(0.0, usual.seconds), number))
+        return start(folder, out, after=(rng.uniform(0.0, usual.seconds), signal.SIGKILL))
 
-    return Trial(name, usual.outcome, begin)
+    return Trial("kill -9 at a random time", usual.outcome, begin)
 
 
 def _within(moment: str, usual: Whole) -> Trial:

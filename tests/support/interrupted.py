@@ -40,7 +40,6 @@ MOMENTS = {
     "array": (slots, "_add"),  # once for each array that is written
     "flush": (os, "fsync"),
     "rename": (os, "replace"),
-    "names": (slots, "_sync_directory"),
     "data": (data_position, "_skip"),
 }
 
