@@ -131,18 +131,17 @@ class _Search:
         with np.errstate(divide="ignore"):
             ratio = problem.worth[order] / relaxed.cost[order]
         order = problem.once(order[np.argsort(-ratio, kind="stable")])
+        more = np.zeros(len(node.taken), bool)
         low, high = 0, len(order) + 1
         while high - low > 1:
-            middle = (low + high) // 2
-            chosen = node.taken.copy()
-            chosen[order[:middle]] = True
-            low, high = (middle, high) if problem.fits(chosen) else (low, middle)
-        self._offer(node.taken, order[:low])
+            more[order] = np.arange(len(order)) < (low + high) // 2
+            fits = problem.fits(node.taken | more)
+            low, high = ((low + high) // 2, high) if fits else (low, (low + high) // 2)
+        more[order] = np.arange(len(order)) < low
+        self._offer(node.taken | more)
 
-    def _offer(self, taken: np.ndarray, others: np.ndarray) -> None:
+    def _offer(self, chosen: np.ndarray) -> None:
         """Remember the selection, filled up, if it fits and is better than the best so far."""
-        chosen = taken.copy()
-        chosen[others] = True
         if self.problem.fits(chosen):
             chosen = fill(self.problem, chosen)
             value = float(self.problem.worth[chosen].sum())
@@ -213,7 +212,7 @@ class _Search:
                 state, option = divmod(int(keep[state]), len(these))
                 if these[option] >= 0:
                     taken[these[option]] = True
-            self._offer(taken, np.zeros(0, np.intp))
+            self._offer(taken)
         self._push(min(bound, cut), node._replace(states=16 * node.states))
 
 
