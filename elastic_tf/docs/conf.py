@@ -20,11 +20,9 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "formulas",
-    "names",
-    "options",
     "pictures",
+    "rooms",
 ]
 exclude_patterns = ["building"]
 
@@ -44,9 +42,7 @@ autodoc_typehints_format = "short"
 autodoc_typehints_description_target = "documented_params"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
-maximum_signature_line_length = 80
 add_module_names = False
-modindex_common_prefix = ["elastic_tf."]
 
 # Types such as `bytes` and `shape` are also names of attributes here.
 suppress_warnings = ["ref.python"]

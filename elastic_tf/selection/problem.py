@@ -1,4 +1,4 @@
-"""What the solver decides: choices with a worth, items with a cost, and room for the costs.
+"""What the solver decides: choices with a worth, items with a cost, and room for the costs::
 
 maximise    sum of the worth of the choices made
 subject to  sum of the costs of the items of which a choice is made <= room, for each resource,

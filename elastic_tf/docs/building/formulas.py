@@ -1,8 +1,4 @@
-"""Formulas as drawings inside the page: no script, no font, no internet.
-
-Matplotlib sets them with the fonts that it brings. MathML would be shorter, but browsers without a
-font for mathematics set its indices beside their letters.
-"""
+"""Formulas as drawings inside the page, set by Matplotlib: no script, no font, no internet."""
 
 from __future__ import annotations
 
@@ -19,14 +15,8 @@ from sphinx.application import Sphinx
 SIZE = 100.0  # points of an em
 FONT = FontProperties(size=SIZE, math_fontfamily="cm")
 JOINER = "&#8288;"  # no line ends between a formula and the comma after it
-SCALE = 1.15  # of a formula's em to that of the text around it
-LETTERS = {
-    Path.MOVETO: "M",
-    Path.LINETO: "L",
-    Path.CURVE3: "Q",
-    Path.CURVE4: "C",
-    Path.CLOSEPOLY: "Z",
-}
+EM = 1.15 / SIZE  # of a formula to that of the text around it
+LETTERS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C"}
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -49,19 +39,15 @@ def block(page: Any, node: nodes.math_block) -> None:
 
 def drawn(formula: str) -> str:
     """An SVG of the formula, in the colour of the text, standing on its line."""
-    formula = " ".join(formula.split())
-    text = f"${formula}$"
-    size = MathTextParser("path").parse(text, dpi=72, prop=FONT)
-    width, height, depth = size[:3]
+    text = f"${' '.join(formula.split())}$"
+    width, height, depth = MathTextParser("path").parse(text, dpi=72, prop=FONT)[:3]
     outline = "".join(
-        LETTERS[code] + " ".join(f"{value:.1f}" for value in ([] if code == Path.CLOSEPOLY else to))
+        LETTERS[code] + " ".join(f"{value:.1f}" for value in to) if code in LETTERS else "Z"
         for to, code in TextPath((0, 0), text, prop=FONT).iter_segments(simplify=False)
     )
-    em = SCALE / SIZE
     return (
-        f'<svg class="math" role="img" aria-label="{html.escape(formula)}" '
-        f'viewBox="0 {depth - height:.1f} {width:.1f} {height:.1f}" '
-        f'style="width: {width * em:.3f}em; height: {height * em:.3f}em; '
-        f'vertical-align: {-depth * em:.3f}em">'
-        f'<path transform="scale(1 -1)" fill="currentColor" d="{outline}"/></svg>'
+        f'<svg class="math" role="img" aria-label="{html.escape(text[1:-1])}" '
+        f'viewBox="0 {depth - height:.1f} {width:.1f} {height:.1f}" style="width: '
+        f"{width * EM:.3f}em; height: {height * EM:.3f}em; vertical-align: {-depth * EM:.3f}em"
+        f'"><path transform="scale(1 -1)" fill="currentColor" d="{outline}"/></svg>'
     )

@@ -30,39 +30,31 @@ def setup(app: Sphinx) -> dict[str, bool]:
 def draw(app: Sphinx) -> None:
     """All pictures, into a folder of the build."""
     folder = Path(app.doctreedir) / "pictures"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, picture in {**of_profiles(), **of_results()}.items():
+    for name, picture in pictures().items():
         plots.save(picture, folder / f"{name}.png")
     app.config.html_static_path.append(str(folder))
 
 
-def of_profiles() -> dict[str, Figure]:
-    """What the tables say."""
+def pictures() -> dict[str, Figure]:
+    """What the tables say, and what was measured."""
     profiles = {
         label: TimingProfile.load(TABLES / f"{name}_224_b4.json") for label, name in MODELS.items()
     }
-    return {
-        "timing_bars": plots.timing_bars(profiles["ResNet50"]),
-        "step_parts": plots.step_parts(profiles),
-        "cost_of_depth": plots.cost_of_depth(profiles),
-    }
-
-
-def of_results() -> dict[str, Figure]:
-    """What was measured."""
     time_model, control = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for name in ("time-model", "control")
     )
-    masks = {name: (one["predicted"], one["measured"]) for name, one in time_model["data"].items()}
-    where = f"{time_model['device']['name']}, {time_model['device']['cores']} cores"
+    device = time_model["device"]
     return {
+        "timing_bars": plots.timing_bars(profiles["ResNet50"]),
+        "step_parts": plots.step_parts(profiles),
+        "cost_of_depth": plots.cost_of_depth(profiles),
+        "deadlines": plots.deadlines(control["data"]["deadlines"]),
         "predicted": plots.agreement(
-            masks,
+            {name: (one["predicted"], one["measured"]) for name, one in time_model["data"].items()},
             x="predicted step time / full step",
             y="measured step time / full step",
             within=0.03,
-            title=f"{where}, {time_model['date']}",
+            title=f"{device['name']}, {device['cores']} cores, {time_model['date']}",
         ),
-        "deadlines": plots.deadlines(control["data"]["deadlines"]),
     }
