@@ -54,7 +54,6 @@ class _State:
         self.data: Any = None  # Keras's data handler
         self.callbacks: Any = None  # that it was given
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
-        self.finished: Callable[[], None] | None = None  # called when it has ended by itself
 
 
 class ElasticMixin(_Model):
@@ -273,8 +272,6 @@ class ElasticMixin(_Model):
                 with fit_data.caught(self, lambda data: setattr(state, "data", data)):
                     history = super().fit(*args, **kwargs)
             flush()
-            if state.finished is not None:
-                state.finished()
             return history
         finally:
             if state.accumulation is not None:
@@ -283,7 +280,7 @@ class ElasticMixin(_Model):
             state.plan = plan
             functions = state.functions.get(plan) or (None, None)  # None: made when needed
             self.train_function, self.train_tf_function = functions
-            state.callback = state.data = state.callbacks = state.finished = None
+            state.callback = state.data = state.callbacks = None
             leave, state.leave = state.leave, None
             if leave is not None:
                 leave()
