@@ -31,7 +31,7 @@ class Lookahead:
 
     Attributes:
         seconds: of each call that was given batches drawn ahead, for one step; since `ask`.
-        batch: the first batch that was drawn last, and the `element_spec` of its iterator.
+        batch: one of the largest that were drawn, and the `element_spec` of its iterator.
     """
 
     def __init__(self, model: ElasticMixin, clock: Callable[[], float]) -> None:
@@ -40,6 +40,7 @@ class Lookahead:
         self.batch: tuple[Any, Any] | None = None
         self._clock = clock
         self._function: Any = None
+        self._size = 0  # of `batch`
         self._asked: Any = None
         self._drawn: deque[Any] = deque()
 
@@ -85,8 +86,10 @@ class Lookahead:
             if can_look:
                 self._draw(iterator, lambda: len(self._drawn) < batches)
                 self._draw(iterator, lambda: sum(map(size_of, self._drawn)) < samples)
-            if self._drawn:
+            if self._drawn and size_of(self._drawn[0]) >= self._size:
+                # the last batch of an epoch may be smaller
                 self.batch = self._drawn[0], iterator.element_spec
+                self._size = size_of(self._drawn[0])
             if then is not None and (self._drawn or not can_look):
                 then(list(self._drawn))
         function = self.model.train_function  # another one where `then` has set a plan

@@ -110,7 +110,6 @@ class Scheduler:
         self._batch_size = batch_size
         self._selected_seconds = 0.0  # after the beginning, of the last selection
         self._look_at = 0  # step under a plan at which the deadline is looked at
-        self._check_feasible()
 
     def ratios(self) -> dict[str, float]:
         """What is asked for and achieved now, for the progress bar."""
@@ -121,6 +120,7 @@ class Scheduler:
         self.ledger.epoch_begins(epoch, done)
         if self._first is None:
             self._first = epoch
+            self._check_feasible()
         if self._selected_at is None:
             self._take_up_checkpoint()
         is_due = not done and self._is_due(epoch)
