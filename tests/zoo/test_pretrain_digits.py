@@ -9,7 +9,7 @@ import elastic_tf as et
 @pytest.mark.slow
 def test_pretraining_writes_weights_that_the_demo_can_load(tmp_path):
     path = tmp_path / "new" / "digits.h5"
-    accuracy = pretrain_digits.main(["--epochs", "2", "--out", str(path), "--quiet"])
+    accuracy = pretrain_digits.main(["--epochs", "1", "--out", str(path), "--quiet"])
     _, test = et.data.digits()
     data = et.data.from_arrays(test, test, batch_size=32).test
     # batch normalisation on its stored statistics, as the demo uses it
