@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -221,14 +222,17 @@ class TimingProfile:
             ValueError: something differs; the message names the first difference.
 
         Warns:
-            UserWarning: measured on another device, or with another optimizer.
+            UserWarning: measured on another device, under other settings or with another optimizer.
         """
-        arguments.elastic(model)
-        if self.tensors:
-            self._check_tensors(tensor_specs(model))
-        elif self.count != len(model.tensors):
+        specs = tensor_specs(model)
+        # Not by name: Keras numbers the layers of a model that is built again.
+        pairs = itertools.zip_longest(self.tensors or specs, specs)
+        differ = ((k, a, b) for k, (a, b) in enumerate(pairs) if _form(a) != _form(b))
+        at, own, other = next(differ, (None, None, None))
+        if at is not None or self.count != len(specs):
+            found = "" if at is None else f"; first difference at {at}: {own} against {other}"
             raise ValueError(
-                f"The profile has {self.count} tensors, the model has {len(model.tensors)}. "
+                f"The profile has {self.count} tensors, the model has {len(specs)}{found}. "
                 + REMEASURE
             )
         self.check_data(batch_size=batch_size, input_shape=input_shape)
@@ -240,93 +244,47 @@ class TimingProfile:
         batch_size: int | None = None,
         input_shape: Sequence[Sequence[int | None]] | None = None,
     ) -> None:
-        """Refuse to serve another batch size or input shape.
-
-        Args:
-            batch_size: samples in a step, if known.
-            input_shape: shape of one sample for each input, if known.
-
-        Raises:
-            ValueError: one differs; the message names both.
-        """
-        if batch_size is not None:
-            batch_size = arguments.count("batch_size", batch_size)
+        """The part of `check` that needs no model."""
         if batch_size is not None and self.batch_size and batch_size != self.batch_size:
             raise ValueError(
-                f"The profile must be measured at the batch size of training. Received: profile "
-                f"of batch size {self.batch_size}, data of batch size {batch_size}. Batch the data "
-                f"by {self.batch_size}, as in dataset.batch({self.batch_size}, "
-                f"drop_remainder=True). Or profile with a batch of {batch_size} samples, the first "
-                f"ones of your arrays, say: profile_model(model, x[:{batch_size}], "
-                f"y[:{batch_size}])."
+                "The profile must be measured at the batch size of training. Received: profile of "
+                f"batch size {self.batch_size}, data of batch size {batch_size}. Batch the data "
+                f"by {self.batch_size}, with drop_remainder=True. Or profile with a batch of "
+                f"{batch_size} samples: profile_model(model, x[:{batch_size}], y[:{batch_size}])."
             )
-        received = None if input_shape is None else _checked_shapes(input_shape)
-        if received is not None and self.input_shape:
-            if not _compatible(received, self.input_shape):
-                raise ValueError(
-                    "The profile must be measured at the input shape of training. Received: "
-                    f"profile of {_shapes(self.input_shape)}, data of {_shapes(received)}. "
-                    + REMEASURE
-                )
-
-    def _check_tensors(self, specs: Sequence[TensorSpec]) -> None:
-        # Not by name: Keras numbers the layers of a model that is built again.
-        pairs = zip(self.tensors, specs)
-        at = next(
-            (
-                k
-                for k, (own, other) in enumerate(pairs)
-                if (own.shape, own.dtype) != (other.shape, other.dtype)
-            ),
-            None,
-        )
-        if at is None and len(specs) == len(self.tensors):
+        if input_shape is None or not self.input_shape:
             return
-        if at is None:
-            at = min(len(specs), len(self.tensors))
-        own, other = (str(s[at]) if at < len(s) else "nothing" for s in (self.tensors, specs))
-        raise ValueError(
-            f"The profile has {len(self.tensors)} tensors, the model has {len(specs)}; first "
-            f"difference at {at}: {own} in the profile against {other}. " + REMEASURE
-        )
+        told = [tuple(shape) for shape in input_shape]
+        if len(told) != len(self.input_shape) or not all(
+            len(one) == len(other) and all(None in (m, n) or m == n for m, n in zip(one, other))
+            for one, other in zip(told, self.input_shape)
+        ):
+            raise ValueError(
+                "The profile must be measured at the input shape of training. Received: profile of "
+                f"{list(self.input_shape)}, data of {told}. {REMEASURE}"
+            )
 
     def _warn_of_differences(self, model: Any) -> None:
-        here = describe_device()
-        there = self.device.get("name")
-        if there and there != here["name"]:
-            warnings.warn(
-                f"The profile was measured on '{there}', this is '{here['name']}': the achieved "
-                "ratio may be off. " + REMEASURE,
-                stacklevel=3,
-            )
-        told = ", ".join(self._other_settings(model, here)) if self.tensors and there else ""
-        if told:
-            warnings.warn(
-                f"The profile was measured under other settings than this program's: {told} here. "
-                "Set them alike (elastic_tf.timing.runtime), or measure again.",
-                stacklevel=3,
-            )
-        optimizer = optimizer_name(model)
-        if self.optimizer and optimizer != self.optimizer:
-            warnings.warn(
-                f"The profile was measured with {self.optimizer}, the model trains with "
-                f"{optimizer}: the time of the update differs. " + REMEASURE,
-                stacklevel=3,
-            )
-
-    def _other_settings(self, model: Any, here: Mapping[str, Any]) -> list[str]:
-        """Runtime settings that differ between the profile and this program, in words."""
+        """Warn of another device, other settings, another optimizer."""
         from elastic_tf.timing.trace import compiled_by_xla  # loads TensorFlow
 
-        pairs = {
-            key: (self.device[key], here[key])
-            for key in ("onednn", "inter_op_threads", "intra_op_threads")
-            if key in self.device
-        }
-        pairs["xla"] = (self.settings.xla, compiled_by_xla(model))
-        return [
-            f"{key}={there} against {ours}" for key, (there, ours) in pairs.items() if there != ours
+        here = {**describe_device(), "xla": compiled_by_xla(model)}
+        there = {**self.device, "xla": self.settings.xla} if self.device else {}
+        keys = ("name", "onednn", "inter_op_threads", "intra_op_threads", "xla")
+        pairs = {key: (there[key], here[key]) for key in keys if key in there}
+        if self.optimizer:
+            pairs["optimizer"] = (self.optimizer, optimizer_name(model))
+        told = [
+            f"{key} {own!r} against {other!r}"
+            for key, (own, other) in pairs.items()
+            if own != other
         ]
+        if told:
+            warnings.warn(
+                f"The profile was measured elsewhere than this program runs: {', '.join(told)} "
+                "here. The achieved ratio may be off. " + REMEASURE,
+                stacklevel=3,
+            )
 
     def _projection(self, *, alone: bool) -> np.ndarray:
         members, times = self.conditions()
@@ -364,24 +322,5 @@ def optimizer_name(model: Any) -> str:
     return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
 
 
-def _checked_shapes(shapes: Any) -> tuple[tuple[int | None, ...], ...]:
-    """The shape of one sample for each input."""
-    found = []
-    for shape in arguments.items("input_shape", shapes, what="a list of shapes"):
-        sizes = arguments.items("input_shape", shape, what="a list of shapes")
-        found.append(
-            tuple(n if n is None else arguments.count("input_shape", n, least=0) for n in sizes)
-        )
-    return tuple(found)
-
-
-def _compatible(one: Sequence[Sequence[int | None]], other: Sequence[Sequence[int | None]]) -> bool:
-    """Whether the shapes agree wherever both are known."""
-    return len(one) == len(other) and all(
-        len(a) == len(b) and all(None in (m, n) or m == n for m, n in zip(a, b))
-        for a, b in zip(one, other)
-    )
-
-
-def _shapes(shapes: Sequence[Sequence[int | None]]) -> str:
-    return ", ".join(str(tuple(shape)) for shape in shapes)
+def _form(spec: TensorSpec | None) -> tuple[Any, ...] | None:
+    return None if spec is None else (spec.shape, spec.dtype)

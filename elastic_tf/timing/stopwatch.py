@@ -12,6 +12,7 @@ from elastic_tf import arguments, optimizers
 from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
+from elastic_tf.plan import Plan
 from elastic_tf.timing.trace import StepFunction
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def measure_ratios(
     model: ElasticModel,
     x: Any,
     y: Any,
-    masks: Sequence[np.ndarray],
+    masks: Sequence[Plan | np.ndarray],
     *,
     sample_weight: Any = None,
     repeats: int = 10,
@@ -79,8 +80,7 @@ def measure_ratios(
         model: compiled elastic model; XLA compiles the steps if it compiles the model's.
         x: inputs of one batch.
         y: targets of that batch.
-        masks: True where a tensor is trained; each bool, shape (N,), forward order. All False: the
-            forward pass.
+        masks: plans, or True where a tensor is trained; shape (N,). All False: the forward pass.
         sample_weight: weights of the samples, if training has them.
         repeats: timed steps of each kind.
 
@@ -89,20 +89,17 @@ def measure_ratios(
     """
     arguments.elastic(model, compiled=True)
     repeats = arguments.count("repeats", repeats)
-    given = arguments.items("masks", masks, what="a list of masks")
-    masks = [arguments.mask("masks", mask, len(model.tensors)) for mask in given]
     data = as_batch(x, y, sample_weight)
     optimizers.build(model.optimizer, model.trainable_variables)
-    full = StepFunction(model, np.ones(len(model.tensors), bool))
+    full = StepFunction(model, Plan.full(len(model.tensors)))
     ratios = []
-    for mask in masks:
+    for mask in arguments.items("masks", masks, what="a list of masks"):
         runs = (full, StepFunction(model, mask))
         with batch_explained(data):
             graphs = [run.graph(data) for run in runs]
         with kept(model, graphs):
-            with batch_explained(data):
-                for run in runs * _WARM_UP:
-                    run(data)
+            for run in runs * _WARM_UP:
+                run(data)
             steps = time_in_turn(runs, data, repeats=repeats)
             ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
     return ratios

@@ -12,7 +12,16 @@ import tensorflow as tf
 
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import build
-from elastic_tf.timing.attribution import attribute, dependency_sets, forward_surplus, members
+from elastic_tf.timing.attribution import (
+    Attribution,
+    attribute,
+    dependency_sets,
+    forward_surplus,
+    members,
+    with_surplus,
+)
+from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.timing.dataflow import Node
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
 
@@ -166,6 +175,16 @@ def test_every_op_is_in_the_forward_pass_or_in_a_set():
     sets, forward, _ = dependency_sets(trace)
     assert set(trace.nodes) == set(sets) | forward
     assert not set(sets) & forward
+    assert all(0 < bits < 1 << len(trace.gradients) for bits in sets.values())
+    # the moving statistics of a batch normalisation are kept whatever is trained
+    moving = {name for name, k in trace.handles.items() if k < 0}
+    assert any(node.inputs and node.inputs[0] in moving for node in trace.nodes.values())
+    assert not any(
+        trace.nodes[name].inputs[:1]
+        and trace.nodes[name].inputs[0] in moving
+        and "Assign" in trace.nodes[name].op
+        for name in sets
+    )
 
 
 def test_while_loops_are_looked_into():
@@ -199,3 +218,68 @@ def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_insi
     frozen = timed(traced(network(), on=False), {"_FusedConv2D": 5.0})
     surplus = forward_surplus(full, frozen, attribute(full, [""] * 3))
     assert {members(bits): time for bits, (time, _) in surplus.items()} == {(0, 1, 2): 7.0}
+
+
+def test_work_belongs_to_the_layer_whose_weights_or_activations_it_takes():
+    conv = {"use_bias": False}
+    layers = (L.Conv2D(3, 3, **conv), L.ReLU(), L.Conv2D(3, 3, **conv), L.Conv2D(3, 3, **conv))
+    times = {"Conv2DBackpropInput": 100.0, "ReluGrad": 7.0, "Conv2DBackpropFilter": 10.0}
+    items = table(traced(stack(*layers)), times).items
+    assert [(item.tensors, item.layer, item.time) for item in items] == [
+        ((0,), "layer 0", 10.0 + 7.0 + 100.0),
+        ((0, 1), "layer 2", 100.0),
+        ((1,), "layer 1", 10.0),
+        ((2,), "layer 2", 10.0),
+    ]
+
+
+def test_each_op_counts_alike_where_there_are_no_times():
+    work = Attribution({"a": 1, "b": 2, "c": 2, "d": 0}, {"e"}, set(), dict.fromkeys("abcd", "x"))
+    assert [(item.tensors, item.time) for item in work.items()] == [((0,), 1.0), ((1,), 2.0)]
+
+
+def test_a_surplus_is_forward_work_and_a_saving_makes_its_condition_cheaper():
+    items = [
+        CostItem.of([0], 10.0, layer="a"),
+        CostItem.of([0, 1], 6.0, layer="a"),
+        CostItem.of([0, 1], 2.0, layer="b"),
+        CostItem.of([1], 5.0, layer="b"),
+    ]
+    surplus = {0b01: (3.0, 1), 0b11: (-4.0, 0), 0b10: (-5.0, 1)}
+    assert with_surplus(items, surplus, ["a", "b"]) == [
+        CostItem.of([0], 10.0, layer="a"),
+        CostItem.of([0, 1], 3.0, layer="a"),
+        CostItem.of([0, 1], 1.0, layer="b"),
+        CostItem.of([0], 3.0, layer="b", kind="forward"),
+    ]
+
+
+def chain_trace(times: dict[str, float], *names: str) -> StepTrace:
+    """Ops in a row, `name k` after the variable of tensor k; a gradient takes each of them."""
+    nodes = {"x": Node("_Arg", ())}
+    handles, before = {}, "x"
+    for name in names:
+        k = int(name[-1])
+        handles[f"variable {k}"] = k
+        nodes[f"variable {k}"] = Node("_Arg", ())
+        nodes[f"read {k}"] = Node("ReadVariableOp", (f"variable {k}",), (0,))
+        nodes[name] = Node("Op", (before, f"read {k}"), (0, 0))
+        before = name
+    for name in names:
+        nodes[f"of {name}"] = Node("Grad", (name, f"read {name[-1]}"), (0, 0))
+    return StepTrace(nodes, times, {}, (), (before,), handles, 0.0)
+
+
+def test_surplus_of_a_fused_op_is_that_of_all_it_was_fused_from():
+    names = ("one 0", "two 1", "three 2")
+    full = chain_trace({"one 0": 4.0, "two 1": 3.0, "three 2": 2.0, "of one 0": 9.0}, *names)
+    frozen = chain_trace({"two 1": 5.0, "three 2": 2.5}, *names)  # `one` was fused into `two`
+    sets = {f"of {name}": 1 << int(name[-1]) for name in names}
+    work = Attribution(sets, set(full.nodes) - set(sets), set(), {})
+    assert forward_surplus(full, frozen, work) == {0b011: (2.0, 1), 0b100: (-0.5, 2)}
+
+
+def test_surplus_is_not_caused_by_tensors_after_it():
+    full, frozen = chain_trace({"one 0": 4.0}, "one 0"), chain_trace({"one 0": 3.0}, "one 0")
+    work = Attribution({"of one 0": 0b10}, set(full.nodes) - {"of one 0"}, set(), {})
+    assert forward_surplus(full, frozen, work) == {}

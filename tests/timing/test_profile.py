@@ -146,19 +146,19 @@ def test_check_raises_when_the_batch_size_is_another():
 def test_check_raises_when_the_input_shape_is_another():
     model, own = model_profile()
     small = TimingProfile(own.t_forward, own.items, own.count, input_shape=((6, 6, 2),))
-    with pytest.raises(ValueError, match=r"\(6, 6, 2\), data of \(8, 6, 2\)"):
+    with pytest.raises(ValueError, match=r"\(6, 6, 2\)\], data of \[\(8, 6, 2\)\]"):
         small.check(model, input_shape=[(8, 6, 2)])
 
 
 def test_check_warns_when_the_device_is_another():
     model, own = model_profile()
-    with pytest.warns(UserWarning, match="measured on 'Board 5', this is '"):
+    with pytest.warns(UserWarning, match="name 'Board 5' against '"):
         TimingProfile(own.t_forward, own.items, own.count, device={"name": "Board 5"}).check(model)
 
 
 def test_check_warns_when_the_optimizer_is_another():
     model, own = model_profile()
-    with pytest.warns(UserWarning, match="measured with Adam, the model trains with SGD"):
+    with pytest.warns(UserWarning, match="optimizer 'Adam' against 'SGD' here"):
         TimingProfile(own.t_forward, own.items, own.count, optimizer="Adam").check(model)
 
 
@@ -170,5 +170,5 @@ def test_a_profile_without_any_time_is_refused():
 def test_check_warns_of_other_runtime_settings():
     model, own = model_profile()
     there = {**describe_device(), "inter_op_threads": 7}
-    with pytest.warns(UserWarning, match="inter_op_threads=7 against 0 here"):
+    with pytest.warns(UserWarning, match="inter_op_threads 7 against 0 here"):
         dataclasses.replace(own, device=there).check(model)
