@@ -222,14 +222,16 @@ def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_insi
 
 def test_work_belongs_to_the_layer_whose_weights_or_activations_it_takes():
     conv = {"use_bias": False}
-    layers = (L.Conv2D(3, 3, **conv), L.ReLU(), L.Conv2D(3, 3, **conv), L.Conv2D(3, 3, **conv))
+    layers = (L.Conv2D(3, 3, **conv), L.ReLU(), *(L.Conv2D(3, 3, **conv) for _ in range(3)))
     times = {"Conv2DBackpropInput": 100.0, "ReluGrad": 7.0, "Conv2DBackpropFilter": 10.0}
-    items = table(traced(stack(*layers)), times).items
+    items = table(traced(stack(*layers, shape=(10, 10, 2))), times).items
     assert [(item.tensors, item.layer, item.time) for item in items] == [
         ((0,), "layer 0", 10.0 + 7.0 + 100.0),
         ((0, 1), "layer 2", 100.0),
+        ((0, 1, 2), "layer 3", 100.0),
         ((1,), "layer 1", 10.0),
         ((2,), "layer 2", 10.0),
+        ((3,), "layer 3", 10.0),
     ]
 
 
