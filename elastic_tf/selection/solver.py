@@ -39,7 +39,7 @@ class Node(NamedTuple):
     taken: np.ndarray
     open: np.ndarray
     paid: np.ndarray
-    states: int = _STATES
+    states: int
 
 
 def solve(problem: Problem, gap: float = GAP, work: int = _WORK) -> Solution:
@@ -79,7 +79,8 @@ class _Search:
         bounds = first_bounds(problem)
         for k in range(len(bounds)):
             taken, is_open = np.arange(len(bounds)) == k, problem.tensor > problem.tensor[k]
-            self._push(float(bounds[k]), Node(taken, is_open, problem.member[:, k] > 0.0))
+            paid = problem.member[:, k] > 0.0
+            self._push(float(bounds[k]), Node(taken, is_open, paid, _STATES))
         while self._heap and -self._heap[0][0] > self.floor and self.work < work:
             bound, _, node = heapq.heappop(self._heap)
             self._visit(-bound, node)

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from instances import instance
 from mixed_integer import best
 
+from elastic_tf.selection import solver
 from elastic_tf.selection.bounds import first_bounds, relax
 from elastic_tf.selection.problem import Problem, fill, reduce
 from elastic_tf.selection.solver import solve
@@ -94,6 +96,32 @@ def test_bound_holds_however_little_work_is_allowed() -> None:
             found = solve(problem, 0.0, work)
             assert found.bound * problem.scale >= most * (1.0 - 1e-5)
             assert problem.fits(found.chosen)
+
+
+def test_bound_holds_where_a_knapsack_has_too_many_states(monkeypatch) -> None:
+    monkeypatch.setattr(solver, "_STATES", 1)
+    for seed in range(12):
+        whole = case(seed, 9 // (1 + seed % 3))
+        problem, most = whole.problem(), enumerated(whole)
+        for work in (1, 600):
+            found = solve(problem, 0.0, work)
+            assert found.bound * problem.scale >= most * (1.0 - 1e-9)
+        reached = problem.worth[found.chosen].sum() * problem.scale
+        assert reached == pytest.approx(most)  # tried again with more
+
+
+@pytest.mark.parametrize("kind", ["chain", "residual"])
+def test_most_problems_take_little_work(kind: str) -> None:
+    certified = []
+    for seed in range(10):
+        importance, table, rho = instance(kind, 60, seed)
+        members, times = table.conditions()
+        budget, none = np.array([rho * table.t_full - table.t_forward]), np.zeros(table.count, bool)
+        problem = reduce(importance, np.arange(table.count), members, times[:, None], budget, none)
+        found = solve(problem, work=20)
+        reached = problem.worth[found.chosen].sum()
+        certified.append(reached >= found.bound * (1.0 - 1.001e-3))
+    assert np.mean(certified) >= 0.8
 
 
 @pytest.mark.parametrize("seed", range(6))
