@@ -196,7 +196,7 @@ def test_a_layer_without_config_is_named():
         with_lite_residuals(model)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize(
     ("name", "count"), [("mobilenet", 13), ("mobilenet_v2", 17), ("resnet50", 16)]
 )

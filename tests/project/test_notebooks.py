@@ -48,15 +48,20 @@ def pictures(notebook: nbformat.NotebookNode) -> int:
     return sum("image/png" in output.get("data", {}) for output in outputs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=() if "results" in path.name else pytest.mark.hours, id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs_from_the_top_and_its_findings_hold(path):
     before, after = nbformat.read(path, as_version=4), executed(path, path.parent)
     assert pictures(after) == pictures(before)
     assert texts(after, "stdout")
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_results_are_drawn_with_a_comparison(tmp_path):
     there = tmp_path / "experiments" / "results"
     shutil.copytree(RESULTS, there)
