@@ -1,8 +1,10 @@
-"""What the solver decides: choices with a worth, items with a cost, and room for the costs::
+"""What the solver decides: choices with a worth, items with a cost, and room for the costs.
 
-maximise    sum of the worth of the choices made
-subject to  sum of the costs of the items of which a choice is made <= room, for each resource,
-            at most one choice (a mode) for each tensor.
+In short::
+
+    maximise    sum of the worth of the choices made
+    subject to  sum of the costs of the items of which a choice is made <= room, for each resource,
+                at most one choice (a mode) for each tensor.
 """
 
 from __future__ import annotations
