@@ -327,6 +327,13 @@ class Scheduler:
         if self._importance is None:
             return
         importance, similarity, seconds = self._importance
+        if self._deadline is not None and self.ledger.elapsed >= self._deadline:
+            if not self.selections:
+                raise ValueError(
+                    "The deadline is over before the first step. Received: "
+                    f"Deadline({self._deadline:g}), and {self.ledger.elapsed:.1f} seconds until "
+                    "the first importance was evaluated. Give more seconds or a smaller probe."
+                )
         rho = self._settings.rho_at(epoch)
         if self._ratio.is_off(rho):
             self._ratio.learn()
