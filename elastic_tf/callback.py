@@ -16,10 +16,11 @@ from elastic_tf import arguments
 from elastic_tf.backup.recovery import Backup, Recovery
 from elastic_tf.budget.scheduler import Scheduler
 from elastic_tf.budget.settings import Control, Rho, Settings
-from elastic_tf.engine import fit_data, replicas
+from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.importance import measures
 from elastic_tf.importance.probe import Probe
+from elastic_tf.inputs import fit_data
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.timing.profile import TimingProfile

@@ -135,7 +135,7 @@ def serve_steps(options: Any, connection: Any) -> None:
 
         from elastic_tf import optimizers
         from elastic_tf.commands.training import harness
-        from elastic_tf.engine.batches import as_batch
+        from elastic_tf.inputs.batches import as_batch
         from elastic_tf.timing.stopwatch import seconds
         from elastic_tf.timing.trace import StepFunction
 

@@ -16,10 +16,10 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.engine import freezing
-from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import READS, host_generators_kept
+from elastic_tf.inputs.batches import as_batch
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import never_differentiated
 from elastic_tf.timing.dataflow import Node, needed_by, reached_from

@@ -14,11 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.engine import checks, fit_data, freezing, progress
+from elastic_tf.engine import checks, freezing, progress
 from elastic_tf.engine.accumulation import Accumulation
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.step_functions import TrainFunctions
+from elastic_tf.inputs import fit_data
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import never_differentiated
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.engine import replicas
-from elastic_tf.engine.batches import tensors
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
+from elastic_tf.inputs.batches import tensors
 from elastic_tf.stack import never_differentiated
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.engine.batches import is_batched
+from elastic_tf.inputs.batches import is_batched
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from elastic_tf.engine import replicas
-from elastic_tf.engine.batches import sample_shapes
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.importance.probe import Draws
+from elastic_tf.inputs.batches import sample_shapes
 
 
 class Worth:

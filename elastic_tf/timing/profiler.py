@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.arguments import brief
-from elastic_tf.engine.batches import as_batch, first_batch, sample_shapes
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.files.json_form import now
+from elastic_tf.inputs.batches import as_batch, first_batch, sample_shapes
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import Attribution, attribute, forward_surplus, with_surplus
 from elastic_tf.timing.cost_items import CostItem, as_arrays

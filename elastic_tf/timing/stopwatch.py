@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elastic_tf import arguments, optimizers
-from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
+from elastic_tf.inputs.batches import as_batch
 from elastic_tf.plan import Plan
 from elastic_tf.timing.trace import StepFunction
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from networks import OPTIMIZERS, crossentropy, images, network, values
 
-from elastic_tf.engine.batches import as_batch
+from elastic_tf.inputs.batches import as_batch
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing import stopwatch
 

@@ -12,8 +12,8 @@ from elastic_tf import optimizers
 from elastic_tf.commands.training.history import trained_masks
 from elastic_tf.costs.activations import activations
 from elastic_tf.costs.flops import step_flops
-from elastic_tf.engine.batches import as_batch
 from elastic_tf.engine.snapshot import kept
+from elastic_tf.inputs.batches import as_batch
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction
 

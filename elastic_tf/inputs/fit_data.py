@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.arguments import brief
-from elastic_tf.engine import batches
+from elastic_tf.inputs import batches
 from elastic_tf.stack import data_adapter
 
 

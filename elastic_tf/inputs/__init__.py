@@ -1,0 +1,5 @@
+"""What `fit` and the measuring functions are given: batches, and Keras's data handler.
+
+In: arrays, tensors, data sets. Out: batches of tensors with samples first, their size and shapes,
+or a `ValueError` that says what was given.
+"""
