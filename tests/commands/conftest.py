@@ -26,14 +26,21 @@ def backbone(x, *_):
     return x
 
 
-@pytest.fixture(scope="session", autouse=True)
-def small():
-    """The smallest network of the zoo, smaller still."""
+@contextlib.contextmanager
+def smaller():
+    """Makes the smallest network of the zoo smaller still."""
     with pytest.MonkeyPatch.context() as patch:
         whole = zoo.ARCHITECTURES["digits_resnet"]
         patch.setitem(
             zoo.ARCHITECTURES, "digits_resnet", whole._replace(backbone=backbone, rebuilt=True)
         )
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """The tests of other folders find the network as it is."""
+    with smaller():
         yield
 
 
@@ -57,7 +64,8 @@ def elastic(arrays, tmp_path_factory):
     t = np.ones(8)
     profile = et.TimingProfile.from_chain(t_dw=t, t_dy=t, t_forward=8.0)
     profile = dataclasses.replace(profile, batch_size=4)
-    with contextlib.redirect_stdout(io.StringIO()) as said, pytest.MonkeyPatch.context() as patch:
+    said = io.StringIO()
+    with smaller(), contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
         patch.setattr(et, "profile_model", lambda *_: profile)
         run = train.main(words)
     return run, words, said.getvalue()

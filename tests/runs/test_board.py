@@ -91,8 +91,7 @@ def test_table_has_a_line_for_each_selection():
     assert (
         lines[0].split()
         == (
-            "epoch step reason tensors rho asked predicted achieved light similar worth s solve s "
-            "trace s"
+            "epoch step reason tensors rho asked predicted achieved similar worth s solve s trace s"
         ).split()
     )
     trained = record().mask.sum()
