@@ -23,7 +23,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
-from elastic_tf.timing.device import describe_device
+from elastic_tf.timing.runtime import describe_device
 
 RESULTS = Path(__file__).resolve().parent / "results"
 # Name of the part: the module whose `main` prints a table and returns what goes into the JSON.

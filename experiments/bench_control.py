@@ -19,11 +19,11 @@ from typing import Any
 
 import demo
 import tensorflow as tf
+from bench_time_model import measure_ratios
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.timing.stopwatch import measure_ratios
 
 RHOS = (0.4, 0.5, 0.6, 0.7)
 RATIO_EPOCHS, RATIO_INTERVAL = 2, 1
@@ -96,7 +96,7 @@ class Bench:
                     if loop == "closed":
                         row["by_callback"] = callback.selections[-1].achieved_ratio
                 rows.append(row)
-        measured = measure_ratios(self.model, *self.batch, masks, repeats=12)
+        measured = measure_ratios(self.model, self.batch, masks, repeats=12)
         for row in rows:
             for loop in ("open", "closed"):
                 row[loop] = measured[row[loop]] if loop in row else None

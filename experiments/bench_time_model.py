@@ -19,9 +19,10 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf.commands.training import harness
 from elastic_tf.files.table import Column, format_table
+from elastic_tf.inputs.batches import as_batch
 from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.profiler import Profiler
-from elastic_tf.timing.stopwatch import measure_ratios
+from elastic_tf.timing.stopwatch import time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
 
 # name, width multiplier, input size in pixels
@@ -84,7 +85,7 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     )
     by_chain = [et.select_tensors(w, chained, rho) for w, rho in zip(worth, RHOS)]
     ratios = measure_ratios(
-        model, *batch, masks + [selection.mask for selection in picked], repeats=ROUNDS
+        model, batch, masks + [selection.mask for selection in picked], repeats=ROUNDS
     )
     epoch = EPOCH_STEPS * profile.t_full * 1e-6
     return {
@@ -116,6 +117,24 @@ def random_mask(rng: np.random.Generator, count: int) -> np.ndarray:
     mask = (np.arange(count) >= deepest) & (rng.random(count) < density)
     mask[deepest] = True
     return mask
+
+
+def measure_ratios(
+    model: et.ElasticModel,
+    batch: tuple[Any, Any],
+    masks: Sequence[np.ndarray],
+    *,
+    repeats: int,
+) -> list[float]:
+    """Step time under each mask / full step time, medians of `repeats` pairs in turn."""
+    data = as_batch(*batch)
+    et.optimizers.build(model.optimizer, model.trainable_variables)
+    full = StepFunction(model, np.ones(len(model.tensors), bool))
+    ratios = []
+    for mask in masks:
+        steps = time_anew((full, StepFunction(model, mask)), data, repeats=repeats)
+        ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
+    return ratios
 
 
 def chain_time(profile: et.TimingProfile, mask: np.ndarray) -> float:

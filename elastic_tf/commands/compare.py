@@ -36,7 +36,7 @@ from elastic_tf.commands.comparing import trials
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import now, to_json
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.timing.device import describe_device
+from elastic_tf.timing.runtime import describe_device
 
 COLUMNS = (
     Column("method", "method"),

@@ -40,7 +40,7 @@ _SECONDS = 600  # for TensorFlow to start and to train a step, on a small board 
 # In a process of its own: a TensorFlow that does not fit the processor ends its process.
 _STEP = """
 import json, numpy as np, elastic_tf as et, tensorflow as tf
-from elastic_tf.timing.device import describe_device
+from elastic_tf.timing.runtime import describe_device
 model = et.ElasticModel.from_model(
     tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(2,)), tf.keras.layers.Dense(1)]))
 model.compile("sgd", "mse")

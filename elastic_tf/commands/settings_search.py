@@ -15,8 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from elastic_tf.timing.device import describe_device
-from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, usable_cores
+from elastic_tf.timing.runtime import (
+    RuntimeSettings,
+    SettingsTrial,
+    describe_device,
+    usable_cores,
+)
 
 _SECONDS = 600  # to build the model, to compile a step with XLA, and for the steps of one turn
 _TURNS = 5

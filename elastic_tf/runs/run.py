@@ -30,7 +30,7 @@ from elastic_tf.files.ranges import to_ranges
 from elastic_tf.files.strict_json import MOST_BYTES
 from elastic_tf.files.table import Column
 from elastic_tf.runs import run_files
-from elastic_tf.timing.device import describe_device
+from elastic_tf.timing.runtime import describe_device
 
 _PACKAGES = ("elastic_tf", "tensorflow", "keras", "tf_keras", "numpy", "keras-cv")
 _DIGITS = 6  # significant digits of an importance in a file

@@ -36,13 +36,10 @@ class Attribution:
     layers: Mapping[str, str]
 
     def items(self, times: Mapping[str, float] | None = None) -> list[CostItem]:
-        """The ops outside the forward pass, gathered by condition and layer.
+        """The ops outside the forward pass that take time, gathered by condition and layer.
 
         Args:
             times: microseconds by op; without any, each op counts alike.
-
-        Returns:
-            Items in the order of their conditions; what takes no time is left out.
         """
         times = times or dict.fromkeys(self.sets, 1.0)
         totals: dict[tuple[tuple[int, ...], str], float] = {}
@@ -115,16 +112,13 @@ def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
         layers: name of the layer of each tensor.
     """
     sets, forward, update = dependency_sets(trace)
-    roots = {name: 1 << k for name, k in trace.handles.items() if k >= 0}
-    depends_on = reached_from(trace.nodes, roots)
+    depends_on = _tensors_behind(trace)
     found = {}
     for name, bits in sets.items():
-        taken = 0
         if bits & (bits - 1):
-            for source in trace.nodes[name].inputs:
-                if source in forward or source in roots:
-                    taken = max(taken, depends_on.get(source, 0))
-        found[name] = layers[(taken or bits).bit_length() - 1]
+            given = (n for n in trace.nodes[name].inputs if n in forward or n in trace.handles)
+            bits = max((depends_on.get(source, 0) for source in given), default=0) or bits
+        found[name] = layers[bits.bit_length() - 1]
     return Attribution(sets, forward, update, found)
 
 
@@ -144,7 +138,7 @@ def forward_surplus(
 
     Args:
         trace: a step that trains every tensor.
-        trace_forward: a step that trains nothing, its times in the same unit.
+        trace_forward: a step that trains nothing.
         work: the attribution of `trace`.
 
     Returns:
@@ -180,13 +174,7 @@ def forward_surplus(
 def with_surplus(
     items: Sequence[CostItem], surplus: Mapping[int, tuple[float, int]], layers: Sequence[str]
 ) -> list[CostItem]:
-    """Cost items and the surplus of the forward pass; one below 0 makes its condition cheaper.
-
-    Args:
-        items: of the backward pass and the update.
-        surplus: of `forward_surplus`.
-        layers: name of the layer of each tensor.
-    """
+    """Cost items and `forward_surplus`; one below 0 makes its condition cheaper."""
     added = {members(bits): change for bits, change in surplus.items()}
     totals: dict[tuple[int, ...], float] = {}
     for item in items:
@@ -204,12 +192,17 @@ def with_surplus(
     return found
 
 
+def _tensors_behind(trace: StepTrace) -> dict[str, int]:
+    """The tensors that each op depends on, as bits; ops that depend on none are left out."""
+    roots = {name: 1 << k for name, k in trace.handles.items() if k >= 0}
+    return reached_from(trace.nodes, roots)
+
+
 def _levels(trace: StepTrace) -> dict[str, int]:
     """The last tensor that each op depends on; ops that depend on none, or read one, left out."""
-    roots = {name: 1 << k for name, k in trace.handles.items() if k >= 0}
     return {
         name: bits.bit_length() - 1
-        for name, bits in reached_from(trace.nodes, roots).items()
+        for name, bits in _tensors_behind(trace).items()
         if trace.nodes[name].op not in READS | {"_Arg"}
     }
 

@@ -4,11 +4,12 @@ Op times do not add up: ops that run side by side hide each other, so that leavi
 of two saves nothing. And where XLA makes one kernel of a step, or a device tells the profiler
 nothing, there are no op times at all. So a few chosen masks are timed by the clock, and the
 expected times are corrected, part by part of the model, until they explain these steps.
+
+Sets of tensors stand here as `members`, bool of shape (S, N), with the `expected` time of the work
+of each in any unit, shape (S,); `parts` are the `segments` of the tensors, shape (N,).
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import lsq_linear
@@ -22,29 +23,8 @@ _EXPECTATION_ERROR = 0.7
 _LEAST_FACTOR = 0.1  # noise must not make work free
 
 
-class Fit(NamedTuple):
-    """What the expected times are to be multiplied with.
-
-    Attributes:
-        factors: for each segment, of the sets of one tensor and of those of several; 1 where there
-            are none; shape (2 * SEGMENTS,).
-        residual: root mean square of the unexplained part of the measured ratios.
-    """
-
-    factors: tuple[float, ...]
-    residual: float
-
-
 def segments(members: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """The part of the model that each tensor belongs to, input first.
-
-    Args:
-        members: the tensors of each set of tensors; bool, shape (S, N).
-        expected: expected time of the work of each, in any unit; shape (S,).
-
-    Returns:
-        int, shape (N,), ascending from 0, below SEGMENTS.
-    """
+    """The part of the model that each tensor belongs to, input first: from 0, below SEGMENTS."""
     own = np.bincount(_last(members), expected, members.shape[1])
     middle = np.cumsum(own) - own / 2
     parts = np.minimum((SEGMENTS * middle / own.sum()).astype(int), SEGMENTS - 1)
@@ -56,9 +36,6 @@ def chosen_masks(parts: np.ndarray) -> np.ndarray:
 
     The two families tell the work of a segment's own tensors from the work that passes through it;
     half of the tensors is what selections look like.
-
-    Args:
-        parts: `segments` of the tensors; shape (N,).
 
     Returns:
         bool, shape (masks, N); distinct, full and empty masks left out.
@@ -76,7 +53,7 @@ def fit(
     masks: np.ndarray,
     ratios: np.ndarray,
     forward_ratio: float,
-) -> Fit:
+) -> tuple[tuple[float, ...], float]:
     """The positive factors with which the expected times explain the measured steps best.
 
     The sets are gathered in cells: by the segment of their last tensor, those of one tensor apart
@@ -85,12 +62,14 @@ def fit(
     nothing of it.
 
     Args:
-        members: the tensors of each set; bool, shape (S, N).
-        expected: expected time of each, in any unit; shape (S,).
-        parts: `segments` of the tensors; shape (N,).
+        members, expected, parts: as above.
         masks: True where a tensor was trained; bool, shape (masks, N).
         ratios: step time / full step time under each mask; shape (masks,).
         forward_ratio: step time with nothing trained / full step time.
+
+    Returns:
+        The factor of each cell, 1 where there is nothing in it, 2 * SEGMENTS in number; and the
+        root mean square of the part of the measured ratios that they leave unexplained.
     """
     weights = expected * (1.0 - forward_ratio) / expected.sum()
     every = np.vstack([masks, np.ones((1, len(parts)), bool)])
@@ -104,7 +83,7 @@ def fit(
     wanted = np.append(measured / _RATIO_ERROR, near_one.sum(axis=1))
     factors = lsq_linear(rows, wanted, bounds=(_LEAST_FACTOR, np.inf), method="bvls").x
     residual = float(np.sqrt(np.mean((design @ factors - measured) ** 2)))
-    return Fit(tuple(factors.tolist()), residual)
+    return tuple(factors.tolist()), residual
 
 
 def cells_of(members: np.ndarray, parts: np.ndarray) -> np.ndarray:

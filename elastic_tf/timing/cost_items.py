@@ -44,11 +44,7 @@ class CostItem:
     ) -> CostItem:
         """Work that runs when at least one of `tensors`, ascending, is trained exactly.
 
-        Args:
-            tensors: indices in forward order.
-            time: microseconds per step.
-            layer: that the work belongs to.
-            kind: None: "dw" of one tensor, "dy" of several.
+        Without a `kind` it is "dw" of one tensor and "dy" of several.
         """
         condition = tuple((int(k), EXACT) for k in tensors)
         return cls(condition, layer, kind or ("dw" if len(condition) == 1 else "dy"), float(time))
@@ -66,16 +62,11 @@ def check_items(items: Sequence[CostItem], count: int) -> None:
         ValueError: a time, a kind or a condition is out of range; the item is named.
     """
     check_size("items", len(items), count)
-    known: set[Condition] = set()
     for place, item in enumerate(items):
         where = f"items[{place}]"
-        arguments.instance(where, item, CostItem, "a CostItem")
         arguments.number(f"{where}.time", item.time, low=0.0, high=MAX_TIME)
         arguments.count(f"{where}.bytes", item.bytes, least=0, most=2**60)
         arguments.choice(f"{where}.kind", item.kind, KINDS)
-        if item.condition in known:
-            continue
-        known.add(item.condition)
         pairs = np.array(item.condition)
         if (
             pairs.shape[1:] != (2,)
@@ -90,11 +81,7 @@ def check_items(items: Sequence[CostItem], count: int) -> None:
 
 
 def check_size(name: str, items: int, count: int) -> None:
-    """Refuse more work than a model can have, before there is an array of it.
-
-    Raises:
-        ValueError: so many items of so many tensors are not of one model.
-    """
+    """Refuse more work than a model can have, before there is an array of it."""
     if items * count > _MOST_CELLS:
         raise ValueError(
             f"`{name}` must be of one model. Received: {items} items of {count} tensors."

@@ -58,7 +58,9 @@ def needed_by(
         Node name -> union of the bit sets of the roots downstream of it. Nodes that no root needs
         are left out.
     """
-    return _spread(_sources(graph, follow_controls), roots)
+    return _spread(
+        {name: node.inputs + node.controls * follow_controls for name, node in graph.items()}, roots
+    )
 
 
 def reached_from(
@@ -66,17 +68,10 @@ def reached_from(
 ) -> dict[str, int]:
     """For each node, the set of roots that flow into it; the mirror image of `needed_by`."""
     consumers: dict[str, list[str]] = {}
-    for name, sources in _sources(graph, follow_controls).items():
-        for source in sources:
+    for name, node in graph.items():
+        for source in node.inputs + node.controls * follow_controls:
             consumers.setdefault(source, []).append(name)
     return _spread(consumers, roots)
-
-
-def _sources(graph: Graph, follow_controls: bool) -> dict[str, tuple[str, ...]]:
-    """Node name -> names of the nodes it waits for."""
-    if follow_controls:
-        return {name: node.inputs + node.controls for name, node in graph.items()}
-    return {name: node.inputs for name, node in graph.items()}
 
 
 def _spread(neighbours: Mapping[str, Iterable[str]], roots: Mapping[str, int]) -> dict[str, int]:
@@ -87,11 +82,9 @@ def _spread(neighbours: Mapping[str, Iterable[str]], roots: Mapping[str, int]) -
     while queue:
         name = queue.popleft()
         waiting.discard(name)
-        bits = sets[name]
         for neighbour in neighbours.get(name, ()):
-            old = sets.get(neighbour, 0)
-            if old | bits != old:
-                sets[neighbour] = old | bits
+            if sets[name] & ~sets.get(neighbour, 0):
+                sets[neighbour] = sets[name] | sets.get(neighbour, 0)
                 if neighbour not in waiting:
                     waiting.add(neighbour)
                     queue.append(neighbour)

@@ -18,9 +18,11 @@ from elastic_tf.arguments import brief
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.timing import profile_file
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items
-from elastic_tf.timing.device import describe_device
 from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
-from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
+from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, describe_device
+
+# What a profile of other values may be off for, told by a warning.
+_COMPARED = ("name", "onednn", "inter_op_threads", "intra_op_threads", "xla", "optimizer")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -34,7 +36,6 @@ class TimingProfile:
         items: the backward pass and the update, by what makes them necessary.
         count: number of tensors N.
         tensors: the model's tensors; empty for a profile made from a table.
-        op_count: ops of the executed full step.
         input_shape: shape of one sample, for each input.
         batch_size: samples in a step.
         optimizer: class name of the optimizer, whose update is part of the step.
@@ -61,7 +62,6 @@ class TimingProfile:
     items: tuple[CostItem, ...]
     count: int
     tensors: tuple[TensorSpec, ...] = ()
-    op_count: int = 0
     input_shape: tuple[tuple[int | None, ...], ...] = ()
     batch_size: int = 0
     optimizer: str = ""
@@ -159,6 +159,15 @@ class TimingProfile:
         """
         return self._conditions
 
+    @cached_property
+    def _conditions(self) -> tuple[np.ndarray, np.ndarray]:
+        members, owners = np.unique(
+            as_arrays(self.items, self.count)[0], axis=0, return_inverse=True
+        )
+        times = np.bincount(owners, [item.time for item in self.items], len(members))
+        members.flags.writeable = times.flags.writeable = False
+        return members, times
+
     def step_time(self, plan: Plan | np.ndarray) -> float:
         """Time of one training step under `plan`.
 
@@ -178,15 +187,6 @@ class TimingProfile:
         members, times = self.conditions()
         runs = members[:, as_plan(plan, self.count).mask].any(axis=1)
         return self.t_forward + math.fsum(times[runs])
-
-    @cached_property
-    def _conditions(self) -> tuple[np.ndarray, np.ndarray]:
-        members, owners = np.unique(
-            as_arrays(self.items, self.count)[0], axis=0, return_inverse=True
-        )
-        times = np.bincount(owners, [item.time for item in self.items], len(members))
-        members.flags.writeable = times.flags.writeable = False
-        return members, times
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""
@@ -225,18 +225,34 @@ class TimingProfile:
             UserWarning: measured on another device, under other settings or with another optimizer.
         """
         specs = tensor_specs(model)
-        # Not by name: Keras numbers the layers of a model that is built again.
-        pairs = itertools.zip_longest(self.tensors or specs, specs)
-        differ = ((k, a, b) for k, (a, b) in enumerate(pairs) if _form(a) != _form(b))
-        at, own, other = next(differ, (None, None, None))
-        if at is not None or self.count != len(specs):
-            found = "" if at is None else f"; first difference at {at}: {own} against {other}"
+        for k, (own, other) in enumerate(itertools.zip_longest(self.tensors or specs, specs)):
+            # Not by name: Keras numbers the layers of a model that is built again.
+            if not (own and other) or (own.shape, own.dtype) != (other.shape, other.dtype):
+                found = f"; first difference at {k}: {own} against {other}"
+                break
+        else:
+            found = ""
+        if found or self.count != len(specs):
             raise ValueError(
                 f"The profile has {self.count} tensors, the model has {len(specs)}{found}. "
                 + REMEASURE
             )
         self.check_data(batch_size=batch_size, input_shape=input_shape)
-        self._warn_of_differences(model)
+        here = {**describe_device(), "xla": bool(model.jit_compile)}
+        there = {**self.device, "xla": self.settings.xla} if self.device else {}
+        if self.optimizer:
+            here["optimizer"], there["optimizer"] = optimizer_name(model), self.optimizer
+        told = [
+            f"{key} {there[key]!r} against {here[key]!r}"
+            for key in _COMPARED
+            if key in there and there[key] != here[key]
+        ]
+        if told:
+            warnings.warn(
+                f"The profile was measured elsewhere than this program runs: {', '.join(told)} "
+                "here. The achieved ratio may be off. " + REMEASURE,
+                stacklevel=2,
+            )
 
     def check_data(
         self,
@@ -254,36 +270,16 @@ class TimingProfile:
             )
         if input_shape is None or not self.input_shape:
             return
+        import tensorflow as tf  # seconds to import: profiles are read without it
+
         told = [tuple(shape) for shape in input_shape]
         if len(told) != len(self.input_shape) or not all(
-            len(one) == len(other) and all(None in (m, n) or m == n for m, n in zip(one, other))
+            tf.TensorShape(one).is_compatible_with(other)
             for one, other in zip(told, self.input_shape)
         ):
             raise ValueError(
                 "The profile must be measured at the input shape of training. Received: profile of "
                 f"{list(self.input_shape)}, data of {told}. {REMEASURE}"
-            )
-
-    def _warn_of_differences(self, model: Any) -> None:
-        """Warn of another device, other settings, another optimizer."""
-        from elastic_tf.timing.trace import compiled_by_xla  # loads TensorFlow
-
-        here = {**describe_device(), "xla": compiled_by_xla(model)}
-        there = {**self.device, "xla": self.settings.xla} if self.device else {}
-        keys = ("name", "onednn", "inter_op_threads", "intra_op_threads", "xla")
-        pairs = {key: (there[key], here[key]) for key in keys if key in there}
-        if self.optimizer:
-            pairs["optimizer"] = (self.optimizer, optimizer_name(model))
-        told = [
-            f"{key} {own!r} against {other!r}"
-            for key, (own, other) in pairs.items()
-            if own != other
-        ]
-        if told:
-            warnings.warn(
-                f"The profile was measured elsewhere than this program runs: {', '.join(told)} "
-                "here. The achieved ratio may be off. " + REMEASURE,
-                stacklevel=3,
             )
 
     def _projection(self, *, alone: bool) -> np.ndarray:
@@ -297,7 +293,7 @@ class TimingProfile:
 
 def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
     """Name, shape and dtype of each tensor of an elastic model, in forward order."""
-    import tensorflow as tf  # seconds to import: profiles are read without it
+    import tensorflow as tf
 
     arguments.elastic(model)
     return tuple(
@@ -318,9 +314,5 @@ def layer_names(model: Any) -> list[str]:
 
 def optimizer_name(model: Any) -> str:
     """Class name of the optimizer that updates the weights; loss scaling looked through."""
-    optimizer = getattr(arguments.elastic(model), "optimizer", None)
+    optimizer = getattr(model, "optimizer", None)
     return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
-
-
-def _form(spec: TensorSpec | None) -> tuple[Any, ...] | None:
-    return None if spec is None else (spec.shape, spec.dtype)

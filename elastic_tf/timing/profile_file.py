@@ -2,7 +2,7 @@
 
 Schema 2 holds the fields of a `TimingProfile`. Ranges [first, last] stand for the tensors of a
 condition: `{"exact": [[0, 5]]}` is paid when one of the first six tensors is trained. Schema 1 had
-sets of tensors in the place of cost items.
+`sets` of tensors in the place of cost items, `{"tensors": [[0, 5]], "time": 1.0}`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
+from typing import Any, TypeVar
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
@@ -23,7 +20,7 @@ from elastic_tf.files import strict_json
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_indices
 from elastic_tf.plan import NAMES
-from elastic_tf.timing.cost_items import MAX_TIME, Condition, CostItem, check_size
+from elastic_tf.timing.cost_items import MAX_TIME, CostItem, check_size
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
 
 SCHEMA_VERSION = 2
@@ -34,8 +31,29 @@ REMEASURE = (
 )
 _MODES = {name: mode for mode, name in NAMES.items()}
 
+# What a file holds, by example; (example,) stands for it or null.
+_SETTINGS = {"onednn": (True,), "inter_op_threads": 0, "intra_op_threads": 0, "xla": True}
+_PROFILE = {
+    "t_forward": 0.0,
+    "count": 0,
+    "tensors": [{"name": "", "shape": [0], "dtype": ""}],
+    "input_shape": [[(0,)]],
+    "batch_size": 0,
+    "optimizer": "",
+    "device": {},
+    "settings": _SETTINGS,
+    "trials": [{"settings": _SETTINGS, "step": (0.0,), "ratio": (0.0,), "error": ""}],
+    "method": "",
+    "note": "",
+    "calibration": [0.0],
+    "repeats": 0,
+    "spread": 0.0,
+    "uncertainty": 0.0,
+    "share_attributed": 0.0,
+    "created": "",
+}
+
 Made = TypeVar("Made")
-Reader = Callable[[str, Any], Any]  # name and JSON value of a field -> its value
 
 
 @dataclass(frozen=True)
@@ -50,24 +68,16 @@ class TensorSpec:
         return f"'{self.name}' {self.shape} {self.dtype}"
 
 
-class _Set(NamedTuple):
-    """What schema 1 had instead of a cost item."""
-
-    tensors: np.ndarray
-    time: float
-
-
 def write(path: str | Path, fields: Mapping[str, Any]) -> None:
     """Write the fields of a profile; the file appears whole or not at all.
 
     Raises:
         ValueError: it is too large to be read again.
     """
-    items = [{**vars(item), "condition": _in_ranges(item.condition)} for item in fields["items"]]
     data = {
         "schema_version": SCHEMA_VERSION,
         **fields,
-        "items": items,
+        "items": [{**vars(item), "condition": _in_ranges(item)} for item in fields["items"]],
         "tensors": [asdict(spec) for spec in fields["tensors"]],
         "settings": asdict(fields["settings"]),
         "trials": [asdict(trial) for trial in fields["trials"]],
@@ -106,13 +116,20 @@ def read(path: str | Path, make: Callable[..., Made]) -> Made:
             f"{REMEASURE} To change a profile by hand, remove its `{_DIGEST}`."
         )
     try:
-        count = arguments.count("count", data.get("count"), most=MOST_TENSORS)
-        if version == 1:
-            fields = _fields(data, {**_FIELDS, "sets": _listed(_record(_Set, _SET), count)})
-            fields["items"] = _items_of(fields.pop("sets"), fields["tensors"])
-        else:
-            fields = _fields(data, {**_FIELDS, "items": _listed(_record(CostItem, _ITEM), count)})
-        return make(count=count, **fields)
+        fields = {key: _checked(key, data.get(key), like) for key, like in _PROFILE.items()}
+        arguments.count("count", fields["count"], most=MOST_TENSORS)
+        fields["tensors"] = tuple(TensorSpec(**spec) for spec in fields["tensors"])
+        fields["settings"] = RuntimeSettings(**fields["settings"])
+        fields["trials"] = tuple(
+            SettingsTrial(**{**trial, "settings": RuntimeSettings(**trial["settings"])})
+            for trial in fields["trials"]
+        )
+        name = "items" if version == SCHEMA_VERSION else "sets"
+        given = arguments.items(name, data.get(name), what="a list")
+        check_size(name, len(given), fields["count"])
+        read_item = _item if version == SCHEMA_VERSION else _set
+        items = [read_item(f"{name}[{k}]", one, fields) for k, one in enumerate(given)]
+        return make(**fields, items=tuple(items))
     except (ValueError, TypeError) as error:
         raise ValueError(f"'{path}' is a damaged timing profile: {error} {REMEASURE}") from error
 
@@ -122,117 +139,54 @@ def _digest(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def _items_of(sets: tuple[_Set, ...], specs: tuple[TensorSpec, ...]) -> tuple[CostItem, ...]:
-    """The sets of schema 1 as cost items; work belongs to the layer of its last tensor."""
-    layers = [spec.name.rpartition("/")[0] for spec in specs]
-    return tuple(
-        CostItem.of(s.tensors, s.time, layer=layers[s.tensors[-1]] if layers else "") for s in sets
-    )
-
-
-def _fields(data: Mapping[str, Any], readers: Mapping[str, Reader], of: str = "") -> dict[str, Any]:
-    """The value of each field of an object; what else it holds is passed over."""
-    return {name: read(f"{of}{name}", data.get(name)) for name, read in readers.items()}
-
-
-def _record(make: Callable[..., Any], readers: Mapping[str, Reader]) -> Reader:
-    def read_object(name: str, value: Any) -> Any:
+def _checked(name: str, value: Any, like: Any) -> Any:
+    """A JSON value of the form of `like`; lists as tuples, what else an object holds left out."""
+    if isinstance(like, tuple):
+        return None if value is None else _checked(name, value, like[0])
+    if isinstance(like, dict):
         found = arguments.instance(name, value, dict, "an object")
-        return make(**_fields(found, readers, f"{name}."))
-
-    return read_object
-
-
-def _listed(reader: Reader, count: int = 0) -> Reader:
-    """Reads a list; its length times `count` is limited, for the elements stand for ranges."""
-
-    def read_list(name: str, value: Any) -> tuple[Any, ...]:
-        found = arguments.items(name, value, what="a list")
-        check_size(name, len(found), count)
-        return tuple(reader(f"{name}[{k}]", item) for k, item in enumerate(found))
-
-    return read_list
+        return {k: _checked(f"{name}.{k}", found.get(k), v) for k, v in like.items()} or found
+    if isinstance(like, list):
+        given = arguments.items(name, value, what="a list")
+        return tuple(_checked(f"{name}[{k}]", item, like[0]) for k, item in enumerate(given))
+    if isinstance(like, bool):
+        return arguments.flag(name, value)
+    if isinstance(like, str):
+        return arguments.text(name, value)
+    if isinstance(like, int):
+        return arguments.count(name, value, least=0, most=2**40)
+    return arguments.number(name, value, low=0.0, high=MAX_TIME)
 
 
-def _optional(reader: Reader) -> Reader:
-    return lambda name, value: None if value is None else reader(name, value)
-
-
-def _as_it_is(name: str, value: Any) -> Any:
-    """For `make` to check."""
-    del name
-    return value
-
-
-def _tensors(name: str, value: Any) -> np.ndarray:
-    return ranges_to_indices(arguments.items(name, value, least=1, what="ranges"), MOST_TENSORS)
-
-
-def _condition(name: str, value: Any) -> Condition:
-    modes = arguments.instance(name, value, dict, "ranges of tensors by mode")
-    choices = [
-        (int(k), _MODES[arguments.choice(name, mode, _MODES)])
-        for mode, ranges in modes.items()
-        for k in _tensors(name, ranges)
-    ]
-    return tuple(sorted(choices))
-
-
-def _in_ranges(condition: Condition) -> dict[str, list[list[int]]]:
-    """The JSON form of a condition."""
-    by_mode: dict[str, list[int]] = {}
-    for tensor, mode in condition:
-        by_mode.setdefault(NAMES[mode], []).append(tensor)
-    return {mode: indices_to_ranges(tensors) for mode, tensors in by_mode.items()}
-
-
-def _description(name: str, value: Any) -> dict[str, Any]:
-    """An object of single values."""
+def _item(name: str, value: Any, fields: Mapping[str, Any]) -> CostItem:
+    """A cost item of schema 2; the profile checks what is not read here."""
     found = arguments.instance(name, value, dict, "an object")
-    for key, item in found.items():
-        kind = str if key == "name" else (str, bool, int, float, type(None))
-        arguments.instance(f"{name}.{key}", item, kind, "a single value")
-    return dict(found)
+    modes = arguments.instance(
+        f"{name}.condition", found.get("condition"), dict, "ranges of tensors by mode"
+    )
+    choices = [
+        (int(k), _MODES[arguments.choice(f"{name}.condition", mode, _MODES)])
+        for mode, ranges in modes.items()
+        for k in ranges_to_indices(ranges, fields["count"])
+    ]
+    layer = arguments.text(f"{name}.layer", found.get("layer"))
+    kind, time, size = (found.get(key) for key in ("kind", "time", "bytes"))
+    return CostItem(tuple(sorted(choices)), layer, kind, time, size)
 
 
-_text: Reader = arguments.text
-_count: Reader = partial(arguments.count, least=0)
-_number: Reader = partial(arguments.number, low=0.0, high=MAX_TIME)
-_shape = _listed(_optional(partial(arguments.count, least=0, most=2**40)))
-_settings = _record(
-    RuntimeSettings,
-    {
-        "onednn": _optional(arguments.flag),
-        "inter_op_threads": partial(arguments.count, least=0, most=4096),
-        "intra_op_threads": partial(arguments.count, least=0, most=4096),
-        "xla": arguments.flag,
-    },
-)
-_trial = {"settings": _settings, "step": _optional(_number), "ratio": _optional(_number)}
-_SET = {"tensors": _tensors, "time": _number}
-_ITEM = {
-    "condition": _condition,
-    "layer": _text,
-    "kind": _as_it_is,
-    "time": _as_it_is,
-    "bytes": _as_it_is,
-}
-_FIELDS: dict[str, Reader] = {
-    "t_forward": _as_it_is,
-    "tensors": _listed(_record(TensorSpec, {"name": _text, "shape": _shape, "dtype": _text})),
-    "op_count": _count,
-    "input_shape": _listed(_shape),
-    "batch_size": _count,
-    "optimizer": _text,
-    "device": _description,
-    "settings": _settings,
-    "trials": _listed(_record(SettingsTrial, {**_trial, "error": _text})),
-    "method": _text,
-    "note": _text,
-    "calibration": _listed(_number),
-    "repeats": _count,
-    "spread": _number,
-    "uncertainty": _number,
-    "share_attributed": _number,
-    "created": _text,
-}
+def _set(name: str, value: Any, fields: Mapping[str, Any]) -> CostItem:
+    """A set of schema 1; its work belongs to the layer of its last tensor."""
+    found = arguments.instance(name, value, dict, "an object")
+    tensors = ranges_to_indices(found.get("tensors"), fields["count"])
+    time = arguments.number(f"{name}.time", found.get("time"))
+    has_layer = len(tensors) and len(fields["tensors"]) == fields["count"]
+    layer = fields["tensors"][tensors[-1]].name.rpartition("/")[0] if has_layer else ""
+    return CostItem.of(tensors, time, layer=layer)
+
+
+def _in_ranges(item: CostItem) -> dict[str, list[list[int]]]:
+    """The JSON form of an item's condition."""
+    return {
+        NAMES[mode]: indices_to_ranges([k for k, other in item.condition if other == mode])
+        for mode in sorted({mode for _, mode in item.condition})
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +20,10 @@ from elastic_tf.inputs.batches import as_batch, first_batch, sample_shapes
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import Attribution, attribute, forward_surplus, with_surplus
 from elastic_tf.timing.cost_items import CostItem, as_arrays
-from elastic_tf.timing.device import describe_device
 from elastic_tf.timing.profile import TimingProfile, layer_names, optimizer_name, tensor_specs
-from elastic_tf.timing.runtime import RuntimeSettings
-from elastic_tf.timing.stopwatch import ratio_uncertainty, time_in_turn
-from elastic_tf.timing.trace import (
-    StepFunction,
-    StepTrace,
-    compiled_by_xla,
-    has_own_step,
-    trace_step,
-)
+from elastic_tf.timing.runtime import RuntimeSettings, describe_device
+from elastic_tf.timing.stopwatch import ratio_uncertainty, time_anew
+from elastic_tf.timing.trace import StepFunction, StepTrace, has_own_step, trace_step
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
@@ -39,7 +32,7 @@ _MOST_REPEATS = 1_000_000
 _PROFILED = 10  # steps under the profiler, at most
 _AT_MOST = 0.95  # of the full step: what is believed of a forward pass
 _LEAST_ATTRIBUTED = 0.9  # of the time outside the forward pass, for op times to be believed
-_AS_THEY_ARE = differences.Fit((1.0,) * 2 * differences.SEGMENTS, 0.0)
+_AS_THEY_ARE = (1.0,) * 2 * differences.SEGMENTS
 
 
 def profile_model(
@@ -49,7 +42,6 @@ def profile_model(
     *,
     sample_weight: Any = None,
     repeats: int = 10,
-    time_limit: float | None = None,
     calibrate: bool = True,
 ) -> TimingProfile:
     """Measure what training each tensor of `model` costs on this device.
@@ -71,7 +63,6 @@ def profile_model(
         y: targets of that batch; left out with a dataset, like `sample_weight`.
         sample_weight: weights of the samples, if training has them.
         repeats: timed steps of each kind; the times are medians.
-        time_limit: stop timing after this many seconds, but not before 3 steps of each kind.
         calibrate: False leaves out the seven masks: a quarter of the time, and less exact.
 
     Returns:
@@ -83,9 +74,6 @@ def profile_model(
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 3.2 and 5.
     """
-    # Before anything is traced, which takes seconds.
-    arguments.flag("calibrate", calibrate)
-    arguments.count("repeats", repeats, most=_MOST_REPEATS)
     if isinstance(x, tf.data.Dataset):
         if y is not None or sample_weight is not None:
             raise ValueError(
@@ -99,10 +87,9 @@ def profile_model(
             f"`y` must be the targets of the batch. Received: y=None beside x={brief(x)}. Give "
             "profile_model(model, x, y), or a tf.data.Dataset of batches (x, y) alone."
         )
-    profiler = Profiler(
-        model, x, y, sample_weight=sample_weight, calibration=None if calibrate else ()
-    )
-    return profiler.measure(repeats=repeats, time_limit=time_limit)
+    calibration = None if calibrate else ()
+    profiler = Profiler(model, x, y, sample_weight=sample_weight, calibration=calibration)
+    return profiler.measure(repeats=repeats)
 
 
 class Profiler:
@@ -126,45 +113,32 @@ class Profiler:
         calibration: Sequence[float] | None = None,
     ) -> None:
         self.model = arguments.elastic(model, compiled=True)
-        if calibration and len(calibration) != len(_AS_THEY_ARE.factors):
-            raise ValueError(
-                f"`calibration` must hold {len(_AS_THEY_ARE.factors)} factors. Received: "
-                f"{calibration!r}."
-            )
         self._data = as_batch(x, y, sample_weight)
         if not model.built:  # a subclassed model is, by the first batch that it is called on
             with batch_explained(self._data):
                 model(self._data[0])
         self._work: Attribution | None = None
-        self._calibration: differences.Fit | None = None
-        if calibration is not None:
-            factors = tuple(calibration)
-            self._calibration = differences.Fit(factors, 0.0) if factors else _AS_THEY_ARE
+        self._residual = 0.0  # of the calibration
+        self._calibration = None if calibration is None else tuple(calibration) or _AS_THEY_ARE
         optimizers.build(model.optimizer, model.trainable_variables)
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
         self._timed = self._seen
-        if compiled_by_xla(model):
+        if model.jit_compile:
             self._timed = [StepFunction(model, mask) for mask in (every, ~every)]
 
-    def measure(
-        self, *, repeats: int = 10, time_limit: float | None = None, settled: bool = True
-    ) -> TimingProfile:
+    def measure(self, *, repeats: int = 10, settled: bool = True) -> TimingProfile:
         """A profile of the device as it is now; the first call also traces.
 
         Args:
-            repeats, time_limit: as in `profile_model`.
+            repeats: as in `profile_model`.
             settled: False saves half of the time; see `elastic_tf.timing.stopwatch`.
         """
         repeats = arguments.count("repeats", repeats, most=_MOST_REPEATS)
-        if time_limit is not None:
-            time_limit = arguments.number("time_limit", time_limit, low=0.0)
         full, forward = self._seen
-        with kept(self.model, self._graphs((*self._seen, *self._timed))):
+        profiled = min(repeats, _PROFILED) if settled else 1
+        with kept(self.model, (run.graph(self._data) for run in self._seen)):
             work = self._attribution()
-            for run in self._timed:
-                run.warm_up(self._data)
-            profiled = min(repeats, _PROFILED) if settled else 1
             trace = trace_step(full, self._data, repeats=profiled)
             trace_forward = trace_step(forward, self._data, repeats=profiled)
         count = len(self.model.tensors)
@@ -173,46 +147,44 @@ class Profiler:
         if self._calibration is None:
             masks = differences.chosen_masks(parts)
         runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
-        with kept(self.model, self._graphs(runs)):
-            for run in runs:
-                run.warm_up(self._data)
-            steps = time_in_turn(
-                runs, self._data, repeats=repeats, time_limit=time_limit, settled=settled
-            )
+        steps = time_anew(runs, self._data, repeats=repeats, settled=settled)
 
-        t_full, t_forward = _split(steps, _op_ratio(trace, trace_forward))
-        items, share = self._attributed(work, trace, trace_forward, t_full, t_forward)
+        t_full, t_forward = _split(steps, trace, trace_forward)
+        items, share = work.items(), 0.0
+        if trace.times and trace_forward.times:
+            trace, trace_forward = trace.scaled_to(t_full), trace_forward.scaled_to(t_forward)
+            surplus = forward_surplus(trace, trace_forward, work)
+            items = with_surplus(work.items(trace.times), surplus, layer_names(self.model))
+            backward = sum(time for name, time in trace.times.items() if name in work.sets)
+            share = backward / (backward + trace.time_unmatched)
         members, expected = as_arrays(items, count)
-        calibration = self._calibration
-        if calibration is None:
+        if self._calibration is None:
             ratios = np.median(steps[:, 2:] / steps[:, :1], axis=0)
-            calibration = differences.fit(
+            self._calibration, self._residual = differences.fit(
                 members, expected, parts, masks, ratios, t_forward / t_full
             )
-            self._calibration = calibration
-        times = expected * np.array(calibration.factors)[differences.cells_of(members, parts)]
+        times = expected * np.array(self._calibration)[differences.cells_of(members, parts)]
         times *= (t_full - t_forward) / times.sum()
         times *= self._share_paid(work, trace, items)
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
         inputs = tf.nest.flatten(self._data[0])
-        method, note = self._method(share, calibration, trace)
+        method, note = self._method(share, trace)
         return TimingProfile(
             t_forward=t_forward,
             items=tuple(replace(item, time=time) for item, time in zip(items, times.tolist())),
             count=count,
             tensors=tensor_specs(self.model),
-            op_count=len(trace.nodes),
             input_shape=tuple(sample_shapes(inputs) or ()),
             batch_size=int(inputs[0].shape[0]),
             optimizer=optimizer_name(self.model),
             device=describe_device(),
-            settings=RuntimeSettings.of_environment(xla=compiled_by_xla(self.model)),
+            settings=RuntimeSettings.of_environment(xla=bool(self.model.jit_compile)),
             method=method,
             note=note,
-            calibration=calibration.factors,
+            calibration=self._calibration,
             repeats=len(steps),
             spread=float((high - low) / (2 * t_full)),
-            uncertainty=ratio_uncertainty(steps) + calibration.residual,
+            uncertainty=ratio_uncertainty(steps) + self._residual,
             share_attributed=share,
             created=now(),
         )
@@ -223,7 +195,12 @@ class Profiler:
             full, forward = self._seen
             with batch_explained(self._data):
                 forward.warm_up(self._data)
-            _check_loss(forward(self._data))  # full steps may diverge; they are taken back
+            loss = forward(self._data)  # full steps may diverge; they are taken back
+            if not math.isfinite(loss):
+                raise ValueError(
+                    f"The loss must be finite on the batch. Received: loss={loss}. Look at the "
+                    "batch, or lower the learning rate that the model was trained with."
+                )
             self._work = attribute(full.untimed(self._data), layer_names(self.model))
             if not self._work.items():
                 raise ValueError(
@@ -232,23 +209,6 @@ class Profiler:
                 )
         return self._work
 
-    def _attributed(
-        self,
-        work: Attribution,
-        trace: StepTrace,
-        trace_forward: StepTrace,
-        t_full: float,
-        t_forward: float,
-    ) -> tuple[list[CostItem], float]:
-        """Op times put onto the tensors, and the share of the backward time that has some."""
-        if not (trace.times and trace_forward.times):
-            return work.items(), 0.0
-        trace = trace.scaled_to(t_full)
-        surplus = forward_surplus(trace, trace_forward.scaled_to(t_forward), work)
-        items = with_surplus(work.items(trace.times), surplus, layer_names(self.model))
-        backward = sum(time for name, time in trace.times.items() if name in work.sets)
-        return items, backward / (backward + trace.time_unmatched)
-
     def _share_paid(
         self, work: Attribution, trace: StepTrace, items: Sequence[CostItem]
     ) -> np.ndarray:
@@ -256,64 +216,43 @@ class Profiler:
         accumulation = self.model._elastic.accumulation
         if accumulation is None:
             return np.ones(len(items))
-        times = trace.times or dict.fromkeys(work.sets, 1.0)
-        updates = {name: times.get(name, 0.0) for name in work.update}
-        whole, update = (
-            {(item.condition, item.layer): item.time for item in work.items(part)}
-            for part in (times, updates)
+        whole = trace.times or dict.fromkeys(work.sets, 1.0)
+        paid = {n: t / accumulation.steps if n in work.update else t for n, t in whole.items()}
+        before, after = (
+            {(item.condition, item.layer): item.time for item in work.items(times)}
+            for times in (whole, paid)
         )
-        shares = [
-            update.get((item.condition, item.layer), 0.0) / whole[item.condition, item.layer]
-            if item.kind != "forward"
-            else 0.0
-            for item in items
-        ]
-        return 1.0 - np.array(shares) * (1.0 - 1.0 / accumulation.steps)
+        keys = [(item.condition, item.layer) for item in items]
+        return np.array(
+            [
+                1.0 if item.kind == "forward" else after[key] / before[key]
+                for item, key in zip(items, keys)
+            ]
+        )
 
-    def _graphs(self, runs: Sequence[StepFunction]) -> Iterator[Any]:
-        """The graphs of step functions, traced when asked for."""
-        for run in runs:
-            with batch_explained(self._data):
-                graph = run.graph(self._data)
-            yield graph
-
-    def _method(
-        self, share: float, calibration: differences.Fit, trace: StepTrace
-    ) -> tuple[str, str]:
+    def _method(self, share: float, trace: StepTrace) -> tuple[str, str]:
         """How the times were found, and why not from op times."""
-        if compiled_by_xla(self.model):
+        if self.model.jit_compile:
             return "differences", "XLA compiles the step into one kernel"
         if has_own_step(self.model) and not any(trace.gradients):
             name = type(self.model).__name__
             return "differences", f"{name}.train_step finds its gradients by itself"
         if share < _LEAST_ATTRIBUTED:
             return "differences", f"the profiler tells of {share:.0%} of the backward time"
-        return ("calibrated" if calibration != _AS_THEY_ARE else "profiler"), ""
+        return ("calibrated" if self._calibration != _AS_THEY_ARE else "profiler"), ""
 
 
-def _check_loss(loss: float) -> None:
-    if not math.isfinite(loss):
-        raise ValueError(
-            f"The loss must be finite on the batch. Received: loss={loss}. Look at the batch, or "
-            "lower the learning rate that the model was trained with."
-        )
-
-
-def _op_ratio(trace: StepTrace, trace_forward: StepTrace) -> float:
-    """Forward pass / full step by the op times alone; 1/3, as in the paper, without any."""
-    full, forward = (sum(t.times.values()) for t in (trace, trace_forward))
-    return min(forward / full, _AT_MOST) if full and forward else 1 / 3
-
-
-def _split(steps: np.ndarray, op_ratio: float) -> tuple[float, float]:
+def _split(steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace) -> tuple[float, float]:
     """t_full and t_forward by the clock.
 
-    Where the noise of the clock is larger than the backward pass, the op times give the ratio.
+    Where the noise of the clock is larger than the backward pass, the op times give the ratio, or
+    without any the paper's 1/3.
     """
     t_full = float(np.median(steps[:, 0]))
     ratio = float(np.median(steps[:, 1] / steps[:, 0]))
     if ratio >= 1.0:
-        ratio = op_ratio
+        full, forward = (sum(one.times.values()) for one in (trace, trace_forward))
+        ratio = min(forward / full, _AT_MOST) if full and forward else 1 / 3
         warnings.warn(
             f"The machine is too busy to tell the forward pass from the full step ({t_full:.0f} "
             "microseconds) by the clock; the profile rests on op times alone. Measure again with "

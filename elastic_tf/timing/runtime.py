@@ -1,14 +1,20 @@
-"""Settings of TensorFlow's runtime that step times depend on, and how to run under them.
+"""What step times depend on: the device, and the settings of TensorFlow's runtime.
 
-TensorFlow reads them once, when it starts; a process takes other ones only by starting again.
+TensorFlow reads its settings once, when it starts; a process takes other ones only by starting
+again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 _INTER, _INTRA = "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"
@@ -38,10 +44,11 @@ class RuntimeSettings:
         """What environment variables ask for; XLA is asked for by `compile`."""
         given = os.environ if environment is None else environment
         onednn = given.get(_ONEDNN, "")
+        inter, intra = (given.get(name, "") for name in (_INTER, _INTRA))
         return cls(
             onednn=None if not onednn else onednn.lower() in {"1", "true"},
-            inter_op_threads=_threads(given.get(_INTER, "")),
-            intra_op_threads=_threads(given.get(_INTRA, "")),
+            inter_op_threads=int(inter) if inter.isdigit() else 0,
+            intra_op_threads=int(intra) if intra.isdigit() else 0,
             xla=xla,
         )
 
@@ -86,8 +93,7 @@ class SettingsTrial:
 def usable_cores() -> int:
     """Cores that this process may run on, fewer than there are under `taskset` or in a container.
 
-    Returns:
-        At least 1. Those that the system counts where it does not tell (macOS, Windows).
+    All of the machine's where the system does not tell (macOS, Windows).
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -109,5 +115,48 @@ def restart_under(settings: RuntimeSettings, command: Sequence[str]) -> None:
     os.execve(sys.executable, [sys.executable, *command], {**environment, _RESTARTED: "1"})
 
 
-def _threads(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+def describe_device() -> dict[str, Any]:
+    """The device and the settings that step times depend on, as JSON values.
+
+    Returns:
+        `name`: the first GPU's name if TensorFlow sees one, else the processor's; `kind`: "gpu" or
+        "cpu"; `cores` that this process may use; `inter_op_threads` and `intra_op_threads`, as set
+        in the program or in the environment (0: TensorFlow chooses); `onednn`: whether oneDNN's
+        kernels are on; `xla`: whether the compiler clusters ops by itself; `tensorflow`: its
+        version; `system`.
+    """
+    # seconds to import: run directories and doctor are read without it
+    import tensorflow as tf
+
+    from elastic_tf.stack import runs_onednn
+
+    gpus = tf.config.list_physical_devices("GPU")
+    name = _processor()
+    if gpus:
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", gpus[0].name)
+    asked = RuntimeSettings.of_environment()
+    threads = tf.config.threading
+    return {
+        "name": name,
+        "kind": "gpu" if gpus else "cpu",
+        "cores": usable_cores(),
+        "inter_op_threads": threads.get_inter_op_parallelism_threads() or asked.inter_op_threads,
+        "intra_op_threads": threads.get_intra_op_parallelism_threads() or asked.intra_op_threads,
+        "onednn": runs_onednn(),
+        "xla": bool(tf.config.optimizer.get_jit()),
+        "tensorflow": tf.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _processor() -> str:
+    """Name of the board where there is one (Raspberry Pi), or of the processor."""
+    for path, pattern in (
+        ("/proc/device-tree/model", r"([^\0\n]+)"),
+        ("/proc/cpuinfo", r"model name\s*: (.+)"),
+    ):
+        with contextlib.suppress(OSError):
+            text = Path(path).read_text(encoding="utf-8", errors="replace")
+            if found := re.search(pattern, text):
+                return found[1].strip()
+    return platform.processor() or platform.machine()

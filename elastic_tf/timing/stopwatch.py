@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from elastic_tf import arguments, optimizers
-from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
-from elastic_tf.inputs.batches import as_batch
-from elastic_tf.plan import Plan
 from elastic_tf.timing.trace import StepFunction
-
-if TYPE_CHECKING:
-    from elastic_tf.model import ElasticModel
 
 _MICROSECONDS = 1e6  # in a second
 _BUSY = 1.5  # times the median: a round that took longer shared the machine
 _PATIENCE = 4  # times the repeats asked for: rounds measured before busy ones are accepted
-_WARM_UP = 3  # steps that allocate and fill caches
 
 
 def time_in_turn(
@@ -29,7 +21,6 @@ def time_in_turn(
     data: Any,
     *,
     repeats: int,
-    time_limit: float | None = None,
     settled: bool = True,
 ) -> np.ndarray:
     """Microseconds of each step function, one after the other; shape (rounds, functions).
@@ -41,12 +32,10 @@ def time_in_turn(
         runs: step functions, traced and warm.
         data: one batch.
         repeats: undisturbed rounds wanted.
-        time_limit: seconds after which three undisturbed rounds are enough.
         settled: time a step that follows one of its own kind, as steps do in training: after a
             larger one it takes up to a tenth longer, for caches and memory are not its own. False
             saves half of the time.
     """
-    started = time.perf_counter()
     rounds: list[list[float]] = []
     quiet = np.zeros((0, len(runs)))
     while len(quiet) < repeats and len(rounds) < _PATIENCE * repeats:
@@ -59,50 +48,15 @@ def time_in_turn(
         times = np.array(rounds)
         totals = times.sum(axis=1)
         quiet = times[totals <= _BUSY * np.median(totals)]
-        spent = time.perf_counter() - started
-        if time_limit is not None and spent > time_limit and len(quiet) >= 3:
-            break
     return quiet
 
 
-def measure_ratios(
-    model: ElasticModel,
-    x: Any,
-    y: Any,
-    masks: Sequence[Plan | np.ndarray],
-    *,
-    sample_weight: Any = None,
-    repeats: int = 10,
-) -> list[float]:
-    """Step time under each mask / full step time, timed in turn; leaves nothing behind.
-
-    Args:
-        model: compiled elastic model; XLA compiles the steps if it compiles the model's.
-        x: inputs of one batch.
-        y: targets of that batch.
-        masks: plans, or True where a tensor is trained; shape (N,). All False: the forward pass.
-        sample_weight: weights of the samples, if training has them.
-        repeats: timed steps of each kind.
-
-    Returns:
-        For each mask the median of the ratios of neighbouring steps.
-    """
-    arguments.elastic(model, compiled=True)
-    repeats = arguments.count("repeats", repeats)
-    data = as_batch(x, y, sample_weight)
-    optimizers.build(model.optimizer, model.trainable_variables)
-    full = StepFunction(model, Plan.full(len(model.tensors)))
-    ratios = []
-    for mask in arguments.items("masks", masks, what="a list of masks"):
-        runs = (full, StepFunction(model, mask))
-        with batch_explained(data):
-            graphs = [run.graph(data) for run in runs]
-        with kept(model, graphs):
-            for run in runs * _WARM_UP:
-                run(data)
-            steps = time_in_turn(runs, data, repeats=repeats)
-            ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
-    return ratios
+def time_anew(runs: Sequence[StepFunction], data: Any, **options: Any) -> np.ndarray:
+    """`time_in_turn` of step functions of one model that it warms up; leaves nothing behind."""
+    with kept(runs[0].model, (run.graph(data) for run in runs)):
+        for run in runs:
+            run.warm_up(data)
+        return time_in_turn(runs, data, **options)
 
 
 def ratio_uncertainty(steps: np.ndarray) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
+from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import context, never_differentiated, xplane_pb2
@@ -59,17 +60,9 @@ class StepTrace:
 
 
 def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
-    """Profile `repeats` steps on one batch.
+    """The executed graph with the time of each op: medians over `repeats` steps on one batch.
 
     The steps are real: weights, slots and metrics move. The caller puts them back.
-
-    Args:
-        run: step function; traced now unless it was before.
-        data: one batch, as `train_step` takes it.
-        repeats: profiled steps; the times are medians over them.
-
-    Returns:
-        The executed graph with the time of each op.
     """
     untimed = run.untimed(data)
     names, spans = _profile(lambda: run(data), repeats)
@@ -105,7 +98,7 @@ class StepFunction:
         self.model = model
         self.plan = as_plan(plan, len(model.tensors))
         self.mask = self.plan.mask
-        self.jit_compile = compiled_by_xla(model) if jit_compile is None else jit_compile
+        self.jit_compile = bool(model.jit_compile if jit_compile is None else jit_compile)
         self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
         self._untimed: StepTrace | None = None
         self._is_warm = False
@@ -117,22 +110,21 @@ class StepFunction:
 
     def graph(self, data: Any) -> Any:
         """The FuncGraph traced for batches like `data`."""
-        return self._function.get_concrete_function(data).graph
+        with batch_explained(data):
+            return self._function.get_concrete_function(data).graph
 
     def untimed(self, data: Any) -> StepTrace:
-        """What the function executes, without times; runs a few steps when asked first."""
-        if self._untimed is None:
-            self._untimed = self._read(data, self._executed_graph(data))
-            for _ in range(_WARM_UP):
-                self(data)
+        """What the function, not compiled by XLA, executes, without times."""
+        self.warm_up(data)
+        assert self._untimed is not None
         return self._untimed
 
     def warm_up(self, data: Any) -> None:
         """Trace, compile, and run the first steps, unless that was done."""
-        if not self.jit_compile:
-            self.untimed(data)
-        elif not self._is_warm:
-            for _ in range(1 + _WARM_UP):
+        if not self._is_warm:
+            if not self.jit_compile:
+                self._untimed = self._read(data)
+            for _ in range(_WARM_UP + self.jit_compile):
                 self(data)
         self._is_warm = True
 
@@ -154,10 +146,7 @@ class StepFunction:
         return loss, logs, () if self.jit_compile else gradients
 
     def _own_step(self, data: Any, selected: Sequence[tf.Variable]) -> tuple[Any, Any, list[Any]]:
-        """The loss, the logs and the gradients of the class's own `train_step`.
-
-        The gradients are those that the step got from `model.gradients`, None where it got none.
-        """
+        """The loss, the logs, and what the own `train_step` got from `model.gradients`, or None."""
         asked: list[tuple[Any, dict[int, Any]]] = []
 
         def gradients(data: Any, variables: Sequence[tf.Variable] | None) -> Any:
@@ -179,8 +168,9 @@ class StepFunction:
         loss, by_id = asked[0]
         return loss, logs, [by_id.get(id(variable)) for variable in selected]
 
-    def _executed_graph(self, data: Any) -> Any:
-        """The GraphDef that TensorFlow executes; told only at a function's first call."""
+    def _read(self, data: Any) -> StepTrace:
+        """The nodes, and among them the gradients, the results and the variables; runs a step."""
+        # The graph that TensorFlow executes is told only at a function's first call.
         context.enable_graph_collection()
         try:
             self(data)
@@ -188,13 +178,10 @@ class StepFunction:
         finally:
             context.context().disable_graph_collection()
         # eager ops around the call are functions too: the step is by far the largest
-        return max(
+        graph_def = max(
             (graph.post_optimization_graph for graph in metadata.function_graphs),
             key=lambda graph: len(graph.node),
         )
-
-    def _read(self, data: Any, graph_def: Any) -> StepTrace:
-        """The nodes, and among them the gradients, the results and the variables."""
         numbered: dict[str, dict[int, str]] = {"_Retval": {}, "_Arg": {}}
         for node in graph_def.node:
             if node.op in numbered:
@@ -256,16 +243,10 @@ def has_own_step(model: ElasticMixin) -> bool:
     return type(model).train_step is not ElasticMixin.train_step
 
 
-def compiled_by_xla(model: ElasticMixin) -> bool:
-    """Whether the model was compiled with `jit_compile=True`."""
-    return bool(getattr(model, "_jit_compile", False))
-
-
 def wall_clock_shares(spans: np.ndarray) -> np.ndarray:
-    """Share of the wall clock of each event when ops overlap.
+    """Share of the wall clock of each event: 1 / n of the time in which n are under way at once.
 
-    Where n events are under way at once, each gets 1 / n of the time, so that the shares add up to
-    the time during which anything ran, which the durations of overlapping events do not.
+    The shares add up to the time in which anything ran.
 
     Args:
         spans: start and end of each event; shape (E, 2).

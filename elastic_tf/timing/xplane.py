@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-_OP = re.compile(r"(?P<name>[^:\s]+):(?P<type>\w+)")
+_OP = re.compile(r"[^:\s]+:\w+")
 _CALL = re.compile(r"Call|While|If|Case|For")
 _RUN = "ExecutorState::Process"
 _START = "ExecutorState::ProcessAsync::Start"
@@ -34,11 +34,7 @@ class _Event(NamedTuple):
     stats: dict[str, Any]
 
 
-class _Call(NamedTuple):
-    """A node that ran a function, and the run it stood in itself."""
-
-    node: str
-    run: int
+_Call = tuple[str, int]  # a node that ran a function, and the run it stood in itself
 
 
 def op_events(space: Any) -> Iterator[OpEvent]:
@@ -55,18 +51,16 @@ def op_events(space: Any) -> Iterator[OpEvent]:
                 run = open_runs[-1].stats["id"] if open_runs else None
                 if event.name == _RUN and "id" in event.stats:
                     open_runs.append(event)
-                    first = first_seen.get(event.stats["id"], event.start)
-                    first_seen[event.stats["id"]] = min(first, event.start)
+                    run = event.stats["id"]
+                    first_seen[run] = min(first_seen.get(run, event.start), event.start)
                 elif event.name == _START and _CALL.search(str(event.stats.get("kernel_type"))):
-                    call = _Call(str(event.stats.get("name")), event.stats.get("step_id", 0))
+                    call = str(event.stats.get("name")), event.stats.get("step_id", 0)
                     calls.append((event.start, call))
                 elif _OP.fullmatch(event.name):
                     ops.append((event, run))
     callers = _callers(first_seen, sorted(calls))
     for event, run in ops:
-        match = _OP.fullmatch(event.name)
-        assert match is not None
-        name = match["name"]
+        name = event.name.partition(":")[0]
         while run in callers:
             name, run = callers[run]
         yield OpEvent(name, event.start, event.end)
@@ -78,7 +72,7 @@ def _callers(first_seen: dict[int, float], calls: list[tuple[float, _Call]]) -> 
     runs = sorted((start, run) for run, start in first_seen.items())
     for called, call in calls:
         for index, (start, run) in enumerate(runs):
-            if start >= called and run != call.run:
+            if start >= called and run != call[1]:
                 callers[run] = call
                 del runs[index]
                 break
@@ -97,17 +91,12 @@ def _lines(plane: Any) -> Iterator[list[_Event]]:
             if not told_by_stats and not _OP.fullmatch(name):
                 continue
             start = line.timestamp_ns * 1e-3 + event.offset_ps / _PICOSECONDS
-            stats = _stats(event, stat_names) if told_by_stats else {}
+            stats = {}
+            for stat in event.stats if told_by_stats else ():
+                kind = stat.WhichOneof("value")
+                value = getattr(stat, kind) if kind else None
+                if kind == "ref_value":
+                    value = stat_names[value]
+                stats[stat_names[stat.metadata_id]] = value
             events.append(_Event(name, start, start + event.duration_ps / _PICOSECONDS, stats))
         yield sorted(events, key=lambda event: (event.start, -event.end))
-
-
-def _stats(event: Any, stat_names: dict[int, str]) -> dict[str, Any]:
-    stats = {}
-    for stat in event.stats:
-        kind = stat.WhichOneof("value")
-        value = getattr(stat, kind) if kind else None
-        if kind == "ref_value":
-            value = stat_names[stat.ref_value]
-        stats[stat_names[stat.metadata_id]] = value
-    return stats

@@ -1,13 +1,23 @@
+"""What a time was measured on, and under which settings."""
+
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from elastic_tf.timing import runtime
-from elastic_tf.timing.runtime import RuntimeSettings, restart_under
+from elastic_tf.timing.runtime import (
+    RuntimeSettings,
+    describe_device,
+    restart_under,
+    usable_cores,
+)
 
 ALL = RuntimeSettings(onednn=True, inter_op_threads=2, intra_op_threads=3)
 
@@ -62,3 +72,21 @@ def test_restart_under_starts_the_program_again_once(tmp_path):
 def test_restart_under_goes_on_where_the_settings_hold_already(monkeypatch):
     monkeypatch.setattr(runtime.os, "execve", lambda *_: pytest.fail("started again"))
     restart_under(RuntimeSettings.of_environment(), sys.argv)
+
+
+def test_describe_device_gives_json_values():
+    device = describe_device()
+    assert json.loads(json.dumps(device)) == device
+    assert device["name"] and device["kind"] in ("cpu", "gpu")
+    assert device["cores"] == usable_cores() >= 1 and device["tensorflow"] == tf.__version__
+
+
+def test_describe_device_tells_the_threads_set(monkeypatch):
+    # TensorFlow takes no other setting once it runs.
+    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 3)
+    assert describe_device()["inter_op_threads"] == 3
+
+
+def test_describe_device_names_the_board(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "Raspberry Pi 4 Model B\0")
+    assert describe_device()["name"] == "Raspberry Pi 4 Model B"
