@@ -13,7 +13,6 @@ from elastic_tf.plan import EXACT, NAMES
 
 KINDS = ("forward", "dw", "dy")
 MAX_TIME = 1e15  # microseconds: thirty years
-_MOST_CELLS = 10_000_000  # items times tensors: a hundred times those of a ViT
 
 Condition = tuple[tuple[int, int], ...]
 
@@ -61,7 +60,6 @@ def check_items(items: Sequence[CostItem], count: int) -> None:
     Raises:
         ValueError: a time, a kind or a condition is out of range; the item is named.
     """
-    check_size("items", len(items), count)
     for place, item in enumerate(items):
         where = f"items[{place}]"
         arguments.number(f"{where}.time", item.time, low=0.0, high=MAX_TIME)
@@ -78,14 +76,6 @@ def check_items(items: Sequence[CostItem], count: int) -> None:
                 f"`{where}.condition` must be pairs of a tensor below {count} and a mode, "
                 f"ascending. Received: {brief(item.condition)}."
             )
-
-
-def check_size(name: str, items: int, count: int) -> None:
-    """Refuse more work than a model can have, before there is an array of it."""
-    if items * count > _MOST_CELLS:
-        raise ValueError(
-            f"`{name}` must be of one model. Received: {items} items of {count} tensors."
-        )
 
 
 def as_arrays(items: Sequence[CostItem], count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -103,9 +103,7 @@ def profile_target(folder: Path) -> Target:
     good = []
     for profile in profiles():
         profile.save(path)
-        data = json.loads(path.read_bytes())
-        del data["sha256"]  # with it nearly every change is refused for that alone
-        good += [json.dumps(data).encode(), path.read_bytes()]
+        good.append(path.read_bytes())
 
     def read() -> None:
         found = et.TimingProfile.load(path)
