@@ -31,7 +31,6 @@ __all__ = [
     "never_differentiated",
     "runs_onednn",
     "stateful_random_ops",
-    "to_snake_case",
     "xplane_pb2",
 ]
 
@@ -45,7 +44,6 @@ def _inside(module: str) -> Any:
 backend: Any = _inside("backend")
 data_adapter: Any = _inside("engine.data_adapter")
 Functional: Any = _inside("engine.functional").Functional
-to_snake_case: Any = _inside("utils.generic_utils").to_snake_case
 
 
 def forget_tracked(optimizer: Any) -> None:

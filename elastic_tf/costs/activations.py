@@ -26,10 +26,7 @@ from elastic_tf.timing.dataflow import Node, needed_by, reached_from
 
 # Their result is their first input, under another shape or name.
 _SAME_BYTES = frozenset(
-    {
-        *("ExpandDims", "Identity", "IdentityN", "PreventGradient", "Reshape", "Squeeze"),
-        "StopGradient",
-    }
+    "ExpandDims Identity IdentityN PreventGradient Reshape Squeeze StopGradient".split()
 )
 # They give the same whatever values they are given.
 _SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
@@ -46,14 +43,12 @@ class Activation(NamedTuple):
         name: of the op that makes it, in the traced graph.
         op: type of that op.
         shape: its lengths; None where one is known only while the step runs.
-        dtype: name of its type.
         bytes: its size; None where it is not known.
     """
 
     name: str
     op: str
     shape: tuple[int, ...] | None
-    dtype: str
     bytes: int | None
 
 
@@ -61,8 +56,7 @@ def activation_bytes(model: ElasticMixin, data: Any, mask: Plan | np.ndarray | N
     """Bytes of the activations that a training step under `mask` keeps for its backward pass.
 
     Weights are not activations, nor is what depends on weights alone. A tensor that several
-    gradients take counts once, and so does one that is only reshaped in between. The batch counts
-    where a gradient takes it.
+    gradients take counts once, also reshaped. The batch counts where a gradient takes it.
 
     Args:
         model: compiled elastic model.
@@ -97,8 +91,8 @@ def activations(
     What a layer does inside a `tf.function` of its own is one op here: it counts with all that it
     hands to its gradient.
     """
-    count = len(arguments.elastic(model, compiled=True).tensors)
-    mask = model.mask if mask is None else as_plan(mask, count).mask
+    tensors = arguments.elastic(model, compiled=True).tensors
+    mask = model.mask if mask is None else as_plan(mask, len(tensors)).mask
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         raise ValueError(
             f"`data` must be (x, y) or (x, y, sample_weight). Received: data={brief(data)}."
@@ -106,7 +100,7 @@ def activations(
     data = as_batch(*data)
     if not mask.any():
         return ()
-    trained = [tensor for tensor, on in zip(model.tensors, mask) if on]
+    trained = [tensor for tensor, on in zip(tensors, mask) if on]
     with host_generators_kept(model), never_differentiated(), batch_explained(data):
         graph = _traced(model, data, trained)
     given = len(tf.nest.flatten(data))
@@ -114,9 +108,9 @@ def activations(
 
 
 def _traced(model: ElasticMixin, data: Any, trained: list[tf.Variable]) -> Any:
-    """The FuncGraph that returns the gradients for `trained`, of the batch and one thing more.
+    """The FuncGraph that returns the gradients for `trained`, of the batch and the loss's gradient.
 
-    That is the gradient of the loss itself: all that depends on it is the backward pass.
+    All that depends on the latter is the backward pass.
     """
 
     @tf.function
@@ -152,27 +146,18 @@ def _handed_over(graph: Any, batch: Sequence[Any], seed: Any) -> tuple[Activatio
     for op in ops:
         if op.name in backward and op.name in needed and op.type not in _SHAPES:
             for tensor in op.inputs:
-                made = _origin(tensor)
+                made = tensor
+                while made.op.type in _SAME_BYTES:
+                    made = made.op.inputs[made.value_index]
                 is_handed_over = tensor.op.name not in backward and made.op.name in values
                 if is_handed_over and (made.op.type, made.value_index) != _SCRATCH:
                     kept[made.name] = _described(made)
     return tuple(kept.values())
 
 
-def _origin(tensor: Any) -> Any:
-    """The tensor whose bytes these are."""
-    while tensor.op.type in _SAME_BYTES:
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor
-
-
 def _described(tensor: Any) -> Activation:
     count = tensor.shape.num_elements()
-    has_size = tensor.dtype not in (tf.resource, tf.string, tf.variant)
-    return Activation(
-        tensor.op.name,
-        tensor.op.type,
-        None if count is None else tuple(tensor.shape.as_list()),
-        tensor.dtype.name,
-        count * tensor.dtype.size if has_size and count is not None else None,
-    )
+    shape = None if count is None else tuple(tensor.shape.as_list())
+    has_size = count is not None and tensor.dtype not in (tf.resource, tf.string, tf.variant)
+    size = count * tensor.dtype.size if has_size else None
+    return Activation(tensor.op.name, tensor.op.type, shape, size)

@@ -108,10 +108,9 @@ def step_flops(
     parts = {"forward": 0, "backward": 0, "update": 0}
     by_op: Counter[str] = Counter()
     uncounted: Counter[str] = Counter()
-    for name, op in ops.items():
+    for name in ops.keys() & needed.keys():
+        op = ops[name]
         operations = op_flops.count(op)
-        if name not in needed:
-            continue
         if operations is None:
             uncounted[op.type] += 1
             continue
@@ -129,17 +128,10 @@ def _inline(
     nodes: dict[str, Node],
     ops: dict[str, tf.Operation],
 ) -> list[tuple[str, int]]:
-    """Add the ops of a FuncGraph, in the place of calls those of the function called.
+    """Add a FuncGraph to `nodes` and `ops`, in the place of calls the ops of the function called.
 
-    Args:
-        graph: its ops stand in the order in which they were traced: a call before its users.
-        prefix: of their names.
-        fed: node and port that each input of the graph comes from; empty for the outermost.
-        nodes: added to.
-        ops: added to.
-
-    Returns:
-        Node and port that each output of the graph comes from.
+    `fed` says which node and port each input of the graph comes from (empty for the outermost); the
+    result says it of each output.
     """
     sources = {tensor.name: source for tensor, source in zip(graph.inputs, fed)}
 

@@ -108,33 +108,27 @@ _RULES: dict[str, Callable[[tf.Operation], int]] = {
 
 # Operations for each number of the largest input or result.
 _PER_NUMBER = {
-    **dict.fromkeys(
-        (
-            *("Add", "AddV2", "Sub", "Mul", "MulNoNan", "Div", "RealDiv", "DivNoNan", "BiasAdd"),
-            *("Xdivy", "Xlogy", "FloorDiv", "FloorMod", "Pow", "Maximum", "Minimum", "Neg", "Abs"),
-            *("Sign", "Floor", "Ceil", "Round", "Rint", "Square", "Sqrt", "Rsqrt", "Reciprocal"),
-            *("Inv", "Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tanh", "Sigmoid", "Erf"),
-            *("Erfc", "Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Softplus", "Softsign"),
-            *("ReluGrad", "Relu6Grad", "LeakyReluGrad", "Cumsum", "Sum", "Mean", "Max", "Min"),
-            *("Prod", "BiasAddGrad", "UnsortedSegmentSum", "SegmentSum", "ResourceScatterAdd"),
-            *("AssignAddVariableOp", "AssignSubVariableOp"),
-        ),
-        1,
-    ),
-    **dict.fromkeys(("SquaredDifference", "EluGrad", "SeluGrad", "ClipByValue", "L2Loss"), 2),
-    # dy * y * (1 - y) and its like
-    **dict.fromkeys(("SigmoidGrad", "TanhGrad", "RsqrtGrad", "SqrtGrad", "ReciprocalGrad"), 3),
-    **dict.fromkeys(("SoftplusGrad", "SoftsignGrad"), 3),
-    # maximum, difference, exp, sum, quotient (or difference of the logarithm)
-    **dict.fromkeys(("Softmax", "LogSoftmax"), 5),
-    # softmax 5, loss 2 (multiply-add), gradient 1
-    **dict.fromkeys(("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), 8),
-    # updates of one weight: var -= rate * g
-    "ResourceApplyGradientDescent": 2,
-    # v = momentum * v - rate * g; var += v
-    **dict.fromkeys(("ResourceApplyMomentum", "ResourceApplyKerasMomentum"), 4),
-    # m += (1 - b1) (g - m): 3; v += (1 - b2) (g * g - v): 4; var -= rate * m / (sqrt(v) + eps): 5
-    "ResourceApplyAdam": 12,
+    name: operations
+    for operations, names in {
+        1: "Add AddV2 Sub Mul MulNoNan Div RealDiv DivNoNan BiasAdd Xdivy Xlogy FloorDiv FloorMod "
+        "Pow Maximum Minimum Neg Abs Sign Floor Ceil Round Rint Square Sqrt Rsqrt Reciprocal Inv "
+        "Exp Expm1 Log Log1p Sin Cos Tanh Sigmoid Erf Erfc Relu Relu6 Elu Selu LeakyRelu Softplus "
+        "Softsign ReluGrad Relu6Grad LeakyReluGrad Cumsum Sum Mean Max Min Prod BiasAddGrad "
+        "UnsortedSegmentSum SegmentSum ResourceScatterAdd AssignAddVariableOp AssignSubVariableOp",
+        # of one weight: var -= rate * g
+        2: "SquaredDifference EluGrad SeluGrad ClipByValue L2Loss ResourceApplyGradientDescent",
+        # dy * y * (1 - y) and its like
+        3: "SigmoidGrad TanhGrad RsqrtGrad SqrtGrad ReciprocalGrad SoftplusGrad SoftsignGrad",
+        # v = momentum * v - rate * g; var += v
+        4: "ResourceApplyMomentum ResourceApplyKerasMomentum",
+        # maximum, difference, exp, sum, quotient (or difference of the logarithm)
+        5: "Softmax LogSoftmax",
+        # softmax 5, loss 2 (multiply-add), gradient 1
+        8: "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
+        # m += (1 - b1) (g - m): 3; v += (1 - b2) (g * g - v): 4; var -= rate * m / (sqrt(v) + eps)
+        12: "ResourceApplyAdam",
+    }.items()
+    for name in names.split()
 }
 
 # How often their functions run is known only while they run.

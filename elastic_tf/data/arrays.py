@@ -82,12 +82,7 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
 
 
 def _checked(parts: dict[str, np.ndarray], where: str = "") -> tuple[Labelled, Labelled]:
-    """Images and int64 labels of both parts, if they fit together.
-
-    Args:
-        parts: images, labels, test images and test labels, by name.
-        where: they come from, for messages.
-    """
+    """Images and int64 labels of both parts, if they fit together; `where` is for messages."""
     names, found = list(parts), list(parts.values())
     for k in (0, 2):
         x, y = found[k : k + 2]

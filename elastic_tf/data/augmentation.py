@@ -24,11 +24,7 @@ _MAGNITUDE = 0.3
 
 
 def check(names: Sequence[str], batch_size: int) -> None:
-    """Refuse what cannot be applied.
-
-    Raises:
-        ValueError: an unknown name, or mixing in batches of one image.
-    """
+    """Refuse unknown names, and mixing in batches of one image."""
     for name in arguments.items("augment", names, what="a list of names"):
         arguments.choice("augment", name, NAMES)
     if mixes(names) and batch_size < 2:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,13 +27,6 @@ _MOST_BYTES = 4 * _MOST_PIXELS + 2**20  # of a file; a bitmap has four bytes for
 _SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
 # Decoded images stay in memory up to this share of it.
 _CACHED_SHARE = 0.25
-
-
-class _Part(NamedTuple):
-    """The files of `train` or `test`, class by class, each class sorted by file name."""
-
-    paths: list[str]
-    labels: np.ndarray  # int64, (len(paths),)
 
 
 def image_folder(
@@ -68,30 +61,29 @@ def image_folder(
     arguments.count("image_size", image_size, most=MOST_SIZE)
     arguments.choice("on_bad_image", on_bad_image, ("raise", "skip"))
     names = _class_names(root)
-    parts = [_listed(root / part, names) for part in ("train", "test")]
+    parts = {part: _listed(root / part, names) for part in ("train", "test")}
     if cache is None:
-        size = sum(len(part.paths) for part in parts) * image_size * image_size * 3
+        size = sum(len(paths) for paths, _ in parts.values()) * image_size * image_size * 3
         cache = size <= _CACHED_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def read(file: tf.Tensor) -> tf.Tensor:
         return decode(tf.io.read_file(file), image_size)
 
     sources, rows, skipped = [], [], []
-    for part in parts:
-        pixels, good = _decoded(part, image_size, keep=cache, skip_bad=on_bad_image == "skip")
+    for part, (paths, labels) in parts.items():
+        pixels, good = _decoded(paths, image_size, keep=cache, skip_bad=on_bad_image == "skip")
         for label, name in enumerate(names):
-            if label not in part.labels[good]:
-                folder = root / ("train" if part is parts[0] else "test") / name
+            if label not in labels[good]:
                 raise ValueError(
                     f"Every class must have an image. Received: class {as_utf8(name)!r} without "
-                    f"one in {_shown(folder)}. Add images, or remove the class."
+                    f"one in {_shown(root / part / name)}. Add images, or remove the class."
                 )
-        skipped += [file for file, is_good in zip(part.paths, good) if not is_good]
+        skipped += [path for path, is_good in zip(paths, good) if not is_good]
         rows.append(np.flatnonzero(good))
         # As bytes: names of files need not be text.
-        files = [os.fsencode(file) for file in part.paths]
-        sources.append(rows_of(*((pixels, part.labels) if cache else (files, part.labels, read))))
-    left, held_out = split_off(parts[0].labels[rows[0]], batching)
+        files = [os.fsencode(path) for path in paths]
+        sources.append(rows_of(pixels, labels) if cache else rows_of(files, labels, read))
+    left, held_out = split_off(parts["train"][1][rows[0]], batching)
     return batched(
         sources[0](rows[0][left]),
         sources[1](rows[1]),
@@ -155,32 +147,30 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in _SYSTEM_FILES
 
 
-def _listed(folder: Path, names: Sequence[str]) -> _Part:
-    """All files of the classes."""
-    files = [
-        (str(file), label)
-        for label, name in enumerate(names)
-        for file in sorted((folder / name).iterdir())
-        if not _is_hidden(file.name)
-    ]
-    return _Part([file for file, _ in files], np.array([label for _, label in files], np.int64))
+def _listed(folder: Path, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Paths of all files, class by class and sorted in each, and their labels, int64 (count,)."""
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(names):
+        files = sorted(file for file in (folder / name).iterdir() if not _is_hidden(file.name))
+        paths += map(str, files)
+        labels += [label] * len(files)
+    return paths, np.array(labels, np.int64)
 
 
 def _decoded(
-    part: _Part, size: int, *, keep: bool, skip_bad: bool
+    paths: Sequence[str], size: int, *, keep: bool, skip_bad: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode every file.
+    """The pixels of all files, uint8 (count, size, size, 3), empty unless `keep`; which are images.
 
-    Returns:
-        The pixels, uint8 (count, size, size, 3), nothing of them unless `keep`; which files are
-        images, bool (count,).
+    The latter are bool (count,).
     """
-    pixels = np.empty((len(part.paths) if keep else 0, size, size, 3), np.uint8)
+    pixels = np.empty((len(paths) if keep else 0, size, size, 3), np.uint8)
 
     def is_image(index: int) -> bool:
         why = ""
         try:
-            image = decode(_contents(part.paths[index]), size).numpy()
+            image = decode(_contents(paths[index]), size).numpy()
             if keep:
                 pixels[index] = image
         except OSError as error:
@@ -191,24 +181,19 @@ def _decoded(
         if why and not skip_bad:
             raise ValueError(
                 "Every file in a class folder must be a JPEG, PNG, BMP or GIF image. Received: "
-                f"{_shown(part.paths[index])}: {why.strip(' .')}. Remove it, or train on the rest "
+                f"{_shown(paths[index])}: {why.strip(' .')}. Remove it, or train on the rest "
                 "with on_bad_image='skip' (--skip-bad-images)."
             )
         return not why
 
     # TensorFlow decodes without Python's lock: threads use all cores.
     with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
-        good = np.fromiter(pool.map(is_image, range(len(part.paths))), bool)
+        good = np.fromiter(pool.map(is_image, range(len(paths))), bool)
     return pixels, good
 
 
 def _contents(path: str) -> bytes:
-    """All of an image file that is worth decoding: some kilobytes can stand for gigabytes.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no file, of another kind, or stands for too many pixels.
-    """
+    """All of an image file that is worth decoding: some kilobytes can stand for gigabytes."""
     try:
         data = read_bytes(path, _MOST_BYTES)
     except ValueError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
@@ -83,19 +82,11 @@ def digits(
 def _shifted(x: np.ndarray, shift: Shift, generator: np.random.Generator) -> np.ndarray:
     """The images (count, size, size, 1) in another domain, not yet clipped to 0..255."""
     if shift.rotation:
-        import tensorflow as tf
+        from scipy import ndimage
 
-        # Where each output pixel comes from: turned about the middle the other way.
-        middle, angle = (x.shape[1] - 1) / 2, math.radians(shift.rotation)
-        cos, sin = math.cos(angle), math.sin(angle)
-        rows = [cos, -sin, middle * (1 - cos + sin), sin, cos, middle * (1 - sin - cos), 0, 0]
-        x = tf.raw_ops.ImageProjectiveTransformV3(
-            images=x,
-            transforms=np.array([rows], np.float32),
-            output_shape=x.shape[1:3],
-            fill_value=0.0,
-            interpolation="BILINEAR",
-        ).numpy()
+        x = ndimage.rotate(
+            x, shift.rotation, axes=(1, 2), reshape=False, order=1, mode="grid-constant"
+        )
     x = 127.5 + (x - 127.5) * shift.contrast
     if shift.inverted:
         x = 255 - x

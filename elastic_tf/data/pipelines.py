@@ -116,10 +116,7 @@ class Source:
 def rows_of(x: Any, y: np.ndarray, decode: Callable[[Any], Any] | None = None) -> Any:
     """A function that makes a `Source` of some rows of `x` and `y`; all share one copy.
 
-    Args:
-        x: an image for each row, or what `decode` makes one of.
-        y: labels, int64.
-        decode: an operation of TensorFlow.
+    `x` has an image for each row, or what TensorFlow's operations in `decode` make one of.
     """
     with tf.device("cpu"):
         images, labels = tf.constant(x), tf.constant(y)
@@ -137,17 +134,8 @@ def rows_of(x: Any, y: np.ndarray, decode: Callable[[Any], Any] | None = None) -
 def split_off(labels: np.ndarray, batching: Batching) -> tuple[np.ndarray, np.ndarray]:
     """Rows that stay, and rows of a validation part with about `validation_share` of each class.
 
-    The rows of each class are drawn at random; the first one of a class always stays.
-
-    Args:
-        labels: class of each row, shape (count,).
-        batching: its share and seed.
-
-    Returns:
-        Row numbers, int64, in ascending order: those that stay, and the part split off.
-
-    Raises:
-        ValueError: the share is so small that the part would be empty.
+    The rows of each class are drawn at random; the first one of a class always stays. Row numbers
+    are int64 and ascend; a share so small that the part would be empty is refused.
     """
     rows, share = np.arange(len(labels)), batching.validation_share
     # Class after class, each in random order; then every row that fills up one more whole.
@@ -174,11 +162,7 @@ def batched(
     image_shape: tuple[int, ...],
     skipped: tuple[str, ...] = (),
 ) -> ImageData:
-    """The pipelines over the sources of a data set.
-
-    Raises:
-        ValueError: fewer training images than a batch.
-    """
+    """The pipelines over the sources of a data set, which holds at least one batch."""
     size, augment = batching.batch_size, batching.augment
     if train.count < size:
         raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,21 +20,18 @@ class Board:
     Args:
         log_dir: directory of the events; `tensorboard --logdir` reads it.
         names: of the tensors, forward order.
-
-    Attributes:
-        seconds_picture: wall-clock of the last picture.
     """
 
     def __init__(self, log_dir: str | Path, names: Sequence[str]) -> None:
-        self.seconds_picture = 0.0
         self._names = list(names)
         self._writer = tf.summary.create_file_writer(str(directory(log_dir)))
 
     def selection(self, record: Any) -> None:
         """Seconds of the selection of a `SelectionRecord`, and what was asked for."""
-        names = ("seconds_importance", "seconds_solve", "similarity")
         values = {
-            **{name: getattr(record, name) for name in names},
+            "seconds_importance": record.seconds_importance,
+            "seconds_solve": record.seconds_solve,
+            "similarity": record.similarity,
             "rho_asked_of_selector": record.selection.rho,
             "tensors_trained": float(record.mask.sum()),
         }
@@ -63,12 +59,10 @@ class Board:
             return
         from elastic_tf import plots  # Matplotlib takes seconds to import
 
-        started = time.perf_counter()
         figure = plots.selection_map(masks, names=self._names, width=_WIDTH)
         with self._writer.as_default():
             tf.summary.image("elastic/selection", plots.pixels(figure)[None], step=epoch)
         self._writer.flush()
-        self.seconds_picture = time.perf_counter() - started
 
     def close(self) -> None:
         """Write what is left."""

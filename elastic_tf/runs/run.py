@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 import sys
 import warnings
@@ -27,7 +26,6 @@ from elastic_tf.files.atomic import append_line, directory, write_json, write_te
 from elastic_tf.files.file_lock import Claim, claim
 from elastic_tf.files.json_form import now, to_json
 from elastic_tf.files.ranges import to_ranges
-from elastic_tf.files.strict_json import MOST_BYTES
 from elastic_tf.files.table import Column
 from elastic_tf.runs import run_files
 from elastic_tf.timing.runtime import describe_device
@@ -71,7 +69,6 @@ class Run:
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:
         """Add a finished epoch; its number, from 0, is put in unless it is given."""
         data = to_json({"epoch": len(self.history), **epoch})
-        run_files.check_epoch(data["epoch"])
         self._append("history.jsonl", data)
         self.history.append(data)
 
@@ -86,17 +83,12 @@ class Run:
                 [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]
             ),
         }
-        run_files.check_epoch(data["epoch"])
         found = {**data, **run_files.arrays(data)}
         self._append("selections.jsonl", data)
         self.selections.append(found)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the result of the run.
-
-        Raises:
-            ValueError: it is larger than what is read again.
-        """
+        """Write the result of the run."""
         data = to_json(dict(result))
         self._own()
         write_json(self.path / "result.json", data)
@@ -106,21 +98,8 @@ class Run:
             self._claim = None
 
     def _append(self, name: str, data: dict[str, Any]) -> None:
-        """Add one line, or leave the file as it was."""
-        path, line = self.path / name, json.dumps(data, allow_nan=False)
-        if len(line) > MOST_BYTES:
-            raise ValueError(
-                f"A line of a run must have at most {MOST_BYTES} bytes, or else it cannot be read "
-                f"again. Received: {len(line)} bytes for '{path}'. Put less into it."
-            )
         self._own()
-        size = path.stat().st_size if path.exists() else 0
-        try:
-            append_line(path, line)
-        except BaseException:
-            if path.exists():
-                os.truncate(path, size)
-            raise
+        append_line(self.path / name, json.dumps(data, allow_nan=False))
 
     def _own(self) -> None:
         """Claim the directory, unless this process has done so; what was cut off is removed.

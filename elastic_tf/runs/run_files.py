@@ -13,21 +13,14 @@ from typing import Any
 import numpy as np
 
 from elastic_tf.arguments import brief
-from elastic_tf.files import strict_json
-from elastic_tf.files.strict_json import read_bytes
 from elastic_tf.files.ranges import from_ranges
+from elastic_tf.files.strict_json import parse, read_bytes
 
 _MOST_BYTES = 256 << 20  # of all lines together; an epoch takes less than 1 KB
-_MOST_EPOCHS = 10**9
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is damaged.
-    """
+    """The JSON object in a file; a `FileNotFoundError` or a `ValueError` names the file."""
     try:
         with _named(path):
             return _object(read_bytes(path))
@@ -39,12 +32,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """`config.json`, with settings, versions and device as objects.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is damaged.
-    """
+    """`config.json`, with settings, versions and device as objects."""
     config = read_object(path)
     for name in ("settings", "versions", "device"):
         with _named(path):
@@ -56,10 +44,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file with an epoch in each; a last one that was cut off is passed over.
 
-    Masks and importance become arrays.
-
-    Raises:
-        ValueError: it is damaged; the line is named.
+    Masks and importance become arrays. A line that is damaged is named.
     """
     try:
         with _named(path):
@@ -76,38 +61,23 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                 if number == len(lines):
                     break
                 raise
-            check_epoch(data.get("epoch", 0))
+            if type(data.get("epoch", 0)) is not int:
+                raise ValueError(f"has the epoch {brief(data['epoch'])}")
             found.append({**data, **arrays(data)} if path.stem == "selections" else data)
     return found
 
 
 def arrays(line: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The mask and the importance of a selection as they are used.
-
-    Raises:
-        ValueError: they are damaged.
-    """
+    """The mask and the importance of a selection as they are used."""
+    worth = line.get("importance")
     try:
         mask = from_ranges(line.get("mask", ()), line.get("count", -1))
-    except TypeError as error:  # of a file it is the value that is wrong
+        importance = np.array(worth, np.float64)  # None becomes NaN
+    except (TypeError, OverflowError) as error:  # of a file it is the value that is wrong
         raise ValueError(str(error)) from error
-    worth = line.get("importance")
-    if not isinstance(worth, list) or len(worth) != len(mask):
+    if importance.shape != mask.shape:
         raise ValueError(f"`importance` must be a list of {len(mask)}. Received: {brief(worth)}.")
-    for value in worth:
-        if value is not None and type(value) not in (int, float):
-            raise ValueError(f"`importance` must hold numbers. Received: {brief(value)}.")
-    return {"mask": mask, "importance": np.array(worth, np.float64)}  # None becomes NaN
-
-
-def check_epoch(epoch: Any) -> None:
-    """Refuse what is no number of an epoch.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if type(epoch) is not int or not 0 <= epoch < _MOST_EPOCHS:
-        raise ValueError(f"`epoch` must be an integer of at least 0. Received: {brief(epoch)}.")
+    return {"mask": mask, "importance": importance}
 
 
 @contextlib.contextmanager
@@ -122,9 +92,7 @@ def _named(path: Path, place: str = "") -> Iterator[None]:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    if len(data) > strict_json.MOST_BYTES:
-        raise ValueError(f"is larger than {strict_json.MOST_BYTES >> 20} MiB")
-    value = strict_json.parse(data)
+    value = parse(data)
     if not isinstance(value, dict):
         raise ValueError(f"must be a JSON object, and is {brief(value)}")
     return value

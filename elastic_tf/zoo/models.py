@@ -5,7 +5,6 @@ Every model takes images of values 0 to 255 and returns logits.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +19,6 @@ L = tf.keras.layers
 
 # Weights trained in Caffe expect BGR images with the mean of ImageNet's pixels taken off.
 _CAFFE_MEAN_BGR = (103.939, 116.779, 123.68)
-_DIGITS_WIDTHS = (24, 48, 72)
-_DIGITS_BLOCKS = 3
 _MOST_CLASSES = 1_000_000
 _MOST_SIZE = 8192  # pixels
 _MOST_ALPHA = 4.0
@@ -31,23 +28,22 @@ class Architecture(NamedTuple):
     """What `build` has to know of a model.
 
     Attributes:
-        backbone: function (inputs, weights, alpha, bn_training) -> features; a backbone that comes
-            whole from Keras has its normalisation layers set afterwards, see `rebuilt`.
+        backbone: function (inputs, weights, alpha) -> features.
         pool: features -> one vector per image.
         smallest: least input size.
         multiple: what the input size must be a multiple of.
         channels: 3 (RGB) or 1 (grey).
         takes_alpha: whether the width can be scaled.
-        rebuilt: whether the normalisation layers are set after `backbone` has run.
+        imagenet: whether there are weights of ImageNet.
     """
 
-    backbone: Callable[[Any, str | None, float, bool], Any]
-    pool: Callable[[], Any] = L.GlobalAveragePooling2D
+    backbone: Callable[[Any, str | None, float], Any]
+    pool: Callable[[Any], Any] = lambda x: L.GlobalAveragePooling2D()(x)
     smallest: int = 32
     multiple: int = 1
     channels: int = 3
     takes_alpha: bool = False
-    rebuilt: bool = True
+    imagenet: bool = True
 
 
 def build(
@@ -85,21 +81,33 @@ def build(
         FileNotFoundError: there is no file of weights.
         OSError: the ImageNet weights cannot be downloaded.
     """
-    architecture = _check(name, classes, input_size, alpha, dropout)
+    architecture = ARCHITECTURES[arguments.choice("name", name, NAMES)]
+    arguments.count("classes", classes, least=2, most=_MOST_CLASSES)
+    smallest, hint = architecture.smallest, f"It is for '{name}'."
+    arguments.count("input_size", input_size, least=smallest, most=_MOST_SIZE, hint=hint)
+    if input_size % architecture.multiple:
+        raise ValueError(
+            f"`input_size` must be a multiple of {architecture.multiple} for '{name}'. Received: "
+            f"{input_size}."
+        )
+    arguments.number("alpha", alpha, low=0.0, high=_MOST_ALPHA, above=True)
+    if alpha != 1.0 and not architecture.takes_alpha:
+        raise ValueError(
+            f"`alpha` scales mobilenet and mobilenet_v2 only. Received: alpha={alpha} for "
+            f"'{name}'. Leave it out."
+        )
+    arguments.number("dropout", dropout, low=0.0, high=1.0, below=True)
     arguments.flag("bn_training", bn_training)
-    if weights is not None:
-        weights = arguments.path("weights", weights)
-    imagenet = weights == "imagenet"
-    if imagenet and not architecture.rebuilt:
+    file = None if weights is None else arguments.path("weights", weights)
+    imagenet = "imagenet" if file == "imagenet" else None
+    if imagenet and not architecture.imagenet:
         raise ValueError(
             f"There are no ImageNet weights for '{name}'. Received: weights='imagenet'. Use a file "
             "or None, on a command line --weights none."
         )
     inputs = L.Input((input_size, input_size, architecture.channels), name="image")
     try:
-        features = architecture.backbone(
-            inputs, "imagenet" if imagenet else None, alpha, bn_training
-        )
+        features = architecture.backbone(inputs, imagenet, alpha)
     except Exception as error:
         # Keras 2.15 raises a bare Exception when a download fails.
         if imagenet and "URL fetch failure" in str(error):
@@ -109,17 +117,17 @@ def build(
             ) from error
         raise
     backbone = tf.keras.Model(inputs, features, name=name)
-    if architecture.rebuilt and not bn_training:
-        backbone = _with_stored_statistics(backbone, keep_weights=imagenet)
+    if not bn_training:
+        backbone = _with_stored_statistics(backbone)
 
-    x = architecture.pool()(backbone.output)
+    x = architecture.pool(backbone.output)
     if dropout:
         x = L.Dropout(dropout, name="head_dropout")(x)
     # Logits in float32 also where the policy is mixed precision.
     logits = L.Dense(classes, dtype="float32", name="head")(x)
     model = tf.keras.Model(backbone.input, logits, name=name)
-    if weights is not None and not imagenet:
-        pretrained.load(model, backbone, os.fspath(weights))
+    if file and not imagenet:
+        pretrained.load(model, backbone, file)
     return model
 
 
@@ -141,38 +149,19 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
     return np.array([id(tensor) in own for tensor in tensors])
 
 
-def _check(name: str, classes: int, input_size: int, alpha: float, dropout: float) -> Architecture:
-    """The architecture of that name, if the settings are right for it."""
-    architecture = ARCHITECTURES[arguments.choice("name", name, NAMES)]
-    arguments.count("classes", classes, least=2, most=_MOST_CLASSES)
-    smallest, multiple, hint = architecture.smallest, architecture.multiple, f"It is for '{name}'."
-    arguments.count("input_size", input_size, least=smallest, most=_MOST_SIZE, hint=hint)
-    if input_size % multiple:
-        raise ValueError(
-            f"`input_size` must be a multiple of {multiple} for '{name}'. Received: {input_size}."
-        )
-    arguments.number("alpha", alpha, low=0.0, high=_MOST_ALPHA, above=True)
-    if alpha != 1.0 and not architecture.takes_alpha:
-        scalable = [key for key, value in ARCHITECTURES.items() if value.takes_alpha]
-        raise ValueError(
-            f"`alpha` scales {' and '.join(scalable)} only. Received: alpha={alpha} for '{name}'. "
-            "Leave it out."
-        )
-    arguments.number("dropout", dropout, low=0.0, high=1.0, below=True)
-    return architecture
-
-
-def _with_stored_statistics(model: tf.keras.Model, *, keep_weights: bool) -> tf.keras.Model:
-    """The same graph with every batch normalisation called with `training=False`."""
-    config = model.get_config()
+def _with_stored_statistics(model: tf.keras.Model) -> tf.keras.Model:
+    """The same graph and weights with every batch normalisation called with `training=False`."""
+    config, found = model.get_config(), False
     for layer in config["layers"]:
         if isinstance(model.get_layer(layer["name"]), L.BatchNormalization):
+            found = True
             for node in layer["inbound_nodes"]:
                 for call in node:
                     call[3]["training"] = False
+    if not found:
+        return model
     same = tf.keras.Model.from_config(config)
-    if keep_weights:
-        same.set_weights(model.get_weights())
+    same.set_weights(model.get_weights())
     return same
 
 
@@ -190,78 +179,62 @@ def _to_caffe(x: Any) -> Any:
 
 def _from_keras(
     application: Callable[..., tf.keras.Model],
-    preprocess: Callable[[Any], Any] | None,
+    preprocess: Callable[[Any], Any] = lambda x: x,
     *,
     takes_alpha: bool = False,
-) -> Callable[[Any, str | None, float, bool], Any]:
-    """A backbone of keras.applications."""
+) -> Architecture:
+    """An architecture of keras.applications."""
 
-    def backbone(inputs: Any, weights: str | None, alpha: float, bn_training: bool) -> Any:
-        del bn_training
-        width = {"alpha": alpha} if takes_alpha else {}
-        x = inputs if preprocess is None else preprocess(inputs)
+    def backbone(inputs: Any, weights: str | None, alpha: float) -> Any:
         return application(
             include_top=False,
             weights=weights,
-            input_tensor=x,
+            input_tensor=preprocess(inputs),
             input_shape=tuple(inputs.shape[1:]),
-            **width,
+            **({"alpha": alpha} if takes_alpha else {}),
         ).output
 
-    return backbone
+    return Architecture(backbone, takes_alpha=takes_alpha)
 
 
-def _vision_transformer(
-    width: int, heads: int, blocks: int = 12, patch: int = 16
-) -> Callable[[Any, str | None, float, bool], Any]:
-    """ViT with patches of 16 pixels; dropout-free, as it is fine-tuned.
+def _vision_transformer(width: int, heads: int) -> Architecture:
+    """ViT of 12 blocks with patches of 16 pixels; dropout-free, as it is fine-tuned.
 
     Source: Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021, Table 1; width 192 with
     3 heads: Touvron et al., DeiT, ICML 2021.
     """
 
-    def backbone(inputs: Any, weights: str | None, alpha: float, bn_training: bool) -> Any:
-        del weights, alpha, bn_training
+    def backbone(inputs: Any, *_: Any) -> Any:
         from keras_cv import layers  # seconds to import: only for those who need it
 
-        patches = layers.PatchingAndEmbedding(width, patch, name="patches")
+        patches = layers.PatchingAndEmbedding(width, 16, name="patches")
         # its private methods cannot be converted; TensorFlow would say so at every tracing
         patches.call = tf.autograph.experimental.do_not_convert(patches.call)
         x = patches(_to_unit_range(inputs))
-        for index in range(blocks):
+        rates = {"mlp_dropout": 0.0, "attention_dropout": 0.0}
+        for index in range(12):
             x = layers.TransformerEncoder(
-                width,
-                heads,
-                4 * width,
-                mlp_dropout=0.0,
-                attention_dropout=0.0,
-                name=f"block{index + 1}",
+                width, heads, 4 * width, **rates, name=f"block{index + 1}"
             )(x)
         return L.LayerNormalization(epsilon=1e-6, name="norm")(x)
 
-    return backbone
+    # the class token is the first of the output vectors
+    return Architecture(backbone, pool=lambda x: x[:, 0], multiple=16, imagenet=False)
 
 
-def _class_token() -> Callable[[Any], Any]:
-    """The first of a transformer's output vectors."""
-    return lambda x: x[:, 0]
-
-
-def _digits_resnet(inputs: Any, weights: str | None, alpha: float, bn_training: bool) -> Any:
+def _digits_resnet(inputs: Any, *_: Any) -> Any:
     """Residual network of nine basic blocks for small grey images, 0.4 million parameters."""
-    del weights, alpha
-    training = None if bn_training else False
 
     def normalised(x: Any, filters: int, kernel: int, strides: int, name: str) -> Any:
         x = L.Conv2D(
             filters, kernel, strides=strides, padding="same", use_bias=False, name=f"{name}_conv"
         )(x)
-        return L.BatchNormalization(name=f"{name}_bn")(x, training=training)
+        return L.BatchNormalization(name=f"{name}_bn")(x)
 
     x = L.Rescaling(1 / 255, name="to_zero_one")(inputs)
-    x = L.ReLU(name="stem_relu")(normalised(x, _DIGITS_WIDTHS[0], 3, 2, "stem"))
-    for stage, filters in enumerate(_DIGITS_WIDTHS):
-        for block in range(_DIGITS_BLOCKS):
+    x = L.ReLU(name="stem_relu")(normalised(x, 24, 3, 2, "stem"))
+    for stage, filters in enumerate((24, 48, 72)):
+        for block in range(3):
             name = f"stage{stage + 1}_block{block + 1}"
             strides = 2 if stage and not block else 1
             y = L.ReLU(name=f"{name}_relu1")(normalised(x, filters, 3, strides, f"{name}_1"))
@@ -272,26 +245,18 @@ def _digits_resnet(inputs: Any, weights: str | None, alpha: float, bn_training: 
     return x
 
 
-_APPLICATIONS = tf.keras.applications
+_KERAS = tf.keras.applications
 
 ARCHITECTURES = {
-    "mobilenet": Architecture(
-        _from_keras(_APPLICATIONS.MobileNet, _to_unit_range, takes_alpha=True), takes_alpha=True
-    ),
-    "mobilenet_v2": Architecture(
-        _from_keras(_APPLICATIONS.MobileNetV2, _to_unit_range, takes_alpha=True), takes_alpha=True
-    ),
-    "resnet50": Architecture(_from_keras(_APPLICATIONS.ResNet50, _to_caffe)),
-    "vgg16": Architecture(_from_keras(_APPLICATIONS.VGG16, _to_caffe), pool=L.Flatten),
+    "mobilenet": _from_keras(_KERAS.MobileNet, _to_unit_range, takes_alpha=True),
+    "mobilenet_v2": _from_keras(_KERAS.MobileNetV2, _to_unit_range, takes_alpha=True),
+    "resnet50": _from_keras(_KERAS.ResNet50, _to_caffe),
+    "vgg16": _from_keras(_KERAS.VGG16, _to_caffe)._replace(pool=lambda x: L.Flatten()(x)),
     # EfficientNetV2 of Keras has its preprocessing inside already.
-    "efficientnet_v2b0": Architecture(_from_keras(_APPLICATIONS.EfficientNetV2B0, None)),
-    "vit_b16": Architecture(
-        _vision_transformer(768, 12), pool=_class_token, multiple=16, rebuilt=False
-    ),
-    "vit_ti16": Architecture(
-        _vision_transformer(192, 3), pool=_class_token, multiple=16, rebuilt=False
-    ),
-    "digits_resnet": Architecture(_digits_resnet, smallest=16, channels=1, rebuilt=False),
+    "efficientnet_v2b0": _from_keras(_KERAS.EfficientNetV2B0),
+    "vit_b16": _vision_transformer(768, 12),
+    "vit_ti16": _vision_transformer(192, 3),
+    "digits_resnet": Architecture(_digits_resnet, smallest=16, channels=1, imagenet=False),
 }
 #: Models that `build` knows.
 NAMES = tuple(ARCHITECTURES)

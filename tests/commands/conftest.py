@@ -31,9 +31,7 @@ def smaller():
     """Makes the smallest network of the zoo smaller still."""
     with pytest.MonkeyPatch.context() as patch:
         whole = zoo.ARCHITECTURES["digits_resnet"]
-        patch.setitem(
-            zoo.ARCHITECTURES, "digits_resnet", whole._replace(backbone=backbone, rebuilt=True)
-        )
+        patch.setitem(zoo.ARCHITECTURES, "digits_resnet", whole._replace(backbone=backbone))
         yield
 
 

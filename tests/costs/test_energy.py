@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-import time
+import itertools
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from elastic_tf.costs.energy import Meter, Power, find_sensor
+from elastic_tf.costs import energy
+from elastic_tf.costs.energy import Meter, Sensor, find_sensor
 
 RANGE = 262_143_328_850  # microjoules, of a desktop processor
 
@@ -33,8 +36,8 @@ def test_counters_of_processors_and_memory_are_added(tmp_path):
     core = zone(tmp_path, "0:0", "core", 0)  # a part of the package
     sensor = find_sensor(tmp_path)
     assert sensor.name == "RAPL package-0 + dram + package-1"
-    for folder, energy in ((first, 3_001_000), (second, 500_000), (memory, 250_000), (core, 9e9)):
-        write(folder, energy_uj=int(energy))
+    for folder, joules in ((first, 3.001), (second, 0.5), (memory, 0.25), (core, 9e3)):
+        write(folder, energy_uj=int(1e6 * joules))
     assert sensor.advance() == pytest.approx(3.75)
     assert sensor.advance() == 0.0
 
@@ -48,18 +51,15 @@ def test_a_counter_that_starts_again_goes_on(tmp_path):
     assert meter.joules() == pytest.approx(3.5)
 
 
-def test_a_rail_that_feeds_the_board_is_integrated(tmp_path):
+def test_a_rail_that_feeds_the_board_is_integrated(tmp_path, monkeypatch):
     folder = board(tmp_path)
     moments = iter([0.0, 2.0, 3.0])
-    sensor = Power("VDD_IN", folder / "in1_input", folder / "curr1_input", lambda: next(moments))
+    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    sensor = find_sensor(tmp_path)
+    assert sensor.name == "INA VDD_IN"
     write(folder, curr1_input=4000)
     assert sensor.advance() == pytest.approx(2 * (10 + 20) / 2)  # watts at both ends
     assert sensor.advance() == pytest.approx(20)
-
-
-def test_find_sensor_takes_the_input_of_a_board(tmp_path):
-    board(tmp_path)
-    assert find_sensor(tmp_path).name == "INA VDD_IN"
 
 
 @pytest.mark.parametrize(("rail", "chip"), [("VDD_GPU_SOC", "ina3221"), ("VDD_IN", "nct6775")])
@@ -90,25 +90,19 @@ def test_joules_are_none_after_a_reading_that_failed(tmp_path, monkeypatch):
 
 
 def test_a_meter_reads_meanwhile():
-    class Ticking:
-        name, period, readings = "ticks", 0.001, 0
+    readings = itertools.count(1)
+    third = threading.Event()
 
-        def advance(self):
-            self.readings += 1
-            return 1.0
+    def advance():
+        if next(readings) == 3:
+            third.set()
+        return 1.0
 
-    sensor = Ticking()
-    with Meter(sensor) as meter:
-        wait_for(lambda: sensor.readings >= 3)
-    read = sensor.readings
-    assert read >= 3
-    assert meter.joules() == read + 1
-
-
-def wait_for(is_so):
-    end = time.monotonic() + 10
-    while not is_so() and time.monotonic() < end:
-        time.sleep(0.001)
+    meter = Meter(Sensor("ticks", 0.001, advance))
+    meter.start()
+    assert third.wait(10)
+    meter.stop()
+    assert meter.joules() == next(readings) - 1 > 3
 
 
 def forbid(path, monkeypatch):
