@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.baselines.method import Method, Task, profile_of
+from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.plan import Plan
-from elastic_tf.selection.selector import check_rho, smallest_feasible_rho
+from elastic_tf.selection.selector import select_tensors
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.zoo import models
 
 
-class FixedPlan(tf.keras.callbacks.Callback):
-    """Trains by one plan during `fit`; afterwards the model has its own plan again.
-
-    Args:
-        plan: a plan or a bool mask, or a function of the model that gives one.
-    """
-
-    def __init__(
-        self, plan: Plan | np.ndarray | Callable[[ElasticMixin], Plan | np.ndarray]
-    ) -> None:
-        super().__init__()
-        self.plan = plan
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Set the plan."""
-        model = arguments.elastic(self.model)
-        if model._elastic.callback is not None:
-            raise ValueError(
-                "One callback chooses what is trained. Received: a FixedPlan beside "
-                f"{type(model._elastic.callback).__name__} for '{model.name}'. Leave one out."
-            )
-        model.set_plan(self.plan(model) if callable(self.plan) else self.plan)
-        model._elastic.callback = self
+def train_only(task: Task, mask: np.ndarray) -> list[tf.keras.callbacks.Callback]:
+    """Callbacks of a `fit` that trains the tensors where `mask` is True."""
+    return [
+        tf.keras.callbacks.LambdaCallback(on_train_begin=lambda logs: task.model.set_mask(mask))
+    ]
 
 
 def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:
@@ -61,31 +42,17 @@ def bias_tensors(model: ElasticMixin) -> np.ndarray:
     Returns:
         bool, shape (N,), forward order.
     """
-    return is_among(
+    return _held(
         model,
-        (
-            value
-            for layer in model._flatten_layers()
-            for name, value in vars(layer).items()
-            if name == "bias" or name.endswith("_bias") or (name == "beta" and _normalises(layer))
+        lambda layer, name: (
+            name == "bias" or name.endswith("_bias") or (name == "beta" and _normalises(layer))
         ),
     )
 
 
 def scale_tensors(model: ElasticMixin) -> np.ndarray:
-    """True for the gamma of layers that normalise.
-
-    Returns:
-        bool, shape (N,), forward order.
-    """
-    layers = filter(_normalises, model._flatten_layers())
-    return is_among(model, (vars(layer)["gamma"] for layer in layers))
-
-
-def is_among(model: ElasticMixin, variables: Iterable[Any]) -> np.ndarray:
-    """True for the tensors of the model that are among `variables`; bool, shape (N,)."""
-    chosen = {id(variable) for variable in variables if variable is not None}
-    return np.array([id(tensor) in chosen for tensor in model.tensors])
+    """True for the gamma of layers that normalise; bool, shape (N,), forward order."""
+    return _held(model, lambda layer, name: name == "gamma" and _normalises(layer))
 
 
 def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.ndarray:
@@ -102,19 +69,26 @@ def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.
     Raises:
         ValueError: the budget does not admit the head; the message names the smallest `rho`.
     """
-    check_rho(rho)
-    profile.check(model)
-    head = models.head_tensors(model)
-    order = np.arange(len(head))
-    for first in range(int(head.argmax()) + 1):
-        if profile.step_time(order >= first) <= rho * profile.t_full:
-            return order >= first
-    smallest = smallest_feasible_rho(profile, required=order >= head.argmax())
-    # rounded up: what the message names must be feasible
-    raise ValueError(
-        f"The budget is too small to train the head. Received: rho={rho}. The smallest feasible "
-        f"rho is {np.ceil(1e4 * smallest) / 1e4:.4f}."
-    )
+    arguments.profile("profile", profile, "check").check(model)
+    order = np.arange(len(model.tensors))
+    head = order >= models.head_tensors(model).argmax()
+    select_tensors(order, profile, rho, required=head)  # refuses a rho below the head
+    limit = rho * profile.t_full
+    tails = (order >= first for first in order[~head])
+    return next((tail for tail in tails if profile.step_time(tail) <= limit), head)
+
+
+def _held(
+    model: ElasticMixin, is_chosen: Callable[[tf.keras.layers.Layer, str], bool]
+) -> np.ndarray:
+    """True for the tensors that are chosen by their layer and the name of its attribute."""
+    chosen = {
+        id(value)
+        for layer in model._flatten_layers()
+        for name, value in vars(layer).items()
+        if is_chosen(layer, name)
+    }
+    return np.array([id(tensor) in chosen for tensor in model.tensors])
 
 
 def _normalises(layer: tf.keras.layers.Layer) -> bool:
@@ -123,16 +97,21 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
 
 
 def _last_k(task: Task) -> list[tf.keras.callbacks.Callback]:
-    return [FixedPlan(last_tensors(task.model, profile_of(task), task.rho))]
+    profile: Any = task.profile  # None is refused there
+    return train_only(task, last_tensors(task.model, profile, task.rho))
 
 
 METHODS = (
     Method("full", "all tensors", lambda task: []),
-    Method("traditional_tl", "the head alone", lambda task: [FixedPlan(models.head_tensors)]),
+    Method(
+        "traditional_tl",
+        "the head alone",
+        lambda task: train_only(task, models.head_tensors(task.model)),
+    ),
     Method(
         "bn_bias",
         "head, biases and normalisation parameters",
-        lambda task: [FixedPlan(bn_bias_tensors)],
+        lambda task: train_only(task, bn_bias_tensors(task.model)),
     ),
     Method("last_k", "as many of the last tensors as fit rho", _last_k, needs_profile=True),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.model import ElasticModel
 from elastic_tf.stack import Functional
 
 
@@ -24,51 +25,27 @@ def check(model: Any, method: str) -> None:
         method: that adapts it, for the message.
 
     Raises:
-        TypeError: no model, or one that is not a graph of layers.
-        ValueError: losses beside the graph, or weights that are in two layers.
+        TypeError: no model, or one that is more than a graph of layers: a call or training step of
+            its own, a loss or metric beside the graph, a weight in two layers.
     """
-    if not isinstance(model, tf.keras.Model):
-        raise TypeError(
-            f"`model` must be a tf.keras.Model. Received: {model!r} of type {type(model).__name__}."
-        )
-    plain = (Functional.call, tf.keras.Sequential.call)
-    if not getattr(model, "_is_graph_network", False) or type(model).call not in plain:
-        raise TypeError(
-            f"{method} makes the layers anew, so that the model must be a graph of layers: "
-            f"functional, or sequential with an input shape. Received: '{model.name}' of class "
-            f"{type(model).__name__}. Write it as tf.keras.Model(inputs, outputs)."
-        )
-    layers = tf.keras.Model(model.input, model.output).layers
-    beside = [layer.name for layer in model.layers if layer not in layers]
-    if beside:
-        raise ValueError(
-            f"{method} serves models whose layers all lie between inputs and outputs. Received: "
-            f"'{model.name}' with '{beside[0]}' beside them. Put what add_loss or add_metric does "
-            "there into the loss or the metrics."
-        )
-    owners: dict[int, str] = {}
-    for layer in layers:
-        for weight in layer.weights:
-            if owners.setdefault(id(weight), layer.name) != layer.name:
-                raise ValueError(
-                    f"Every weight must belong to one layer. Received: '{weight.name}' in "
-                    f"'{owners[id(weight)]}' and '{layer.name}'. Call one layer twice instead."
-                )
+    ElasticModel.from_model(model)  # refuses what is no model, and training steps
+    is_graph = getattr(model, "_is_graph_network", False)
+    if is_graph and type(model).call in (Functional.call, tf.keras.Sequential.call):
+        layers = tf.keras.Model(model.input, model.output).layers
+        weights = sum(len(layer.weights) for layer in layers)
+        if {*model.layers} <= {*layers} and weights == len(model.weights):
+            return
+    raise TypeError(
+        f"{method} makes the layers anew, so that the model must be a graph of layers and nothing "
+        "else: functional, or sequential with an input shape; no add_loss or add_metric, no weight "
+        f"in two layers. Received: '{model.name}' of class {type(model).__name__}. Write it as "
+        "tf.keras.Model(inputs, outputs)."
+    )
 
 
 def anew(layer: Any, **changes: Any) -> Any:
-    """A layer of the same config but for `changes`, without the weights.
-
-    Raises:
-        TypeError: a layer that does not describe itself.
-    """
-    try:
-        return type(layer).from_config({**layer.get_config(), **changes})
-    except Exception as error:  # whatever a layer's own code raises
-        raise TypeError(
-            "The model is made anew, so that `get_config` must describe every layer. Received: "
-            f"'{layer.name}' of class {type(layer).__name__}: {error!r}. Define get_config there."
-        ) from error
+    """A layer of the same config but for `changes`, without the weights."""
+    return type(layer).from_config({**layer.get_config(), **changes})
 
 
 def call(node: Any, layer: Any, tensors: dict[int, Any]) -> Any:

@@ -24,13 +24,12 @@ class Task:
     """What the callbacks of a method may need to know of a training.
 
     Attributes:
-        model: what is trained; compiled.
+        model: what is trained; built and compiled.
         profile: its step times, for methods that need a profile.
-        rho: allowed step time / full step time, for the same methods, like all that follows.
+        rho: allowed step time / full step time, for the same methods.
         interval: epochs between two selections.
         probe: training data, in batches of the size that was profiled.
         probe_size: samples on which importance is evaluated.
-        epochs: of the training.
         seed: of the draws.
     """
 
@@ -40,7 +39,6 @@ class Task:
     interval: int = 3
     probe: tf.data.Dataset | None = None
     probe_size: int = 64
-    epochs: int = 1
     seed: int = 0
 
 
@@ -51,8 +49,7 @@ class Method:
     Attributes:
         name: in the registry.
         summary: one line for tables and help.
-        callbacks: those of `fit`, made when the model is compiled; they choose what is trained and
-            put the mask back in the end.
+        callbacks: those of `fit`, made when the model is compiled; they choose what is trained.
         adapt: the model to train in the place of a pre-trained one, called before it is compiled.
             Its outputs are those of the given model, which stays as it is.
         needs_profile: whether `callbacks` reads profile, rho and probe.
@@ -65,17 +62,3 @@ class Method:
     adapt: Callable[[tf.keras.Model], tf.keras.Model] = lambda model: model
     needs_profile: bool = False
     can_go_on: bool = True
-
-
-def profile_of(task: Task) -> TimingProfile:
-    """The profile of a task.
-
-    Raises:
-        ValueError: it has none.
-    """
-    if task.profile is None:
-        raise ValueError(
-            "`task.profile` must be a TimingProfile for a method that keeps to a share of the step "
-            "time. Received: None. Measure one with elastic_tf.profile_model."
-        )
-    return task.profile

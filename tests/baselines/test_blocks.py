@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 import tensorflow as tf
 from networks import L
 
@@ -104,9 +103,5 @@ def test_sequential_models_have_blocks_too():
     assert [b.layer.name for b in blocks.find(tf.keras.Sequential(layers))] == ["last"]
 
 
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [("mobilenet", 13), ("digits_resnet", 9), ("mobilenet_v2", 17)],
-)
-def test_blocks_of_the_zoo_are_found(name, count):
-    assert len(blocks.find(models.build(name, classes=2, input_size=32))) == count
+def test_blocks_of_the_zoo_are_found():
+    assert len(blocks.find(models.build("mobilenet_v2", classes=2, input_size=32))) == 17

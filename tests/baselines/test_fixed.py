@@ -3,12 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from chosen import callback, elastic, fit, table
+from chosen import elastic, fit, table
 from networks import CLASSES, L, network
 
-from elastic_tf.baselines import fixed
+from elastic_tf.baselines import Task, fixed
 from elastic_tf.model import ElasticModel
-from elastic_tf.zoo import models
 
 
 def tensors(model: tf.keras.Model, find) -> set[str]:
@@ -126,7 +125,7 @@ def test_last_tensors_fill_the_budget(rho, count):
 
 
 def test_last_tensors_are_refused_below_the_head_by_naming_the_smallest_rho():
-    with pytest.raises(ValueError, match=r"head. Received: rho=0.4. .* rho is 0.4667"):
+    with pytest.raises(ValueError, match=r"2 required .*Received: rho=0.4. .* rho is 0.4667"):
         fixed.last_tensors(elastic(), table(), 0.4)
     assert fixed.last_tensors(elastic(), table(), 0.4667).sum() == 2
 
@@ -138,41 +137,14 @@ def test_last_tensors_refuse_what_does_not_fit():
         fixed.last_tensors(elastic(), table(8), 0.5)
 
 
-def test_fixed_plan_trains_its_tensors_and_puts_the_mask_back():
+def test_only_the_mask_is_trained_and_the_plan_is_put_back():
     model = elastic()
     before = np.arange(10) % 2 == 0
     model.set_mask(before)
-    weights = [tensor.numpy() for tensor in model.tensors]
-    fit(model, fixed.FixedPlan(np.arange(10) >= 8), epochs=1)
-    moved = [not np.array_equal(a, b.numpy()) for a, b in zip(weights, model.tensors)]
-    np.testing.assert_array_equal(moved, np.arange(10) >= 8)
-    np.testing.assert_array_equal(model.mask, before)
-
-
-def test_fixed_plan_serves_fit_after_fit():
-    model, chooser = elastic(), fixed.FixedPlan(models.head_tensors)
+    callbacks = fixed.train_only(Task(model), np.arange(10) >= 8)
     for _ in range(2):
         weights = [tensor.numpy() for tensor in model.tensors]
-        fit(model, chooser, epochs=1)
+        fit(model, *callbacks, epochs=1)
         moved = [not np.array_equal(a, b.numpy()) for a, b in zip(weights, model.tensors)]
         np.testing.assert_array_equal(moved, np.arange(10) >= 8)
-
-
-def test_fixed_plan_refuses_plain_models():
-    model = network()
-    model.compile("sgd", "mse")
-    with pytest.raises(TypeError, match="elastic model. Received: Functional"):
-        fit(model, fixed.FixedPlan(models.head_tensors), epochs=1)
-
-
-def test_two_choices_of_what_is_trained_are_refused():
-    chooser = fixed.FixedPlan(models.head_tensors)
-    with pytest.raises(ValueError, match="FixedPlan beside ElasticCallback"):
-        fit(elastic(), callback(), chooser, epochs=1)
-    with pytest.raises(ValueError, match="one ElasticCallback"):
-        fit(elastic(), chooser, callback(), epochs=1)
-
-
-def test_fixed_plan_refuses_a_mask_of_another_model():
-    with pytest.raises(ValueError, match=r"10.*Received.*9"):
-        fit(elastic(), fixed.FixedPlan(np.ones(9, bool)), epochs=1)
+        np.testing.assert_array_equal(model.mask, before)

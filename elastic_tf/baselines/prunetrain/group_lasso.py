@@ -7,7 +7,6 @@ is what one layer's kernel holds of one of its input channels, or of one of its 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,27 +18,14 @@ from elastic_tf.baselines.prunetrain.groups import Channels
 _SQUARED_NORM_FLOOR = 1e-8
 
 
-class Side(NamedTuple):
-    """The groups along one axis of a kernel.
-
-    Attributes:
-        kernel: the variable.
-        axis: of its input or output channels.
-        labels: which channel stands at each index of the axis; int, shape (size,).
-    """
-
-    kernel: tf.Variable
-    axis: int
-    labels: np.ndarray
-
-
-def sides(network: tf.keras.Model, channels: Channels) -> Iterator[Side]:
-    """All axes that hold groups, those of channels that stay too."""
+def sides(
+    network: tf.keras.Model, channels: Channels
+) -> Iterator[tuple[tf.Variable, int, np.ndarray]]:
+    """All axes that hold groups, those of channels that stay too: kernel, axis and its labels."""
     for name, site in channels.sites.items():
-        weights = network.get_layer(name).weights
         for weight, axis, labels, is_group in site.along:
             if is_group:
-                yield Side(weights[weight], axis, labels)
+                yield network.get_layer(name).weights[weight], axis, labels
 
 
 def penalty(network: tf.keras.Model, channels: Channels) -> tf.Tensor:
@@ -57,15 +43,11 @@ def penalty(network: tf.keras.Model, channels: Channels) -> tf.Tensor:
     """
     norms = []
     for kernel, axis, labels in sides(network, channels):
-        free = np.flatnonzero(~channels.pinned[labels])
-        if len(free):
-            others = [other for other in range(len(kernel.shape)) if other != axis]
-            squares = tf.reduce_sum(tf.square(tf.cast(kernel, tf.float32)), axis=others)
-            present, index = np.unique(labels[free], return_inverse=True)
-            squares = tf.math.unsorted_segment_sum(
-                tf.gather(squares, free), index.astype(np.int32), len(present)
-            )
-            norms.append(tf.reduce_sum(tf.sqrt(squares + _SQUARED_NORM_FLOOR)))
+        others = [other for other in range(len(kernel.shape)) if other != axis]
+        squares = tf.reduce_sum(tf.square(tf.cast(kernel, tf.float32)), axis=others)
+        squares = tf.math.unsorted_segment_sum(squares, labels, len(channels.pinned))
+        squares = tf.gather(squares, np.unique(labels[~channels.pinned[labels]]))
+        norms.append(tf.reduce_sum(tf.sqrt(squares + _SQUARED_NORM_FLOOR)))
     return tf.add_n(norms)
 
 

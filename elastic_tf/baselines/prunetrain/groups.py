@@ -31,31 +31,19 @@ _TOLERANCE = 1e-3  # of the largest number: half precision passes, a wrong guess
 
 
 class Along(NamedTuple):
-    """Channels along one axis of a weight.
+    """Channels along one axis of a weight."""
 
-    Attributes:
-        weight: index in `layer.weights`.
-        axis: of that weight.
-        labels: of the channels; int, shape (size,).
-        is_group: whether the slices are groups of the group lasso: those of kernels.
-    """
-
-    weight: int
+    weight: int  # index in `layer.weights`
     axis: int
-    labels: np.ndarray
-    is_group: bool
+    labels: np.ndarray  # int, shape (size,)
+    is_group: bool  # of the group lasso: those of kernels
 
 
 class Site(NamedTuple):
-    """The channels of one layer.
+    """The channels of one layer."""
 
-    Attributes:
-        along: where they stand in its weights.
-        width: key in the layer's config, and the labels that it counts; None: none.
-    """
-
-    along: tuple[Along, ...]
-    width: tuple[str, np.ndarray] | None
+    along: tuple[Along, ...]  # where they stand in its weights
+    width: tuple[str, np.ndarray] | None  # key in the layer's config, and the labels it counts
 
     def arrays(self) -> Iterator[np.ndarray]:
         """All labels, array by array."""
@@ -85,15 +73,10 @@ class Site(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """Channels of a network.
+    """Channels of a network."""
 
-    Attributes:
-        pinned: True at labels whose channels stay; bool, shape (labels,).
-        sites: of every layer whose channels are known, by the layer's name.
-    """
-
-    pinned: np.ndarray
-    sites: Mapping[str, Site]
+    pinned: np.ndarray  # True at labels whose channels stay; bool, shape (labels,)
+    sites: Mapping[str, Site]  # of every layer, by its name
 
     def kept(self, keep: np.ndarray) -> Channels:
         """The channels that stay, by the same labels."""
@@ -105,16 +88,10 @@ class Channels(NamedTuple):
 
 
 class _Guess(NamedTuple):
-    """How a layer may deal with channels; labels are local, from 0.
+    """How a layer may deal with channels; labels are local, from 0."""
 
-    Attributes:
-        taken: labels of each input.
-        made: of the output; None: the output's channels stay.
-        site: of the layer.
-    """
-
-    taken: list[np.ndarray]
-    made: np.ndarray | None
+    taken: list[np.ndarray]  # labels of each input
+    made: np.ndarray | None  # of the output; None: the output's channels stay
     site: Site
 
 
@@ -204,10 +181,8 @@ def _holds(guess: _Guess, node: Any) -> bool:
     inputs = [rng.normal(size=(2, *shape)).astype(np.float32) for shape in shapes]
     few = [np.compress(keep[local], x, axis=-1) for local, x in zip(guess.taken, inputs)]
     try:
-        whole, part = (
-            graph.anew(node.layer),
-            graph.anew(node.layer, **guess.site.changes(node.layer, keep)),
-        )
+        whole = graph.anew(node.layer)
+        part = graph.anew(node.layer, **guess.site.changes(node.layer, keep))
         _called(node, whole, inputs), _called(node, part, few)  # which builds them
         values = [rng.uniform(0.5, 1.5, weight.shape) for weight in whole.weights]
         part.set_weights([guess.site.cut(k, value, keep) for k, value in enumerate(values)])
@@ -236,6 +211,4 @@ def _locals(guess: _Guess) -> list[np.ndarray]:
 
 def _width(tensor: Any) -> int:
     """Size of the last axis; 0 where it is not fixed, or there is none but the batch."""
-    shape = tensor.shape
-    known = shape.rank is not None and shape.rank > 1 and shape[-1] is not None
-    return int(shape[-1]) if known else 0
+    return int(tensor.shape[-1] or 0) if len(tensor.shape) > 1 else 0

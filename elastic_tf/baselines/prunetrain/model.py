@@ -1,32 +1,23 @@
-"""A model of a network that is rebuilt smaller as it trains."""
+"""PruneTrain: a model that is rebuilt smaller as it trains, and the callback that does it."""
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import arguments
 from elastic_tf.baselines import graph
+from elastic_tf.baselines.method import Method
 from elastic_tf.baselines.prunetrain import group_lasso, rebuild
 from elastic_tf.baselines.prunetrain.groups import Channels, channel_groups
+from elastic_tf.engine import replicas
 from elastic_tf.engine.accumulation import Accumulation
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin, Step
-from elastic_tf.model import ElasticModel
-
-
-class _Pruning:
-    """What the model remembers; a plain object, so that Keras does not track it."""
-
-    def __init__(self) -> None:
-        self.channels: Channels
-        self.removed: list[list[int]] = []  # labels that went at each rebuild
-        self.ratio: float | None = None  # None: no group lasso in the loss
-        self.coefficient = tf.Variable(_UNSET, trainable=False, name="lasso_coefficient")
-
-
-_UNSET = -1.0  # coefficient before the first step
 
 
 class PruneTrainModel(ElasticMixin, tf.keras.Model):
@@ -44,8 +35,13 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
 
     def __init__(self, network: tf.keras.Model) -> None:
         super().__init__(name=network.name, dtype=network.dtype_policy)
-        self._pruning = _Pruning()
-        self._pruning.channels = channel_groups(network)
+        # a plain object, so that Keras does not track what is in it
+        self._pruning = SimpleNamespace(
+            channels=channel_groups(network),
+            removed=[],
+            ratio=None,  # None: no group lasso in the loss
+            coefficient=tf.Variable(math.nan, trainable=False),  # NaN: not yet set
+        )
         self.network = network
         self.built = True
         self._set_save_spec(input_spec(network))
@@ -58,13 +54,7 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
     @property
     def removed(self) -> list[list[int]]:
         """What has been removed so far: the labels of the channels, at each rebuild."""
-        return [list(labels) for labels in self._pruning.removed]
-
-    @property
-    def lasso_coefficient(self) -> float | None:
-        """The group lasso's coefficient in the loss; None before it is set in the first step."""
-        value = float(self._pruning.coefficient.numpy())
-        return None if value == _UNSET else value
+        return list(self._pruning.removed)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """The network's forward pass."""
@@ -87,7 +77,7 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         of_data = loss - tf.add_n([tf.cast(each, tf.float32) for each in [*self.losses, 0.0]])
         first = tf.stop_gradient(ratio / (1.0 - ratio) * of_data / lasso)
         known = self._pruning.coefficient
-        coefficient = tf.where(tf.equal(known, _UNSET), first, known)
+        coefficient = tf.where(tf.math.is_nan(known), first, known)
         known.assign(coefficient)
         return step._replace(loss=tf.cast(loss + coefficient * lasso, step.loss.dtype))
 
@@ -100,7 +90,7 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         """
         self._pruning.ratio = ratio
         if ratio is not None:
-            self._pruning.coefficient.assign(_UNSET)
+            self._pruning.coefficient.assign(math.nan)
         self._make_functions_anew()
 
     def reconfigure(self, threshold: float = 1e-4) -> int:
@@ -124,32 +114,23 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         The outputs stay what they are when the weights of these channels are zero.
 
         Args:
-            labels: as in `channels`; along every axis of a weight others must remain.
-
-        Raises:
-            ValueError: channels that must stay.
+            labels: as in `channels`, not pinned; along every axis of a weight others must remain.
         """
         keep = np.ones(len(self.channels.pinned), dtype=bool)
         keep[labels] = False
-        if self.channels.pinned[~keep].any():
-            raise ValueError(
-                "`labels` must be of channels that `channels.pinned` does not hold. Received: "
-                f"{labels}."
-            )
-        optimizer, accumulation, plan = self.optimizer, self._elastic.accumulation, self.plan
+        accumulation, plan = self._elastic.accumulation, self.plan
         if accumulation is not None:
             accumulation.flush()
-        if optimizer is not None:
-            rebuild.check_slots(optimizer, self.trainable_variables)
+            self._elastic.accumulation = Accumulation(
+                accumulation.steps, self.distribute_strategy, self.optimizer
+            )
+        if self.optimizer is not None:
+            rebuild.check_slots(self.optimizer, self.trainable_variables)
         self.network, carried = rebuild.rebuilt(self.network, self.channels, keep)
         self._pruning.channels = self.channels.kept(keep)
-        self._pruning.removed.append(list(labels))
-        if optimizer is not None:
-            rebuild.carry_slots(optimizer, carried, self.trainable_variables)
-        if accumulation is not None:
-            self._elastic.accumulation = Accumulation(
-                accumulation.steps, self.distribute_strategy, optimizer
-            )
+        self._pruning.removed.append(labels)
+        if self.optimizer is not None:
+            rebuild.carry_slots(self.optimizer, carried, self.trainable_variables)
         self._make_functions_anew()
         self.set_plan(plan)
 
@@ -158,6 +139,71 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         self._reset_compile_cache()
         if is_made:
             self.make_train_function()
+
+
+class PruneTrainCallback(tf.keras.callbacks.Callback):
+    """Trains under a group lasso, and removes the channels that became sparse.
+
+    The lasso's coefficient is one for all groups, set in the first step so that the lasso is
+    `ratio` of the whole loss, and stays. Every `interval` epochs and at the end the model is
+    rebuilt without the channels whose groups are all below `threshold`, in the layers that make
+    them and in those that take them. The history says how many `parameters` were left.
+
+    The lasso enters through its gradient, as in the paper: how fast a group shrinks follows from
+    the optimizer. Under SGD it is the learning rate times the coefficient at each step, which takes
+    many steps at the low rates of fine-tuning; Adam divides by the size of the gradients and
+    shrinks groups that the loss does not hold against it by up to the learning rate.
+    Around zero a group swings by about what a step moves it, so that it falls below the threshold
+    only when the learning rate has become small: a rate that decays removes far more.
+
+    Weights that another callback keeps over a rebuild no longer fit the model:
+    `EarlyStopping(restore_best_weights=True)`, `BackupAndRestore`. An interrupted training starts
+    again.
+
+    Args:
+        ratio: share of the group lasso in the whole loss at the start, in (0, 1).
+        threshold: of the largest absolute weight in a group.
+        interval: epochs between two rebuilds.
+
+    Source: Lym et al., PruneTrain, SC 2019.
+    """
+
+    def __init__(self, *, ratio: float = 0.2, threshold: float = 1e-4, interval: int = 10) -> None:
+        super().__init__()
+        hint = "The paper's is 0.2 to 0.25."
+        self.ratio = arguments.number(
+            "ratio", ratio, low=0.0, above=True, high=1.0, below=True, hint=hint
+        )
+        self.threshold = arguments.number("threshold", threshold, low=0.0, above=True)
+        self.interval = arguments.count("interval", interval)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Refuse what cannot be served; switch the lasso on."""
+        model = self.model
+        hint = "Make one with elastic_tf.baselines.prunetrain.adapt(model) and compile it."
+        arguments.instance("model", model, PruneTrainModel, "a PruneTrainModel", hint)
+        if replicas.count(model.distribute_strategy) > 1:
+            raise ValueError(
+                "PruneTrain runs on one replica: the slots of several are not cut together. "
+                f"Received: {replicas.count(model.distribute_strategy)} replicas."
+            )
+        rebuild.check_slots(model.optimizer, model.trainable_variables)
+        model.use_lasso(self.ratio)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Rebuild where the interval has passed."""
+        if epoch and epoch % self.interval == 0:
+            self.model.reconfigure(self.threshold)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Let the history tell how large the model is."""
+        if logs is not None:
+            logs["parameters"] = self.model.count_params()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Rebuild once more; switch the lasso off."""
+        self.model.reconfigure(self.threshold)
+        self.model.use_lasso(None)
 
 
 def adapt(model: tf.keras.Model) -> PruneTrainModel:
@@ -170,22 +216,32 @@ def adapt(model: tf.keras.Model) -> PruneTrainModel:
         model: functional or sequential model, built.
 
     Raises:
-        TypeError: not a graph of layers, a training step of its own, or a layer without config.
-        ValueError: what a rebuilt model would lack, or a model of which nothing can be removed.
+        TypeError: more than a graph of layers, or a training step of its own.
+        NotImplementedError: a layer without config.
+        ValueError: a model of which nothing can be removed.
     """
     if isinstance(model, PruneTrainModel):
         return model
     graph.check(model, "PruneTrain")
-    ElasticModel.from_model(model)  # refuses a training step of its own
     network = tf.keras.Model(model.input, model.output, name=model.name)
     for layer in network.layers:
         graph.anew(layer)  # refuses what cannot be made again
     adapted = PruneTrainModel(network)
-    channels = adapted.channels
-    if all(channels.pinned[side.labels].all() for side in group_lasso.sides(network, channels)):
+    if adapted.channels.pinned.all():
         raise ValueError(
             "PruneTrain needs a convolution or dense layer whose channels can be removed. "
             f"Received: '{model.name}', where all belong to the inputs, to the outputs or to "
             "layers that mix them. Take a model inside the model apart into its layers."
         )
     return adapted
+
+
+METHODS = (
+    Method(
+        "prunetrain",
+        "all tensors under a group lasso; sparse channels are removed (Lym et al. 2019)",
+        lambda task: [PruneTrainCallback(interval=task.interval)],
+        adapt=adapt,
+        can_go_on=False,
+    ),
+)

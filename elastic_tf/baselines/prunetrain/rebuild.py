@@ -93,10 +93,6 @@ def carry_slots(
         inner._variables = [item for item in inner._variables if id(item) not in stale]
         inner._built = False
         forget_tracked(inner)
-        renamed = {one.old._unique_id: new._unique_id for one, new in zip(came, variables)}
-        excluded = getattr(inner, "_exclude_from_weight_decay", None) or []
-        if excluded:
-            inner._exclude_from_weight_decay = [renamed.get(key, key) for key in excluded]
     optimizers.build(optimizer, variables)
     for variable, one, named in zip(variables, came, before):
         for name, slot in slots(inner, variable).items():
@@ -107,16 +103,15 @@ def carry_slots(
 
 
 def slots(inner: Any, variable: tf.Variable) -> dict[str, tf.Variable]:
-    """The slots of one tensor by name; none if the optimizer does not know the tensor."""
+    """The slots of one tensor by name."""
     key = variable._unique_id
     if isinstance(inner, optimizers.LEGACY):
         return dict(inner._slots.get(key, {}))
-    index = getattr(inner, "_index_dict", {}).get(key)
+    index = inner._index_dict[key]
     return {
         name: value[index]
         for name, value in vars(inner).items()
-        if index is not None
-        and name != "_variables"
+        if name != "_variables"
         and isinstance(value, (list, tuple))
         and len(value) == len(inner._index_dict)
         and all(isinstance(item, tf.Variable) for item in value)

@@ -94,21 +94,21 @@ def _separable(chain: Sequence[Any]) -> list[Block]:
 
 def _block(start: Any, inside: Sequence[Any], last: Any) -> list[Block]:
     """The block of these calls; none unless it maps images to images of at most their size."""
-    sizes: list[Any] = [getattr(tensor, "shape", ()) for tensor in (start, last.outputs)]
-    if [len(shape) for shape in sizes] != [4, 4]:
+    shapes: list[Any] = [getattr(tensor, "shape", ()) for tensor in (start, last.outputs)]
+    if [len(shape) for shape in shapes] != [4, 4]:
         return []
-    if any(a and b and b > a for a, b in zip(*(shape[1:3] for shape in sizes))):
+    if any((after or 0) > (before or 0) for before, after in zip(*(s[1:3] for s in shapes))):
         return []
-    operations = 0
+    operations, widths = 0, []
     for node in _convolutions(inside):
+        *sizes, width = node.outputs.shape[1:]
         kernels = [weight for weight in node.layer.weights if weight.shape.rank == 4]
-        pixels = math.prod(size or 0 for size in node.outputs.shape[1:3])
-        operations += pixels * sum(math.prod(kernel.shape) for kernel in kernels)
-    # not those that see the image as one pixel, as in squeeze-and-excitation
-    shapes = [node.outputs.shape for node in _convolutions(inside)]
-    width = min(
-        (shape[-1] for shape in shapes if tuple(shape[1:3]) != (1, 1)), default=sizes[1][-1]
-    )
+        operations += math.prod(size or 0 for size in sizes) * sum(
+            math.prod(kernel.shape) for kernel in kernels
+        )
+        if sizes != [1, 1]:  # as in squeeze-and-excitation
+            widths.append(width)
+    width = min(widths, default=shapes[1][-1])
     return [Block(start, last.outputs, last.layer, width, operations)]
 
 

@@ -79,15 +79,9 @@ class LiteResidual(tf.keras.layers.Layer):
         groups = 1 if channels % self.groups or width % self.groups else self.groups
         options: dict[str, Any] = {"dtype": self._dtype_policy}
         convolution = {**options, "use_bias": False, "kernel_initializer": "he_normal"}
+        of_group = {**convolution, "strides": strides, "padding": "same"}
         self.grouped = [
-            L.Conv2D(
-                width // groups,
-                kernel,
-                strides=strides,
-                padding="same",
-                name=f"grouped{index + 1}",
-                **convolution,
-            )
+            L.Conv2D(width // groups, kernel, name=f"grouped{index + 1}", **of_group)
             for index in range(groups)
         ]
         self.norm = _group_normalisation(width, name="norm", **options)
@@ -95,12 +89,6 @@ class LiteResidual(tf.keras.layers.Layer):
         self.last_norm = _group_normalisation(
             out_channels, name="last_norm", gamma_initializer="zeros", center=False, **options
         )
-        # built here, not when first called: a model that is read back has all weights at once
-        depths = [channels // groups] * groups + [width, width, out_channels]
-        layers = [*self.grouped, self.norm, self.pointwise, self.last_norm]
-        for layer, depth in zip(layers, depths):
-            with tf.name_scope(layer.name):  # the old format of weights goes by names
-                layer.build((None, None, None, depth))
         super().build(input_shape)
 
     def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -120,17 +108,13 @@ class LiteResidual(tf.keras.layers.Layer):
 
 
 def fitting(block: Block, **options: Any) -> LiteResidual:
-    """A module for one block.
+    """A module for one block; `options` are of the layer.
 
     It is as wide as the block's input, at most as the block's narrowest convolution: the source's
     backbones are narrow between their blocks, a bottleneck is narrow inside. And it is lighter than
     the block: where the grouped convolution would take more than half of the block's operations,
     there are more groups, up to four times as many, or the kernel is the next smaller one. The
     source's inverted residuals come out as they are there: 5x5 in two groups.
-
-    Args:
-        block: where the module goes.
-        **options: of the layer.
     """
     channels = block.input.shape[-1]
     width = min(channels, block.width)

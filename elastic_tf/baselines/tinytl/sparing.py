@@ -42,10 +42,9 @@ class StoredNormalization(tf.keras.layers.BatchNormalization):
                 per_deviation = tf.math.rsqrt(variance + self.epsilon)
                 dx = dy * tf.cast(gamma * per_deviation, dy.dtype)
                 dy = tf.cast(dy, gamma.dtype)
-                axes = [0, 1, 2]
                 # pruned from the graph where gamma is not trained
                 deviations = (tf.cast(x, gamma.dtype) - mean) * per_deviation
-                return dx, tf.reduce_sum(dy * deviations, axes), tf.reduce_sum(dy, axes)
+                return dx, tf.reduce_sum(dy * deviations, [0, 1, 2]), tf.reduce_sum(dy, [0, 1, 2])
 
             return y, gradient
 
@@ -73,12 +72,8 @@ class MaskedReLU(tf.keras.layers.Layer):
 
         @tf.custom_gradient
         def masked(x: tf.Tensor) -> Any:
-            if self.max_value is None:
-                y = tf.nn.relu(x)
-                inside = y > 0
-            else:
-                y = tf.nn.relu6(x)
-                inside = (y > 0) & (y < self.max_value)
+            y = tf.nn.relu(x) if self.max_value is None else tf.nn.relu6(x)
+            inside = y > 0 if self.max_value is None else (y > 0) & (y < self.max_value)
             return y, lambda dy: tf.where(inside, dy, tf.zeros_like(dy))
 
         return masked(inputs)
@@ -95,9 +90,9 @@ def in_place_of(layer: tf.keras.layers.Layer, *, is_stored: bool) -> tf.keras.la
     if kind is L.BatchNormalization and is_stored and layer.fused and list(layer.axis) == [3]:
         return StoredNormalization.from_config(layer.get_config())
     common = {"name": layer.name, "dtype": layer._dtype_policy}
-    if kind is L.ReLU and layer.max_value in (None, 6.0):
-        if not (layer.negative_slope or layer.threshold):
-            return MaskedReLU(layer.max_value, **common)
+    is_plain = kind is L.ReLU and not (layer.negative_slope or layer.threshold)
+    if is_plain and layer.max_value in (None, 6.0):
+        return MaskedReLU(layer.max_value, **common)
     if kind is L.Activation and layer.activation in _RELUS:
         return MaskedReLU(_RELUS[layer.activation], **common)
     return graph.anew(layer)

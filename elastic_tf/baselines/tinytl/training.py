@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.baselines import graph
-from elastic_tf.baselines.fixed import FixedPlan, bias_tensors, is_among
+from elastic_tf.baselines.fixed import bias_tensors, train_only
 from elastic_tf.baselines.method import Method
 from elastic_tf.baselines.tinytl import blocks, sparing
 from elastic_tf.baselines.tinytl.lite_residual import LiteResidual, fitting
@@ -30,8 +30,9 @@ def with_lite_residuals(model: tf.keras.Model) -> tf.keras.Model:
         has such modules is returned as it is.
 
     Raises:
-        TypeError: no graph of layers, or a layer that cannot be made again from its config.
-        ValueError: no block is found, or losses beside the graph.
+        TypeError: more than a graph of layers, or a training step of its own.
+        NotImplementedError: a layer without config.
+        ValueError: no block is found.
     """
     graph.check(model, "TinyTL")
     if any(isinstance(layer, LiteResidual) for layer in model.layers):
@@ -77,8 +78,9 @@ def tinytl_tensors(model: ElasticMixin) -> np.ndarray:
     Returns:
         bool, shape (N,), forward order.
     """
-    modules = (layer for layer in model._flatten_layers() if isinstance(layer, LiteResidual))
-    inside = is_among(model, (weight for layer in modules for weight in layer.weights))
+    modules = [layer for layer in model._flatten_layers() if isinstance(layer, LiteResidual)]
+    own = {id(weight) for layer in modules for weight in layer.weights}
+    inside = np.array([id(tensor) in own for tensor in model.tensors])
     return models.head_tensors(model) | bias_tensors(model) | inside
 
 
@@ -86,7 +88,7 @@ METHODS = (
     Method(
         "tinytl",
         "head, biases and lite residual modules beside frozen blocks (Cai et al. 2020)",
-        lambda task: [FixedPlan(tinytl_tensors)],
+        lambda task: train_only(task, tinytl_tensors(task.model)),
         adapt=with_lite_residuals,
     ),
 )

@@ -147,7 +147,6 @@ def _trained(
         model=elastic,
         profile=profile,
         probe=data.probe,
-        epochs=settings.epochs,
         seed=settings.seed,
         interval=settings.interval,
         probe_size=settings.probe_size,
