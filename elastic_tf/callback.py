@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.backup.recovery import Backup, Recovery
+from elastic_tf.budget.ledger import Ledger
 from elastic_tf.budget.scheduler import Scheduler
 from elastic_tf.budget.settings import Control, Rho, Settings
 from elastic_tf.engine import replicas
@@ -141,8 +142,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     def bar_ratios(self) -> dict[str, float | None]:
         """What Keras's progress bar shows: `rho` and the step ratio, achieved or predicted."""
-        hidden = dict.fromkeys((*records.LOGGED, "achieved", "predicted"))
-        return {**hidden, **self._scheduler.ratios()}
+        # those among the logs of an epoch are hidden
+        shown = dict.fromkeys(("rho", "predicted_ratio", "achieved_ratio", "achieved", "predicted"))
+        return {**shown, **self._scheduler.ratios()}
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Refuse what cannot be served; forget an earlier `fit`."""
@@ -164,22 +166,19 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         if self.settings.profile is not None:
             shapes = fit_data.sample_shapes(state.data)
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
-        is_real = self.clock is time.perf_counter
-        self._scheduler = Scheduler(
-            self.model,
-            self.settings,
-            epochs=self.params["epochs"],
-            steps=self.params["steps"],
-            batch_size=size,
-            clock=self.clock,
-            already=time.perf_counter() - (state.fit_started or 0.0) if is_real else 0.0,
-        )
-        self.selections, self.profiles = self._scheduler.selections, self._scheduler.profiles
+        board = None
         if self.log_dir is not None:
             from elastic_tf.runs.board import Board  # Matplotlib takes a while to load
 
             names = [tensor.name.split(":")[0] for tensor in self.model.tensors]
-            self._scheduler.board = Board(self.log_dir, names)
+            board = Board(self.log_dir, names)
+        self._ledger = Ledger(self.clock, epochs=self.params["epochs"], steps=self.params["steps"])
+        if self.clock is time.perf_counter:
+            self._ledger.already(time.perf_counter() - (state.fit_started or 0.0))
+        self._scheduler = Scheduler(
+            self.model, self.settings, self._ledger, batch_size=size, clock=self.clock, board=board
+        )
+        self.selections, self.profiles = self._scheduler.selections, self._scheduler.profiles
         if self.backup is not None:
             self._recovery = Recovery(self.model, self.backup, self._scheduler)
             said = self._recovery.begin(anew=self._has_ended)
@@ -203,7 +202,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self._scheduler.steps_made(count)
         if self._recovery is not None:
             self._recovery.steps_made(count, logs)
-        self._scheduler.resume()
+        self._ledger.resume()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Note what was measured."""

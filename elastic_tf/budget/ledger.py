@@ -21,7 +21,6 @@ class Ledger:
         clock: seconds now; where it jumps back, no time passes.
         epochs: number of the epoch after the last one.
         steps: steps in an epoch; None if not known before one has passed.
-        already: seconds that had passed when the clock was made.
 
     Attributes:
         epoch: the present one.
@@ -30,16 +29,13 @@ class Ledger:
         retrace: seconds of the last first step under a new plan beyond a usual one.
     """
 
-    def __init__(
-        self, clock: Callable[[], float], *, epochs: int, steps: int | None, already: float = 0.0
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], *, epochs: int, steps: int | None) -> None:
         self.epochs, self.steps = epochs, steps
         self.epoch = self.done = self.own = 0
         self.retrace: float | None = None
         self._clock = clock
         self._last = clock()
-        self._passed = already
-        self._mark = already
+        self._passed = self._mark = 0.0
         self._ratio = 1.0
         self._full: deque[float] = deque(maxlen=_LONGEST)
         self._slowest: deque[float] = deque(maxlen=_SETTLED)  # seconds of the last calls
@@ -55,7 +51,7 @@ class Ledger:
         return self._passed
 
     def already(self, seconds: float) -> None:
-        """So many seconds were spent before an interruption."""
+        """So many seconds had passed before."""
         self._passed += seconds
         self._mark += seconds
 

@@ -7,10 +7,9 @@ order of a shuffled dataset. And what a step takes can be timed without waiting 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +17,7 @@ import tensorflow as tf
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.engine.step_functions import TrainFunctions
+from elastic_tf.importance.probe import size_of
 
 
 class Lookahead:
@@ -32,12 +32,15 @@ class Lookahead:
     Attributes:
         seconds: of each call that was given batches drawn ahead, for one step; since `ask`.
         batch: one of the largest that were drawn, and the `element_spec` of its iterator.
+        is_traced: whether the next full step need not be.
     """
 
     def __init__(self, model: ElasticMixin, clock: Callable[[], float]) -> None:
         self.model = model
         self.seconds: list[float] = []
         self.batch: tuple[Any, Any] | None = None
+        self.is_traced = False
+        self._functions = TrainFunctions(1)  # of the full step
         self._clock = clock
         self._function: Any = None
         self._size = 0  # of `batch`
@@ -65,8 +68,7 @@ class Lookahead:
         Args:
             batches: so many at least,
             samples: and as many as hold so many.
-            then: called with the batches before the first one is trained on; with none where they
-                cannot be looked into.
+            then: called with the batches before the first one is trained on.
         """
         self._asked = batches, samples, then
         self.seconds.clear()
@@ -80,23 +82,27 @@ class Lookahead:
     def __call__(self, iterator: Any) -> Any:
         """Called by Keras as the train function."""
         self.model.train_function = self._function
-        can_look = isinstance(iterator, tf.data.Iterator)
         if self._asked is not None:
             (batches, samples, then), self._asked = self._asked, None
-            if can_look:
-                self._draw(iterator, lambda: len(self._drawn) < batches)
-                self._draw(iterator, lambda: sum(map(size_of, self._drawn)) < samples)
+            if isinstance(iterator, tf.data.Iterator):
+                self._draw(iterator, batches, samples)
+            elif then is not None:
+                raise ValueError(
+                    "`profile` and `probe` must be given under a strategy whose batches cannot be "
+                    f"looked into. Received: {self.model.distribute_strategy}. Measure a profile "
+                    "with elastic_tf.profile_model, and use the training data: probe=train."
+                )
             if self._drawn and size_of(self._drawn[0]) >= self._size:
                 # the last batch of an epoch may be smaller
                 self.batch = self._drawn[0], iterator.element_spec
                 self._size = size_of(self._drawn[0])
-            if then is not None and (self._drawn or not can_look):
+            if then is not None and self._drawn:
                 then(list(self._drawn))
         function = self.model.train_function  # another one where `then` has set a plan
         if not self._drawn:
             return function(iterator)
         count = steps_of(self.model)
-        self._draw(iterator, lambda: len(self._drawn) < count)
+        self._draw(iterator, count)
         taken = [self._drawn.popleft() for _ in range(min(count, len(self._drawn)))]
         few = of_batches(taken, iterator.element_spec)
         started = self._clock()
@@ -104,82 +110,42 @@ class Lookahead:
         self.seconds.append((self._clock() - started) / count)
         return logs
 
-    def _draw(self, iterator: Any, is_short: Callable[[], bool]) -> None:
-        while is_short():
+    def full_step_seconds(self) -> float | None:
+        """Time of one step of all tensors on `batch`; None where none could be drawn.
+
+        It is the function that Keras would train with if everything were selected, kept apart from
+        those of the training: its dropout has counters of its own. All that the step changes is
+        put back, bit for bit.
+        """
+        if self.batch is None:
+            return None
+        (batch, spec), count = self.batch, steps_of(self.model)
+        model, state = self.model, self.model._elastic
+        held = {name: getattr(state, name) for name in ("plan", "functions", "averaged")}
+        in_use = model.train_function, model.train_tf_function
+        state.functions, state.averaged = self._functions, set()
+        try:
+            model.set_plan(None)
+            graph = model.train_tf_function.get_concrete_function(of_batches([batch], spec)).graph
+            with kept(model, [graph]):
+                # what is kept shares its memory with the variables: the first update copies it
+                for _ in range(2 if self.is_traced else 3):
+                    few = of_batches([batch] * count, spec)
+                    started = self._clock()
+                    finished(model.train_function(few))
+                    seconds = (self._clock() - started) / count
+            self.is_traced = True
+            return seconds
+        finally:
+            vars(state).update(held)
+            model.train_function, model.train_tf_function = in_use
+
+    def _draw(self, iterator: Any, batches: int, samples: int = 0) -> None:
+        while len(self._drawn) < batches or sum(map(size_of, self._drawn)) < samples:
             batch = next(iterator, None)
             if batch is None:
                 break
             self._drawn.append(batch)
-
-
-class FullStep:
-    """A training step of all tensors, run beside the training without a trace of it.
-
-    It is the function that Keras would train with if everything were selected, kept apart from
-    those of the training: its dropout has counters of its own.
-
-    Attributes:
-        is_traced: whether the next one need not be.
-    """
-
-    def __init__(self, model: ElasticMixin, clock: Callable[[], float]) -> None:
-        self.model = model
-        self.is_traced = False
-        self._clock = clock
-        self._functions = TrainFunctions(1)
-
-    def seconds(self, batch: Any, spec: Any) -> float:
-        """Time of one full step; all that it changes is put back, bit for bit.
-
-        Args:
-            batch: what the training's iterator yields.
-            spec: that iterator's `element_spec`.
-        """
-        count = steps_of(self.model)
-        with self._selected() as (function, traceable):
-
-            def run() -> float:
-                few = of_batches([batch] * count, spec)
-                started = self._clock()
-                finished(function(few))
-                return (self._clock() - started) / count
-
-            graph = traceable.get_concrete_function(of_batches([batch], spec)).graph
-            with kept(self.model, [graph]):
-                # what is kept shares its memory with the variables: the first update copies it
-                for _ in range(1 if self.is_traced else 2):
-                    run()
-                self.is_traced = True
-                return run()
-
-    @contextlib.contextmanager
-    def _selected(self) -> Iterator[tuple[Any, Any]]:
-        """The full step's function; the model is as it was afterwards."""
-        model, state = self.model, self.model._elastic
-        plan, averaged, functions = state.plan, set(state.averaged), state.functions
-        in_use = model.train_function, model.train_tf_function
-        state.functions = self._functions
-        try:
-            model.set_plan(None)
-            yield model.train_function, model.train_tf_function
-        finally:
-            state.plan, state.functions = plan, functions
-            model.train_function, model.train_tf_function = in_use
-            state.averaged.clear()
-            state.averaged.update(averaged)
-
-
-def size_of(batch: Any) -> int:
-    """Samples in a batch."""
-    return int(tf.nest.flatten(batch)[0].shape[0] or 0)
-
-
-def joined(batches: list[Any], size: int) -> tuple[Any, Any, Any]:
-    """x, y and sample weights (or None) of the first `size` samples of some batches."""
-    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in batches]
-    return tf.nest.map_structure(
-        lambda *one: None if one[0] is None else tf.concat(one, axis=0)[:size], *parts
-    )
 
 
 def of_batches(batches: list[Any], spec: Any) -> tf.data.Iterator:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import statistics
 import warnings
@@ -14,12 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.budget.ledger import Ledger
-from elastic_tf.budget.lookahead import FullStep, Lookahead, joined
+from elastic_tf.budget.lookahead import Lookahead
 from elastic_tf.budget.ratio import RatioControl
 from elastic_tf.budget.settings import Settings
 from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.files.json_form import to_json
+from elastic_tf.importance.probe import joined
 from elastic_tf.importance.tracking import Worth
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
@@ -47,35 +47,31 @@ class Scheduler:
     Args:
         model: the model that is trained.
         settings: what is asked for.
-        epochs: number of the epoch after the last one.
-        steps: steps in an epoch, where known.
+        ledger: the clock of this `fit`.
         batch_size: samples in a batch of one replica, where known.
         clock: seconds now.
-        already: seconds since `fit` was called.
+        board: what TensorBoard shows; None shows nothing.
 
     Attributes:
         selections: a record for each selection.
         profiles: a record for each profile made in this `fit`.
-        masks: at the end of each epoch.
-        board: what TensorBoard shows; None shows nothing.
     """
 
     def __init__(
         self,
         model: ElasticMixin,
         settings: Settings,
+        ledger: Ledger,
         *,
-        epochs: int,
-        steps: int | None,
         batch_size: int | None,
         clock: Callable[[], float],
-        already: float = 0.0,
+        board: Board | None = None,
     ) -> None:
         self.selections: list[SelectionRecord] = []
         self.profiles: list[ProfileRecord] = []
-        self.masks: list[np.ndarray] = []
-        self.board: Board | None = None
-        self.ledger = Ledger(clock, epochs=epochs, steps=steps, already=already)
+        self._masks: list[np.ndarray] = []  # at the end of each epoch
+        self._board = board
+        self._ledger = ledger
         self._model = model
         self._settings = settings
         self._profile = settings.profile
@@ -83,7 +79,6 @@ class Scheduler:
         self._clock = clock
         self._ratio = RatioControl(settings.control.band)
         self._lookahead = Lookahead(model, clock)
-        self._full = FullStep(model, clock)
         is_alone = replicas.count(model.distribute_strategy) == 1
         can_time = is_alone and not model.run_eagerly and model._elastic.accumulation is None
         # a deadline needs no full step
@@ -101,11 +96,7 @@ class Scheduler:
             smoothing=settings.control.smoothing,
             micro_batch_size=batch_size,
         )
-        self._evaluated: list[int] = []  # epochs before which the importance was
-        self._drawn_before: dict[int, tuple[int, ...]] = {}  # batches of the probe, by epoch
-        self._first: int | None = None  # epoch of the training
         self._selected_at: int | None = None  # epoch of the last evaluation
-        self._importance: tuple[np.ndarray, float | None, float] | None = None
         self._profiler: Profiler | None = None
         self._batch_size = batch_size
         self._selected_seconds = 0.0  # after the beginning, of the last selection
@@ -113,30 +104,43 @@ class Scheduler:
 
     def ratios(self) -> dict[str, float]:
         """What is asked for and achieved now, for the progress bar."""
-        return records.ratios(self.selections[-1], self._ratio.achieved) if self.selections else {}
+        if not self.selections:
+            return {}
+        record, achieved = self.selections[-1], self._ratio.achieved
+        if achieved is None:
+            return {"rho": record.rho, "predicted": record.predicted_ratio}
+        return {"rho": record.rho, "achieved": achieved}
 
     def epoch_begins(self, epoch: int, done: int = 0) -> None:
         """Evaluate what is due; `done`: steps of the epoch made before an interruption."""
-        self.ledger.epoch_begins(epoch, done)
-        if self._first is None:
-            self._first = epoch
+        self._ledger.epoch_begins(epoch, done)
+        held = self._model.fit_state.get(_KEY)
+        if self._selected_at is None and held is not None:  # Keras's own backup goes on with `fit`
+            self._take_up([records.from_json(held["record"])], int(held["selected_at"]))
+        if not self.selections:
             self._check_feasible()
-        if self._selected_at is None:
-            self._take_up_checkpoint()
         is_due = not done and self._is_due(epoch)
+        profiles = self._profile is None or (not done and self._reprofiles(epoch))
+        worth = None
         if is_due:
             self._selected_at = epoch
-            self._evaluated.append(epoch)
             if not self._takes_own:
-                self._evaluate(epoch)
-        if self._profile is None or (not done and self._reprofiles(epoch)):
-            self._lookahead.ask(then=functools.partial(self._begin, epoch, is_due))
+                worth = self._evaluated(epoch)
+
+        def begin(batches: list[Any]) -> None:
+            """The first batches of the epoch are drawn, where they are needed."""
+            if profiles:
+                self._measure_profile(epoch, batches)
+            if is_due:
+                self._select(epoch, self._evaluated(epoch, batches) if self._takes_own else worth)
+            self._ledger.resume()
+
         if is_due and self._takes_own:
-            act = functools.partial(self._begin, epoch, is_due)
-            self._lookahead.ask(samples=self._probe.size, then=act)
-        elif is_due and not self._lookahead.is_asked:
-            self._select(epoch)
-        self.ledger.resume()
+            self._lookahead.ask(samples=self._probe.size, then=begin)
+        elif profiles:
+            self._lookahead.ask(then=begin)
+        else:
+            begin([])
 
     def step_begins(self) -> None:
         """Before the train function is called."""
@@ -144,7 +148,7 @@ class Scheduler:
 
     def steps_made(self, count: int) -> None:
         """Measure; select anew where the budget is not kept; stop where the time is over."""
-        ledger = self.ledger
+        ledger = self._ledger
         ledger.step(count)
         if self._deadline is not None:
             if not self._stops_if_late(self._deadline) and ledger.done != ledger.steps:
@@ -152,34 +156,30 @@ class Scheduler:
         elif self._share:
             self._keep_ratio()
 
-    def resume(self) -> None:
-        """All callbacks' own work at a step is over."""
-        self.ledger.resume()
-
     def epoch_ends(self, epoch: int, logs: dict[str, Any] | None) -> None:
         """Note what was measured."""
         self._finish_record()
         record = self.selections[-1]
-        self.masks.append(record.mask)
+        self._masks.append(record.mask)
         if logs is not None:
             logs["rho"], logs["predicted_ratio"] = record.rho, record.predicted_ratio
             # once measured it stays among the logs: Keras's CSVLogger asks for the same at each
             measured = [r.achieved_ratio for r in self.selections if r.achieved_ratio is not None]
             if measured:
                 logs["achieved_ratio"] = measured[-1]
-        if self.board is not None:
-            self.board.epoch(epoch, record, logs or {})
+        if self._board is not None:
+            self._board.epoch(epoch, record, logs or {})
             if record.epoch == epoch:
-                self.board.picture(self.masks, epoch)
+                self._board.picture(self._masks, epoch)
         if self._deadline is not None:
             self._stops_if_late(self._deadline)
 
     def end(self) -> None:
         """`fit` ends."""
-        if self.board is not None:
-            self.board.picture(self.masks, self.ledger.epoch, is_last=True)
-            self.board.close()
-        late = self.ledger.elapsed - (self._deadline or math.inf)
+        if self._board is not None:
+            self._board.picture(self._masks, self._ledger.epoch, is_last=True)
+            self._board.close()
+        late = self._ledger.elapsed - (self._deadline or math.inf)
         if late > _LATE * (self._deadline or 0.0):
             warnings.warn(
                 f"`fit` took {late:.1f} s more than its deadline of {self._deadline:g} s. Train "
@@ -191,15 +191,12 @@ class Scheduler:
         """All that a `fit` needs to go on, as JSON values."""
         return {
             "records": [to_json(record) for record in self.selections],
-            "masks": [mask.tolist() for mask in self.masks],
-            "first": self._first,
+            "masks": [mask.tolist() for mask in self._masks],
             "selected_at": self._selected_at,
             "tracking": self._tracking.state(),
-            "evaluated": self._evaluated,
-            "draws": [probe.draws[-len(self._evaluated) :] for probe in self._tracking.probes],
             "ratio": self._ratio.state(),
             "spent": self._spent,
-            "elapsed": self.ledger.elapsed,
+            "elapsed": self._ledger.elapsed,
         }
 
     def go_on(self, state: dict[str, Any]) -> None:
@@ -207,23 +204,18 @@ class Scheduler:
 
         The time without power does not count.
         """
-        self._first = state["first"]
         self._tracking.go_on(state["tracking"])
-        self._drawn_before = dict(zip(state["evaluated"], zip(*state["draws"])))
-        self.masks.extend(np.array(mask) for mask in state["masks"])
+        self._masks.extend(np.array(mask) for mask in state["masks"])
         taken = [records.from_json(record) for record in state["records"]]
         if taken:
             self._take_up(taken, state["selected_at"])
         self._ratio.go_on(state["ratio"])
         self._spent = state["spent"]
-        self.ledger.already(state["elapsed"])
+        self._ledger.already(state["elapsed"])
 
     def pass_over(self, epoch: int) -> None:
         """Draw what the probe drew before that epoch, and drop it."""
-        if epoch in self._drawn_before:
-            self._evaluated.append(epoch)
-            for probe, batches in zip(self._tracking.probes, self._drawn_before[epoch]):
-                probe.skip(batches)
+        self._tracking.pass_over(epoch)
 
     # What is due at the beginning of an epoch.
 
@@ -233,33 +225,17 @@ class Scheduler:
             return True
         if epoch - self._selected_at < self._settings.interval:
             return False
-        since = self.ledger.elapsed - self._selected_seconds
+        since = self._ledger.elapsed - self._selected_seconds
         return self._deadline is None or self._seconds_of_one() <= _SELECTING * since
 
     def _reprofiles(self, epoch: int) -> bool:
         every = self._settings.control.reprofile_every
-        passed = epoch - (self._first or 0)
+        passed = epoch - self.selections[0].epoch if self.selections else 0
         return every is not None and passed > 0 and passed % every == 0
-
-    def _begin(self, epoch: int, is_due: bool, batches: list[Any]) -> None:
-        """The first batches of an epoch are drawn: profile and select."""
-        if self._profile is None or self._reprofiles(epoch):
-            self._measure_profile(epoch, batches)
-        if is_due:
-            if self._takes_own:
-                self._evaluate(epoch, batches)
-            self._select(epoch)
-        self.ledger.resume()
 
     def _measure_profile(self, epoch: int, batches: list[Any]) -> None:
         """The device as it is now; the first time also traces the steps measured."""
-        started, is_first = self._clock(), self._profiler is None
-        before = self._profile
-        if not batches:
-            raise ValueError(
-                "`profile` must be given with several replicas: it is measured on one. Received: "
-                "profile=None. Measure one with elastic_tf.profile_model."
-            )
+        started, is_first, before = self._clock(), self._profiler is None, self._profile
         if self._settings.verbose:
             print("Measuring the training step on this device ...", flush=True)
         if self._profiler is None:
@@ -276,7 +252,7 @@ class Scheduler:
 
     def _check_feasible(self) -> None:
         """Refuse, before the importance is evaluated, what no selection can keep."""
-        steps = self.ledger.steps_left
+        steps = self._ledger.steps_left
         if self._deadline is not None and steps is None:
             raise ValueError(
                 "A deadline needs to know how many steps an epoch has. Received: data of unknown "
@@ -292,7 +268,7 @@ class Scheduler:
                 nothing = np.zeros(profile.count)
                 select_tensors(nothing, profile, self._settings.rho_at(0), required=required)
             return
-        needed = self.ledger.elapsed + least * (steps or 0) * 1e-6 * profile.t_full
+        needed = self._ledger.elapsed + least * (steps or 0) * 1e-6 * profile.t_full
         if needed > self._deadline:
             raise ValueError(
                 f"The deadline is impossible. Received: Deadline({self._deadline:g}) for {steps} "
@@ -303,14 +279,18 @@ class Scheduler:
 
     # Selecting.
 
-    def _evaluate(self, epoch: int, batches: list[Any] | None = None) -> None:
-        """The importance now; None, with a warning, where it fails and there is a selection."""
+    def _evaluated(
+        self, epoch: int, batches: list[Any] | None = None
+    ) -> tuple[np.ndarray, float | None, float] | None:
+        """The importance, its similarity to that before, and the seconds that it took.
+
+        None, with a warning, where it fails and there is a selection.
+        """
         started = self._clock()
-        self._importance = None
         given = None if batches is None else joined(batches, self._probe.size)
         check = (lambda **_: None) if self._profile is None else self._profile.check_data
         try:
-            importance, similarity = self._tracking.evaluate(self._model, check, given)
+            importance, similarity = self._tracking.evaluate(self._model, check, epoch, given)
         except ValueError as error:
             if not self.selections:
                 raise
@@ -319,21 +299,21 @@ class Scheduler:
                 f"{self.selections[-1].epoch + 1}: {error}",
                 stacklevel=3,
             )
-            return
-        self._importance = importance, similarity, self._clock() - started
+            return None
+        return importance, similarity, self._clock() - started
 
-    def _select(self, epoch: int) -> None:
-        """Select by the importance just evaluated; keep what there is where that failed."""
-        if self._importance is None:
+    def _select(self, epoch: int, worth: tuple[np.ndarray, float | None, float] | None) -> None:
+        """Select by what was just evaluated; keep what there is where that failed."""
+        if worth is None:
             return
-        importance, similarity, seconds = self._importance
-        if self._deadline is not None and self.ledger.elapsed >= self._deadline:
-            if not self.selections:
-                raise ValueError(
-                    "The deadline is over before the first step. Received: "
-                    f"Deadline({self._deadline:g}), and {self.ledger.elapsed:.1f} seconds until "
-                    "the first importance was evaluated. Give more seconds or a smaller probe."
-                )
+        importance, similarity, seconds = worth
+        elapsed = self._ledger.elapsed
+        if self._deadline is not None and elapsed >= self._deadline and not self.selections:
+            raise ValueError(
+                "The deadline is over before the first step. Received: "
+                f"Deadline({self._deadline:g}), and {elapsed:.1f} seconds until the first "
+                "importance was evaluated. Give more seconds or a smaller probe."
+            )
         rho = self._settings.rho_at(epoch)
         if self._ratio.is_off(rho):
             self._ratio.learn()
@@ -346,11 +326,11 @@ class Scheduler:
     def _select_early(self, reason: str) -> None:
         """Select anew by the importance of the present selection, unless that is the same."""
         present = self.selections[-1]
-        record = self._chosen(self.ledger.epoch, present.rho, present.importance, reason)
+        record = self._chosen(self._ledger.epoch, present.rho, present.importance, reason)
         if np.array_equal(record.mask, present.mask):
             self._ratio.selected(self._ratio.predicted)  # measure anew
             return
-        self._spent += self.ledger.retrace or 0.0
+        self._spent += self._ledger.retrace or 0.0
         self._train(record)
 
     def _chosen(
@@ -377,7 +357,7 @@ class Scheduler:
             seconds_importance=seconds,
             seconds_solve=self._clock() - started,
             reason=reason,
-            step=self.ledger.done,
+            step=self._ledger.done,
         )
 
     def _train(self, record: SelectionRecord) -> None:
@@ -388,37 +368,33 @@ class Scheduler:
             record = dataclasses.replace(record, seconds_retrace=0.0)
         else:
             self._model.set_mask(record.mask)
-            self.ledger.plan(record.predicted_ratio)
+            self._ledger.plan(record.predicted_ratio)
         self.selections.append(record)
         self._ratio.selected(record.predicted_ratio)
-        self._selected_seconds = self.ledger.elapsed
+        self._selected_seconds = self._ledger.elapsed
         self._look_at = 0
-        held = {"record": to_json(record), "selected_at": self._selected_at}
-        self._model.fit_state[_KEY] = held
+        self._model.fit_state[_KEY] = {
+            "record": to_json(record),
+            "selected_at": self._selected_at,
+        }
         if self._settings.verbose:
             print(records.line(record))
-        if self.board is not None:
-            self.board.selection(record)
-
-    def _take_up_checkpoint(self) -> None:
-        """Go on with the selection of a `fit` that Keras's own backup goes on with."""
-        held = self._model.fit_state.get(_KEY)
-        if held is not None:
-            self._take_up([records.from_json(held["record"])], int(held["selected_at"]))
+        if self._board is not None:
+            self._board.selection(record)
 
     def _take_up(self, taken: list[SelectionRecord], selected_at: int) -> None:
         self.selections.extend(taken)
         self._selected_at = selected_at
         self._model.set_mask(taken[-1].mask)
-        self.ledger.plan(taken[-1].predicted_ratio)
+        self._ledger.plan(taken[-1].predicted_ratio)
         self._ratio.selected(taken[-1].predicted_ratio)
 
     def _finish_record(self) -> None:
         """Note what has been measured under the present selection."""
         record = self.selections[-1]
         seconds = record.seconds_retrace
-        if seconds is None and self.ledger.own:
-            seconds = self.ledger.retrace
+        if seconds is None and self._ledger.own:
+            seconds = self._ledger.retrace
         self.selections[-1] = dataclasses.replace(
             record, achieved_ratio=self._ratio.achieved, seconds_retrace=seconds
         )
@@ -431,51 +407,47 @@ class Scheduler:
         if self._is_timing and not lookahead.is_active:
             self._is_timing = False
             if len(lookahead.seconds) > _TIMED:
-                self._time_full_step(statistics.median(lookahead.seconds[-_TIMED:]))
+                started = self._ledger.elapsed
+                full = lookahead.full_step_seconds()
+                self._timed_at = self._ledger.elapsed
+                self._spent += self._timed_at - started
+                if full:
+                    self._ratio.ratios.append(statistics.median(lookahead.seconds[-_TIMED:]) / full)
         elif not lookahead.is_active and self._is_full_step_due():
             self._is_timing = True
             lookahead.ask(batches=_TIMED + 1)
         rho = self.selections[-1].rho
-        if self._ratio.is_off(rho) and self._can_afford(self.ledger.retrace or 0.0):
+        if self._ratio.is_off(rho) and self._can_afford(self._ledger.retrace or 0.0):
             self._ratio.learn()
             self._select_early("ratio")
 
     def _is_full_step_due(self) -> bool:
-        ledger = self.ledger
+        ledger = self._ledger
         if not ledger.is_settled or self.selections[-1].mask.all():
             return False
         cost = 2.0 * (ledger.full_seconds or 0.0)
-        if not self._full.is_traced:
+        if not self._lookahead.is_traced:
             cost += (ledger.retrace or 0.0) + (ledger.full_seconds or 0.0)
         since = ledger.elapsed - self._timed_at
         is_waited_for = since * self._share >= cost or not self._ratio.is_enough
         return is_waited_for and self._can_afford(cost)
 
-    def _time_full_step(self, step_seconds: float) -> None:
-        started = self.ledger.elapsed
-        assert self._lookahead.batch is not None
-        full = self._full.seconds(*self._lookahead.batch)
-        self._timed_at = self.ledger.elapsed
-        self._spent += self._timed_at - started
-        if full > 0.0:
-            self._ratio.ratios.append(step_seconds / full)
-
     def _can_afford(self, seconds: float) -> bool:
         """Whether so much more stays within the share of the training time."""
-        left = (self.ledger.steps_left or 0) * (self.ledger.step_seconds or 0.0)
-        return self._spent + seconds <= self._share * (self.ledger.elapsed + left)
+        left = (self._ledger.steps_left or 0) * (self._ledger.step_seconds or 0.0)
+        return self._spent + seconds <= self._share * (self._ledger.elapsed + left)
 
     # Keeping a deadline.
 
     def _rho_in_time(self, deadline: float, smallest: float) -> float:
         """Step time / full step time that ends on time with another plan, `smallest` at least."""
-        seconds = self._seconds_for_steps(deadline) - (self.ledger.retrace or 0.0)
-        full = (self.ledger.steps_left or 0) * self._full_seconds
+        seconds = self._seconds_for_steps(deadline) - (self._ledger.retrace or 0.0)
+        full = (self._ledger.steps_left or 0) * self._full_seconds
         return min(max(seconds / full, smallest), 1.0) if full > 0.0 else 1.0
 
     def _keep_deadline(self, deadline: float) -> None:
         """Select anew in between where the planned end is off, and that pays for tracing."""
-        ledger, record = self.ledger, self.selections[-1]
+        ledger, record = self._ledger, self.selections[-1]
         if not ledger.is_settled or ledger.own < self._look_at:
             return
         left = ledger.steps_left or 0
@@ -489,7 +461,7 @@ class Scheduler:
 
     def _stops_if_late(self, deadline: float) -> bool:
         """Stop where one more step, and the end of its epoch, would end after the deadline."""
-        ledger = self.ledger
+        ledger = self._ledger
         is_last = not ledger.steps_left or ledger.elapsed + ledger.before_the_end <= deadline
         if not is_last and not self._model.stop_training:
             self._model.stop_training = True
@@ -502,7 +474,7 @@ class Scheduler:
 
     def _seconds_for_steps(self, deadline: float) -> float:
         """What is left for the steps to come, if the training ends where it is planned to."""
-        ledger = self.ledger
+        ledger = self._ledger
         left = _AIM * deadline - ledger.elapsed - (ledger.epochs - ledger.epoch) * ledger.ending
         epochs = ledger.epochs - (self._selected_at or 0) - self._settings.interval
         selections = max(math.ceil(epochs / self._settings.interval), 0)
@@ -513,12 +485,12 @@ class Scheduler:
         known = [r.seconds_importance for r in self.selections[1:] if r.seconds_importance]
         samples = self._probe.size / (self._batch_size or self._probe.size)
         evaluating = min(known) if known else samples * self._full_seconds
-        return evaluating + (self.ledger.retrace or 0.0)
+        return evaluating + (self._ledger.retrace or 0.0)
 
     @property
     def _full_seconds(self) -> float:
         """Of a full step: measured, or else by the profile."""
-        measured = self.ledger.full_seconds
+        measured = self._ledger.full_seconds
         if measured is None:
             return 1e-6 * self._profile.t_full if self._profile else 0.0
         return measured

@@ -84,7 +84,7 @@ class Evaluator:
         evaluator = model.__dict__.get("_evaluator")
         if (
             evaluator is None
-            or not _same(evaluator._compiled, _compiled(model))
+            or [*map(id, evaluator._compiled)] != [*map(id, _compiled(model))]
             or evaluator._pass.experimental_get_tracing_count() > _MOST_TRACES
         ):
             evaluator = cls(model)
@@ -115,7 +115,9 @@ class Evaluator:
                 return found
             before = scale.numpy()
             try:
-                while scale.numpy() > 1.0 and not _are_finite(found):
+                while scale.numpy() > 1.0 and not all(
+                    bool(tf.reduce_all(tf.math.is_finite(gradient))) for gradient in found
+                ):
                     scale.assign(scale / 2.0)
                     found = self._mean(batches)
             finally:
@@ -208,14 +210,6 @@ def _traced(function: Any) -> Any:
     return traced
 
 
-def _are_finite(gradients: list[tf.Tensor]) -> bool:
-    return all(bool(tf.reduce_all(tf.math.is_finite(gradient))) for gradient in gradients)
-
-
 def _compiled(model: ElasticModel) -> tuple:
     """What the traces were made from; kept alive, so that identity is telling."""
     return (model.optimizer, model.compiled_loss, *model.tensors)
-
-
-def _same(one: tuple, two: tuple) -> bool:
-    return len(one) == len(two) and all(a is b for a, b in zip(one, two))

@@ -40,10 +40,11 @@ class Probe:
 
     def draws(self) -> tuple[Draws | None, Draws | None]:
         """Draws from `data` and from `gradient`; None of what there is not."""
-        return self._draws("probe", self.data), self._draws("gradient", self.gradient)
-
-    def _draws(self, name: str, data: Any) -> Draws | None:
-        return None if data is None else Draws(data, self.size, self.seed, name=name)
+        one, two = (
+            None if data is None else Draws(data, self.size, self.seed, name=name)
+            for name, data in (("probe", self.data), ("gradient", self.gradient))
+        )
+        return one, two
 
 
 class Draws:
@@ -62,15 +63,15 @@ class Draws:
         self.size = size
         self.name = name
         self.batch_size: int | None = None  # of the dataset, once a batch was drawn
-        self.draws: list[int] = []  # batches of the dataset in each draw so far
+        self.drawn = 0  # batches of the dataset so far, those included that failed
         self._generator = np.random.default_rng(seed)
         self._batches: Iterator[Any] | None = None
         if not isinstance(source, tf.data.Dataset) and not (
             isinstance(source, (tuple, list)) and len(source) in (2, 3)
         ):
             raise TypeError(
-                f"`{name}` must be a batched tf.data.Dataset of (x, y) or (x, y, "
-                f"sample_weight), or a tuple of such arrays. Received: {_kind(source)}: "
+                f"`{name}` must be a batched tf.data.Dataset of (x, y) or (x, y, sample_weight), "
+                f"or a tuple of such arrays. Received: {type(source).__name__}: "
                 f"{brief(source)}. Use the training data: probe=train."
             )
 
@@ -80,25 +81,18 @@ class Draws:
         Raises:
             ValueError: the source fails or is no probe; the probe is named.
         """
-        self.draws.append(0)
         if not isinstance(self.source, tf.data.Dataset):
             return self._draw_rows(*self.source)
-        parts: list[Any] = []
-        count = 0
-        while count < self.size:
-            self.draws[-1] += 1  # at first, for an error is no end of the data
-            part, size = self._next()
-            parts.append(part)
-            count += size
-        joined = tf.nest.map_structure(lambda *p: tf.concat(p, axis=0)[: self.size], *parts)
-        return joined if len(joined) == 3 else (*joined, None)
+        batches: list[Any] = []
+        while sum(map(size_of, batches)) < self.size:
+            batches.append(self._next())
+        return joined(batches, self.size)
 
     def skip(self, batches: int) -> None:
-        """Go on as after a draw of so many batches, of which the last one may have failed."""
+        """Go on after so many batches, of which some may have failed."""
         for _ in range(batches):
             with contextlib.suppress(ValueError):
                 self._next()
-        self.draws.append(batches)
 
     def state(self) -> dict[str, Any]:
         """Where the draws from arrays are, as JSON values."""
@@ -108,43 +102,59 @@ class Draws:
         """Draw from arrays what comes after `state`."""
         self._generator.bit_generator.state = state
 
-    def _next(self) -> tuple[Any, int]:
-        """The next batch of the dataset, and its size."""
+    def _next(self) -> Any:
+        """The next batch of the dataset."""
+        self.drawn += 1  # at first, for an error is no end of the data
         try:
             if self._batches is None:
                 self._batches = iter(endless(self.source))
             batch = next(self._batches, None)
         except Exception as error:  # whatever the data come from
             raise ValueError(
-                f"`{self.name}` must yield batches. Received: {type(error).__name__} from draw "
-                f"{len(self.draws)}: {str(error).splitlines()[0] if str(error) else 'no message'}. "
+                f"`{self.name}` must yield batches. Received: {type(error).__name__} from batch "
+                f"{self.drawn}: {str(error).splitlines()[0] if str(error) else 'no message'}. "
                 "Look at its source."
             ) from error
         if batch is None:
             raise ValueError(
                 f"`{self.name}` must yield batches. Received: an empty dataset. Look at its source."
             )
-        x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        _, y, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
         if y is None or not is_batched(batch):
             raise ValueError(
                 f"`{self.name}` must yield batches of (x, y). Received: "
                 f"{self.source.element_spec}. Use dataset.batch(batch_size)."
             )
-        size = int(tf.nest.flatten(x)[0].shape[0])
-        self.batch_size = max(size, self.batch_size or 0)  # the last batch may be smaller
-        return ((x, y) if weight is None else (x, y, weight)), size
+        # the last batch may be smaller
+        self.batch_size = max(size_of(batch), self.batch_size or 0)
+        return batch
 
-    def _draw_rows(self, x: Any, y: Any, weight: Any = None) -> tuple[Any, Any, Any]:
-        data = (x, y) if weight is None else (x, y, weight)
-        counts = {len(part) for part in tf.nest.flatten(data)}
+    def _draw_rows(self, *data: Any) -> tuple[Any, Any, Any]:
+        counts = {len(part) for part in tf.nest.flatten(data) if part is not None}
         if 0 in counts or len(counts) > 1:
             raise ValueError(
                 f"`{self.name}` must hold samples, as many in x as in y. Received: arrays of "
                 f"length {', '.join(map(str, sorted(counts)))}."
             )
         rows = self._generator.permutation(counts.pop())[: self.size]
-        drawn = tf.nest.map_structure(lambda part: tf.gather(part, rows), data)
-        return drawn if len(drawn) == 3 else (*drawn, None)
+        return tf.keras.utils.unpack_x_y_sample_weight(
+            tf.nest.map_structure(
+                lambda part: part if part is None else tf.gather(part, rows), data
+            )
+        )
+
+
+def size_of(batch: Any) -> int:
+    """Samples in a batch."""
+    return int(tf.nest.flatten(batch)[0].shape[0] or 0)
+
+
+def joined(batches: list[Any], size: int) -> tuple[Any, Any, Any]:
+    """x, y and sample weights (or None) of the first `size` samples of some batches."""
+    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in batches]
+    return tf.nest.map_structure(
+        lambda *one: None if one[0] is None else tf.concat(one, axis=0)[:size], *parts
+    )
 
 
 def endless(batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -156,9 +166,3 @@ def endless(batches: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return batches.repeat().with_options(options)
-
-
-def _kind(source: Any) -> str:
-    """What was given for a probe, in words."""
-    length = f" of length {len(source)}" if isinstance(source, (tuple, list)) else ""
-    return type(source).__name__ + length

@@ -10,6 +10,7 @@ import numpy as np
 
 from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.files.json_form import to_json
 from elastic_tf.importance.probe import Draws
 from elastic_tf.inputs.batches import sample_shapes
 
@@ -25,6 +26,9 @@ class Worth:
         gradient_probe: samples that the gradient is taken on; None: the probe.
         smoothing: weight of the importance before, in [0, 1).
         micro_batch_size: samples in one pass; None leaves it to the function.
+
+    Attributes:
+        drawn: by the epoch before which it was evaluated, the batches that each probe had given.
     """
 
     def __init__(
@@ -36,24 +40,26 @@ class Worth:
         smoothing: float = 0.0,
         micro_batch_size: int | None = None,
     ) -> None:
-        parameters = _parameters(function)
+        parameters = set(inspect.signature(function).parameters)
         if gradient_probe is not None and "gradient_data" not in parameters:
             raise ValueError(
                 "`gradient_probe` needs an importance function that takes `gradient_data`. "
                 f"Received: {getattr(function, '__name__', function)!r}. Use "
                 "elastic_tf.importance.loss_decrease, or leave gradient_probe out."
             )
+        self.drawn: dict[int, list[int]] = {}
         self._function = function
         self._parameters = parameters
         self._probe = probe
         self._gradient_probe = gradient_probe
+        self._probes = [one for one in (probe, gradient_probe) if one is not None]
         self._smoothing = smoothing
         self._micro_batch_size = micro_batch_size
         self._evaluated: np.ndarray | None = None
         self._smoothed: np.ndarray | None = None
 
     def evaluate(
-        self, model: ElasticMixin, check: Callable[..., None], given: Any = None
+        self, model: ElasticMixin, check: Callable[..., None], epoch: int, given: Any = None
     ) -> tuple[np.ndarray, float | None]:
         """The importance now, smoothed, and its cosine similarity to the evaluation before.
 
@@ -63,9 +69,13 @@ class Worth:
         Args:
             model: the model that is trained.
             check: called with `batch_size` and `input_shape` of the probe, before it is used.
+            epoch: the one that begins.
             given: x, y and sample weights (or None) instead of a draw from the probe.
         """
-        importance = self._drawn_once(lambda: self._evaluate(model, check, given))
+        try:
+            importance = self._evaluate(model, check, given)
+        finally:
+            self.drawn[epoch] = [probe.drawn for probe in self._probes]
         before, self._evaluated = self._evaluated, importance
         if before is None or before.shape != importance.shape:
             self._smoothed = importance
@@ -78,33 +88,27 @@ class Worth:
         self._smoothed = importance
         return importance, cosine_similarity(before, self._evaluated)
 
-    @property
-    def probes(self) -> list[Draws]:
-        """What samples are drawn from, in the order of the draws."""
-        return [probe for probe in (self._probe, self._gradient_probe) if probe is not None]
-
     def state(self) -> dict[str, Any]:
         """The importance so far, and where the probes are, as JSON values."""
-        kept = {"evaluated": self._evaluated, "smoothed": self._smoothed}
-        values = {name: None if part is None else part.tolist() for name, part in kept.items()}
-        return {**values, "probes": [probe.state() for probe in self.probes]}
+        return {
+            "evaluated": to_json(self._evaluated),
+            "smoothed": to_json(self._smoothed),
+            "probes": [probe.state() for probe in self._probes],
+            "drawn": list(self.drawn.items()),
+        }
 
     def go_on(self, state: dict[str, Any]) -> None:
-        """Go on from `state`; a dataset's batches are to be skipped as well."""
+        """Go on from `state`; `pass_over` is to be called for every epoch that was begun."""
         kept = [state["evaluated"], state["smoothed"]]
         self._evaluated, self._smoothed = (None if one is None else np.array(one) for one in kept)
-        for probe, where in zip(self.probes, state["probes"]):
+        self.drawn = dict(state["drawn"])
+        for probe, where in zip(self._probes, state["probes"]):
             probe.go_on(where)
 
-    def _drawn_once(self, evaluate: Callable[[], np.ndarray]) -> np.ndarray:
-        """Count one draw of each probe, even where one of them fails before the other."""
-        counts = [len(probe.draws) for probe in self.probes]
-        try:
-            return evaluate()
-        finally:
-            for probe, count in zip(self.probes, counts):
-                if len(probe.draws) == count:
-                    probe.skip(0)
+    def pass_over(self, epoch: int) -> None:
+        """Draw what the probes drew before that epoch, and drop it."""
+        for probe, batches in zip(self._probes, self.drawn.get(epoch, [])):
+            probe.skip(batches - probe.drawn)
 
     def _evaluate(self, model: ElasticMixin, check: Callable[..., None], given: Any) -> np.ndarray:
         shared = replicas.count(model.distribute_strategy)
@@ -135,11 +139,3 @@ def cosine_similarity(one: np.ndarray, two: np.ndarray) -> float:
     """one . two / (norm(one) * norm(two)); 0 where one of them is all zero."""
     lengths = float(np.linalg.norm(one) * np.linalg.norm(two))
     return float(np.dot(one, two)) / lengths if lengths else 0.0
-
-
-def _parameters(function: Callable[..., Any]) -> set[str]:
-    """Names of the parameters of a function, as far as it tells."""
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return set()

@@ -1,8 +1,8 @@
-"""What can be reached at most: upper bounds by a price for the budget, and by sharing costs.
+"""Upper bounds, by a price for the budget and by sharing costs.
 
-A price makes room worth something: no choice is worth more than price * room plus what its parts
-are worth beyond their priced costs (Lagrangian relaxation). The cost of an item that several
-choices need is divided among them: no selection pays more that way than it does in truth.
+No selection is worth more than price * room plus what its parts are worth beyond their priced costs
+(Lagrangian relaxation). The cost of an item that several choices need is divided among them: no
+selection pays more that way than it does in truth.
 """
 
 from __future__ import annotations
@@ -56,20 +56,23 @@ def first_bounds(problem: Problem) -> np.ndarray:
 def relax(
     problem: Problem, is_open: np.ndarray, rows: np.ndarray, room: np.ndarray, price: float
 ) -> Relaxed:
-    """The best choice among the open ones when common costs are shared, at the best price.
+    """The best of the open choices at the best price; (n,) `is_open`, (R,) `room`.
 
-    Args:
-        problem: what to choose from.
-        is_open: (n,) bool.
-        rows: the common items that are not paid.
-        room: (R,) not negative.
-        price: a guess, for the shares.
+    The costs of the common items `rows`, which are not paid, are shared at a guess of the price.
     """
     worth = np.where(is_open, problem.worth, -np.inf)
     found = []
     for way in ways(len(room)):
         cost = problem.own @ way
-        cost = cost + _shares(problem, is_open, cost, rows, problem.cost[rows] @ way, price)
+        # at that price a choice can bear what its worth leaves after its own cost
+        able = np.where(is_open, np.maximum(problem.worth - price * cost, 0.0), 0.0)
+        # the smallest items, which have the least choice, take first
+        for k in rows[np.argsort(problem.member[rows] @ is_open, kind="stable")]:
+            bearing, common = able * problem.member[k], problem.cost[k] @ way
+            if bearing.any():
+                share = bearing / bearing.sum()
+                able = able - np.minimum(price * common * share, bearing)
+                cost = cost + common * share
         prices, gain = _best_gains(problem, worth, cost)
         bounds = prices * (room @ way) + gain.sum(axis=1)
         k = int(bounds.argmin())
@@ -88,28 +91,3 @@ def _best_gains(
         prices = np.append(prices, np.quantile(worth[matters] / cost[matters], spread))
     gain = np.maximum.reduceat(worth - prices[:, None] * cost, problem.first, axis=1)
     return prices, np.maximum(gain, 0.0)
-
-
-def _shares(
-    problem: Problem,
-    is_open: np.ndarray,
-    own: np.ndarray,
-    rows: np.ndarray,
-    costs: np.ndarray,
-    price: float,
-) -> np.ndarray:
-    """(n,) what each choice bears of the common items.
-
-    At the given price a choice can bear what its worth leaves after its own cost. The smallest
-    items, which have the least choice, take first, in proportion to what theirs can bear.
-    """
-    total = np.zeros(len(own))
-    able = np.where(is_open, np.maximum(problem.worth - price * own, 0.0), 0.0)
-    members = problem.member[rows]
-    for k in np.argsort(members @ is_open, kind="stable"):
-        bearing = able * members[k]
-        sum_of = bearing.sum()
-        if sum_of > 0.0:
-            able = able - bearing * min(1.0, price * costs[k] / sum_of)
-            total += bearing * (costs[k] / sum_of)
-    return total

@@ -60,8 +60,6 @@ class Problem:
 
     def once(self, order: np.ndarray) -> np.ndarray:
         """`order` with the first choice for each tensor alone."""
-        if len(self.first) == len(self.worth):
-            return order
         return order[np.sort(np.unique(self.tensor[order], return_index=True)[1])]
 
 
@@ -80,14 +78,14 @@ def reduce(
     budget: np.ndarray,
     required: np.ndarray,
 ) -> Problem:
-    """The choice among what is worth something and fits, beside the required ones.
+    """The choice among what is worth more than 0 and fits, beside the required ones.
 
     Args:
-        worth: (n,) finite; choices worth 0 or less are left out.
+        worth: (n,) finite.
         tensor: (n,) the tensor that each choice is for, ascending.
         member: (S, n) bool, the choices that need each item.
         cost: (S, R) of the items, not negative.
-        budget: (R,) for the required choices and the others; at least the cost of the former.
+        budget: (R,) at least the cost of the required choices.
         required: (n,) bool.
     """
     due = member[:, required].any(axis=1)

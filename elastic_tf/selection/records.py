@@ -95,39 +95,21 @@ COLUMNS = (
 )
 
 
-# Of a record, among the logs of an epoch.
-LOGGED = ("rho", "predicted_ratio", "achieved_ratio")
-
-
 def table(records: Sequence[SelectionRecord]) -> str:
     """A line for each selection, narrow enough for a notebook.
 
-    `asked` is what the selector was asked for, `light` the steps that trained the cheapest mask,
-    `similar` the similarity of the importance, `worth s` the seconds of evaluating it.
+    `asked` is what the selector was asked for, `similar` the similarity of the importance,
+    `worth s` the seconds of evaluating it.
     """
-    return format_table([row(record) for record in records], COLUMNS)
-
-
-def row(record: SelectionRecord) -> dict[str, Any]:
-    """One line of the table."""
-    count = int(record.mask.sum())
-    return {
-        **{column.key: getattr(record, column.key, None) for column in COLUMNS},
-        "trained": f"{count} of {len(record.mask)}",
-        "asked": record.selection.rho,
-    }
-
-
-def ratios(record: SelectionRecord, achieved: float | None) -> dict[str, float]:
-    """What a progress bar shows: `rho`, and what the steps achieve, or were predicted to.
-
-    Args:
-        record: the present selection.
-        achieved: measured step time / measured full step time; None while there is none.
-    """
-    if achieved is None:
-        return {"rho": record.rho, "predicted": record.predicted_ratio}
-    return {"rho": record.rho, "achieved": achieved}
+    rows = [
+        {
+            **vars(record),
+            "trained": f"{record.mask.sum()} of {len(record.mask)}",
+            "asked": record.selection.rho,
+        }
+        for record in records
+    ]
+    return format_table(rows, COLUMNS)
 
 
 def line(record: SelectionRecord) -> str:
@@ -145,17 +127,6 @@ def line(record: SelectionRecord) -> str:
 def from_json(data: dict[str, Any]) -> SelectionRecord:
     """A record that `to_json` was made of."""
     plan = Plan.from_json(data["selection"]["plan"])
-    selection = _made(Selection, {**data["selection"], "plan": plan})
-    return _made(SelectionRecord, {**data, "selection": selection})
-
-
-def _made(kind: Any, values: dict[str, Any]) -> Any:
-    """A dataclass from JSON; lists become arrays, of bool where they hold nothing else."""
-    known = {field.name for field in dataclasses.fields(kind)}
-    return kind(
-        **{
-            name: np.array(value) if isinstance(value, list) else value
-            for name, value in values.items()
-            if name in known
-        }
-    )
+    selection = Selection(**{**data["selection"], "plan": plan})
+    importance = np.array(data["importance"])
+    return SelectionRecord(**{**data, "selection": selection, "importance": importance})

@@ -27,19 +27,12 @@ _STATES = 256  # of a knapsack's list at its first try; 16 times as many at each
 
 
 class Node(NamedTuple):
-    """All selections of `taken` and some of `open`.
+    """All selections of `taken` and some of `open`."""
 
-    Attributes:
-        taken: (n,) bool.
-        open: (n,) bool, none of them for a tensor of a taken one.
-        paid: (S,) bool, the common items that are paid in any case.
-        states: of its knapsack's list.
-    """
-
-    taken: np.ndarray
-    open: np.ndarray
-    paid: np.ndarray
-    states: int
+    taken: np.ndarray  # (n,) bool
+    open: np.ndarray  # (n,) bool, none of them for a tensor of a taken one
+    paid: np.ndarray  # (S,) bool, the common items that are paid in any case
+    states: int  # of its knapsack's list
 
 
 def solve(problem: Problem, gap: float = GAP, work: int = _WORK) -> Solution:
@@ -59,20 +52,19 @@ class _Search:
     """Best bound first; remembers the best selection so far."""
 
     def __init__(self, problem: Problem, gap: float) -> None:
-        self.problem = problem
+        self.problem, self.gap = problem, gap
         self.best = fill(problem, np.zeros(len(problem.worth), bool))
         self.value = float(problem.worth[self.best].sum())
         self.dropped = self.value  # nothing that was left out is worth more
         self.price = self.value  # last one at which a budget ended
         self.work = 0
-        self._gap = gap
         self._heap: list[tuple[float, int, Node]] = []
         self._tie = itertools.count()
 
     @property
     def floor(self) -> float:
         """What a bound must exceed to be looked into."""
-        return self.value / (1.0 - self._gap)
+        return self.value / (1.0 - self.gap)
 
     def run(self, work: int) -> Solution:
         problem = self.problem
@@ -126,20 +118,17 @@ class _Search:
         self._split(min(bound, reach), node, rows, relaxed)
 
     def _round(self, node: Node, relaxed: Relaxed) -> None:
-        """Offer as many open choices as fit, by worth per shared-out cost."""
-        problem = self.problem
+        """Offer as many open choices as fit, by worth per shared cost."""
+        problem, chosen = self.problem, node.taken.copy()
         order = np.flatnonzero(node.open)
         with np.errstate(divide="ignore"):
             ratio = problem.worth[order] / relaxed.cost[order]
         order = problem.once(order[np.argsort(-ratio, kind="stable")])
-        more = np.zeros(len(node.taken), bool)
-        low, high = 0, len(order) + 1
-        while high - low > 1:
-            more[order] = np.arange(len(order)) < (low + high) // 2
-            fits = problem.fits(node.taken | more)
-            low, high = ((low + high) // 2, high) if fits else (low, (low + high) // 2)
-        more[order] = np.arange(len(order)) < low
-        self._offer(node.taken | more)
+        spent = node.taken @ problem.own + np.cumsum(problem.own[order], axis=0)
+        met = np.cumsum(problem.member[:, order], axis=1) + (problem.member @ node.taken)[:, None]
+        spent += (met > 0.0).T @ problem.cost
+        chosen[order[(spent <= problem.room).all(axis=1)]] = True  # the first ones: costs add up
+        self._offer(chosen)
 
     def _offer(self, chosen: np.ndarray) -> None:
         """Remember the selection, filled up, if it fits and is better than the best so far."""
@@ -166,9 +155,9 @@ class _Search:
     def _decide(self, bound: float, node: Node, room: np.ndarray, relaxed: Relaxed) -> None:
         """Solve the knapsack that is left when no common item is open.
 
-        Tensor after tensor each state goes on with each option that does not lose too much. A
-        state is dropped where it cannot exceed the floor, or another one has more worth in less
-        room; and the least promising ones where they become too many.
+        Tensor after tensor each state goes on with each option that does not lose too much. States
+        are dropped that cannot exceed the floor, that have less worth in more room than another
+        one, and the least promising ones where they become too many.
         """
         problem, floor = self.problem, self.floor
         inside, loss = _losses(problem, relaxed)
