@@ -95,24 +95,28 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         {
             "method": called[name],
             "accuracy": accuracy[name][-1],
-            "training_seconds": sum(clocks[name].seconds),
-            "seconds_per_step": sum(clocks[name].seconds) / sum(clocks[name].steps),
+            "training_seconds": clocks[name].total("seconds"),
+            "seconds_per_step": clocks[name].total("seconds") / clocks[name].total("steps"),
             "achieved_ratio": measurement.speed(
                 [(model, mask) for mask in masks[name]], model, batch
-            ).ratio,
+            )[0],
         }
         for name, model in models.items()
     ]
     print("\n" + format_table(rows, run.COLUMNS))
     for row, clock in zip(rows, clocks.values()):
-        said = recording.said_of(sum(clock.seconds), sum(clock.overhead_seconds))
+        said = recording.said_of(clock.total("seconds"), clock.total("overhead_seconds"))
         print(f"{row['method']}: {said}")
     shown = {
-        called[name]: (np.cumsum(clock.seconds), accuracy[name]) for name, clock in clocks.items()
+        called[name]: (
+            np.cumsum([epoch["seconds"] for epoch in clock.epochs]),
+            100 * np.array(accuracy[name]),
+        )
+        for name, clock in clocks.items()
     }
     names = [tensor.name.split(":")[0] for tensor in elastic.tensors]
     for name, figure in (
-        ("accuracy", plots.accuracy_over_seconds(shown, title="Adapting to another domain")),
+        ("accuracy", plots.lines(shown, x="training time (s)", y="test accuracy (%)")),
         ("selection", plots.selection_map(masks["elastic"], names=names)),
     ):
         plots.save(figure, settings.out / f"{name}.png")

@@ -31,25 +31,11 @@ def option(
     return dataclasses.field(default=None if required else default, metadata=metadata)
 
 
-def kind_of(field: dataclasses.Field[Any]) -> type | None:
-    """The type of one value of an option; None for a flag."""
-    # the annotation is text, as `from __future__ import annotations` leaves it
-    name = re.findall(r"\w+", str(field.type))
-    return _TYPES.get(name[1] if name[0] == "tuple" else name[0])
-
-
 def parse(kind: type[Settings], description: str, arguments: Sequence[str] | None) -> Settings:
     """Settings from a command line; `--help` lists every field with its default.
 
-    A `bool` is a flag, `T | None` is given as a T, `tuple[T, ...]` as one T or several.
-
-    Args:
-        kind: a dataclass whose fields are made by `option`.
-        description: shown by `--help`.
-        arguments: of the command line; None: those of the program.
-
-    Raises:
-        SystemExit: after `--help`, and where arguments are refused.
+    A `bool` is a flag, `T | None` is given as a T, `tuple[T, ...]` as one T or several. None for
+    `arguments` are those of the program. The program ends where they are refused.
     """
     parser = Parser(
         description=description.replace("::\n", ":\n"),
@@ -57,7 +43,9 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
         allow_abbrev=False,
     )
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        given, one = field.metadata, kind_of(field)
+        # the annotation is text, as `from __future__ import annotations` leaves it
+        word, *inner = re.findall(r"\w+", str(field.type))
+        given, one = field.metadata, _TYPES.get(inner[0] if word == "tuple" else word)
         options: dict[str, Any] = {"default": field.default, "help": given["help"]}
         if field.default not in (None, (), "", False):
             options["help"] += " (default: %(default)s)"
@@ -65,7 +53,7 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
             options["action"] = "store_true"
         else:
             options.update(type=one, choices=given["choices"], required=given["required"])
-            options["nargs"] = "+" if str(field.type).startswith("tuple") else None
+            options["nargs"] = "+" if word == "tuple" else None
         parser.add_argument(f"--{field.name.replace('_', '-')}", **options)
     found, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -106,11 +94,7 @@ def words_of(options: dict[str, Any]) -> list[str]:
 
 
 def typed(words: Sequence[str]) -> str:
-    """A command for this Python, as it is typed in the present directory.
-
-    Args:
-        words: what follows the interpreter.
-    """
+    """A command for this Python, as it is typed in the present directory."""
     python = Path(sys.executable)
     if Path.cwd() in python.parents:
         python = python.relative_to(Path.cwd())

@@ -12,22 +12,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from packaging.requirements import Requirement
+from typing import NamedTuple
 
 from elastic_tf.commands.commandline import option, parse, typed
 from elastic_tf.files.table import format_table
-from elastic_tf.timing import runtime
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
 _GIB = 2**30
@@ -35,7 +30,6 @@ _GIB = 2**30
 _LEAST_MEMORY, _ENOUGH_MEMORY = 0.7, 2.0  # GiB
 # A run keeps weights and, until it ends, a backup of weights and slots: 2 GB for VGG16 with Adam.
 _LEAST_DISK, _ENOUGH_DISK = 0.1, 2.0  # GiB
-_BUSY = 0.25  # processes that run, for each core, from which on times are not to be trusted
 _SECONDS = 600  # for TensorFlow to start and to train a step, on a small board with a slow disk
 # In a process of its own: a TensorFlow that does not fit the processor ends its process.
 _STEP = """
@@ -69,11 +63,7 @@ class Finding(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Check, print, and end with exit code 1 where training is impossible."""
     settings = parse(Settings, __doc__ or "", arguments)
-    load = machine_load()  # before the checks put a load on the machine themselves
-    started, device = tensorflow()
-    findings = [packages(), started, cores(), load, memory(), disk(settings.out)]
-    if device is not None:
-        findings.append(onednn(device))
+    findings = [packages(), tensorflow(), memory(), disk(settings.out)]
     print(report(findings))
     if any(finding.state == BROKEN for finding in findings):
         raise SystemExit(1)
@@ -82,83 +72,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def report(findings: Sequence[Finding]) -> str:
     """A table, what to fix below it, and the verdict."""
     table = format_table([one._asdict() for one in findings], ("check", "state", "found"))
-    lines = [f"{finding.check}: {finding.fix}" for finding in findings if finding.fix]
-    broken = ", ".join(finding.check for finding in findings if finding.state == BROKEN)
+    lines = [f"{one.check}: {one.fix}" for one in findings if one.fix]
+    broken = ", ".join(one.check for one in findings if one.state == BROKEN)
     last = f"It cannot train before this is fixed: {broken}." if broken else "Ready to train."
     return "\n".join([table, "", *lines, last])
 
 
 def packages() -> Finding:
-    """The installed packages against the versions that are asked for."""
-    try:
-        asked = [Requirement(text) for text in metadata.requires("elastic_tf") or ()]
-    except metadata.PackageNotFoundError:
-        fix = f"{typed(['-m', 'pip', 'install', '.'])} in the checkout installs what is needed."
-        return Finding("packages", NOTE, "elastic_tf runs from a folder, not installed", fix)
-    wrong = []
-    # those of the extras have a marker that is false without them
-    asked = [one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
-    for one in asked:
-        try:
-            if one.specifier.contains(metadata.version(one.name), prereleases=True):
-                continue
-            wrong.append(f"{one.name} {metadata.version(one.name)}, asked for {one.specifier}")
-        except metadata.PackageNotFoundError:
-            wrong.append(f"{one.name} is not installed")
+    """The installed packages against the versions that are asked for, by pip."""
+    done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
+    lines = [one.replace("_", "-") for one in done.stdout.splitlines()]
+    wrong = [one for one in lines if one.startswith("elastic-tf ")]
     if wrong:
-        fix = typed(["-m", "pip", "install", *(f"{one.name}{one.specifier}" for one in asked)])
-        return Finding("packages", BROKEN, "; ".join(wrong), fix)
-    return Finding("packages", OK, f"all {len(asked)} are there in the versions asked for")
+        fix = f"{typed(['-m', 'pip', 'install', '.'])} in the checkout installs what is needed."
+        return Finding("packages", BROKEN, " ".join(wrong), fix)
+    return Finding("packages", OK, "nothing that it asks for is missing, or of another version")
 
 
-def tensorflow() -> tuple[Finding, dict[str, Any] | None]:
-    """Train a step in a child process; also what `describe_device` says there."""
+def tensorflow() -> Finding:
+    """Train a step in a child process."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _STEP], capture_output=True, text=True, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
         fix = "Look at the load of the machine and at its disk, and try again."
-        return Finding("TensorFlow", BROKEN, f"no step in {_SECONDS} s", fix), None
+        return Finding("TensorFlow", BROKEN, f"no step in {_SECONDS} s", fix)
     if done.returncode == -signal.SIGILL:
         fix = "Take a TensorFlow built for this processor; those of PyPI for x86 need AVX."
-        return Finding("TensorFlow", BROKEN, "ended by an illegal instruction", fix), None
+        return Finding("TensorFlow", BROKEN, "ended by an illegal instruction", fix)
     if done.returncode:
         last = (done.stderr.strip() or f"ended with code {done.returncode}").splitlines()[-1]
-        return Finding("TensorFlow", BROKEN, last, "Install the packages anew."), None
+        return Finding("TensorFlow", BROKEN, last, "Install the packages anew.")
     device = json.loads(done.stdout.splitlines()[-1])
     trains = f"{device['tensorflow']} trains on {device['name']} ({device['kind']})"
-    return Finding("TensorFlow", OK, trains), device
-
-
-def cores() -> Finding:
-    """Cores that may be used, and the threads that are asked for."""
-    usable, asked = runtime.usable_cores(), runtime.RuntimeSettings.of_environment()
-    found = f"{usable} of {os.cpu_count()} usable; threads: {asked}"
-    if max(asked.inter_op_threads, asked.intra_op_threads) > usable:
-        names = "TF_NUM_INTEROP_THREADS and TF_NUM_INTRAOP_THREADS"
-        return Finding("cores", NOTE, found, f"Unset {names}, or set them to {usable} at most.")
-    return Finding("cores", OK, found)
-
-
-def onednn(device: dict[str, Any]) -> Finding:
-    """Whether oneDNN's kernels are on; without AVX-512 TensorFlow 2.15 leaves them off."""
-    if device["onednn"] or device["kind"] == "gpu":
-        return Finding("oneDNN", OK, "on" if device["onednn"] else "not needed on a GPU")
-    fix = "It may halve a step: the command profile tries both, and train uses the better one."
-    return Finding("oneDNN", NOTE, "off", fix)
-
-
-def machine_load() -> Finding:
-    """Processes that ran in the last minute."""
-    try:
-        running = os.getloadavg()[0]
-    except (AttributeError, OSError):  # Windows has none
-        return Finding("load", OK, "not known on this system")
-    found = f"{running:.2f} processes in the last minute"
-    if running > _BUSY * runtime.usable_cores():
-        return Finding("load", NOTE, found, "Measure times when nothing else runs.")
-    return Finding("load", OK, found)
+    return Finding("TensorFlow", OK, trains)
 
 
 def memory() -> Finding:

@@ -47,7 +47,7 @@ class Settings:
 def main(arguments: Sequence[str] | None = None) -> list[Path]:
     """Draw; returns the pictures."""
     settings = parse(Settings, __doc__ or "", arguments)
-    if [bool(settings.profile), bool(settings.runs), bool(settings.comparison)].count(True) != 1:
+    if sum(map(bool, (settings.profile, settings.runs, settings.comparison))) != 1:
         raise ValueError(
             "One of --profile, --runs and --comparison must be given. Received: "
             f"profile={settings.profile}, runs={settings.runs}, comparison={settings.comparison}."
@@ -59,7 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
         profile = TimingProfile.load(settings.profile)
         figures = {settings.out: plots.timing_bars(profile, title=title)}
     elif settings.comparison is not None:
-        figures = {settings.out: of_comparison(settings.comparison, title=title)}
+        found = strict_json.parse(read_bytes(settings.comparison))
+        if not isinstance(found, dict) or "equal_epochs" not in found.get("tables", ()):
+            raise ValueError(
+                "`comparison` must be what compare wrote. Received: "
+                f"'{settings.comparison}', which holds no such tables."
+            )
+        figures = {settings.out: plots.accuracy_at_budgets(found["tables"], title=title)}
     else:
         figures = of_runs([runs.load(path) for path in settings.runs], settings.out, title=title)
     for path, figure in figures.items():
@@ -69,12 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
 
 
 def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Path, Figure]:
-    """Accuracy over seconds, and a map for each run that leaves tensors out, by their files.
-
-    Args:
-        found: the runs.
-        out: file of the first; those of the maps have the run in their name too.
-        title: above the first.
+    """Accuracy over seconds in `out`, and beside it a map for each run that leaves tensors out.
 
     Raises:
         ValueError: a run has no epoch yet, or was not written by `train`.
@@ -93,33 +94,18 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
         curves[label] = (np.cumsum(seconds).tolist(), (100 * accuracy).tolist())
         masks = trained_masks(run.history)
         if not all(mask.all() for mask in masks):
-            path = out.with_name(f"{out.stem}_{_word(label)}{out.suffix}")
-            share = np.mean([mask.mean() for mask in masks])
+            word = re.sub(r"[^\w.-]+", "_", label).strip("_")
+            path, profile = (
+                out.with_name(f"{out.stem}_{word}{out.suffix}"),
+                run.path / "profile.json",
+            )
+            tensors = TimingProfile.load(profile).tensors if profile.is_file() else ()
+            names, share = [spec.name for spec in tensors], np.mean(masks)
             said = f"{label}: trained (blue), {share:.0%} of tensors x epochs"
-            maps[path] = plots.selection_map(masks, names=_names(run), title=said)
+            maps[path] = plots.selection_map(masks, names=names, title=said)
     parts = {"validation" if one.config["settings"].get("validation") else "test" for one in found}
     y = f"{' or '.join(sorted(parts))} accuracy (%)"
     return {out: plots.lines(curves, x="training time (s)", y=y, title=title), **maps}
-
-
-def of_comparison(path: Path, *, title: str = "") -> Figure:
-    """Accuracy of each method over its seconds.
-
-    Raises:
-        ValueError: the file is none of a comparison.
-    """
-    from elastic_tf import plots
-
-    found = strict_json.parse(read_bytes(path))
-    tables = found.get("tables") if isinstance(found, dict) else None
-    if not isinstance(tables, dict) or "equal_epochs" not in tables:
-        raise ValueError(
-            f"`comparison` must be what compare wrote. Received: '{path}', which holds no such "
-            "tables."
-        )
-    if "equal_seconds" not in tables:
-        return plots.accuracy_and_cost(tables["equal_epochs"], title=title)
-    return plots.accuracy_at_budgets(tables, title=title)
 
 
 def labels(found: Sequence[runs.Run]) -> list[str]:
@@ -131,14 +117,3 @@ def labels(found: Sequence[runs.Run]) -> list[str]:
         short.append(settings.get("method", "run") + ("" if rho is None else f", rho={rho:g}"))
     count = Counter(short)
     return [one if count[one] == 1 else f"{one} ({run.path})" for one, run in zip(short, found)]
-
-
-def _names(run: runs.Run) -> Sequence[str]:
-    """Of the tensors, where the run holds its profile."""
-    path = run.path / "profile.json"
-    return [spec.name for spec in TimingProfile.load(path).tensors] if path.is_file() else ()
-
-
-def _word(label: str) -> str:
-    """A label as part of a file's name."""
-    return re.sub(r"[^\w.-]+", "_", label).strip("_")

@@ -104,25 +104,21 @@ def comparison(profiles: Sequence[TimingProfile]) -> str:
             f"Two profiles of one model can be compared. Received: profiles of {counts} tensors "
             "that are not the same."
         )
-    ms = [[p.t_forward, p.t_dw.sum(), p.t_dy.sum(), p.t_full] for p in profiles]
+    parts = [(p.t_forward, p.t_dw.sum(), p.t_dy.sum(), p.t_full) for p in profiles]
     shares = [(p.t_dw + p.t_dy) / p.t_full for p in profiles]
     moved = np.argsort(-np.abs(shares[1] - shares[0]), kind="stable")[:_SHOWN]
-    names = [profiles[0].tensors[k].name for k in moved]
-    parts = ("forward", "t_dw", "t_dy", "full step")
-    times = _side_by_side("ms per step", ".2f", parts, 1e-3 * np.array(ms))
-    tensors = _side_by_side("share of the full step", ".2%", names, np.array(shares)[:, moved])
-    one, two = (f"{p.device.get('name', '?')} ({p.created[:10]})" for p in profiles)
-    return f"A: {one}\nB: {two}\n\n{times}\n\n{tensors}"
-
-
-def _side_by_side(title: str, form: str, parts: Sequence[str], values: np.ndarray) -> str:
-    """A table of A beside B; values of shape (2, parts)."""
     rows = [
-        {"part": part, "A": a, "B": b, "ratio": b / max(a, 1e-9)}
-        for part, a, b in zip(parts, *values)
+        (name, f"{a / 1e3:.2f} ms", f"{b / 1e3:.2f} ms", f"{b / max(a, 1e-9):.2f}")
+        for name, a, b in zip(("forward", "t_dw", "t_dy", "full step"), *parts)
     ]
-    columns = (Column("A", "A", form), Column("B", "B", form), Column("ratio", "B / A", ".2f"))
-    return format_table(rows, (Column("part", title), *columns))
+    for k in moved:
+        a, b = shares[0][k], shares[1][k]
+        name = profiles[0].tensors[k].name
+        rows.append((name, f"{a:.2%}", f"{b:.2%}", f"{b / max(a, 1e-9):.2f}"))
+    columns = ("step and shares of it", "A", "B", "B / A")
+    one, two = (f"{p.device.get('name', '?')} ({p.created[:10]})" for p in profiles)
+    table = format_table([dict(zip(columns, row)) for row in rows], columns)
+    return f"A: {one}\nB: {two}\n\n{table}"
 
 
 def report(profile: TimingProfile) -> str:
@@ -145,7 +141,6 @@ def report(profile: TimingProfile) -> str:
         Column("t_dy", "t_dy ms", ".3f"),
         Column("share", "of full step", ".1%"),
     )
-    noisy = profile.spread > _MOST_SPREAD
     lines = [
         format_table(rows, columns),
         "",
@@ -156,7 +151,7 @@ def report(profile: TimingProfile) -> str:
         f"attributed to {profile.count} tensors",
         f"The measurement is noisy, the spread is above {_MOST_SPREAD:.0%}: profile again on an "
         "idle machine"
-        if noisy
+        if profile.spread > _MOST_SPREAD
         else "The measurement is fine",
     ]
     if profile.note:

@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from elastic_tf.timing.runtime import (
     RuntimeSettings,
@@ -33,9 +34,6 @@ Steps = Callable[[], float]  # the median seconds of a few steps
 def search(options: Any) -> tuple[RuntimeSettings, tuple[SettingsTrial, ...]]:
     """Try settings of one kind after the other, each with the best of those before it.
 
-    Args:
-        options: of the command `profile`; they name the model and the batch.
-
     Returns:
         The best settings, and all trials; each is printed when it is done.
 
@@ -44,35 +42,27 @@ def search(options: Any) -> tuple[RuntimeSettings, tuple[SettingsTrial, ...]]:
     """
     best, best_ratio = RuntimeSettings(), 1.0
     trials: list[SettingsTrial] = []
+    cores = usable_cores()
+    threads = {(1, cores), (cores, 1), (2, cores), (1, max(cores // 2, 1))} - {(cores, cores)}
     with _process(options, best) as defaults:
         defaults()
-        for kind in (_onednn, _threads, _xla):
-            for settings in kind(best):
+        kinds: list[list[dict[str, Any]]] = [
+            # the other of what TensorFlow decided by the processor
+            [{"onednn": not describe_device()["onednn"]}],
+            [{"inter_op_threads": a, "intra_op_threads": b} for a, b in sorted(threads)],
+            [{"xla": True}],
+        ]
+        for changes in kinds:
+            for settings in [replace(best, **change) for change in changes]:
                 trial = _tried(defaults, options, settings)
                 trials.append(trial)
                 said = "failed: " + trial.error
                 if trial.ratio is not None:
                     said = f"{trial.ratio:5.2f} x the step time of the defaults"
+                    if trial.ratio < _GAIN * best_ratio:
+                        best, best_ratio = settings, trial.ratio
                 print(f"  {str(settings):<45} {said}", flush=True)
-            for trial in trials:
-                if trial.ratio is not None and trial.ratio < _GAIN * best_ratio:
-                    best, best_ratio = trial.settings, trial.ratio
     return best, tuple(trials)
-
-
-def _onednn(base: RuntimeSettings) -> list[RuntimeSettings]:
-    # the other of what TensorFlow decided by the processor
-    return [replace(base, onednn=not describe_device()["onednn"])]
-
-
-def _threads(base: RuntimeSettings) -> list[RuntimeSettings]:
-    cores = usable_cores()
-    pairs = sorted({(1, cores), (cores, 1), (2, cores), (1, max(cores // 2, 1))} - {(cores, cores)})
-    return [replace(base, inter_op_threads=a, intra_op_threads=b) for a, b in pairs]
-
-
-def _xla(base: RuntimeSettings) -> list[RuntimeSettings]:
-    return [replace(base, xla=True)]
 
 
 def _tried(defaults: Steps, options: Any, settings: RuntimeSettings) -> SettingsTrial:
@@ -94,7 +84,7 @@ def _process(options: Any, settings: RuntimeSettings) -> Iterator[Steps]:
     here, there = context.Pipe()
     options = replace(options, xla=settings.xla)
     process = context.Process(target=serve_steps, args=(options, there), daemon=True)
-    with _environment(settings.environment()):
+    with mock.patch.dict(os.environ, settings.environment(), clear=True):
         process.start()
     there.close()  # the other end is the process's own: its end is noticed
 
@@ -117,19 +107,6 @@ def _process(options: Any, settings: RuntimeSettings) -> Iterator[Steps]:
         process.kill()
         process.join()
         here.close()
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """These environment variables and no others."""
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def serve_steps(options: Any, connection: Any) -> None:

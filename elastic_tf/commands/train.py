@@ -45,9 +45,7 @@ class Settings(options.Adaptation):
 def main(arguments: Sequence[str] | None = None) -> runs.Run:
     """Load, warm the head, profile, train, measure, print.
 
-    Args:
-        arguments: of the command line; None: those of the program, which is then started again
-            where the profile asks for other runtime settings.
+    Without `arguments` the program is started again where the profile asks for other settings.
     """
     settings = parse(Settings, __doc__ or "", arguments)
     profile = None if settings.profile is None else TimingProfile.load(settings.profile)

@@ -55,6 +55,6 @@ html_copy_source = False
 html_show_sphinx = False
 html_static_path = ["style"]
 html_css_files = ["pages.css"]
-html_math_renderer = "drawn"
+html_math_renderer = "mathml"
 pygments_style = "friendly"
 pygments_dark_style = "monokai"

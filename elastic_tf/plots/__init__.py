@@ -7,14 +7,8 @@ general forms, `timing`, `selections` and `results` follow the flow, `style` is 
 
 from __future__ import annotations
 
-from elastic_tf.plots.charts import accuracy_over_seconds, agreement, bars, lines
-from elastic_tf.plots.results import (
-    accuracy_and_cost,
-    accuracy_at_budgets,
-    accuracy_intervals,
-    deadlines,
-    method_panels,
-)
+from elastic_tf.plots.charts import agreement, bars, lines
+from elastic_tf.plots.results import accuracy_at_budgets, deadlines, method_panels
 from elastic_tf.plots.selections import image_grid, importance_map, selection_bars, selection_map
 from elastic_tf.plots.style import METHODS, Picture, pixels, png, save
 from elastic_tf.plots.timing import cost_of_depth, dependency_map, step_parts, timing_bars
@@ -22,10 +16,7 @@ from elastic_tf.plots.timing import cost_of_depth, dependency_map, step_parts, t
 __all__ = [
     "METHODS",
     "Picture",
-    "accuracy_and_cost",
     "accuracy_at_budgets",
-    "accuracy_intervals",
-    "accuracy_over_seconds",
     "agreement",
     "bars",
     "cost_of_depth",

@@ -16,17 +16,6 @@ _MOST_MARKERS = 30  # on every point of a longer line they would hide it
 Curves = Mapping[str, tuple[Sequence[float], Any]]
 
 
-def accuracy_over_seconds(curves: Curves, *, title: str = "") -> Figure:
-    """Accuracy reached after so many seconds of training.
-
-    Args:
-        curves: method -> (seconds of training so far, accuracy in [0, 1]) after each epoch.
-        title: above the picture.
-    """
-    percent = {name: (x, 100 * np.asarray(y, float)) for name, (x, y) in curves.items()}
-    return lines(percent, x="training time (s)", y="test accuracy (%)", title=title)
-
-
 def lines(
     curves: Curves,
     *,

@@ -10,13 +10,12 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import SymmetricalLogLocator
+from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 
 from elastic_tf.plots.style import BLUE, GREY, PALE, head, picture
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches
-_LABELS, _BESIDE, _DIGIT = 2.2, 0.1, 0.13  # inches of names, between numbers, of a digit
 _MOST_TICKS = 12  # along an axis
 _ACROSS = 10  # images in a row
 
@@ -41,11 +40,11 @@ def selection_map(
         width: inches; by default as many as the epochs need, within reason.
     """
     chosen = np.asarray(masks, bool).T  # (N, epochs)
-    figure, axes = _map(chosen, 5.0, 2.5, width)
-    _show(axes, chosen, names, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1)
+    colours = ListedColormap([PALE, BLUE])
+    figure, axes, _ = _map(chosen, names, width, cmap=colours, vmin=0, vmax=1)
     axes.set_xlabel(x)
     if len(ticks):
-        shown = _evenly(chosen.shape[1], _MOST_TICKS)
+        shown = _few(len(ticks))
         axes.set_xticks(shown + 1, [str(ticks[k]) for k in shown])
     head(axes, title or f"trained (blue): {chosen.mean():.0%} of tensors x epochs")
     return figure
@@ -65,11 +64,10 @@ def importance_map(
     """
     gains = np.maximum(np.asarray(worths, float), 0.0)
     shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
-    figure, axes = _map(shares, 5.6, 3.4)
     values = np.where(shares > 0.0, shares, np.nan)  # NaN is drawn grey
     colours = colormaps["cividis"].with_extremes(bad=GREY)
-    image = _show(axes, values, names, cmap=colours, norm=LogNorm(_LEAST_SHARE, 1.0, clip=True))
-    axes.set_xlabel("epoch")
+    norm = LogNorm(_LEAST_SHARE, 1.0, clip=True)
+    figure, axes, image = _map(values, names, cmap=colours, norm=norm)
     figure.colorbar(image, label="share of the epoch's importance (grey: harm)")
     head(axes, title)
     return figure
@@ -123,28 +121,23 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
     return figure
 
 
-def _map(values: np.ndarray, least: float, labels: float, width: float | None = None) -> Any:
-    """A figure for values of shape (N, epochs): wide enough for the epochs, but for a page."""
-    wide = width or min(max(least, labels + 0.25 * values.shape[1]), _WIDEST)
-    return picture(wide, min(8.0, 2.2 + 0.05 * len(values)))
-
-
-def _evenly(count: int, most: int) -> np.ndarray:
-    """At most so many of `count` places, equally far apart, from 0."""
-    return np.arange(0, count, -(-count // most))
-
-
-def _show(axes: Any, values: np.ndarray, names: Sequence[str], **options: Any) -> Any:
-    """Tensors down, epochs across; shape (N, epochs)."""
+def _map(
+    values: np.ndarray, names: Sequence[str], width: float | None = None, **options: Any
+) -> tuple[Any, Any, Any]:
+    """Tensors down, epochs across, values of shape (N, epochs): figure, axes and image."""
     count, epochs = values.shape
+    wide = width or min(5.5 + 0.25 * epochs, _WIDEST)
+    figure, axes = picture(wide, min(8.0, 2.2 + 0.05 * count))
     extent = (0.5, epochs + 0.5, count - 0.5, -0.5)
     image = axes.imshow(values, aspect="auto", interpolation="nearest", extent=extent, **options)
+    axes.set_xlabel("epoch")
     axes.set_ylabel("tensor, input side at the top")
-    room = (axes.figure.get_figwidth() - _LABELS) / (_BESIDE + _DIGIT * len(str(epochs)))
-    axes.set_xticks(_evenly(epochs, min(max(int(room), 2), _MOST_TICKS)) + 1)
-    # the first and the last tensor are named, so that the places between are not quite even
-    ticks = np.unique(np.linspace(0, count - 1, min(count, _MOST_TICKS)).round().astype(int))
-    axes.set_yticks(ticks)
-    if len(names):
-        axes.set_yticklabels([names[k] for k in ticks], fontsize=8)
-    return image
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    ticks = _few(count)
+    axes.set_yticks(ticks, [names[k] for k in ticks] if len(names) else None, fontsize=8)
+    return figure, axes, image
+
+
+def _few(count: int) -> np.ndarray:
+    """Places of a few of `count`, from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, _MOST_TICKS)).round().astype(int))

@@ -27,36 +27,23 @@ class Style(NamedTuple):
     marker: str
     line: str = "-"
     hatch: str = ""
+    trains: str = ""  # what a method trains, in a legend's few words
 
 
 # Blue is elastic and orange is full training, in every picture; variants of a method share its
 # hue, every second one darker, and differ in form.
 METHODS = {
-    "elastic": Style(BLUE, "o"),
-    "elastic_weight": Style(BLUE, "d", "--", "//"),
-    "elastic_grad": Style(BLUE, ">", ":", ".."),
-    "full": Style(ORANGE, "s"),
-    "traditional_tl": Style(SKY, "D"),
-    "bn_bias": Style(PURPLE, "^"),
-    "tinytl": Style(VERMILLION, "v"),
-    "prunetrain": Style(GREEN, "P"),
-    "random": Style(DARK, "X"),
-    "last_k": Style(DARK, "<", "--", "//"),
-    "offline_optimal": Style(BLACK, "*"),
-}
-# What the methods train, in a legend's few words.
-TRAINED = {
-    "elastic": "what is worth most within rho",
-    "elastic_weight": "the largest weights within rho",
-    "elastic_grad": "the largest gradients within rho",
-    "full": "everything",
-    "traditional_tl": "the head",
-    "bn_bias": "head, biases, normalisation",
-    "tinytl": "head, biases, lite residuals",
-    "prunetrain": "everything, channels pruned",
-    "random": "a random choice within rho",
-    "last_k": "the last tensors within rho",
-    "offline_optimal": "what is worth most at the start",
+    "elastic": Style(BLUE, "o", trains="what is worth most within rho"),
+    "elastic_weight": Style(BLUE, "d", "--", "//", "the largest weights within rho"),
+    "elastic_grad": Style(BLUE, ">", ":", "..", "the largest gradients within rho"),
+    "full": Style(ORANGE, "s", trains="everything"),
+    "traditional_tl": Style(SKY, "D", trains="the head"),
+    "bn_bias": Style(PURPLE, "^", trains="head, biases, normalisation"),
+    "tinytl": Style(VERMILLION, "v", trains="head, biases, lite residuals"),
+    "prunetrain": Style(GREEN, "P", trains="everything, channels pruned"),
+    "random": Style(DARK, "X", trains="a random choice within rho"),
+    "last_k": Style(DARK, "<", "--", "//", "the last tensors within rho"),
+    "offline_optimal": Style(BLACK, "*", trains="what is worth most at the start"),
 }
 # Names in the paper, and of plain Keras.
 _ALSO = {
@@ -79,12 +66,12 @@ _OTHERS = (
     Style(DARK, "X"),
 )
 # The parts of a step's time.
-PARTS = {
-    "forward pass": Style(GREY, "s"),
-    "t_dw": Style(GREEN, "o"),
-    "t_dy": Style(VERMILLION, "D"),
+FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
+_PARTS = {
+    "forward pass": Style(FORWARD, "s"),
+    "t_dw": Style(T_DW, "o"),
+    "t_dy": Style(T_DY, "D"),
 }
-FORWARD, T_DW, T_DY = (style.colour for style in PARTS.values())
 
 
 class Picture(Figure):
@@ -105,7 +92,7 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     for label in dict.fromkeys(labels):
         name = label.partition("@")[0].partition(",")[0].strip().lower()
         name = _ALSO.get(name, name)
-        known = METHODS.get(name) or PARTS.get(label)
+        known = METHODS.get(name) or _PARTS.get(label)
         key = name if known else "other"
         turn = seen.get(key, 0)
         seen[key] = turn + 1

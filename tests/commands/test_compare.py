@@ -117,7 +117,7 @@ def test_what_is_done_is_not_done_again(whole):
     assert {**later, "created": result["created"]} == result
     assert json.loads((out / "comparison.json").read_text()) == later
     assert shlex.split(result["command"])[:4] == ["python", "-m", "elastic_tf", "compare"]
-    assert {path.stem for path in out.glob("*.png")} == {"equal_epochs", "equal_seconds"}
+    assert (out / "comparison.png").is_file()
 
 
 def test_of_rates_with_the_same_accuracy_the_one_with_the_smaller_loss_is_taken(tmp_path):

@@ -68,7 +68,7 @@ def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "A: Board 1" in said
     full = next(line for line in said.splitlines() if line.startswith("full step"))
-    assert full.split()[-3:] == ["10.00", "16.00", "1.60"]
+    assert full.split()[-5:] == ["10.00", "ms", "16.00", "ms", "1.60"]
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,7 @@ def launched(arguments: Sequence[str], log: Path) -> None:
 
 
 def run(path: Path, options: Mapping[str, Any], launch: Launch = launched) -> runs.Run:
-    """A finished run, trained now unless it was before.
-
-    Args:
-        path: its directory.
-        options: of the command `train`, by the names of its settings; None is left out.
-        launch: trains.
+    """The finished run in `path` with these options of `train`, trained now unless it was before.
 
     Raises:
         ValueError: the directory holds a run with other settings.
@@ -68,13 +63,7 @@ def run(path: Path, options: Mapping[str, Any], launch: Launch = launched) -> ru
 
 
 def profiled(path: Path, classes: int, options: Mapping[str, Any]) -> Path:
-    """The timing profile in `path`, measured now unless it was before.
-
-    Args:
-        path: its file.
-        classes: of the head.
-        options: of a training, by the names of its settings.
-    """
+    """The timing profile in `path` for these options, measured now unless it was before."""
     if not path.is_file():
         print(f"Profiling {path}", flush=True)
         names = ("model", "alpha", "input_size", "batch_size", "optimizer", "bn_training")

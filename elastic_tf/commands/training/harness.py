@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.commands.training.recording import TrainingClock
 
 
 def loss(*, one_hot: bool = False) -> tf.keras.losses.Loss:
@@ -40,13 +39,8 @@ def compiled(
 
 def model_and_batch(settings: Any) -> tuple[et.ElasticModel, tuple[np.ndarray, np.ndarray]]:
     """The network of the command `profile` with random weights, and a batch of noise."""
-    network = et.zoo.build(
-        settings.model,
-        classes=settings.classes,
-        input_size=settings.input_size,
-        alpha=settings.alpha,
-        bn_training=settings.bn_training,
-    )
+    names = ("classes", "input_size", "alpha", "bn_training")
+    network = et.zoo.build(settings.model, **{name: getattr(settings, name) for name in names})
     model = compiled(network, settings.optimizer, 1e-4, xla=settings.xla)
     rng = np.random.default_rng(0)
     images = rng.uniform(0, 255, (settings.batch_size, *model.input_shape[1:])).astype(np.float32)
@@ -56,12 +50,8 @@ def model_and_batch(settings: Any) -> tuple[et.ElasticModel, tuple[np.ndarray, n
 def rate(schedule: str, learning_rate: float, steps: int, *, warm_up: float = 0.0) -> Any:
     """The learning rate over a run of `steps` steps: "cosine" to zero, or "constant".
 
-    Args:
-        schedule: one of the two.
-        learning_rate: the largest one.
-        steps: of the run.
-        warm_up: share of the steps, the first ones, in which a cosine rises to it linearly; never
-            from zero, where no tensor would have any importance.
+    A cosine rises to it linearly in the first steps, a share `warm_up` of all; never from zero,
+    where no tensor would have any importance.
 
     Raises:
         ValueError: `warm_up` is no share, or is given for a constant.
@@ -77,30 +67,5 @@ def rate(schedule: str, learning_rate: float, steps: int, *, warm_up: float = 0.
     rising = round(warm_up * steps)
     if not rising:
         return cosine(learning_rate, max(steps, 1))
-    return cosine(
-        learning_rate / rising,
-        max(steps - rising, 1),
-        warmup_target=learning_rate,
-        warmup_steps=rising,
-    )
-
-
-def warm_head(
-    model: tf.keras.Model,
-    train: tf.data.Dataset,
-    *,
-    epochs: int,
-    learning_rate: float,
-    one_hot: bool = False,
-    verbose: Any = 0,
-) -> float:
-    """Train the head alone with Adam, for a fresh head makes full training diverge.
-
-    Returns:
-        Seconds that it took.
-    """
-    elastic = compiled(model, "adam", learning_rate, one_hot=one_hot)
-    elastic.set_mask(et.zoo.head_tensors(elastic))
-    clock = TrainingClock()
-    elastic.fit(train, epochs=epochs, verbose=verbose, callbacks=[clock])
-    return sum(clock.seconds)
+    options = {"warmup_target": learning_rate, "warmup_steps": rising}
+    return cosine(learning_rate / rising, max(steps - rising, 1), **options)

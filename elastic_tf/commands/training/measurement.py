@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ _WARM_UP = 3  # steps that allocate and fill caches
 _LASSO = 0.2  # share of the group lasso in the loss; any takes as long
 
 Epoch = tuple[et.ElasticModel, np.ndarray]  # a compiled model and the mask it was trained under
+Found = TypeVar("Found")
 
 
 def result(
@@ -32,13 +33,8 @@ def result(
 ) -> dict[str, Any]:
     """Step time and operations of a run's epochs, beside those of full training.
 
-    Args:
-        history: of the run.
-        model: of the run, trained.
-        full: what full training trains, compiled alike; the same model where the method trains
-            the same network.
-        batch: images and labels.
-        build: makes `model` as it was before.
+    `full` is what full training trains, compiled alike: the same model where the method trains the
+    same network. `build` makes `model` as it was before.
     """
     epochs = _epochs_of(history, model, build)
     ratio, full_step_seconds = speed(epochs, full, batch)
@@ -53,51 +49,42 @@ def result(
     }
 
 
-class Speed(NamedTuple):
-    """Steps of a method against full steps, timed in turn."""
-
-    ratio: float  # mean over epochs of step time / full step time
-    full_step_seconds: float  # of a full step, as fast as the machine was then
-
-
 def speed(
     epochs: Sequence[Epoch], full: et.ElasticModel, batch: tuple[Any, Any], *, repeats: int = 10
-) -> Speed:
-    """Step time in the epochs of a training / full step time; leaves nothing behind.
+) -> tuple[float, float]:
+    """Step time / full step time, timed in turn, the mean over epochs; leaves nothing behind.
 
-    Args:
-        epochs: what each epoch trained; equal ones are timed once.
-        full: what full training trains.
-        batch: images and labels.
-        repeats: timed steps of each kind.
+    Also the seconds of a full step, as fast as the machine was then.
     """
     data = as_batch(*batch)
     optimizers.build(full.optimizer, full.trainable_variables)
     whole = StepFunction(full, np.ones(len(full.tensors), bool))
-    ratios, seconds = {}, []
-    for key, (model, mask) in _distinct(epochs).items():
+
+    def timed(model: et.ElasticModel, mask: np.ndarray) -> tuple[float, float]:
         optimizers.build(model.optimizer, model.trainable_variables)
         steps = [whole] if model is full and mask.all() else [whole, StepFunction(model, mask)]
         with kept(full, [whole.graph(data)]), kept(model, [steps[-1].graph(data)]):
             for run in steps * _WARM_UP:
                 run(data)
             times = time_in_turn(steps, data, repeats=repeats)
-        ratios[key] = np.median(times[:, -1] / times[:, 0])
-        seconds.append(1e-6 * np.median(times[:, 0]))
-    mean = np.mean([ratios[_key(*epoch)] for epoch in epochs])
-    return Speed(float(mean), float(np.median(seconds)))
+        return np.median(times[:, -1] / times[:, 0]), 1e-6 * np.median(times[:, 0])
+
+    ratios, seconds = zip(*_of_each(epochs, timed))
+    return float(np.mean(ratios)), float(np.median(seconds))
 
 
 def costs(epochs: Sequence[Epoch], batch: tuple[Any, Any]) -> dict[str, Any]:
     """Operations of a step in each epoch, and the most bytes of activations that a step keeps."""
-    flops, sizes = {}, []
-    for key, (model, mask) in _distinct(epochs).items():
-        flops[key] = step_flops(model, *batch, mask).total
-        sizes.append([one.bytes for one in activations(model, batch, mask)])
-    known = [sum(one) for one in sizes if None not in one]  # type: ignore[arg-type]
+
+    def found(model: et.ElasticModel, mask: np.ndarray) -> tuple[int, Any]:
+        sizes: list[Any] = [one.bytes for one in activations(model, batch, mask)]
+        total = None if None in sizes else sum(sizes)
+        return step_flops(model, *batch, mask).total, total
+
+    flops, sizes = zip(*_of_each(epochs, found))
     return {
-        "flops_by_epoch": [flops[_key(*epoch)] for epoch in epochs],
-        "activation_bytes": max(known) if len(known) == len(sizes) else None,
+        "flops_by_epoch": list(flops),
+        "activation_bytes": None if None in sizes else max(sizes),
     }
 
 
@@ -119,9 +106,8 @@ def _epochs_of(
     return [(models[epoch["rebuilds"]], mask) for epoch, mask in zip(history, masks)]
 
 
-def _distinct(epochs: Sequence[Epoch]) -> dict[Any, Epoch]:
-    return {_key(*epoch): epoch for epoch in epochs}
-
-
-def _key(model: et.ElasticModel, mask: np.ndarray) -> Any:
-    return id(model), mask.tobytes()
+def _of_each(epochs: Sequence[Epoch], measure: Callable[..., Found]) -> list[Found]:
+    """What is measured of each epoch; equal ones are measured once."""
+    keys = [(id(model), mask.tobytes()) for model, mask in epochs]
+    found = {key: measure(*epoch) for key, epoch in dict(zip(keys, epochs)).items()}
+    return [found[key] for key in keys]

@@ -23,18 +23,13 @@ class TrainingClock(tf.keras.callbacks.Callback):
     Stands first among the callbacks, so that the work of the others is counted.
 
     Attributes:
-        seconds: of each epoch.
-        overhead_seconds: the part of them that is no training step: selecting, tracing, timing.
-        evaluation_seconds: of each epoch; not in `seconds`.
-        steps: of each epoch.
+        epochs: of each epoch "seconds", without evaluation; "overhead_seconds", the part of them
+            that is no training step; "evaluation_seconds"; and "steps".
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds: list[float] = []
-        self.overhead_seconds: list[float] = []
-        self.evaluation_seconds: list[float] = []
-        self.steps: list[int] = []
+        self.epochs: list[dict[str, Any]] = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._evaluating = 0.0
@@ -54,12 +49,20 @@ class TrainingClock(tf.keras.callbacks.Callback):
         self._evaluating += time.perf_counter() - self._tested
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self.seconds.append(time.perf_counter() - self._begun - self._evaluating)
-        self.evaluation_seconds.append(self._evaluating)
-        self.steps.append(len(self._calls))
-        calls = np.array(self._calls or [0.0])
-        in_steps = np.minimum(calls, _TRACED * np.median(calls)).sum()
-        self.overhead_seconds.append(max(0.0, self.seconds[-1] - float(in_steps)))
+        seconds = time.perf_counter() - self._begun - self._evaluating
+        in_steps = np.minimum(self._calls, _TRACED * np.median(self._calls)).sum()
+        self.epochs.append(
+            {
+                "seconds": seconds,
+                "overhead_seconds": max(0.0, seconds - float(in_steps)),
+                "evaluation_seconds": self._evaluating,
+                "steps": len(self._calls),
+            }
+        )
+
+    def total(self, key: str) -> Any:
+        """Over all epochs."""
+        return sum(epoch[key] for epoch in self.epochs)
 
 
 def said_of(seconds: float, overhead_seconds: float) -> str:
@@ -81,7 +84,9 @@ class Recorder(tf.keras.callbacks.Callback):
         clock: the first of the callbacks.
         elastic: whose selections are written.
         sensor: of energy; None: there is none.
-        warm_head_seconds: of the head alone; for the first epoch of the run.
+
+    Attributes:
+        warm_head_seconds: of the head alone; written with the first epoch of the run.
     """
 
     def __init__(
@@ -91,11 +96,10 @@ class Recorder(tf.keras.callbacks.Callback):
         elastic: et.ElasticCallback | None = None,
         *,
         sensor: energy.Sensor | None = None,
-        warm_head_seconds: float = 0.0,
     ) -> None:
         super().__init__()
         self.run, self.clock, self.elastic = run, clock, elastic
-        self._first = {"warm_head_seconds": warm_head_seconds}
+        self.warm_head_seconds = 0.0
         self._meter = None if sensor is None else energy.Meter(sensor)
         self._joules: float | None = None
         self._written = 0
@@ -114,22 +118,19 @@ class Recorder(tf.keras.callbacks.Callback):
         if self._meter is not None:
             now = self._meter.joules()
             joules = None if now is None or self._joules is None else now - self._joules
-        clock, mask = self.clock, self.model.mask
+        mask, measured = self.model.mask, self.clock.epochs[-1]
         self.run.append_epoch(
             {
                 "epoch": epoch,
                 **(logs or {}),
-                "seconds": clock.seconds[-1],
-                "seconds_per_step": clock.seconds[-1] / max(clock.steps[-1], 1),
-                "overhead_seconds": clock.overhead_seconds[-1],
-                "evaluation_seconds": clock.evaluation_seconds[-1],
-                "steps": clock.steps[-1],
+                **measured,
+                "seconds_per_step": measured["seconds"] / measured["steps"],
                 "trained": to_ranges(mask),
                 "tensors": len(mask),
                 "rebuilds": len(getattr(self.model, "removed", ())),  # by PruneTrain
                 "peak_memory_bytes": peak_memory_bytes(),
                 "energy_joules": joules,
-                **({} if self.run.history else self._first),
+                **({} if self.run.history else {"warm_head_seconds": self.warm_head_seconds}),
             }
         )
         # a training that goes on after a crash brings its present selection with it

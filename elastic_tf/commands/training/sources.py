@@ -25,13 +25,9 @@ DOMAINS = {
 def load(
     source: str, *, channels: int, image_size: int, on_bad_image: str = "raise", **options: Any
 ) -> ImageData:
-    """The images that `source` names, of the size and the channels that a model takes.
+    """The images that `--data` names, of the size and the channels (1 or 3) that a model takes.
 
     Args:
-        source: as the option `--data` explains it.
-        channels: 3 (RGB) or 1 (grey).
-        image_size: height and width in pixels.
-        on_bad_image: "raise" or "skip", for folders.
         options: others of `et.data.from_arrays`.
 
     Raises:

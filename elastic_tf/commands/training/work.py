@@ -28,10 +28,6 @@ _BACKUP = "backup"  # the state after the last finished epoch, until the result 
 def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     """The run of these settings, trained unless it was before; only the chief writes.
 
-    Args:
-        settings: of the command `train`.
-        profile: that the settings name.
-
     Raises:
         ValueError: another run, or a broken one, is in its directory.
     """
@@ -44,7 +40,7 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     strategy = strategy_of(settings.strategy)  # before anything else of TensorFlow's
     replicas.from_chief(strategy, lambda: None)  # all workers are there
     tf.keras.utils.set_random_seed(settings.seed)
-    data = _loaded(settings, settings.batch_size * replicas.count(strategy))
+    data = loaded(settings, settings.batch_size * replicas.count(strategy))
     run = replicas.from_chief(strategy, lambda: runs.create(settings.out, settings))
     is_chief = replicas.is_chief(strategy)
     say = print if is_chief else _nothing
@@ -58,7 +54,7 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
             f"{settings.out} holds a run that was interrupted after {len(run.history)} epochs and "
             "left no backup. Remove it to start again, or choose another --out."
         )
-    row = _trained(settings, strategy, data, profile, run)
+    row = Training(settings, strategy, data, profile, run).result()
     if is_chief:
         run.finish(row)
         shutil.rmtree(settings.out / _BACKUP, ignore_errors=True)
@@ -72,143 +68,139 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     return run
 
 
-def _trained(
-    settings: Any,
-    strategy: tf.distribute.Strategy,
-    data: et.data.ImageData,
-    profile: et.TimingProfile | None,
-    run: runs.Run,
-) -> dict[str, Any]:
-    """Train, from the backup of an interrupted run if there is one; returns the result."""
-    is_chief, method = replicas.is_chief(strategy), baselines.get(settings.method)
-    is_quiet = settings.quiet or not is_chief
-    tell = _nothing if is_quiet else print
-    # a file keeps every redraw of a bar
-    verbose = 0 if is_quiet else 1 if sys.stdout.isatty() else 2
-    if run.history:
-        tell(f"Going on after epoch {len(run.history)}, in {settings.out}")
-    own_profile = settings.out / "profile.json"  # a run holds all that its pictures need
-    if profile is None and run.history and own_profile.is_file():
-        profile = et.TimingProfile.load(own_profile)
+class Training:
+    """One training, from the backup of an interrupted one if there is one."""
 
-    def build(weights: str | None = None) -> tf.keras.Model:
-        return et.zoo.build(
-            settings.model,
-            classes=data.classes,
-            input_size=settings.input_size,
-            alpha=settings.alpha,
-            weights=weights,
-            bn_training=settings.bn_training,
-        )
+    def __init__(
+        self,
+        settings: Any,
+        strategy: tf.distribute.Strategy,
+        data: et.data.ImageData,
+        profile: et.TimingProfile | None,
+        run: runs.Run,
+    ) -> None:
+        self._settings, self._strategy, self._data, self._run = settings, strategy, data, run
+        self._method = baselines.get(settings.method)
+        self._is_chief = replicas.is_chief(strategy)
+        is_quiet = settings.quiet or not self._is_chief
+        self._tell = _nothing if is_quiet else print
+        # a file keeps every redraw of a bar
+        self._verbose = 0 if is_quiet else 1 if sys.stdout.isatty() else 2
+        self._warm_seconds = 0.0
+        self._own_profile = run.path / "profile.json"  # a run holds all that its pictures need
+        if run.history:
+            self._tell(f"Going on after epoch {len(run.history)}, in {run.path}")
+            self._warm_seconds = run.history[0].get("warm_head_seconds", 0.0)
+            if profile is None and self._own_profile.is_file():
+                profile = et.TimingProfile.load(self._own_profile)
+        self._profile = profile
 
-    def made(chosen: baselines.Method) -> et.ElasticModel:
-        rate = settings.learning_rate
-        return harness.compiled(
-            chosen.adapt(build()), settings.optimizer, rate, one_hot=data.one_hot
-        )
+    def result(self) -> dict[str, Any]:
+        """Train and measure; empty for all but the chief."""
+        with self._strategy.scope():
+            model = self._model()
+        batch = tuple(part[: self._settings.batch_size] for part in next(iter(self._data.train)))
+        # on one device
+        own = model if replicas.count(self._strategy) == 1 else self._fresh(self._method)
+        if self._method.needs_profile:
+            if self._profile is None:
+                self._tell("Profiling this device ...")
+                self._profile = replicas.from_chief(
+                    self._strategy, lambda: et.profile_model(own, *batch)
+                )
+            if self._is_chief:
+                self._profile.save(self._own_profile)
+        tested = self._fit(model)
+        self._save(model)
+        if not self._is_chief:
+            return {}
+        self._tell("Measuring the step ratio that was achieved ...")
+        full = baselines.get("full")
+        reference = own if self._method.adapt is full.adapt else self._fresh(full)
+        past = self._run.history
+        return {
+            "method": self._settings.method,
+            **history.summary(past),
+            **measurement.result(past, own, reference, batch, lambda: self._fresh(self._method)),
+            **tested,
+            "validation_accuracy": past[-1]["val_accuracy"] if tested else None,
+            "warm_head_seconds": self._warm_seconds,
+            "class_names": self._data.class_names,
+        }
 
-    with strategy.scope():
-        model = build(None if settings.weights == "none" else settings.weights)
-        if profile is not None and method.needs_profile:  # before anything is trained
-            shape = [tuple(model.input_shape[1:])]
-            profile.check_data(batch_size=settings.batch_size, input_shape=shape)
-        warm_seconds = run.history[0].get("warm_head_seconds", 0.0) if run.history else 0.0
-        if settings.warm_head and not run.history:
-            tell(f"Training the new head alone, epochs: {settings.warm_head}")
-            warm_seconds = harness.warm_head(
-                model,
-                data.train,
-                epochs=settings.warm_head,
-                learning_rate=settings.warm_head_rate,
-                one_hot=data.one_hot,
-                verbose=verbose,
+    def _model(self) -> et.ElasticModel:
+        """What is trained: the pre-trained network with a warm head, as the method adapts it."""
+        settings, data, profile = self._settings, self._data, self._profile
+        model = self._network(None if settings.weights == "none" else settings.weights)
+        if profile is not None and self._method.needs_profile:  # before anything is trained
+            profile.check_data(
+                batch_size=settings.batch_size, input_shape=[tuple(model.input_shape[1:])]
             )
+        if settings.warm_head and not self._run.history:
+            self._tell(f"Training the new head alone, epochs: {settings.warm_head}")
+            rate, clock = settings.warm_head_rate, recording.TrainingClock()
+            head = harness.compiled(model, "adam", rate, one_hot=data.one_hot)
+            head.set_mask(et.zoo.head_tensors(head))
+            options = {"epochs": settings.warm_head, "verbose": self._verbose}
+            head.fit(data.train, callbacks=[clock], **options)
+            self._warm_seconds = clock.total("seconds")
         steps = settings.epochs * data.steps_per_epoch
-        elastic = harness.compiled(
-            method.adapt(model),
-            settings.optimizer,
-            harness.rate(
-                settings.schedule, settings.learning_rate, steps, warm_up=settings.warm_up
-            ),
-            xla=profile is not None and profile.settings.xla,
-            one_hot=data.one_hot,
+        rate = harness.rate(
+            settings.schedule, settings.learning_rate, steps, warm_up=settings.warm_up
         )
-    own = elastic if replicas.count(strategy) == 1 else made(method)  # on one device
-    x, y = next(iter(data.train))
-    batch = x[: settings.batch_size], y[: settings.batch_size]
-    if method.needs_profile:
-        if profile is None:
-            tell("Profiling this device ...")
-            profile = replicas.from_chief(strategy, lambda: et.profile_model(own, *batch))
-        if is_chief:
-            profile.save(own_profile)
+        options = {"xla": profile is not None and profile.settings.xla, "one_hot": data.one_hot}
+        return harness.compiled(self._method.adapt(model), settings.optimizer, rate, **options)
 
-    task = baselines.Task(
-        model=elastic,
-        profile=profile,
-        probe=data.probe,
-        seed=settings.seed,
-        interval=settings.interval,
-        probe_size=settings.probe_size,
-        **({} if settings.rho is None else {"rho": settings.rho}),
-    )
-    clock = recording.TrainingClock()
-    callbacks: list[Any] = [clock, *method.callbacks(task)]
-    if is_chief:
-        choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
-        recorder = recording.Recorder(
-            run,
-            clock,
-            choosers[0] if choosers else None,
-            sensor=energy.find_sensor(),
-            warm_head_seconds=warm_seconds,
-        )
-        callbacks.append(recorder)
-    if method.can_go_on:
-        # kept until the result is there: a run can be interrupted after its last epoch too
-        backup = str(settings.out / _BACKUP)
-        callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
-    elastic.fit(
-        data.train,
-        epochs=settings.epochs,
-        validation_data=data.validation or data.test,
-        verbose=verbose,
-        callbacks=callbacks,
-    )
-    tested: dict[str, Any] = {}
-    if data.validation is not None:  # the test images are used once, by all workers
-        tested = elastic.evaluate(data.test, verbose=verbose, return_dict=True)
-    with tempfile.TemporaryDirectory() as elsewhere:
-        # all workers: reading statistics that each replica keeps for itself takes all of them
-        folder = settings.out if is_chief else Path(elsewhere)
-        elastic.save_weights(folder / "weights.h5")
-        if getattr(elastic, "removed", None):  # the weights are those of a smaller network
-            elastic.network.save(folder / "network.keras")
-    if not is_chief:
-        return {}
-    tell("Measuring the step ratio that was achieved ...")
-    is_same = method.adapt is baselines.get("full").adapt
-    full = own if is_same else made(baselines.get("full"))
-    return {
-        "method": settings.method,
-        **history.summary(run.history),
-        **measurement.result(run.history, own, full, batch, lambda: made(method)),
-        **tested,
-        "validation_accuracy": run.history[-1]["val_accuracy"] if tested else None,
-        "warm_head_seconds": warm_seconds,
-        "class_names": data.class_names,
-    }
+    def _network(self, weights: str | None = None) -> tf.keras.Model:
+        names = ("input_size", "alpha", "bn_training")
+        options = {name: getattr(self._settings, name) for name in names}
+        classes = self._data.classes
+        return et.zoo.build(self._settings.model, classes=classes, weights=weights, **options)
+
+    def _fresh(self, method: baselines.Method) -> et.ElasticModel:
+        """What the method trains, with random weights and outside of the strategy."""
+        network, settings = method.adapt(self._network()), self._settings
+        rate, one_hot = settings.learning_rate, self._data.one_hot
+        return harness.compiled(network, settings.optimizer, rate, one_hot=one_hot)
+
+    def _fit(self, model: et.ElasticModel) -> dict[str, Any]:
+        """Train, and evaluate on test images that were not looked at meanwhile."""
+        settings, data = self._settings, self._data
+        names = ("seed", "interval", "probe_size", "rho")
+        given = {name: getattr(settings, name) for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
+        clock = recording.TrainingClock()
+        callbacks: list[Any] = [clock, *self._method.callbacks(task)]
+        if self._is_chief:
+            choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
+            recorder = recording.Recorder(self._run, clock, *choosers, sensor=energy.find_sensor())
+            recorder.warm_head_seconds = self._warm_seconds
+            callbacks.append(recorder)
+        if self._method.can_go_on:
+            # kept until the result is there: a run can be interrupted after its last epoch too
+            backup = str(self._run.path / _BACKUP)
+            callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
+        shown = {"validation_data": data.validation or data.test, "verbose": self._verbose}
+        model.fit(data.train, epochs=settings.epochs, callbacks=callbacks, **shown)
+        if data.validation is None:
+            return {}
+        return model.evaluate(data.test, verbose=self._verbose, return_dict=True)
+
+    def _save(self, model: et.ElasticModel) -> None:
+        """Weights, and the network where it is no more the one of the zoo."""
+        with tempfile.TemporaryDirectory() as elsewhere:
+            # all workers: reading statistics that each replica keeps for itself takes all of them
+            folder = self._run.path if self._is_chief else Path(elsewhere)
+            model.save_weights(folder / "weights.h5")
+            if getattr(model, "removed", None):  # the weights are those of a smaller network
+                model.network.save(folder / "network.keras")
 
 
 def strategy_of(name: str) -> tf.distribute.Strategy:
     """The strategy of that name; has to be made before TensorFlow does anything else.
 
-    Args:
-        name: "none", "mirrored" for all GPUs of this machine (or all logical CPU devices, where
-            there is no GPU), or "multiworker" for the workers that TF_CONFIG lists.
-
-    Raises:
-        ValueError: "multiworker" without TF_CONFIG.
+    "mirrored" takes all GPUs of this machine, or all logical CPU devices where there is no GPU.
     """
     if name == "none":
         return tf.distribute.get_strategy()
@@ -238,7 +230,7 @@ def doubt_of(accuracy: float, data: et.data.ImageData) -> str:
     )
 
 
-def _loaded(settings: Any, batch_size: int) -> et.data.ImageData:
+def loaded(settings: Any, batch_size: int) -> et.data.ImageData:
     """The images of the run."""
     model = arguments.choice("model", settings.model, et.zoo.NAMES)
     return sources.load(

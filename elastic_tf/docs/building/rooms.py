@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from docutils import nodes
-from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -42,7 +41,7 @@ class Room(SphinxDirective):
             name = module.__name__
             lines += [f".. rubric:: {name}", ""] if lines else []
             lines += [f".. automodule:: {name}", f"   :exclude-members: {left_out}", ""]
-        return parsed(self, lines)
+        return self.parse_text_to_nodes("\n".join(lines))
 
 
 class Command(SphinxDirective):
@@ -66,11 +65,3 @@ def modules(name: str) -> Iterator[ModuleType]:
     if not hasattr(module, "__all__"):
         for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
             yield from modules(f"{name}.{found.name}")
-
-
-def parsed(directive: SphinxDirective, lines: list[str]) -> list[nodes.Node]:
-    """What these lines of reStructuredText become."""
-    around = nodes.container()
-    around.document = directive.state.document
-    directive.state.nested_parse(StringList(lines, source="rooms.py"), 0, around)
-    return around.children
