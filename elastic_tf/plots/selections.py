@@ -134,7 +134,7 @@ def _map(
     axes.set_ylabel("tensor, input side at the top")
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ticks = _few(count)
-    axes.set_yticks(ticks, [names[k] for k in ticks] if len(names) else None, fontsize=8)
+    axes.set_yticks(ticks, [names[k] if len(names) else k for k in ticks], fontsize=8)
     return figure, axes, image
 
 
