@@ -25,7 +25,7 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
         title: above the picture.
     """
     by_epochs, by_seconds = tables["equal_epochs"], tables.get("equal_seconds", ())
-    every = [*by_epochs, *by_seconds]
+    every, methods = [*by_epochs, *by_seconds], [row["method"] for row in by_epochs]
     looks = styles(row["method"].partition("@")[0] for row in every)
     figure, panels = picture(9.0, 5.2, columns=2 if by_seconds else 1)
     left, *others = np.ravel(panels)
@@ -45,9 +45,10 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
                 markersize=8,
                 linewidth=1.6,
             )
-            said = f"{name} (number: rho)" if rho else name
+            is_variant = [other.partition("@")[0] for other in methods].count(name) > 1
+            said = f"{name} (number: rho)" if is_variant else row["method"]
             shown.setdefault(f"{said}: {look.trains}" if look.trains else said, point.lines[0])
-            if rho and rows is by_epochs:
+            if is_variant and rows is by_epochs:
                 offset = {"textcoords": "offset points", "ha": "center", "fontsize": 9}
                 axes.annotate(rho, (at, mean + half), (0, 4), **offset)
     left.set_xlim(0, 1.08 * max(row["seconds"] for row in by_epochs))
@@ -58,8 +59,8 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
     epochs = "/".join(str(count) for count in sorted({row["epochs"] for row in by_epochs}))
     head(left, f"{epochs} epochs each")
     for right in others:
-        methods = [row["method"] for row in by_seconds]
-        right.set_xticks(range(len(methods)), methods, rotation=45, ha="right")
+        names = [row["method"] for row in by_seconds]
+        right.set_xticks(range(len(names)), names, rotation=45, ha="right")
         head(right, f"at most {max(row['seconds'] for row in by_seconds):.0f} s each")
         grid(right)
     figure.legend(
