@@ -89,7 +89,7 @@ def test_train_has_another_order_at_each_pass_and_the_same_for_a_seed(greys):
 def test_train_script_takes_a_data_set_by_its_name(greys, tmp_path):
     arguments = ["--data", "tfds:oxford_iiit_pet", "--out", str(tmp_path), "--input-size", "8"]
     settings = train.parse(train.Settings, "", arguments)
-    data = work._loaded(settings, batch_size=2)
+    data = work.loaded(settings, batch_size=2)
     assert data.image_shape == (8, 8, 3)
     assert data.validation_count == 2
     assert data.batch_size == 2
