@@ -1,0 +1,223 @@
+"""The head in closed form: against solving the same problem anew without each sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elastic_tf.head import _Ridge, _storage, solve_head
+
+SCE = tf.keras.losses.SparseCategoricalCrossentropy
+
+
+def ridge(features, wanted, weight):
+    return _Ridge(features, wanted, weight, lambda shape, dtype: np.empty(shape, dtype))
+
+
+def solved(features, wanted, weight, penalty):
+    """Kernel and bias by the normal equations, the intercept free."""
+    share = weight / weight.sum()
+    x, y = features - share @ features, wanted - share @ wanted
+    gram = (x * weight[:, None]).T @ x + penalty * np.eye(x.shape[1])
+    kernel = np.linalg.solve(gram, (x * weight[:, None]).T @ y)
+    return kernel, share @ wanted - share @ features @ kernel
+
+
+def problem(samples, width, outputs=3, seed=0):
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(samples, width))
+    wanted = features[:, :outputs] + rng.normal(size=(samples, outputs))
+    return features, wanted, rng.uniform(0.5, 2.0, samples)
+
+
+def classifier(units=3, activation=None, loss=None):
+    tf.keras.utils.set_random_seed(0)
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(16, "relu", input_shape=(4,)),
+            tf.keras.layers.Dense(units, activation),
+        ]
+    )
+    model.compile("sgd", loss or SCE(from_logits=activation is None))
+    return model
+
+
+def clusters(samples=60, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, classes, samples)
+    return (np.eye(4)[y] * 3 + rng.normal(size=(samples, 4))).astype(np.float32), y
+
+
+@pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
+def test_weights_solve_the_normal_equations(samples, width):
+    data = problem(samples, width)
+    kernel, bias = ridge(*data).weights(0.7)
+    expected_kernel, expected_bias = solved(*data, 0.7)
+    np.testing.assert_allclose(kernel, expected_kernel, atol=1e-8)
+    np.testing.assert_allclose(bias, expected_bias, atol=1e-8)
+
+
+@pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
+def test_left_out_predictions_equal_solving_anew_without_the_sample(samples, width):
+    features, wanted, weight = problem(samples, width)
+    found = ridge(features, wanted, weight).left_out(0.7)
+    for k in range(samples):
+        rest = np.arange(samples) != k
+        kernel, bias = solved(features[rest], wanted[rest], weight[rest], 0.7)
+        np.testing.assert_allclose(found[k], features[k] @ kernel + bias, atol=1e-8)
+
+
+def test_penalty_has_the_least_left_out_error():
+    features, wanted, weight = problem(30, 25)
+    one = ridge(features, wanted, weight)
+
+    def error(penalty):
+        return (weight[:, None] * (one.left_out(penalty) - wanted) ** 2).sum()
+
+    best = one.best_penalty()
+    assert all(error(best) <= 1.001 * error(best * factor) for factor in (0.3, 0.8, 1.25, 3.0))
+
+
+def test_weight_of_two_equals_the_sample_twice():
+    features, wanted, _ = problem(20, 5)
+    weight = np.ones(20)
+    weight[3] = 2.0
+    kernel, bias = ridge(features, wanted, weight).weights(0.5)
+    twice = np.append(np.arange(20), 3)
+    expected = ridge(features[twice], wanted[twice], np.ones(21)).weights(0.5)
+    np.testing.assert_allclose(kernel, expected[0], atol=1e-8)
+    np.testing.assert_allclose(bias, expected[1], atol=1e-8)
+
+
+def test_classes_are_told_apart_and_nothing_else_changes():
+    x, y = clusters()
+    model = classifier()
+    before = [value.copy() for value in model.get_weights()]
+    found = solve_head(model, x, y)
+    assert (model.predict(x, verbose=0).argmax(axis=1) == y).mean() > 0.9
+    assert found.accuracy > 0.85 and found.samples == 60 and found.layer == model.layers[-1].name
+    for old, new in zip(before[:2], model.get_weights()[:2]):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_scale_makes_other_samples_likely():
+    x, y = clusters()
+    model = classifier()
+    solve_head(model, x, y)
+    others = clusters(400, seed=1)
+    own = model.evaluate(*others, verbose=0)
+    kernel, bias = model.layers[-1].get_weights()
+    for factor in (0.3, 3.0):
+        model.layers[-1].set_weights([factor * kernel, factor * bias])
+        assert model.evaluate(*others, verbose=0) > own
+
+
+@pytest.mark.parametrize("width", [4, 6])
+def test_features_in_a_file_give_the_same_head(width):
+    x, y = clusters(200)
+    weights = []
+    for memory in (1 << 30, 1000):
+        tf.keras.utils.set_random_seed(0)
+        model = classifier()
+        solve_head(model, x, y, memory=memory)
+        weights.append(model.layers[-1].get_weights())
+    for one, two in zip(*weights):
+        np.testing.assert_allclose(one, two, rtol=1e-5)
+
+
+def test_dataset_gives_the_same_head_as_its_arrays():
+    x, y = clusters()
+    weights = []
+    for data in ((x, y), (tf.data.Dataset.from_tensor_slices((x, y)).batch(7),)):
+        tf.keras.utils.set_random_seed(0)
+        model = classifier()
+        solve_head(model, *data)
+        weights.append(model.layers[-1].get_weights())
+    np.testing.assert_allclose(weights[0][0], weights[1][0], rtol=1e-4, atol=1e-6)
+
+
+def test_real_targets_are_regressed_unscaled():
+    x, _ = clusters()
+    model = classifier(units=2, loss="mse")
+    y = np.stack([x[:, 0] - 2 * x[:, 1], x[:, 2]], axis=1)
+    found = solve_head(model, x, y)
+    assert (found.scale, found.accuracy) == (1.0, None)
+    assert model.evaluate(x, y, verbose=0) < y.var()
+
+
+def test_one_unit_tells_two_classes():
+    x, y = clusters(classes=2)
+    model = classifier(units=1, activation="sigmoid", loss="binary_crossentropy")
+    assert solve_head(model, x, y).accuracy > 0.85
+    assert ((model.predict(x, verbose=0)[:, 0] > 0.5) == y).mean() > 0.85
+
+
+def test_rare_classes_and_constant_features_are_served():
+    x, y = clusters(classes=2)
+    y[0] = 2  # of one sample; the fourth class has none
+    model = classifier(units=4)
+    assert np.isfinite(solve_head(model, x, y).accuracy)
+    constant = solve_head(model, np.ones_like(x), y)
+    assert np.isfinite(np.concatenate([v.ravel() for v in model.get_weights()])).all()
+    assert constant.accuracy == pytest.approx(np.bincount(y).max() / len(y))
+
+
+class Subclassed(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inside = classifier()
+
+    def call(self, inputs):
+        return self.inside(inputs)
+
+
+def test_head_inside_a_subclassed_model_is_found():
+    x, y = clusters()
+    model = Subclassed()
+    model(x)
+    assert solve_head(model, x, y).accuracy > 0.85
+
+
+def test_mixed_precision_features_are_solved_in_full_precision():
+    x, y = clusters()
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = classifier()
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    assert solve_head(model, x, y).accuracy > 0.85
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda x, y: (x, y + 5), "from 0 to 2.*from 5"),
+        (lambda x, y: (x * np.nan, y), "finite.*nan"),
+        (lambda x, y: (x, y[:-1]), r"\[59, 60\]"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_and_change_nothing(change, message):
+    model = classifier()
+    before = model.layers[-1].get_weights()
+    with pytest.raises(ValueError, match=message):
+        solve_head(model, *change(*clusters()))
+    np.testing.assert_array_equal(before[0], model.layers[-1].get_weights()[0])
+
+
+def test_a_layer_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="'top'.*'dense"):
+        solve_head(classifier(), *clusters(), layer="top")
+
+
+def test_a_dataset_without_end_is_refused():
+    data = tf.data.Dataset.from_tensor_slices(clusters()).batch(4).repeat()
+    with pytest.raises(ValueError, match="cardinality -1"):
+        solve_head(classifier(), data)
+
+
+def test_storage_beyond_the_limit_is_a_file():
+    import contextlib
+
+    with contextlib.ExitStack() as files:
+        assert isinstance(_storage(100, files)((10, 10), np.float64), np.memmap)
