@@ -1,0 +1,144 @@
+"""Samples that can be told apart, so that what never changes of them is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.engine import batches
+
+
+class Samples:
+    """Training data of which every sample has a number: `model.fit(samples)`.
+
+    A row is a sample in one of its views. Without augmentation there is one view of each sample.
+    With it there are `views` of them, drawn once and then fixed: epoch e trains on view e mod
+    `views`. Rows are put together in batches of one size; those left over are drawn in another
+    epoch, for each has its own order.
+
+    Args:
+        x: inputs with samples first, nested as the model takes them; or a finite `tf.data.Dataset`
+            of single samples (x, y) or (x, y, sample_weight), which is read into memory.
+        y: targets with samples first; None with a dataset.
+        sample_weight: one per sample, if the samples are weighted.
+        batch_size: rows in a step, at most as many as there are samples.
+        shuffle: whether each epoch has an order of its own, drawn from `seed`.
+        seed: of the orders and views.
+        augment: function (x of one sample, seed of shape (2,)) -> x, of stateless random ops.
+        views: augmented versions of each sample.
+
+    Attributes:
+        count: number of samples.
+        rows: number of rows, count * views.
+        epoch: passes begun.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        seed: int = 0,
+        augment: Callable[[Any, tf.Tensor], Any] | None = None,
+        views: int = 1,
+    ) -> None:
+        if isinstance(x, tf.data.Dataset):
+            x, y, sample_weight = _read(x)
+        parts = batches.as_batch(x, y, sample_weight)
+        with tf.device("CPU:0"):  # the whole data may not fit beside the model
+            self._parts = tf.nest.map_structure(tf.identity, parts)
+        self.count = int(tf.nest.flatten(parts)[0].shape[0])
+        self.batch_size = arguments.count("batch_size", batch_size, most=self.count)
+        self.shuffle = arguments.flag("shuffle", shuffle)
+        self.seed = arguments.count("seed", seed, least=0)
+        self.views = arguments.count("views", views)
+        if augment is None and self.views > 1:
+            raise ValueError(
+                f"`views` above 1 are of augmented samples. Received: views={views} without "
+                "`augment`. Give a function (x, seed) -> x."
+            )
+        self.augment = augment
+        self.rows = self.count * self.views
+        self.epoch = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps in an epoch."""
+        return self.count // self.batch_size
+
+    def row_batches(self) -> tf.data.Dataset:
+        """Numbers of the rows of each step; every pass over the dataset is another epoch.
+
+        The first pass is epoch 0 again: the same `fit` draws the same orders.
+        """
+        self.epoch = 0
+        spec = tf.TensorSpec((self.batch_size,), tf.int64)
+        dataset = tf.data.Dataset.from_generator(self._steps, output_signature=spec)
+        options = tf.data.Options()
+        options.autotune.enabled = False  # TensorFlow 2.15 may wait for its thread at each end
+        return dataset.apply(tf.data.experimental.assert_cardinality(self.steps)).with_options(
+            options
+        )
+
+    def take(self, rows: tf.Tensor) -> tuple[Any, ...]:
+        """The batch (x, y) or (x, y, sample_weight) of these rows, as tensors."""
+        x, *rest = self._gathered(rows, self._parts)
+        if self.augment is not None:
+            augment = self.augment
+            seeds = tf.stack([tf.fill(tf.shape(rows), tf.cast(self.seed, tf.int64)), rows], axis=1)
+            x = tf.map_fn(
+                lambda pair: augment(*pair),
+                (x, seeds),
+                fn_output_signature=tf.nest.map_structure(_spec_of_one, x),
+            )
+            tf.nest.map_structure(lambda part: part.set_shape((rows.shape[0], *part.shape[1:])), x)
+        return (x, *rest)
+
+    def targets(self, rows: tf.Tensor) -> tuple[Any, ...]:
+        """The batch of these rows without its inputs: (y,) or (y, sample_weight)."""
+        return tuple(self._gathered(rows, self._parts[1:]))
+
+    def inputs(self, size: int) -> Any:
+        """Zeros in the place of the inputs of `size` rows."""
+        return tf.nest.map_structure(
+            lambda part: tf.zeros((size, *part.shape[1:]), part.dtype), self._parts[0]
+        )
+
+    def _gathered(self, rows: tf.Tensor, parts: Any) -> Any:
+        with tf.device("CPU:0"):
+            samples = rows % self.count
+            return tf.nest.map_structure(lambda part: tf.gather(part, samples), parts)
+
+    def _steps(self) -> Iterator[np.ndarray]:
+        """Rows of the steps of the next epoch."""
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        order = np.arange(self.count)
+        if self.shuffle:
+            order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
+        order = order + self.count * (epoch % self.views)
+        for step in range(self.steps):
+            yield order[step * self.batch_size : (step + 1) * self.batch_size]
+
+
+def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
+    """Inputs, targets and weights of all samples of a dataset of single samples."""
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError(
+            "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."
+        )
+    samples = list(dataset)
+    if not samples:
+        raise ValueError("The dataset must hold a sample. Received: an empty one.")
+    stacked = tf.nest.map_structure(lambda *values: tf.stack(values), *samples)
+    return tf.keras.utils.unpack_x_y_sample_weight(stacked)
+
+
+def _spec_of_one(part: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec(part.shape[1:], part.dtype)
