@@ -23,7 +23,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from elastic_tf.arguments import brief
-from elastic_tf.engine.batches import as_batch, is_batched
+from elastic_tf.inputs.batches import as_batch, is_batched
 
 _ROWS = 4096  # samples in a block of float64 arithmetic
 _BATCHES = (16, 64, 256)  # sizes of the first batches; the fastest goes on
@@ -265,7 +265,8 @@ def _of_dataset(dataset: tf.data.Dataset) -> Iterator[tuple[Any, Any, Any]]:
 
 def _of_arrays(whole: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
     """Arrays in batches: some sizes are tried on the first ones, the fastest goes on."""
-    count, start, speed = len(tf.nest.flatten(whole)[0]), 0, {}
+    count, start = len(tf.nest.flatten(whole)[0]), 0
+    speed: dict[int, float] = {}  # samples a second
     x, y, weight = (*whole, None)[:3]
     sizes = iter(_BATCHES)
     while start < count:

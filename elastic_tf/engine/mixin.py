@@ -6,6 +6,7 @@ in the graph. A new plan is a new function; the last few are kept.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +19,8 @@ from elastic_tf.engine import checks, freezing, progress
 from elastic_tf.engine.accumulation import Accumulation
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
+from elastic_tf.engine.prefix import PrefixCache
+from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.engine.step_functions import TrainFunctions
 from elastic_tf.inputs import fit_data
 from elastic_tf.plan import Plan, as_plan
@@ -51,6 +54,8 @@ class _State:
         self.accumulation: Accumulation | None = None
         # of this `fit`
         self.callback: Any = None  # that chooses the plan
+        self.samples: Samples | None = None  # that it trains on
+        self.prefix: PrefixCache | None = None  # of what the samples give before the cut
         self.fit_started: float | None = None  # seconds of time.perf_counter
         self.data: Any = None  # Keras's data handler
         self.callbacks: Any = None  # that it was given
@@ -231,8 +236,10 @@ class ElasticMixin(_Model):
         state = self._elastic
         if force:
             state.functions.clear()
-        kept = state.functions.get(state.plan)
         trained = self._trained(state.plan)
+        is_cut = state.prefix is not None and state.prefix.serves(trained)
+        key = (state.plan, id(state.prefix) if is_cut else None)
+        kept = state.functions.get(key)
         if kept is None:
             self._build_optimizer()
             super().make_train_function(force=True)
@@ -241,7 +248,7 @@ class ElasticMixin(_Model):
                 self.train_tf_function._omit_frequent_tracing_warning = True
             if state.accumulation is not None:
                 self.train_function = state.accumulation.function(self.train_function, trained)
-            state.functions.put(state.plan, (self.train_function, self.train_tf_function))
+            state.functions.put(key, (self.train_function, self.train_tf_function))
         else:
             self.train_function, self.train_tf_function = kept
         if state.accumulation is not None:
@@ -264,13 +271,14 @@ class ElasticMixin(_Model):
         plan = state.plan
         state.averaged.clear()
         state.fit_started = time.perf_counter()
+        args, kwargs = self._take_samples(args, kwargs)
         state.callbacks, args, kwargs = progress.with_bar(args, kwargs)
         saved.values = {}
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None
         try:
             with optimizers.finalizing_only(self.optimizer, state.averaged, before=flush):
-                with fit_data.caught(self, lambda data: setattr(state, "data", data)):
+                with fit_data.caught(self, self._note_data):
                     history = super().fit(*args, **kwargs)
             flush()
             return history
@@ -279,12 +287,77 @@ class ElasticMixin(_Model):
                 state.accumulation.forget()
             saved.listening = False
             state.plan = plan
-            functions = state.functions.get(plan) or (None, None)  # None: made when needed
+            if state.samples is not None:
+                self._leave_samples()
+            functions = state.functions.get((plan, None)) or (None, None)  # None: made when needed
             self.train_function, self.train_tf_function = functions
             state.callback = state.data = state.callbacks = None
             leave, state.leave = state.leave, None
             if leave is not None:
                 leave()
+
+    def cache_prefix(self, epochs: int) -> None:
+        """Compute once what of each sample never changes under the plan, in a `fit` of `Samples`.
+
+        Done where the plan is trained for two epochs or more: it takes less than one of them. What
+        was computed for another plan goes on serving if this one trains no other tensors.
+
+        Args:
+            epochs: for which the plan will be trained.
+        """
+        state = self._elastic
+        samples, trained = state.samples, self._trained(state.plan)
+        if state.prefix is not None and state.prefix.serves(trained):
+            return
+        if state.prefix is not None:
+            state.prefix.close()
+            state.prefix = None
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if samples is None or not samples.memory or self.run_eagerly or replicas > 1 or epochs < 2:
+            return
+        cache = PrefixCache(self, samples, trained, memory=samples.memory)
+        state.prefix = cache if cache.is_worth_it else None
+        if self.train_function is not None:
+            self.make_train_function()
+
+    def _take_samples(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of `fit`, with numbers of rows in the place of `Samples`."""
+        x = args[0] if args else kwargs.get("x")
+        if not isinstance(x, Samples):
+            return args, kwargs
+        self._elastic.samples = x
+        own = type(self).train_step.__get__(self)
+        # not a variable of the model's: Keras does not track it
+        self.__dict__["train_step"] = functools.partial(self._row_step, own)
+        self._elastic.functions.clear()
+        self.cache_prefix(kwargs.get("epochs", 1) - kwargs.get("initial_epoch", 0))
+        if args:
+            return (x.row_batches(), *args[1:]), kwargs
+        return args, {**kwargs, "x": x.row_batches()}
+
+    def _row_step(self, train_step: Callable[[Any], Any], data: Any) -> Any:
+        """A `train_step` on rows of the `fit`'s samples; other data as they are."""
+        state = self._elastic
+        if not isinstance(data, Rows) or state.samples is None:
+            return train_step(data)
+        if state.prefix is not None and state.prefix.serves(self._trained(state.plan)):
+            return state.prefix.step(train_step, data.numbers)
+        return train_step(state.samples.take(data.numbers))
+
+    def _leave_samples(self) -> None:
+        """Forget samples and what was computed of them, and the steps that take them."""
+        state = self._elastic
+        if state.prefix is not None:
+            state.prefix.close()
+        state.samples = state.prefix = None
+        state.functions.clear()
+        self.__dict__.pop("train_step", None)
+
+    def _note_data(self, handler: Any) -> None:
+        state = self._elastic
+        state.data = handler if state.samples is None else state.samples
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Called when the model is saved."""

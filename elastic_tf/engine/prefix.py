@@ -10,12 +10,20 @@ cached value; the prefix itself is then dead and is dropped from the executed gr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+import tempfile
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from elastic_tf.engine.snapshot import READS
+from elastic_tf.engine import freezing
+from elastic_tf.inputs.samples import Samples
+from elastic_tf.engine.snapshot import READS, host_generators_kept
+
+_ROWS = 64  # in a forward pass that fills a cache
+_ALIKE = 1e-3  # relative difference of activations of one sample in two batches
 
 
 class Cut(NamedTuple):
@@ -38,6 +46,130 @@ class Cut(NamedTuple):
             ("" if t.op in self.inputs else t.op.type, t.dtype, t.shape[1:].as_list())
             for t in self.tensors
         ]
+
+
+class PrefixCache:
+    """The activations on the cut of a model, for every row of some samples.
+
+    Args:
+        model: a built elastic model.
+        samples: what it is trained on.
+        trained: variables that may be trained while the cache is in use.
+        memory: bytes that may be kept in memory; beyond, they go into a temporary file.
+        rows: in a forward pass; the batch size of training where another one changes the last bit
+            of an op's result.
+
+    Attributes:
+        trained: ids of these variables.
+        is_worth_it: whether there is anything to compute beforehand.
+        bytes: of the activations.
+    """
+
+    def __init__(
+        self,
+        model: tf.keras.Model,
+        samples: Samples,
+        trained: Sequence[tf.Variable],
+        *,
+        memory: int,
+        rows: int = _ROWS,
+    ) -> None:
+        self._samples, self._variables = samples, list(trained)
+        self.trained = {id(variable) for variable in trained}
+        self._files = contextlib.ExitStack()
+        with host_generators_kept(model):
+            read, self._kinds = _reader(model, samples, self._variables, min(rows, samples.rows))
+        self.is_worth_it = bool(self._kinds)
+        sizes = [int(np.prod(shape)) * dtype.size for _, dtype, shape in self._kinds]
+        self.bytes = samples.rows * sum(sizes)
+        self._arrays = [
+            self._array((samples.rows, *shape), dtype.as_numpy_dtype, in_file=self.bytes > memory)
+            for _, dtype, shape in self._kinds
+        ]
+        if self.is_worth_it:
+            self._fill(read, min(rows, samples.rows))
+
+    def serves(self, trained: Sequence[tf.Variable]) -> bool:
+        """Whether steps that train these variables alone can take the activations."""
+        return self.is_worth_it and {id(variable) for variable in trained} <= self.trained
+
+    def step(self, train_step: Callable[[Any], Any], rows: tf.Tensor) -> Any:
+        """Trace a step that takes the activations in the place of the inputs.
+
+        Args:
+            train_step: function from a batch to logs, as in Keras.
+            rows: numbers of the rows, of a fixed shape.
+        """
+        inputs = self._samples.inputs(rows.shape[0])
+        logs = train_step((inputs, *self._samples.targets(rows)))
+        graph = tf.compat.v1.get_default_graph()
+        results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]
+        cut = find_cut(graph, tf.nest.flatten(inputs), results, self._variables)
+        if cut.kinds() != self._kinds:
+            raise ValueError(
+                "The step must run the model's forward pass once, as it is. Received: a step that "
+                f"is cut at {cut.kinds()}, where the forward pass is cut at {self._kinds}. Train "
+                "it with Samples(..., cache=False)."
+            )
+        hand_over(cut, self._take(rows))
+        return logs
+
+    def close(self) -> None:
+        """Forget the activations; a file that holds them is removed."""
+        self._arrays = []
+        self._files.close()
+
+    def _take(self, rows: tf.Tensor) -> list[tf.Tensor]:
+        types = [dtype for _, dtype, _ in self._kinds]
+        taken = tf.numpy_function(
+            lambda numbers: [array[numbers] for array in self._arrays], [rows], types
+        )
+        for part, (_, _, shape) in zip(taken, self._kinds):
+            part.set_shape((rows.shape[0], *shape))
+        return list(taken)
+
+    def _array(self, shape: tuple[int, ...], dtype: Any, *, in_file: bool) -> np.ndarray:
+        if not in_file:
+            return np.empty(shape, dtype)
+        file = self._files.enter_context(tempfile.TemporaryFile())
+        return np.memmap(file, dtype, "w+", shape=shape)
+
+    def _fill(self, read: Callable[[tf.Tensor], list[tf.Tensor]], size: int) -> None:
+        every = np.arange(self._samples.rows)
+        for start in range(0, len(every), size):
+            rows = np.resize(every[start : start + size], size)  # the last ones again, if too few
+            for array, part in zip(self._arrays, read(tf.constant(rows))):
+                array[rows] = part.numpy()
+        # another batch: some of the rows, twice
+        mixed = np.random.default_rng(0).permutation(len(every))[: max(size // 2, 1)]
+        for array, part in zip(self._arrays, read(tf.constant(np.resize(mixed, size)))):
+            if not np.allclose(array[mixed], part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
+                raise ValueError(
+                    "What is computed of a sample must not depend on the others in its batch. "
+                    "Received: activations before the first trained tensor that change with the "
+                    "batch. Train with Samples(..., cache=False)."
+                )
+
+
+def _reader(
+    model: tf.keras.Model, samples: Samples, variables: Sequence[tf.Variable], size: int
+) -> tuple[Callable[[tf.Tensor], list[tf.Tensor]], list[Any]]:
+    """A function from `size` row numbers to the activations on the cut, and the cut's kinds."""
+    found: list[Cut] = []
+
+    def forward(rows: tf.Tensor) -> None:
+        inputs = tf.nest.map_structure(tf.identity, samples.take(rows)[0])
+        with freezing.frozen(freezing.left_out(model, variables)):
+            results = tf.nest.flatten(model(inputs, training=True))
+        graph = tf.compat.v1.get_default_graph()
+        found.append(find_cut(graph, tf.nest.flatten(inputs), results, variables))
+
+    whole = tf.compat.v1.wrap_function(forward, [tf.TensorSpec((size,), tf.int64)])
+    (cut,) = found
+    if not cut.tensors:
+        return lambda rows: [], []
+    # what lies behind the cut, updates of moving statistics too, is not to run
+    return whole.prune(whole.inputs[:1], cut.tensors), cut.kinds()
 
 
 def find_cut(

@@ -1,15 +1,14 @@
-"""Train functions by plan: a few are kept, the others leave nothing in memory."""
+"""Train functions by plan and cut: a few are kept, the others leave nothing in memory."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Any
-
-from elastic_tf.plan import Plan
 
 
 class TrainFunctions:
-    """The last used train functions, each under the plan that it was made for; None: everything.
+    """The last used train functions, each under what it was made for.
 
     Args:
         size: how many are kept; the least recently used one is dropped.
@@ -17,18 +16,18 @@ class TrainFunctions:
 
     def __init__(self, size: int = 4) -> None:
         self.size = size
-        self._entries: OrderedDict[Plan | None, tuple[Any, Any]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
 
-    def get(self, plan: Plan | None) -> tuple[Any, Any] | None:
-        """(train_function, train_tf_function) of that plan, or None."""
-        if plan in self._entries:
-            self._entries.move_to_end(plan)
-        return self._entries.get(plan)
+    def get(self, key: Hashable) -> tuple[Any, Any] | None:
+        """(train_function, train_tf_function) of that key, or None."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
 
-    def put(self, plan: Plan | None, functions: tuple[Any, Any]) -> None:
-        """Keep `functions` under that plan; drop the least recently used beyond `size`."""
-        self._entries[plan] = functions
-        self._entries.move_to_end(plan)
+    def put(self, key: Hashable, functions: tuple[Any, Any]) -> None:
+        """Keep `functions` under that key; drop the least recently used beyond `size`."""
+        self._entries[key] = functions
+        self._entries.move_to_end(key)
         while len(self._entries) > self.size:
             self._entries.popitem(last=False)
 

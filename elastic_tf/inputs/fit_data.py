@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from elastic_tf.arguments import brief
 from elastic_tf.inputs import batches
+from elastic_tf.inputs.samples import Samples
 from elastic_tf.stack import data_adapter
 
 
@@ -45,6 +46,8 @@ def batch_size(handler: Any) -> int | None:
     Raises:
         ValueError: a dataset that yields single samples.
     """
+    if isinstance(handler, Samples):
+        return handler.batch_size
     adapter = getattr(handler, "_adapter", None)
     if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
         return None  # Keras 2.15 does not know what a `DatasetCreator` will make
@@ -69,6 +72,8 @@ def sample_shapes(handler: Any) -> list[tuple[int | None, ...]] | None:
     Args:
         handler: as in `batch_size`, which has checked that its data are batches.
     """
+    if isinstance(handler, Samples):
+        return batches.sample_shapes(handler.inputs(1))
     adapter = getattr(handler, "_adapter", None)
     if adapter is None or isinstance(adapter, data_adapter.DatasetCreatorAdapter):
         return None

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.engine import batches
+from elastic_tf.inputs import batches
+
+
+class Rows(NamedTuple):
+    """A batch that says which rows of the samples it is made of; int64, shape (batch,)."""
+
+    numbers: tf.Tensor
 
 
 class Samples:
@@ -30,6 +36,9 @@ class Samples:
         seed: of the orders and views.
         augment: function (x of one sample, seed of shape (2,)) -> x, of stateless random ops.
         views: augmented versions of each sample.
+        memory: bytes of memory for what is computed once of all rows (see
+            `ElasticMixin.cache_prefix`); beyond, it is kept in a temporary file. 0 computes
+            everything in every step.
 
     Attributes:
         count: number of samples.
@@ -48,6 +57,7 @@ class Samples:
         seed: int = 0,
         augment: Callable[[Any, tf.Tensor], Any] | None = None,
         views: int = 1,
+        memory: int = 1 << 30,
     ) -> None:
         if isinstance(x, tf.data.Dataset):
             x, y, sample_weight = _read(x)
@@ -65,6 +75,7 @@ class Samples:
                 "`augment`. Give a function (x, seed) -> x."
             )
         self.augment = augment
+        self.memory = arguments.count("memory", memory, least=0, most=2**63)
         self.rows = self.count * self.views
         self.epoch = 0
 
@@ -83,9 +94,8 @@ class Samples:
         dataset = tf.data.Dataset.from_generator(self._steps, output_signature=spec)
         options = tf.data.Options()
         options.autotune.enabled = False  # TensorFlow 2.15 may wait for its thread at each end
-        return dataset.apply(tf.data.experimental.assert_cardinality(self.steps)).with_options(
-            options
-        )
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.steps))
+        return dataset.map(Rows).with_options(options)
 
     def take(self, rows: tf.Tensor) -> tuple[Any, ...]:
         """The batch (x, y) or (x, y, sample_weight) of these rows, as tensors."""

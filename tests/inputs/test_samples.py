@@ -1,0 +1,121 @@
+"""Training on samples with numbers, with what never changes computed once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_prefix import chain, data, elastic, residual, subclassed
+
+import elastic_tf as et
+from elastic_tf.inputs.samples import Samples
+
+pytestmark = pytest.mark.usefixtures("deterministic")
+
+
+def flipped(x, seed):
+    return x * tf.cast(tf.random.stateless_uniform((), seed) > 0.5, tf.float32)
+
+
+def trained(build, samples, plan, epochs=3):
+    model = elastic(build)
+    model.set_mask(np.arange(len(model.tensors)) >= plan)
+    history = model.fit(samples, epochs=epochs, verbose=0)
+    return model, history.history
+
+
+@pytest.mark.parametrize("build, plan", [(chain, 2), (chain, 4), (residual, 2), (subclassed, 4)])
+@pytest.mark.parametrize("memory", [1 << 30, 1])
+def test_cached_training_is_bit_identical(build, plan, memory):
+    x, y = data()
+    options = {"batch_size": 4, "augment": flipped, "views": 2}
+    one, history = trained(build, Samples(x, y, memory=0, **options), plan)
+    two, cached = trained(build, Samples(x, y, memory=memory, **options), plan)
+    for a, b in zip(one.get_weights(), two.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    assert history == cached
+
+
+def test_samples_train_as_the_same_batches_do():
+    x, y = data()
+    one, _ = trained(chain, Samples(x, y, batch_size=4, shuffle=False), 2)
+    two, _ = trained(chain, tf.data.Dataset.from_tensor_slices((x, y)).batch(4), 2)
+    for a, b in zip(one.get_weights(), two.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_every_epoch_has_its_own_order_of_all_samples_and_the_next_view():
+    x, y = data()
+    batches = Samples(x, y, batch_size=4, augment=flipped, views=2).row_batches()
+    epochs = [np.concatenate([rows.numbers.numpy() for rows in batches]) for _ in range(3)]
+    assert [sorted(rows % 16) == list(range(16)) for rows in epochs] == [True] * 3
+    assert [set(rows // 16) for rows in epochs] == [{0}, {1}, {0}]
+    assert not np.array_equal(epochs[0], epochs[2])
+
+
+def test_a_view_is_the_same_each_time():
+    samples = Samples(*data(), batch_size=4, augment=flipped, views=3)
+    rows = tf.range(48, dtype=tf.int64)
+    one, two = samples.take(rows)[0], samples.take(rows)[0]
+    np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(one[:16], one[16:32])
+
+
+def test_weights_and_datasets_of_single_samples_are_served():
+    x, y = data()
+    weight = np.linspace(0.0, 1.0, 16).astype(np.float32)
+    single = tf.data.Dataset.from_tensor_slices((x, y, weight))
+    one, _ = trained(chain, Samples(x, y, sample_weight=weight, batch_size=4), 4)
+    two, _ = trained(chain, Samples(single, batch_size=4), 4)
+    for a, b in zip(one.get_weights(), two.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+class OwnStep(et.ElasticMixin, tf.keras.Sequential):
+    def train_step(self, batch):
+        variables = [v for v, on in zip(self.tensors, self.mask) if on]
+        step, gradients = self.gradients(batch, variables)
+        et.optimizers.apply_selected(self.optimizer, gradients, variables)
+        return self.finish(step)
+
+
+def test_a_step_of_ones_own_is_cut_too():
+    x, y = data()
+    weights = []
+    for memory in (0, 1 << 30):
+        tf.keras.utils.set_random_seed(0)
+        L = tf.keras.layers
+        model = OwnStep([L.Dense(6, "relu", input_shape=(8,)), L.Dense(3)])
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.set_mask(np.array([False, False, True, True]))
+        model.fit(Samples(x, y, batch_size=4, memory=memory), epochs=3, verbose=0)
+        weights.append(model.get_weights())
+    for a, b in zip(*weights):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_nothing_is_left_behind():
+    x, y = data()
+    model, _ = trained(chain, Samples(x, y, batch_size=4), 4)
+    assert "train_step" not in vars(model) and model._elastic.prefix is None
+    model.fit(x, y, verbose=0)
+
+
+def test_samples_that_see_each_other_are_refused():
+    def mixing():
+        inputs = tf.keras.layers.Input((8,))
+        x = tf.keras.layers.Lambda(lambda x: x - tf.reduce_mean(x, axis=0))(inputs)
+        x = tf.keras.layers.Dense(4)(x)
+        return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(x))
+
+    with pytest.raises(ValueError, match="change with the batch"):
+        trained(mixing, Samples(*data(), batch_size=4, memory=1 << 20), 2)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [({"batch_size": 17}, "17"), ({"views": 2}, "views=2"), ({"seed": -1}, "-1")],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Samples(*data(), **{"batch_size": 4, **options})
