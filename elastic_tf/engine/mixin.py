@@ -20,9 +20,9 @@ from elastic_tf.engine.accumulation import Accumulation
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.prefix import PrefixCache
-from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.engine.step_functions import TrainFunctions
 from elastic_tf.inputs import fit_data
+from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import never_differentiated
 

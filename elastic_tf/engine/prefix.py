@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.engine import freezing
-from elastic_tf.inputs.samples import Samples
 from elastic_tf.engine.snapshot import READS, host_generators_kept
+from elastic_tf.inputs.samples import Samples
 
 _ROWS = 64  # in a forward pass that fills a cache
 _ALIKE = 1e-3  # relative difference of activations of one sample in two batches
