@@ -28,6 +28,7 @@ __all__ = [
     "ElasticModel",
     "Plan",
     "Probe",
+    "Samples",
     "Selection",
     "TimingProfile",
     "baselines",
@@ -37,6 +38,7 @@ __all__ = [
     "plots",
     "profile_model",
     "select_tensors",
+    "solve_head",
     "zoo",
 ]
 
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.engine.mixin import ElasticMixin
+    from elastic_tf.head import solve_head
     from elastic_tf.importance.probe import Probe
+    from elastic_tf.inputs.samples import Samples
     from elastic_tf.model import ElasticModel
     from elastic_tf.plan import Plan
     from elastic_tf.selection.selector import Selection, select_tensors
@@ -63,10 +67,12 @@ else:
         "ElasticModel": "model",
         "Plan": "plan",
         "Probe": "importance.probe",
+        "Samples": "inputs.samples",
         "Selection": "selection.selector",
         "TimingProfile": "timing.profile",
         "profile_model": "timing.profiler",
         "select_tensors": "selection.selector",
+        "solve_head": "head",
     }
 
     def __getattr__(name: str) -> Any:

@@ -368,6 +368,8 @@ class Scheduler:
             record = dataclasses.replace(record, seconds_retrace=0.0)
         else:
             self._model.set_mask(record.mask)
+            left = self._ledger.epochs - self._ledger.epoch
+            self._model.cache_prefix(min(self._settings.interval, left))
             self._ledger.plan(record.predicted_ratio)
         self.selections.append(record)
         self._ratio.selected(record.predicted_ratio)

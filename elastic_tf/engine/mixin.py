@@ -238,7 +238,7 @@ class ElasticMixin(_Model):
             state.functions.clear()
         trained = self._trained(state.plan)
         is_cut = state.prefix is not None and state.prefix.serves(trained)
-        key = (state.plan, id(state.prefix) if is_cut else None)
+        key = (state.plan, state.prefix if is_cut else None)
         kept = state.functions.get(key)
         if kept is None:
             self._build_optimizer()
@@ -340,11 +340,18 @@ class ElasticMixin(_Model):
     def _row_step(self, train_step: Callable[[Any], Any], data: Any) -> Any:
         """A `train_step` on rows of the `fit`'s samples; other data as they are."""
         state = self._elastic
-        if not isinstance(data, Rows) or state.samples is None:
-            return train_step(data)
-        if state.prefix is not None and state.prefix.serves(self._trained(state.plan)):
-            return state.prefix.step(train_step, data.numbers)
-        return train_step(state.samples.take(data.numbers))
+        prefix = state.prefix
+        if prefix is not None and isinstance(data, Rows):
+            if prefix.serves(self._trained(state.plan)):
+                return prefix.step(train_step, data.numbers)
+        return train_step(self.as_samples(data))
+
+    def as_samples(self, data: Any) -> Any:
+        """A batch of `fit`, with samples in the place of the numbers of their rows."""
+        samples = self._elastic.samples
+        if samples is None or not isinstance(data, Rows):
+            return data
+        return samples.take(data.numbers)
 
     def _leave_samples(self) -> None:
         """Forget samples and what was computed of them, and the steps that take them."""

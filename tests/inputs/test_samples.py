@@ -8,7 +8,7 @@ import tensorflow as tf
 from test_prefix import chain, data, elastic, residual, subclassed
 
 import elastic_tf as et
-from elastic_tf.inputs.samples import Samples
+from elastic_tf import Samples
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 
@@ -119,3 +119,23 @@ def test_samples_that_see_each_other_are_refused():
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Samples(*data(), **{"batch_size": 4, **options})
+
+
+class Served(tf.keras.callbacks.Callback):
+    """Whether the steps take cached activations, at the end of each epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        state = self.model._elastic
+        trained = self.model._trained(state.plan)
+        logs["served"] = state.prefix is not None and state.prefix.serves(trained)
+
+
+def test_callback_selects_on_samples_and_caches_what_its_plan_leaves_out():
+    model = elastic(chain)
+    profile = et.TimingProfile.from_chain(t_dw=[1.0] * 6, t_dy=[1.0] * 6, t_forward=6.0)
+    callback = et.ElasticCallback(profile, rho=0.5, interval=2, control=et.Control(share=0.0))
+    samples = Samples(*data(), batch_size=4)
+    history = model.fit(samples, epochs=4, callbacks=[callback, Served()], verbose=0)
+    assert [record.epoch for record in callback.selections] == [0, 2]
+    assert not callback.selections[0].mask[0]
+    assert all(history.history["served"])
