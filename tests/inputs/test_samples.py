@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_prefix import chain, data, elastic, residual, subclassed
+from small_networks import chain, data, elastic, residual, subclassed
 
 import elastic_tf as et
 from elastic_tf import Samples
