@@ -132,7 +132,7 @@ class Served(tf.keras.callbacks.Callback):
 
 def test_callback_selects_on_samples_and_caches_what_its_plan_leaves_out():
     model = elastic(chain)
-    profile = et.TimingProfile.from_chain(t_dw=[1.0] * 6, t_dy=[1.0] * 6, t_forward=6.0)
+    profile = et.TimingProfile.from_chain(t_dw=[1.0] * 8, t_dy=[1.0] * 8, t_forward=8.0)
     callback = et.ElasticCallback(profile, rho=0.5, interval=2, control=et.Control(share=0.0))
     samples = Samples(*data(), batch_size=4)
     history = model.fit(samples, epochs=4, callbacks=[callback, Served()], verbose=0)
