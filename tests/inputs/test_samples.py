@@ -24,8 +24,10 @@ def trained(build, samples, plan, epochs=3):
     return model, history.history
 
 
-@pytest.mark.parametrize("build, plan", [(chain, 2), (chain, 4), (residual, 2), (subclassed, 4)])
-@pytest.mark.parametrize("memory", [1 << 30, 1])
+@pytest.mark.parametrize(
+    ("build", "plan", "memory"),
+    [(chain, 2, 1 << 30), (chain, 4, 1), (residual, 2, 1), (subclassed, 4, 1 << 30)],
+)
 def test_cached_training_is_bit_identical(build, plan, memory):
     x, y = data()
     options = {"batch_size": 4, "augment": flipped, "views": 2}
