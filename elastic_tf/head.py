@@ -246,6 +246,7 @@ def _reader(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[An
             )
         return tf.cast(given[0], tf.float32)
 
+    read._omit_frequent_tracing_warning = True  # a trace for each of a few sizes is meant
     return lambda inputs: read(inputs).numpy()
 
 
