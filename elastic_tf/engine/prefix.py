@@ -109,7 +109,7 @@ class PrefixCache:
             raise ValueError(
                 "The step must run the model's forward pass once, as it is. Received: a step that "
                 f"is cut at {cut.kinds()}, where the forward pass is cut at {self._kinds}. Train "
-                "it with Samples(..., cache=False)."
+                "it with Samples(..., memory=0)."
             )
         hand_over(cut, self._take(rows))
         return logs
@@ -147,7 +147,7 @@ class PrefixCache:
                 raise ValueError(
                     "What is computed of a sample must not depend on the others in its batch. "
                     "Received: activations before the first trained tensor that change with the "
-                    "batch. Train with Samples(..., cache=False)."
+                    "batch. Train with Samples(..., memory=0)."
                 )
 
 
