@@ -29,6 +29,14 @@ _ROWS = 4096  # samples in a block of float64 arithmetic
 _BATCHES = (16, 64, 256)  # sizes of the first batches; the fastest goes on
 # Penalties to look at, by the largest eigenvalue; beyond, nothing or everything is shrunk.
 _LEAST, _MOST = 1e-9, 1e2
+# Losses of independent yes and no, and of one class out of many.
+_ONE_BY_ONE = (tf.keras.losses.BinaryCrossentropy, tf.keras.losses.binary_crossentropy)
+_ONE_OF_MANY = (
+    tf.keras.losses.CategoricalCrossentropy,
+    tf.keras.losses.SparseCategoricalCrossentropy,
+    tf.keras.losses.categorical_crossentropy,
+    tf.keras.losses.sparse_categorical_crossentropy,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,18 +348,23 @@ def _storage(
 
 
 def _kind(model: tf.keras.Model, dense: tf.keras.layers.Dense, targets: np.ndarray) -> str:
-    """ "softmax", "sigmoid" or "linear": what the outputs of the layer stand for."""
-    loss = getattr(model, "loss", None) or ""
-    name = str(getattr(loss, "name", None) or getattr(loss, "__name__", loss)).lower()
-    activation = getattr(dense.activation, "__name__", "linear")
-    if "binary_crossentropy" in name or activation == "sigmoid":
+    """What the layer's outputs stand for: "softmax", "sigmoid" or "linear"."""
+    loss, keras = getattr(model, "loss", None), tf.keras
+    if isinstance(loss, (str, keras.losses.Loss)) or callable(loss):
+        loss = keras.losses.get(loss)
+    else:
+        loss = None  # one for each of several outputs: what it says is not for this layer alone
+    ends_in_sigmoid = dense.activation is keras.activations.sigmoid
+    if ends_in_sigmoid or loss in _ONE_BY_ONE or isinstance(loss, _ONE_BY_ONE[0]):
         return "sigmoid"
-    if "categorical_crossentropy" in name or activation == "softmax":
+    ends_in_softmax = dense.activation is keras.activations.softmax
+    if ends_in_softmax or loss in _ONE_OF_MANY or isinstance(loss, _ONE_OF_MANY[:2]):
         return "softmax"
-    if activation != "linear":
+    if dense.activation is not keras.activations.linear:
         raise ValueError(
             "The head must be linear, softmax or sigmoid. Received: layer "
-            f"'{dense.name}' with the activation {activation}. Name another one as `layer`."
+            f"'{dense.name}' with the activation {brief(dense.activation)}. Name another one as "
+            "`layer`."
         )
     numbers = targets.ndim == 1 or targets.shape[1:] == (1,)
     whole = targets.dtype.kind in "iub" and numbers and dense.units > 1

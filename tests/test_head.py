@@ -221,3 +221,19 @@ def test_storage_beyond_the_limit_is_a_file():
 
     with contextlib.ExitStack() as files:
         assert isinstance(_storage(100, files)((10, 10), np.float64), np.memmap)
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", SCE(), None])
+def test_losses_of_classes_are_told_by_what_they_are(loss):
+    x, y = clusters()
+    model = classifier(activation="softmax" if loss is None else None, loss=loss or "mse")
+    assert solve_head(model, x, y).accuracy > 0.85
+
+
+def test_a_loss_named_as_one_of_classes_is_not_taken_for_it():
+    def not_binary_crossentropy(y, y_pred):
+        return tf.reduce_mean((y - y_pred) ** 2, axis=-1)
+
+    x, _ = clusters()
+    model = classifier(units=1, loss=not_binary_crossentropy)
+    assert solve_head(model, x, x[:, 0]).scale == 1.0
