@@ -10,20 +10,7 @@ import elastic_tf  # noqa: F401 (before TensorFlow and KerasCV: it chooses their
 # isort: split
 import pytest
 import tensorflow as tf
-from latest import CANNOT
 from tensorflow.python.framework.config import disable_op_determinism
-
-from elastic_tf import stack
-
-
-def pytest_collection_modifyitems(items):
-    """On the newest TensorFlow, expect what cannot pass there to fail."""
-    if stack.KERAS != "tf_keras":
-        return
-    for item in items:
-        reason = CANNOT.get(f"{item.path.name}::{item.originalname}")
-        if reason is not None:
-            item.add_marker(pytest.mark.xfail(reason=reason))
 
 
 @pytest.fixture
