@@ -7,6 +7,7 @@ in the graph. A new plan is a new function; the last few are kept.
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -271,12 +272,12 @@ class ElasticMixin(_Model):
         plan = state.plan
         state.averaged.clear()
         state.fit_started = time.perf_counter()
-        args, kwargs = self._take_samples(args, kwargs)
         state.callbacks, args, kwargs = progress.with_bar(args, kwargs)
         saved.values = {}
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None
         try:
+            args, kwargs = self._take_samples(args, kwargs)
             with optimizers.finalizing_only(self.optimizer, state.averaged, before=flush):
                 with fit_data.caught(self, self._note_data):
                     history = super().fit(*args, **kwargs)
@@ -332,7 +333,8 @@ class ElasticMixin(_Model):
         # not a variable of the model's: Keras does not track it
         self.__dict__["train_step"] = functools.partial(self._row_step, own)
         self._elastic.functions.clear()
-        self.cache_prefix(kwargs.get("epochs", 1) - kwargs.get("initial_epoch", 0))
+        given = inspect.signature(tf.keras.Model.fit).bind(self, *args, **kwargs).arguments
+        self.cache_prefix(given.get("epochs", 1) - given.get("initial_epoch", 0))
         if args:
             return (x.row_batches(), *args[1:]), kwargs
         return args, {**kwargs, "x": x.row_batches()}

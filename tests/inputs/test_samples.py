@@ -110,8 +110,18 @@ def test_samples_that_see_each_other_are_refused():
         x = tf.keras.layers.Dense(4)(x)
         return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(x))
 
-    with pytest.raises(ValueError, match="change with the batch"):
-        trained(mixing, Samples(*data(), batch_size=4, memory=1 << 20), 2)
+    model = elastic(mixing)
+    model.set_mask(np.arange(len(model.tensors)) >= 2)
+    with pytest.raises(ValueError, match="change with the batch.*memory=0"):
+        model.fit(Samples(*data(), batch_size=4), epochs=3, verbose=0)
+    assert "train_step" not in vars(model) and model._elastic.samples is None
+
+
+def test_epochs_are_counted_wherever_they_stand_among_the_arguments():
+    model = elastic(chain)
+    model.set_mask(np.arange(len(model.tensors)) >= 4)
+    history = model.fit(Samples(*data(), batch_size=4), None, None, 2, 0, [Served()])
+    assert history.history["served"] == [True, True]
 
 
 @pytest.mark.parametrize(
