@@ -1,12 +1,15 @@
-"""Archives of arrays (.npz), whoever wrote them: data alone, nothing is unpickled."""
+"""Arrays that may be larger than memory, and archives of arrays (.npz), whoever wrote them."""
 
 from __future__ import annotations
 
+import math
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +21,22 @@ _DAMAGE = (
 )
 
 
+def array(shape: tuple[int, ...], dtype: Any, *, memory: int) -> np.ndarray:
+    """An array without values: in memory up to so many bytes, beyond them in a temporary file.
+
+    The file has no name: it goes with the array, and when the process ends.
+
+    Raises:
+        OSError: there is no place for a temporary file.
+    """
+    if math.prod(shape) * np.dtype(dtype).itemsize <= memory:
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile() as file:  # the array holds it open by itself
+        return np.memmap(file, dtype, "w+", shape=shape)
+
+
 def read(path: str | Path, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays in an archive by name, in its order; their checksums are checked.
+    """The arrays in an archive by name, in its order, checksums checked and nothing unpickled.
 
     Args:
         path: of the archive.

@@ -1,8 +1,10 @@
-"""Archives of arrays that anybody may have written."""
+"""Archives of arrays that anybody may have written, and arrays larger than memory."""
 
 from __future__ import annotations
 
+import tempfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,3 +58,31 @@ def test_arrays_come_back_by_name(tmp_path):
     np.testing.assert_array_equal(found["a"], np.arange(6.0).reshape(2, 3))
     assert found["b"].dtype == bool
     assert [*arrays.read(tmp_path / "x.npz", ["b", "c"])] == ["b"]
+
+
+def test_an_array_within_the_limit_is_in_memory():
+    made = arrays.array((2, 3), np.float32, memory=24)
+    assert (type(made), made.shape, made.dtype) == (np.ndarray, (2, 3), np.float32)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads what Linux has mapped")
+def test_a_larger_array_is_in_a_file_that_goes_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def is_mapped() -> bool:
+        return str(tmp_path) in Path("/proc/self/maps").read_text()
+
+    def fill(rows: list[int]) -> np.ndarray:
+        made = arrays.array((2, 3), np.float32, memory=23)
+        assert is_mapped()
+        made[rows] = 7.0
+        return made
+
+    made = fill([0, 1])
+    np.testing.assert_array_equal(made, np.full((2, 3), 7.0))
+    assert not [*tmp_path.iterdir()]
+    del made
+    assert not is_mapped()
+    with pytest.raises(IndexError):
+        fill([2])
+    assert not is_mapped()
