@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.engine.mixin import ElasticMixin
-    from elastic_tf.head import solve_head
+    from elastic_tf.head.solve import solve_head
     from elastic_tf.importance.probe import Probe
     from elastic_tf.inputs.samples import Samples
     from elastic_tf.model import ElasticModel

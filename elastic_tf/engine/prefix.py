@@ -10,8 +10,6 @@ cached value; the prefix itself is then dead and is dropped from the executed gr
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +18,7 @@ import tensorflow as tf
 
 from elastic_tf.engine import freezing
 from elastic_tf.engine.snapshot import READS, host_generators_kept
+from elastic_tf.files.arrays import array
 from elastic_tf.inputs.samples import Samples
 
 _ROWS = 64  # in a forward pass that fills a cache
@@ -76,14 +75,14 @@ class PrefixCache:
     ) -> None:
         self._samples, self._variables = samples, list(trained)
         self.trained = {id(variable) for variable in trained}
-        self._files = contextlib.ExitStack()
         with host_generators_kept(model):
             read, self._kinds = _reader(model, samples, self._variables, min(rows, samples.rows))
         self.is_worth_it = bool(self._kinds)
         sizes = [int(np.prod(shape)) * dtype.size for _, dtype, shape in self._kinds]
         self.bytes = samples.rows * sum(sizes)
+        left = memory if self.bytes <= memory else 0  # all of them in memory, or none
         self._arrays = [
-            self._array((samples.rows, *shape), dtype.as_numpy_dtype, in_file=self.bytes > memory)
+            array((samples.rows, *shape), dtype.as_numpy_dtype, memory=left)
             for _, dtype, shape in self._kinds
         ]
         if self.is_worth_it:
@@ -117,33 +116,26 @@ class PrefixCache:
     def close(self) -> None:
         """Forget the activations; a file that holds them is removed."""
         self._arrays = []
-        self._files.close()
 
     def _take(self, rows: tf.Tensor) -> list[tf.Tensor]:
         types = [dtype for _, dtype, _ in self._kinds]
         taken = tf.numpy_function(
-            lambda numbers: [array[numbers] for array in self._arrays], [rows], types
+            lambda numbers: [kept[numbers] for kept in self._arrays], [rows], types
         )
         for part, (_, _, shape) in zip(taken, self._kinds):
             part.set_shape((rows.shape[0], *shape))
         return list(taken)
 
-    def _array(self, shape: tuple[int, ...], dtype: Any, *, in_file: bool) -> np.ndarray:
-        if not in_file:
-            return np.empty(shape, dtype)
-        file = self._files.enter_context(tempfile.TemporaryFile())
-        return np.memmap(file, dtype, "w+", shape=shape)
-
     def _fill(self, read: Callable[[tf.Tensor], list[tf.Tensor]], size: int) -> None:
         every = np.arange(self._samples.rows)
         for start in range(0, len(every), size):
             rows = np.resize(every[start : start + size], size)  # the last ones again, if too few
-            for array, part in zip(self._arrays, read(tf.constant(rows))):
-                array[rows] = part.numpy()
+            for kept, part in zip(self._arrays, read(tf.constant(rows))):
+                kept[rows] = part.numpy()
         # another batch: some of the rows, twice
         mixed = np.random.default_rng(0).permutation(len(every))[: max(size // 2, 1)]
-        for array, part in zip(self._arrays, read(tf.constant(np.resize(mixed, size)))):
-            if not np.allclose(array[mixed], part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
+        for kept, part in zip(self._arrays, read(tf.constant(np.resize(mixed, size)))):
+            if not np.allclose(kept[mixed], part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
                 raise ValueError(
                     "What is computed of a sample must not depend on the others in its batch. "
                     "Received: activations before the first trained tensor that change with the "

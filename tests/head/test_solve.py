@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.head import _Ridge, _storage, solve_head
+from elastic_tf.head.ridge import Ridge
+from elastic_tf.head.solve import solve_head
 
 SCE = tf.keras.losses.SparseCategoricalCrossentropy
 
 
 def ridge(features, wanted, weight):
-    return _Ridge(features, wanted, weight, lambda shape, dtype: np.empty(shape, dtype))
+    return Ridge(features, wanted, weight, memory=1 << 20)
 
 
 def solved(features, wanted, weight, penalty):
@@ -214,13 +215,6 @@ def test_a_dataset_without_end_is_refused():
     data = tf.data.Dataset.from_tensor_slices(clusters()).batch(4).repeat()
     with pytest.raises(ValueError, match="cardinality -1"):
         solve_head(classifier(), data)
-
-
-def test_storage_beyond_the_limit_is_a_file():
-    import contextlib
-
-    with contextlib.ExitStack() as files:
-        assert isinstance(_storage(100, files)((10, 10), np.float64), np.memmap)
 
 
 @pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", SCE(), None])

@@ -1,0 +1,97 @@
+"""`solve_head`: from a model and its data to a new head."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.head import targets
+from elastic_tf.head.features import collect, dense_layer, of_arrays, of_dataset, reader
+from elastic_tf.head.ridge import Ridge
+from elastic_tf.inputs.batches import as_batch
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadSolution:
+    """What `solve_head` found.
+
+    Attributes:
+        layer: name of the layer whose weights were set.
+        penalty: of the sum of squared weights, beside the weighted sum of squared errors.
+        scale: logits / regression values; 1 for regression.
+        accuracy: weighted share of samples that the solution without them classifies correctly;
+            None for regression.
+        error: weighted mean squared leave-one-out error, of one-hot targets for classes.
+        samples: number of samples.
+        seconds: wall-clock, forward pass included.
+    """
+
+    layer: str
+    penalty: float
+    scale: float
+    accuracy: float | None
+    error: float
+    samples: int
+    seconds: float
+
+
+def solve_head(
+    model: tf.keras.Model,
+    x: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    layer: str | None = None,
+    memory: int = 1 << 30,
+) -> HeadSolution:
+    """Set the weights of a dense layer to the best linear head, in closed form.
+
+    Everything before the layer runs once, in inference mode, and stays as it is. A layer whose
+    activation or whose compiled loss is that of classes gets logits: ridge regression on their
+    indicators, scaled by likelihood. Any other is regression, of one or more outputs.
+
+    Args:
+        model: any Keras model that was called or built before.
+        x: inputs with samples first, or a finite `tf.data.Dataset` of batches (x, y) or
+            (x, y, sample_weight).
+        y: class numbers, rows of zeros and ones, or real values; None with a dataset.
+        sample_weight: one per sample, not negative.
+        layer: name of the dense layer; None takes the model's last one.
+        memory: bytes that the features may take; beyond, they are kept in a temporary file.
+
+    Returns:
+        Penalty, scale and leave-one-out accuracy.
+
+    Raises:
+        ValueError: there is no such layer, or data do not fit it; the model is as it was.
+    """
+    started = time.perf_counter()
+    dense = dense_layer(model, layer)
+    if isinstance(x, tf.data.Dataset):
+        batches = of_dataset(x)
+    else:
+        batches = of_arrays(as_batch(x, y, sample_weight))
+    features, y, weight = collect(reader(model, dense), batches, memory)
+    kind = targets.kind(model, dense, y)
+    wanted = targets.wanted(y, dense.units, kind)
+    ridge = Ridge(features, wanted, weight, memory=memory)
+    penalty = ridge.best_penalty()
+    kernel, bias = ridge.weights(penalty)
+    left_out = ridge.left_out(penalty)
+    scale = 1.0 if kind == "linear" else targets.best_scale(left_out, wanted, weight, kind)
+    errors = ((left_out - wanted) ** 2).mean(axis=1)
+    values = [scale * kernel, scale * bias] if dense.use_bias else [scale * kernel]
+    dense.set_weights([value.astype(np.float32) for value in values])
+    return HeadSolution(
+        layer=dense.name,
+        penalty=penalty,
+        scale=scale,
+        accuracy=targets.accuracy(left_out, wanted, weight, kind),
+        error=float(np.average(errors, weights=weight)),
+        samples=len(wanted),
+        seconds=time.perf_counter() - started,
+    )

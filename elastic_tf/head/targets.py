@@ -1,0 +1,91 @@
+"""What the outputs of a head stand for, and how good they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from elastic_tf.arguments import brief
+
+# Losses of independent yes and no, and of one class out of many.
+_ONE_BY_ONE = (tf.keras.losses.BinaryCrossentropy, tf.keras.losses.binary_crossentropy)
+_ONE_OF_MANY = (
+    tf.keras.losses.CategoricalCrossentropy,
+    tf.keras.losses.SparseCategoricalCrossentropy,
+    tf.keras.losses.categorical_crossentropy,
+    tf.keras.losses.sparse_categorical_crossentropy,
+)
+
+
+def kind(model: tf.keras.Model, dense: tf.keras.layers.Dense, targets: np.ndarray) -> str:
+    """What the layer's outputs stand for: "softmax", "sigmoid" or "linear"."""
+    loss, keras = getattr(model, "loss", None), tf.keras
+    if isinstance(loss, (str, keras.losses.Loss)) or callable(loss):
+        loss = keras.losses.get(loss)
+    else:
+        loss = None  # one for each of several outputs: what it says is not for this layer alone
+    ends_in_sigmoid = dense.activation is keras.activations.sigmoid
+    if ends_in_sigmoid or loss in _ONE_BY_ONE or isinstance(loss, _ONE_BY_ONE[0]):
+        return "sigmoid"
+    ends_in_softmax = dense.activation is keras.activations.softmax
+    if ends_in_softmax or loss in _ONE_OF_MANY or isinstance(loss, _ONE_OF_MANY[:2]):
+        return "softmax"
+    if dense.activation is not keras.activations.linear:
+        raise ValueError(
+            "The head must be linear, softmax or sigmoid. Received: layer "
+            f"'{dense.name}' with the activation {brief(dense.activation)}. Name another one as "
+            "`layer`."
+        )
+    numbers = targets.ndim == 1 or targets.shape[1:] == (1,)
+    whole = targets.dtype.kind in "iub" and numbers and dense.units > 1
+    return "softmax" if whole else "linear"
+
+
+def wanted(targets: np.ndarray, units: int, kind: str) -> np.ndarray:
+    """(n, units) float64 what the ridge regression is to predict."""
+    flat = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+    if kind == "softmax" and flat.ndim == 1:
+        if not (np.equal(np.mod(flat, 1), 0).all() and 0 <= flat.min() and flat.max() < units):
+            raise ValueError(
+                f"`y` must be classes from 0 to {units - 1}, as many as the head has units. "
+                f"Received: values from {flat.min()} to {flat.max()}."
+            )
+        return np.eye(units)[flat.astype(np.int64)]
+    rows = (flat[:, None] if flat.ndim == 1 else flat).astype(np.float64)
+    if rows.shape[1:] != (units,) or not np.isfinite(rows).all():
+        raise ValueError(
+            f"`y` must hold {units} finite values per sample, one for each unit of the head. "
+            f"Received: {brief(targets)} of shape {targets.shape}."
+        )
+    return 2.0 * rows - 1.0 if kind == "sigmoid" else rows
+
+
+def _loss(logits: np.ndarray, wanted: np.ndarray, kind: str) -> np.ndarray:
+    """(n,) crossentropy of each sample."""
+    if kind == "softmax":
+        return -(wanted * log_softmax(logits, axis=1)).sum(axis=1)
+    return np.logaddexp(0.0, -wanted * logits).mean(axis=1)
+
+
+def best_scale(left_out: np.ndarray, wanted: np.ndarray, weight: np.ndarray, kind: str) -> float:
+    """The factor to logits that makes what was left out most likely."""
+
+    def loss(exponent: float) -> float:
+        return float(np.average(_loss(np.exp(exponent) * left_out, wanted, kind), weights=weight))
+
+    found = minimize_scalar(loss, bounds=(-3.0, 6.0), method="bounded")
+    return float(np.exp(found.x))
+
+
+def accuracy(
+    left_out: np.ndarray, wanted: np.ndarray, weight: np.ndarray, kind: str
+) -> float | None:
+    if kind == "linear":
+        return None
+    if kind == "sigmoid":
+        right = ((left_out > 0.0) == (wanted > 0.0)).mean(axis=1)
+    else:
+        right = left_out.argmax(axis=1) == wanted.argmax(axis=1)
+    return float(np.average(right, weights=weight))
