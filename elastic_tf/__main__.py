@@ -11,8 +11,7 @@ from elastic_tf import __version__
 from elastic_tf.commands import commandline
 
 PROGRAM = "python -m elastic_tf"
-# Each is a module of `elastic_tf.commands` with a `main`, which loads TensorFlow after it has read
-# its words: help does not wait for it.
+# Each is a module of `elastic_tf.commands` with a `main`.
 COMMANDS = {
     "profile": "measure, once per device, what training each tensor of a model costs there",
     "train": "adapt a pre-trained model to new images by one method",
@@ -25,11 +24,6 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that comes first; the words after it are its own."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] in COMMANDS:
-        sys.argv = [f"{PROGRAM} {words[0]}", *words[1:]]  # as a script of that name would see it
-        command = importlib.import_module(f"elastic_tf.commands.{words[0]}")
-        commandline.run(command.main)
-        return
     listed = "\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items())
     parser = commandline.Parser(
         prog=PROGRAM,
@@ -39,12 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"elastic_tf {__version__}")
-    parser.add_argument("command", metavar="COMMAND", nargs="?", help="one of those above")
-    name = parser.parse_args(words).command
-    if name is None:
-        parser.print_help(sys.stderr)
-        raise SystemExit(2)
-    parser.error(f"there is no command '{name}'{commandline.nearest(name, COMMANDS)}")
+    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those above")
+    name = parser.parse_args(words[:1]).command
+    sys.argv = [f"{PROGRAM} {name}", *words[1:]]  # as a script of that name would see it
+    commandline.run(importlib.import_module(f"elastic_tf.commands.{name}").main)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from paper_specs import DATA, Picture, Training
 
 from elastic_tf import plots
-from elastic_tf.commands.training.history import trained_masks
-from elastic_tf.runs.run import Run
+from elastic_tf.runs.run import Run, trained_masks
 
 Runs = Mapping[Training, Run]
 Form = Callable[[Picture, Any], Any]

@@ -1,18 +1,14 @@
-"""Command lines made from dataclasses: each field is an option, its metadata the help.
-
-Also how a program of this package refuses something, and how it starts another one.
-"""
+"""Command lines made from dataclasses: each field is an option, its metadata the help."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -32,10 +28,9 @@ def option(
 
 
 def parse(kind: type[Settings], description: str, arguments: Sequence[str] | None) -> Settings:
-    """Settings from a command line; `--help` lists every field with its default.
+    """Settings from a command line, of the program if `arguments` are None; ends it if refused.
 
-    A `bool` is a flag, `T | None` is given as a T, `tuple[T, ...]` as one T or several. None for
-    `arguments` are those of the program. The program ends where they are refused.
+    A `bool` is a flag, `T | None` is given as a T, `tuple[T, ...]` as one T or several.
     """
     parser = Parser(
         description=description.replace("::\n", ":\n"),
@@ -55,11 +50,8 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
             options.update(type=one, choices=given["choices"], required=given["required"])
             options["nargs"] = "+" if word == "tuple" else None
         parser.add_argument(f"--{field.name.replace('_', '-')}", **options)
-    found, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        known = [f"--{name.replace('_', '-')}" for name in vars(found)]
-        parser.error(f"there is no option {unknown[0]}{nearest(unknown[0], known)}")
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in vars(found).items()})
+    found = vars(parser.parse_args(arguments))
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,12 +60,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the program."""
         self.exit(_REFUSED, f"error: {message}. {self.prog} --help lists what there is.\n")
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Suggests the known word that `word` may stand for; empty without one."""
-    found = difflib.get_close_matches(word.partition("=")[0], list(known), n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
 
 
 def command(name: str, words: Sequence[str]) -> list[str]:
@@ -102,9 +88,8 @@ def typed(words: Sequence[str]) -> str:
 
 
 def run(main: Callable[[], Any]) -> None:
-    """Call `main`; what it refuses becomes one line, and the program ends with exit code 2.
+    """Call `main`; what this project refuses, and a file's error, becomes one line and exit code 2.
 
-    Refused is what this project's own checks raise, and a file that cannot be read or written.
     Other errors keep their traceback.
     """
     try:

@@ -92,7 +92,6 @@ def main(
             "version": __version__,
             "device": describe_device(),
             "full_step_seconds": competition.full_step_seconds,
-            "head_seconds": competition.head_seconds,
             "allowed_seconds": allowed,
             "tables": tables,
         }

@@ -35,8 +35,8 @@ _SECONDS = 600  # for TensorFlow to start and to train a step, on a small board 
 _STEP = """
 import json, numpy as np, elastic_tf as et, tensorflow as tf
 from elastic_tf.timing.runtime import describe_device
-model = et.ElasticModel.from_model(
-    tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(2,)), tf.keras.layers.Dense(1)]))
+layers = [tf.keras.layers.Dense(3, input_shape=(2,)), tf.keras.layers.Dense(1)]
+model = et.ElasticModel.from_model(tf.keras.Sequential(layers))
 model.compile("sgd", "mse")
 model.set_mask(np.array([False, False, True, True]))
 model.fit(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32), batch_size=4, verbose=0)
@@ -64,46 +64,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Check, print, and end with exit code 1 where training is impossible."""
     settings = parse(Settings, __doc__ or "", arguments)
     findings = [packages(), tensorflow(), memory(), disk(settings.out)]
-    print(report(findings))
-    if any(finding.state == BROKEN for finding in findings):
+    print(format_table([one._asdict() for one in findings], ("check", "state", "found")) + "\n")
+    for one in findings:
+        if one.fix:
+            print(f"{one.check}: {one.fix}")
+    if broken := ", ".join(one.check for one in findings if one.state == BROKEN):
+        print(f"It cannot train before this is fixed: {broken}.")
         raise SystemExit(1)
-
-
-def report(findings: Sequence[Finding]) -> str:
-    """A table, what to fix below it, and the verdict."""
-    table = format_table([one._asdict() for one in findings], ("check", "state", "found"))
-    lines = [f"{one.check}: {one.fix}" for one in findings if one.fix]
-    broken = ", ".join(one.check for one in findings if one.state == BROKEN)
-    last = f"It cannot train before this is fixed: {broken}." if broken else "Ready to train."
-    return "\n".join([table, "", *lines, last])
+    print("Ready to train.")
 
 
 def packages() -> Finding:
     """The installed packages against the versions that are asked for, by pip."""
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
     lines = [one.replace("_", "-") for one in done.stdout.splitlines()]
-    wrong = [one for one in lines if one.startswith("elastic-tf ")]
-    if wrong:
+    if wrong := " ".join(one for one in lines if one.startswith("elastic-tf ")):
         fix = f"{typed(['-m', 'pip', 'install', '.'])} in the checkout installs what is needed."
-        return Finding("packages", BROKEN, " ".join(wrong), fix)
+        return Finding("packages", BROKEN, wrong, fix)
     return Finding("packages", OK, "nothing that it asks for is missing, or of another version")
 
 
 def tensorflow() -> Finding:
     """Train a step in a child process."""
+    words, state = [sys.executable, "-c", _STEP], BROKEN
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _STEP], capture_output=True, text=True, timeout=_SECONDS
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
         fix = "Look at the load of the machine and at its disk, and try again."
-        return Finding("TensorFlow", BROKEN, f"no step in {_SECONDS} s", fix)
+        return Finding("TensorFlow", state, f"no step in {_SECONDS} s", fix)
     if done.returncode == -signal.SIGILL:
         fix = "Take a TensorFlow built for this processor; those of PyPI for x86 need AVX."
-        return Finding("TensorFlow", BROKEN, "ended by an illegal instruction", fix)
+        return Finding("TensorFlow", state, "ended by an illegal instruction", fix)
     if done.returncode:
         last = (done.stderr.strip() or f"ended with code {done.returncode}").splitlines()[-1]
-        return Finding("TensorFlow", BROKEN, last, "Install the packages anew.")
+        return Finding("TensorFlow", state, last, "Install the packages anew.")
     device = json.loads(done.stdout.splitlines()[-1])
     trains = f"{device['tensorflow']} trains on {device['name']} ({device['kind']})"
     return Finding("TensorFlow", OK, trains)
@@ -126,11 +120,10 @@ def disk(out: Path) -> Finding:
     place = next(one for one in (whole, *whole.parents) if one.exists())
     try:
         with tempfile.TemporaryFile(dir=place):
-            pass
+            free = shutil.disk_usage(place).free / _GIB
     except OSError as error:
         fix = "Choose another directory with --out, or let this user write there."
         return Finding("disk", BROKEN, f"{out}: {error.strerror}", fix)
-    free = shutil.disk_usage(place).free / _GIB
     return _enough("disk", free, _LEAST_DISK, _ENOUGH_DISK, "Make room, or choose another --out.")
 
 

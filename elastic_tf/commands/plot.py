@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elastic_tf.commands.commandline import option, parse
-from elastic_tf.commands.training.history import trained_masks
 from elastic_tf.files import strict_json
-from elastic_tf.files.strict_json import read_bytes
 from elastic_tf.runs import run as runs
 from elastic_tf.timing.profile import TimingProfile
 
@@ -47,6 +44,7 @@ class Settings:
 def main(arguments: Sequence[str] | None = None) -> list[Path]:
     """Draw; returns the pictures."""
     settings = parse(Settings, __doc__ or "", arguments)
+    title = settings.title
     if sum(map(bool, (settings.profile, settings.runs, settings.comparison))) != 1:
         raise ValueError(
             "One of --profile, --runs and --comparison must be given. Received: "
@@ -54,12 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
         )
     from elastic_tf import plots
 
-    title = settings.title
     if settings.profile is not None:
         profile = TimingProfile.load(settings.profile)
         figures = {settings.out: plots.timing_bars(profile, title=title)}
     elif settings.comparison is not None:
-        found = strict_json.parse(read_bytes(settings.comparison))
+        found = strict_json.read(settings.comparison)
         if not isinstance(found, dict) or "equal_epochs" not in found.get("tables", ()):
             raise ValueError(
                 "`comparison` must be what compare wrote. Received: "
@@ -92,17 +89,16 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
             )
         seconds, accuracy = np.array(epochs, float).T
         curves[label] = (np.cumsum(seconds).tolist(), (100 * accuracy).tolist())
-        masks = trained_masks(run.history)
-        if not all(mask.all() for mask in masks):
+        masks = runs.trained_masks(run.history)
+        if not np.all(masks):
             word = re.sub(r"[^\w.-]+", "_", label).strip("_")
-            path, profile = (
-                out.with_name(f"{out.stem}_{word}{out.suffix}"),
-                run.path / "profile.json",
-            )
+            profile = run.path / "profile.json"
             tensors = TimingProfile.load(profile).tensors if profile.is_file() else ()
-            names, share = [spec.name for spec in tensors], np.mean(masks)
-            said = f"{label}: trained (blue), {share:.0%} of tensors x epochs"
-            maps[path] = plots.selection_map(masks, names=names, title=said)
+            maps[out.with_name(f"{out.stem}_{word}{out.suffix}")] = plots.selection_map(
+                masks,
+                names=[spec.name for spec in tensors],
+                title=f"{label}: trained (blue), {np.mean(masks):.0%} of tensors x epochs",
+            )
     parts = {"validation" if one.config["settings"].get("validation") else "test" for one in found}
     y = f"{' or '.join(sorted(parts))} accuracy (%)"
     return {out: plots.lines(curves, x="training time (s)", y=y, title=title), **maps}
@@ -111,9 +107,8 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
 def labels(found: Sequence[runs.Run]) -> list[str]:
     """Method and rho of each run, with its directory where others are called the same."""
     short = []
-    for run in found:
-        settings = run.config["settings"]
+    for settings in (run.config["settings"] for run in found):
         rho = settings.get("rho")
         short.append(settings.get("method", "run") + ("" if rho is None else f", rho={rho:g}"))
-    count = Counter(short)
-    return [one if count[one] == 1 else f"{one} ({run.path})" for one, run in zip(short, found)]
+    same = {one for one in short if short.count(one) > 1}
+    return [f"{one} ({run.path})" if one in same else one for one, run in zip(short, found)]

@@ -32,10 +32,7 @@ Steps = Callable[[], float]  # the median seconds of a few steps
 
 
 def search(options: Any) -> tuple[RuntimeSettings, tuple[SettingsTrial, ...]]:
-    """Try settings of one kind after the other, each with the best of those before it.
-
-    Returns:
-        The best settings, and all trials; each is printed when it is done.
+    """The best settings, tried kind by kind, each with the best before it; and all trials.
 
     Raises:
         RuntimeError: no step can be run under the defaults.
@@ -44,14 +41,14 @@ def search(options: Any) -> tuple[RuntimeSettings, tuple[SettingsTrial, ...]]:
     trials: list[SettingsTrial] = []
     cores = usable_cores()
     threads = {(1, cores), (cores, 1), (2, cores), (1, max(cores // 2, 1))} - {(cores, cores)}
+    kinds: list[list[dict[str, Any]]] = [
+        # the other of what TensorFlow decided by the processor
+        [{"onednn": not describe_device()["onednn"]}],
+        [{"inter_op_threads": a, "intra_op_threads": b} for a, b in sorted(threads)],
+        [{"xla": True}],
+    ]
     with _process(options, best) as defaults:
         defaults()
-        kinds: list[list[dict[str, Any]]] = [
-            # the other of what TensorFlow decided by the processor
-            [{"onednn": not describe_device()["onednn"]}],
-            [{"inter_op_threads": a, "intra_op_threads": b} for a, b in sorted(threads)],
-            [{"xla": True}],
-        ]
         for changes in kinds:
             for settings in [replace(best, **change) for change in changes]:
                 trial = _tried(defaults, options, settings)

@@ -13,7 +13,7 @@ import json
 import platform
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from elastic_tf.arguments import brief
 from elastic_tf.files.atomic import append_line, directory, write_json, write_text
 from elastic_tf.files.file_lock import Claim, claim
 from elastic_tf.files.json_form import now, to_json
-from elastic_tf.files.ranges import to_ranges
+from elastic_tf.files.ranges import from_ranges, to_ranges
 from elastic_tf.files.table import Column
 from elastic_tf.runs import run_files
 from elastic_tf.timing.runtime import describe_device
@@ -180,6 +180,11 @@ def load(path: str | Path) -> Run:
         ValueError: a file of the run is damaged; it is named.
     """
     return Run(arguments.path("path", path))
+
+
+def trained_masks(history: Sequence[Mapping[str, Any]]) -> list[np.ndarray]:
+    """What was trained at the end of each epoch of `Run.history`; bool, shape (N,)."""
+    return [from_ranges(epoch["trained"], epoch["tensors"]) for epoch in history]
 
 
 def peak_memory_bytes() -> int:

@@ -46,7 +46,7 @@ def test_parse_takes_the_defaults():
         ([], "required: --folder"),
         (["--folder", "x", "--kind", "three"], "invalid choice: 'three'"),
         (["--folder", "x", "--count", "1.5"], "invalid int value: '1.5'"),
-        (["--folder", "x", "--cout=4"], r"no option --cout=4 (did you mean --count?)"),
+        (["--folder", "x", "--cout=4"], "unrecognized arguments: --cout=4"),
     ],
 )
 def test_parse_says_in_one_line_what_it_cannot_take(capsys, words, message):
@@ -116,7 +116,7 @@ def test_help_names_every_command(capsys):
 
 @pytest.mark.parametrize(
     ("words", "received"),
-    [(["tran"], "no command 'tran' (did you mean train?)"), ([], "COMMAND --help explains")],
+    [(["tran"], "invalid choice: 'tran'"), ([], "required: COMMAND")],
 )
 def test_what_is_no_command_is_refused(words, received, capsys):
     with pytest.raises(SystemExit, match="2"):

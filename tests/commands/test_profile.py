@@ -32,12 +32,11 @@ def test_profile_writes_the_profile_that_it_prints(tmp_path, capsys):
     assert lines[rule + 1].startswith(stored.tensors[dearest].name)
 
 
-def table(scale: float, name: str) -> et.TimingProfile:
-    t_dw, t_dy = [1e3 * scale, 2e3 * scale], [0, 3e3 * scale]
-    chain = et.TimingProfile.from_chain(t_dw=t_dw, t_dy=t_dy, t_forward=4e3)
+def table(**fields) -> et.TimingProfile:
+    chain = et.TimingProfile.from_chain(t_dw=[1e3, 2e3], t_dy=[0, 3e3], t_forward=4e3)
     specs = (TensorSpec("a/kernel", (2,), "float32"), TensorSpec("b/kernel", (3,), "float32"))
-    device = {"name": name, "cores": 2}
-    return dataclasses.replace(chain, tensors=specs, device=device, batch_size=4)
+    device = {"name": "x", "cores": 2}
+    return dataclasses.replace(chain, tensors=specs, device=device, batch_size=4, **fields)
 
 
 def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
@@ -50,7 +49,7 @@ def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
     def measured(words, env, **_):
         assert words[3] == "profile" and "--as-is" in words
         assert env["TF_NUM_INTEROP_THREADS"] == "1"
-        dataclasses.replace(table(1.0, "x"), settings=best).save(path)
+        table(settings=best).save(path)
 
     monkeypatch.setattr(settings_search, "search", lambda settings: (best, trials))
     monkeypatch.setattr(subprocess, "run", measured)
@@ -60,23 +59,9 @@ def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
     assert "Best: 1 inter-op threads" in capsys.readouterr().out
 
 
-def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
-    paths = [str(tmp_path / name) for name in ("one.json", "two.json")]
-    for path, scale in zip(paths, (1.0, 2.0)):
-        table(scale, f"Board {scale:g}").save(path)
-    profile.main(["--compare", *paths])
-    said = capsys.readouterr().out
-    assert "A: Board 1" in said
-    full = next(line for line in said.splitlines() if line.startswith("full step"))
-    assert full.split()[-5:] == ["10.00", "ms", "16.00", "ms", "1.60"]
-
-
 @pytest.mark.parametrize(
     ("words", "error", "received"),
     [
-        ("--out x.json", ValueError, "out=x.json, classes=None"),
-        ("--compare one.json other.json", ValueError, "profiles of .2, 1. tensors"),
-        ("--compare one.json", ValueError, "profiles of .2. tensors"),
         ("--as-is --classes 3 --out file/p.json", OSError, "file"),
         ("--as-is --classes 3 --out p.json --model resnet5", ValueError, "resnet50.*'resnet5'"),
     ],
@@ -84,15 +69,13 @@ def test_compare_sets_two_devices_side_by_side(tmp_path, capsys):
 def test_what_cannot_be_done_is_refused(words, error, received, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    table(1.0, "x").save("one.json")
-    et.TimingProfile.from_chain(t_dw=[1], t_dy=[1], t_forward=1).save("other.json")
     with pytest.raises(error, match=received):
         profile.main(words.split())
 
 
 @pytest.mark.parametrize(("spread", "said"), [(0.1, "is fine"), (0.11, "spread is above 10%")])
 def test_a_report_says_whether_to_rely_on_the_profile(spread, said):
-    assert said in profile.report(dataclasses.replace(table(1.0, "x"), spread=spread))
+    assert said in profile.report(table(spread=spread))
 
 
 def options():

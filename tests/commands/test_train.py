@@ -17,7 +17,7 @@ from tiny_runs import TRAINING
 import elastic_tf as et
 from elastic_tf.baselines.prunetrain import model as prunetrain
 from elastic_tf.commands import plot, train
-from elastic_tf.commands.training import harness, measurement, recording, work
+from elastic_tf.commands.training import harness, measurement, recording
 from elastic_tf.runs import run as runs
 from elastic_tf.timing import runtime
 
@@ -177,15 +177,6 @@ def test_the_rate_rises_to_the_one_given_and_falls_to_zero():
     np.testing.assert_allclose(rising, [0.1, 0.5 / 3, 0.7 / 3, 0.3], rtol=1e-5)
     falling = [float(rate(step)) for step in range(3, 41)]
     assert falling == sorted(falling, reverse=True) and falling[-1] == pytest.approx(0.0, abs=1e-7)
-
-
-def test_an_accuracy_that_is_not_above_chance_is_named():
-    x, y = np.zeros((12, 4, 4, 3), np.uint8), np.arange(12) % 2
-    test = x[:3], np.array([0, 1, 1])
-    data = et.data.from_arrays((x, y), test, batch_size=4)
-    said = work.doubt_of(float(np.float32(2 / 3)), data)  # above 2/3 by rounding
-    assert "right for 66.7% of the test images" in said
-    assert work.doubt_of(1.0, data) == ""
 
 
 @pytest.mark.hours

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from networks import crossentropy, images, network
 
-from elastic_tf.commands.training import history, measurement, recording, sources
+from elastic_tf.commands.training import measurement, recording, sources
 from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.costs.flops import step_flops
 from elastic_tf.model import ElasticModel
@@ -68,11 +68,6 @@ def test_what_is_not_there_gets_the_known_names():
         load("cats")
 
 
-def test_augmentations_are_read_from_a_command_line():
-    assert sources.augmentations("none") == sources.augmentations("") == ()
-    assert sources.augmentations("mixup, cutmix") == ("mixup", "cutmix")
-
-
 def epochs(*accuracies, energy="no sensor"):
     return [
         {
@@ -90,7 +85,7 @@ def epochs(*accuracies, energy="no sensor"):
 
 
 def test_summary_adds_up_the_epochs():
-    found = history.summary(epochs(0.5, 0.7, 0.6))
+    found = measurement.summary(epochs(0.5, 0.7, 0.6))
     assert found["accuracy"] == 0.6  # the last, not the best
     assert found["training_seconds"] == 30 and found["seconds_with_evaluation"] == 39
     assert found["share_beside_steps"] == pytest.approx(6 / 30)
@@ -104,7 +99,7 @@ def test_summary_adds_up_the_epochs():
 )
 def test_energy_is_never_invented(energies, total):
     found = [epoch for energy in energies for epoch in epochs(0.5, energy=energy)]
-    assert history.summary(found)["energy_joules"] == total
+    assert measurement.summary(found)["energy_joules"] == total
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +130,7 @@ class Ticking:
 )
 def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sensor, joules):
     clock, run = recording.TrainingClock(), runs.create(tmp_path, {"seed": 0})
-    recorder = recording.Recorder(run, clock, sensor=sensor)
-    recorder.warm_head_seconds = 1.5
+    recorder = recording.Recorder(run, clock, sensor=sensor, warm_head_seconds=1.5)
     x, y = images()
     model.fit(x, y, epochs=2, batch_size=10, verbose=0, callbacks=[clock, recorder])
     found = runs.load(tmp_path).history

@@ -1,4 +1,4 @@
-"""The trainings behind a comparison of methods, and the rows of its tables."""
+"""The trainings behind a comparison of methods, the rows of its tables, and verdicts in words."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from elastic_tf import baselines
-from elastic_tf.commands.comparing import trials, verdicts
+from elastic_tf.commands.comparing import trials
 from elastic_tf.commands.options import Adaptation
 from elastic_tf.runs import run as runs
 
@@ -24,6 +25,7 @@ _MEANS = {
 }
 # Seconds above those of the reference that count as equal: what is measured varies as much.
 _EQUAL = 1.03
+_CONFIDENCE = 0.95
 
 
 class Plan(NamedTuple):
@@ -32,16 +34,6 @@ class Plan(NamedTuple):
     name: str  # "elastic@0.5"
     rate: float
     epochs: int
-
-
-def check_methods(names: list[str]) -> None:
-    """Refuse methods that are unknown, and a `rho` where there must be none, or must be one."""
-    for name in names:
-        method, _, share = name.partition("@")
-        takes_rho = baselines.get(method).needs_profile
-        if bool(share) != takes_rho:
-            rule = f"takes a rho, as in {method}@0.5" if takes_rho else "takes no rho"
-            raise ValueError(f"The method '{method}' {rule}. Received: {name!r}.")
 
 
 class Contest:
@@ -57,7 +49,12 @@ class Contest:
     def __init__(self, settings: Any, launch: trials.Launch) -> None:
         self._settings, self._launch = settings, launch
         self._names = list(dict.fromkeys(part.strip() for part in settings.methods.split(",")))
-        check_methods(self._names)
+        for name in self._names:
+            method, _, rho = name.partition("@")
+            takes_rho = baselines.get(method).needs_profile
+            if bool(rho) != takes_rho:
+                rule = f"takes a rho, as in {method}@0.5" if takes_rho else "takes no rho"
+                raise ValueError(f"The method '{method}' {rule}. Received: {name!r}.")
         self._rates = [float(part) for part in settings.rates.split(",")]
         budget, _, share = (settings.budget or f"{settings.reference}:{_EQUAL}").rpartition(":")
         self._budget, self._share = budget, float(share)
@@ -85,13 +82,7 @@ class Contest:
     @property
     def full_step_seconds(self) -> float:
         """One full step, the median over all trainings."""
-        found = [_result(run)["full_step_seconds"] for run in self._done.values()]
-        return float(np.median(found))
-
-    @property
-    def head_seconds(self) -> list[float]:
-        """Of the trainings of the head that all methods start from."""
-        return [_result(head)["training_seconds"] for head in self._heads]
+        return float(np.median([_result(run)["full_step_seconds"] for run in self._done.values()]))
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """A row for each method, at equal epochs and, unless it is left out, at equal seconds."""
@@ -116,7 +107,7 @@ class Contest:
         (reference,) = (one for one in plans if one.name == self._settings.reference)
         accuracies = np.array([result["accuracy"] for result in results])
         theirs = np.array([_result(run)["accuracy"] for run in self._runs(reference)])
-        mean, against = verdicts.interval(accuracies), verdicts.interval(accuracies - theirs)
+        (mean, half), (difference, off) = interval(accuracies), interval(accuracies - theirs)
         once, each = self._seconds(plan)
         means = {name: [result[key] for result in results] for name, key in _MEANS.items()}
         ends = (min(self._rates), max(self._rates))
@@ -125,13 +116,13 @@ class Contest:
             "rate": plan.rate,
             "rate_at_edge": len(self._rates) > 1 and plan.rate in ends,
             "epochs": plan.epochs,
-            "accuracy": str(mean),
+            "accuracy": f"{100 * mean:.1f}" + ("" if half is None else f" ± {100 * half:.1f}"),
             "accuracies": accuracies.tolist(),
-            "mean": mean.mean,
-            "half_width": mean.half_width,
-            "difference": against.mean,
-            "difference_half_width": against.half_width,
-            "verdict": "(reference)" if plan is reference else verdicts.verdict(against),
+            "mean": mean,
+            "half_width": half,
+            "difference": difference,
+            "difference_half_width": off,
+            "verdict": "(reference)" if plan is reference else verdict(difference, off),
             "seconds": once + plan.epochs * each,
             **{
                 name: None if None in values else float(np.mean(values))
@@ -180,18 +171,17 @@ class Contest:
     def _runs(self, plan: Plan) -> list[runs.Run]:
         """The trainings of a method with all seeds."""
         settings = self._settings
+        method, _, rho = plan.name.partition("@")
         for seed in range(settings.seeds):
             if (plan, seed) not in self._done:
-                method, _, rho = plan.name.partition("@")
                 heads = self._heads
-                weights = heads[seed].path / "weights.h5" if heads else settings.weights
                 self._done[plan, seed] = self._trained(
                     f"{plan.name}/{plan.epochs}_epochs_rate_{plan.rate:g}",
                     seed,
                     method=method,
                     rho=float(rho) if rho else None,
                     profile=self._profile,
-                    weights=weights,
+                    weights=heads[seed].path / "weights.h5" if heads else settings.weights,
                     learning_rate=plan.rate,
                     epochs=plan.epochs,
                 )
@@ -221,6 +211,25 @@ class Contest:
         return trials.run(settings.out / folder / f"seed_{seed}", given, self._launch)
 
 
+def interval(values: Any) -> tuple[float, float | None]:
+    """Mean and half the width of Student's 95 % interval; None where one value has no spread."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, None
+    return mean, float(stats.sem(values) * stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1))
+
+
+def verdict(mean: float, half_width: float | None) -> str:
+    """What a difference of accuracies shows, in points: "better by 0.4 to 2.1 points" ..."""
+    if half_width is None:
+        return "one seed: nothing shown"
+    low, high = 100 * (mean - half_width), 100 * (mean + half_width)
+    if low > 0:
+        return f"better by {low:.1f} to {high:.1f} points"
+    if high < 0:
+        return f"worse by {-high:.1f} to {-low:.1f} points"
+    return f"no difference shown ({low:+.1f} to {high:+.1f} points)"
+
+
 def _result(run: runs.Run) -> dict[str, Any]:
-    """Of a finished run."""
     return run.result or {}

@@ -1,6 +1,6 @@
 """Trainings by the command `train`, each in a directory and a process of its own.
 
-Done ones are passed over. A process of its own keeps what is measured apart: memory above all. One
+A process of its own keeps what is measured apart: memory above all. Done ones are passed over; one
 that was interrupted goes on from its last complete epoch.
 """
 
@@ -52,11 +52,10 @@ def run(path: Path, options: Mapping[str, Any], launch: Launch = launched) -> ru
         TrainingFailed: the training failed, or ended without a result.
     """
     words = words_of({**options, "out": path, "quiet": True})
-    settings = parse(train.Settings, "", words)
     if not (path / "result.json").is_file():
         print(f"Training {path}", flush=True)
         launch(words, path.parent / f"{path.name}.log")
-    found = runs.create(path, settings)
+    found = runs.create(path, parse(train.Settings, "", words))
     if found.result is None:
         raise TrainingFailed(f"A training ended without a result. Received: '{path}'.")
     return found

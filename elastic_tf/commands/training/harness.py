@@ -1,4 +1,4 @@
-"""What trainings and experiments share: a compiled model, its learning rate, its head."""
+"""What trainings and experiments share: a compiled model and its learning rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of a training after it: step ratios, operations, activations."""
+"""What a run reached and cost: sums of its epochs, and what is measured after the training."""
 
 from __future__ import annotations
 
@@ -9,23 +9,46 @@ import numpy as np
 
 import elastic_tf as et
 from elastic_tf import optimizers
-from elastic_tf.commands.training.history import trained_masks
 from elastic_tf.costs.activations import activations
 from elastic_tf.costs.flops import step_flops
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.inputs.batches import as_batch
+from elastic_tf.runs.run import trained_masks
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction
 
 _WARM_UP = 3  # steps that allocate and fill caches
 _LASSO = 0.2  # share of the group lasso in the loss; any takes as long
 
+History = Sequence[Mapping[str, Any]]
 Epoch = tuple[et.ElasticModel, np.ndarray]  # a compiled model and the mask it was trained under
 Found = TypeVar("Found")
 
 
+def summary(history: History) -> dict[str, Any]:
+    """What the epochs say of the whole run."""
+    seconds, steps, beside, evaluation = (
+        sum(epoch[key] for epoch in history)
+        for key in ("seconds", "steps", "overhead_seconds", "evaluation_seconds")
+    )
+    energies = [epoch["energy_joules"] for epoch in history]
+    unknown = [one for one in ("no sensor", None) if one in energies]
+    return {
+        "accuracy": history[-1]["val_accuracy"],
+        "loss": history[-1]["val_loss"],
+        "training_seconds": seconds,
+        "seconds_with_evaluation": seconds + evaluation,
+        "seconds_per_step": seconds / steps,
+        "steps": steps,
+        "epochs": len(history),
+        "share_beside_steps": beside / seconds,  # selecting, tracing and timing
+        "peak_memory_bytes": max(epoch["peak_memory_bytes"] for epoch in history),
+        "energy_joules": unknown[0] if unknown else float(sum(energies)),
+    }
+
+
 def result(
-    history: Sequence[Mapping[str, Any]],
+    history: History,
     model: et.ElasticModel,
     full: et.ElasticModel,
     batch: tuple[Any, Any],
@@ -82,16 +105,12 @@ def costs(epochs: Sequence[Epoch], batch: tuple[Any, Any]) -> dict[str, Any]:
         return step_flops(model, *batch, mask).total, total
 
     flops, sizes = zip(*_of_each(epochs, found))
-    return {
-        "flops_by_epoch": list(flops),
-        "activation_bytes": None if None in sizes else max(sizes),
-    }
+    most = None if None in sizes else max(sizes)
+    return {"flops_by_epoch": list(flops), "activation_bytes": most}
 
 
 def _epochs_of(
-    history: Sequence[Mapping[str, Any]],
-    model: et.ElasticModel,
-    build: Callable[[], et.ElasticModel],
+    history: History, model: et.ElasticModel, build: Callable[[], et.ElasticModel]
 ) -> list[Epoch]:
     """What each epoch of a run trained."""
     masks, removed = trained_masks(history), getattr(model, "removed", None)

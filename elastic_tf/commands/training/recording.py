@@ -13,8 +13,7 @@ from elastic_tf.costs import energy
 from elastic_tf.files.ranges import to_ranges
 from elastic_tf.runs.run import Run, peak_memory_bytes
 
-# Times the median of an epoch: a step that took longer was traced.
-_TRACED = 3.0
+_TRACED = 3.0  # times the median of an epoch: a step that took longer was traced
 
 
 class TrainingClock(tf.keras.callbacks.Callback):
@@ -31,24 +30,24 @@ class TrainingClock(tf.keras.callbacks.Callback):
         super().__init__()
         self.epochs: list[dict[str, Any]] = []
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._evaluating = 0.0
         self._calls: list[float] = []
         self._begun = time.perf_counter()
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._called = time.perf_counter()
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._calls.append(time.perf_counter() - self._called)
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: Any = None) -> None:
         self._tested = time.perf_counter()
 
-    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_end(self, logs: Any = None) -> None:
         self._evaluating += time.perf_counter() - self._tested
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         seconds = time.perf_counter() - self._begun - self._evaluating
         in_steps = np.minimum(self._calls, _TRACED * np.median(self._calls)).sum()
         self.epochs.append(
@@ -84,8 +83,6 @@ class Recorder(tf.keras.callbacks.Callback):
         clock: the first of the callbacks.
         elastic: whose selections are written.
         sensor: of energy; None: there is none.
-
-    Attributes:
         warm_head_seconds: of the head alone; written with the first epoch of the run.
     """
 
@@ -96,30 +93,32 @@ class Recorder(tf.keras.callbacks.Callback):
         elastic: et.ElasticCallback | None = None,
         *,
         sensor: energy.Sensor | None = None,
+        warm_head_seconds: float = 0.0,
     ) -> None:
         super().__init__()
-        self.run, self.clock, self.elastic = run, clock, elastic
-        self.warm_head_seconds = 0.0
+        self._run, self._clock, self._elastic = run, clock, elastic
+        self._warm_head_seconds = warm_head_seconds
         self._meter = None if sensor is None else energy.Meter(sensor)
         self._joules: float | None = None
         self._written = 0
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Any = None) -> None:
         if self._meter is not None:
             self._meter.start()
             self._joules = self._meter.joules()
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: Any = None) -> None:
         if self._meter is not None:
             self._meter.stop()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         joules: Any = "no sensor"
         if self._meter is not None:
             now = self._meter.joules()
             joules = None if now is None or self._joules is None else now - self._joules
-        mask, measured = self.model.mask, self.clock.epochs[-1]
-        self.run.append_epoch(
+        mask, measured = self.model.mask, self._clock.epochs[-1]
+        once = {} if self._run.history else {"warm_head_seconds": self._warm_head_seconds}
+        self._run.append_epoch(
             {
                 "epoch": epoch,
                 **(logs or {}),
@@ -130,14 +129,15 @@ class Recorder(tf.keras.callbacks.Callback):
                 "rebuilds": len(getattr(self.model, "removed", ())),  # by PruneTrain
                 "peak_memory_bytes": peak_memory_bytes(),
                 "energy_joules": joules,
-                **({} if self.run.history else {"warm_head_seconds": self.warm_head_seconds}),
+                **once,
             }
         )
         # a training that goes on after a crash brings its present selection with it
-        written = [(item["epoch"], item["step"]) for item in self.run.selections]
-        for record in self.elastic.selections[self._written :] if self.elastic else ():
+        written = [(item["epoch"], item["step"]) for item in self._run.selections]
+        made = self._elastic.selections if self._elastic else []
+        for record in made[self._written :]:
             if (record.epoch, record.step) not in written:
-                self.run.append_selection(record)
-            self._written += 1
+                self._run.append_selection(record)
+        self._written = len(made)
         if self._meter is not None:
             self._joules = self._meter.joules()

@@ -27,8 +27,7 @@ def load(
 ) -> ImageData:
     """The images that `--data` names, of the size and the channels (1 or 3) that a model takes.
 
-    Args:
-        options: others of `et.data.from_arrays`.
+    `options` are those of `elastic_tf.data.Batching`.
 
     Raises:
         FileNotFoundError: no such file or folder, or data that cannot be downloaded.
@@ -38,12 +37,17 @@ def load(
     if source.startswith("digits") and not path.exists():
         shift = DOMAINS[arguments.choice("data", source, DOMAINS)]
         parts = data.digits(image_size=image_size, shift=shift)
-        return data.from_arrays(*(_coloured(part, channels) for part in parts), **options)
+        return data.from_arrays(*(_fitted(part, image_size, channels) for part in parts), **options)
     if path.suffix == ".npz":
         parts = data.arrays(source)
-        _check_range(source, parts[0][0])
-        fitting = (_coloured(_resized(part, image_size), channels) for part in parts)
-        return data.from_arrays(*fitting, **options)
+        x = parts[0][0]
+        if x.dtype.kind == "f" and x.max() <= 1.0:  # white would be nearly black to a network
+            raise ValueError(
+                "Images must have values from 0 to 255: the networks scale them themselves. "
+                f"Received: '{source}' with {x.dtype} from {x.min():g} to {x.max():g} in x_train. "
+                "Multiply x_train and x_test by 255."
+            )
+        return data.from_arrays(*(_fitted(part, image_size, channels) for part in parts), **options)
     if channels != 3:
         raise ValueError(
             f"Files of images are read as RGB. Received: {source!r} for a model that takes grey "
@@ -59,35 +63,14 @@ def load(
     return data.image_folder(path, image_size=image_size, on_bad_image=on_bad_image, **options)
 
 
-def augmentations(text: str) -> tuple[str, ...]:
-    """Names from a command line: separated by commas, "none" for none."""
-    return tuple(name.strip() for name in text.split(",") if name.strip() not in ("", "none"))
-
-
-def _check_range(source: str, x: np.ndarray) -> None:
-    """Refuse images whose white is nearly black to a network."""
-    if x.dtype.kind == "f" and x.max() <= 1.0:
-        raise ValueError(
-            "Images must have values from 0 to 255: the networks scale them themselves. Received: "
-            f"'{source}' with {x.dtype} from {x.min():g} to {x.max():g} in x_train. Multiply "
-            "x_train and x_test by 255."
-        )
-
-
-def _resized(part: Labelled, size: int) -> Labelled:
-    """Images of that height and width, with smoothing where they become smaller."""
+def _fitted(part: Labelled, size: int, channels: int) -> Labelled:
+    """Images of that height and width, smoothed where they become smaller; grey may become RGB."""
     x, y = part
-    if x.shape[1:3] == (size, size):
-        return part
-    smaller = tf.image.resize(x, (size, size), antialias=True).numpy()
-    return np.clip(np.rint(smaller), 0, 255).astype(np.uint8), y
-
-
-def _coloured(part: Labelled, channels: int) -> Labelled:
-    """Images of that number of channels; grey ones become grey RGB."""
-    x, y = part
+    if x.shape[1:3] != (size, size):
+        smaller = tf.image.resize(x, (size, size), antialias=True).numpy()
+        x = np.clip(np.rint(smaller), 0, 255).astype(np.uint8)
     if x.shape[-1] == channels:
-        return part
+        return x, y
     if x.shape[-1] == 1:
         return np.repeat(x, channels, axis=-1), y
     raise ValueError(

@@ -9,13 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import arguments, baselines
-from elastic_tf.commands import commandline
-from elastic_tf.commands.training import harness, history, measurement, recording, sources
+from elastic_tf.commands.commandline import command, typed
+from elastic_tf.commands.training import harness, measurement, recording, sources
 from elastic_tf.costs import energy
 from elastic_tf.engine import replicas
 from elastic_tf.files.atomic import as_utf8
@@ -26,7 +25,7 @@ _BACKUP = "backup"  # the state after the last finished epoch, until the result 
 
 
 def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
-    """The run of these settings, trained unless it was before; only the chief writes.
+    """The run of these settings, trained unless it was before; only the chief writes and prints.
 
     Raises:
         ValueError: another run, or a broken one, is in its directory.
@@ -43,11 +42,13 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     data = loaded(settings, settings.batch_size * replicas.count(strategy))
     run = replicas.from_chief(strategy, lambda: runs.create(settings.out, settings))
     is_chief = replicas.is_chief(strategy)
-    say = print if is_chief else _nothing
-    for path in data.skipped:
-        say(f"Left out, not an image: {as_utf8(path)}")
+    if is_chief:
+        for path in data.skipped:
+            print(f"Left out, not an image: {as_utf8(path)}")
     if run.result is not None:
-        say(f"Finished before, in {settings.out}:\n" + format_table([run.result], runs.COLUMNS))
+        if is_chief:
+            table = format_table([run.result], runs.COLUMNS)
+            print(f"Finished before, in {settings.out}:\n{table}")
         return run
     if run.history and not (settings.out / _BACKUP).is_dir():
         raise ValueError(
@@ -58,13 +59,12 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     if is_chief:
         run.finish(row)
         shutil.rmtree(settings.out / _BACKUP, ignore_errors=True)
-        say(format_table([row], runs.COLUMNS))
         seconds = row["training_seconds"]
-        say(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
-        say(f"Head alone before: {row['warm_head_seconds']:.1f} s. Written to {settings.out}")
-        say(doubt_of(row["accuracy"], data), end="")
         words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
-        say(f"To draw it: {commandline.typed(commandline.command('plot', words))}")
+        print(format_table([row], runs.COLUMNS))
+        print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
+        print(f"Head alone before: {row['warm_head_seconds']:.1f} s. Written to {settings.out}")
+        print(f"To draw it: {typed(command('plot', words))}")
     return run
 
 
@@ -82,10 +82,9 @@ class Training:
         self._settings, self._strategy, self._data, self._run = settings, strategy, data, run
         self._method = baselines.get(settings.method)
         self._is_chief = replicas.is_chief(strategy)
-        is_quiet = settings.quiet or not self._is_chief
-        self._tell = _nothing if is_quiet else print
+        self._is_quiet = settings.quiet or not self._is_chief
         # a file keeps every redraw of a bar
-        self._verbose = 0 if is_quiet else 1 if sys.stdout.isatty() else 2
+        self._verbose = 0 if self._is_quiet else 1 if sys.stdout.isatty() else 2
         self._warm_seconds = 0.0
         self._own_profile = run.path / "profile.json"  # a run holds all that its pictures need
         if run.history:
@@ -120,7 +119,7 @@ class Training:
         past = self._run.history
         return {
             "method": self._settings.method,
-            **history.summary(past),
+            **measurement.summary(past),
             **measurement.result(past, own, reference, batch, lambda: self._fresh(self._method)),
             **tested,
             "validation_accuracy": past[-1]["val_accuracy"] if tested else None,
@@ -128,14 +127,17 @@ class Training:
             "class_names": self._data.class_names,
         }
 
+    def _tell(self, text: str) -> None:
+        if not self._is_quiet:
+            print(text)
+
     def _model(self) -> et.ElasticModel:
         """What is trained: the pre-trained network with a warm head, as the method adapts it."""
         settings, data, profile = self._settings, self._data, self._profile
         model = self._network(None if settings.weights == "none" else settings.weights)
         if profile is not None and self._method.needs_profile:  # before anything is trained
-            profile.check_data(
-                batch_size=settings.batch_size, input_shape=[tuple(model.input_shape[1:])]
-            )
+            shape = tuple(model.input_shape[1:])
+            profile.check_data(batch_size=settings.batch_size, input_shape=[shape])
         if settings.warm_head and not self._run.history:
             self._tell(f"Training the new head alone, epochs: {settings.warm_head}")
             rate, clock = settings.warm_head_rate, recording.TrainingClock()
@@ -174,9 +176,11 @@ class Training:
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
         if self._is_chief:
             choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
-            recorder = recording.Recorder(self._run, clock, *choosers, sensor=energy.find_sensor())
-            recorder.warm_head_seconds = self._warm_seconds
-            callbacks.append(recorder)
+            extra: dict[str, Any] = {
+                "sensor": energy.find_sensor(),
+                "warm_head_seconds": self._warm_seconds,
+            }
+            callbacks.append(recording.Recorder(self._run, clock, *choosers, **extra))
         if self._method.can_go_on:
             # kept until the result is there: a run can be interrupted after its last epoch too
             backup = str(self._run.path / _BACKUP)
@@ -198,10 +202,7 @@ class Training:
 
 
 def strategy_of(name: str) -> tf.distribute.Strategy:
-    """The strategy of that name; has to be made before TensorFlow does anything else.
-
-    "mirrored" takes all GPUs of this machine, or all logical CPU devices where there is no GPU.
-    """
+    """The strategy of that name; has to be made before TensorFlow does anything else."""
     if name == "none":
         return tf.distribute.get_strategy()
     if name == "mirrored":
@@ -216,23 +217,10 @@ def strategy_of(name: str) -> tf.distribute.Strategy:
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
-def doubt_of(accuracy: float, data: et.data.ImageData) -> str:
-    """A line where a model does no better than always naming the most frequent class, or ""."""
-    labels = np.concatenate([np.asarray(y) for _, y in data.test])
-    counts = np.bincount(labels if labels.ndim == 1 else labels.argmax(axis=-1))
-    # in images, for the accuracy comes from Keras in single precision
-    if round(accuracy * counts.sum()) > counts.max():
-        return ""
-    return (
-        "It did not learn to tell the classes apart: always naming the most frequent one is right "
-        f"for {counts.max() / counts.sum():.1%} of the test images. Try other learning rates, more "
-        "epochs, or pre-trained --weights; without weights give --bn-training.\n"
-    )
-
-
 def loaded(settings: Any, batch_size: int) -> et.data.ImageData:
     """The images of the run."""
     model = arguments.choice("model", settings.model, et.zoo.NAMES)
+    names = [name.strip() for name in settings.augment.split(",")]
     return sources.load(
         settings.data,
         channels=et.zoo.ARCHITECTURES[model].channels,
@@ -240,11 +228,7 @@ def loaded(settings: Any, batch_size: int) -> et.data.ImageData:
         batch_size=batch_size,
         seed=settings.seed,
         flip=settings.flip,
-        augment=sources.augmentations(settings.augment),
+        augment=tuple(name for name in names if name not in ("", "none")),
         validation_share=settings.validation,
         on_bad_image="skip" if settings.skip_bad_images else "raise",
     )
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Only the chief prints."""
