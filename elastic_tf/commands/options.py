@@ -55,4 +55,3 @@ class Adaptation(Network):
         "then used once, at the end. 0: they are used after each epoch",
     )
     flip: bool = option(False, help="flip training images at random")
-    augment: str = option("none", help="randaugment, cutmix, mixup, or several with commas")

@@ -1,7 +1,6 @@
 """Images to train on: class folders, arrays, TensorFlow Datasets, handwritten digits.
 
-In: a folder, a file, arrays or a name, and a `Batching`. Out: an `ImageData` with batches for
-training, validation and test. Pixels are 0 to 255; the models of `zoo` scale them themselves.
+Pixels are 0 to 255; the models of `zoo` scale them themselves.
 """
 
 from elastic_tf.data.arrays import arrays, from_arrays

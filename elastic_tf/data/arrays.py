@@ -23,20 +23,20 @@ def from_arrays(train: Labelled, test: Labelled, **options: Any) -> ImageData:
     Args:
         train: images (count, height, width, channels) and labels (count,).
         test: likewise.
-        **options: of `Batching`: batch_size, seed, flip, augment, validation_share.
+        **options: of `Batching`: batch_size, seed, flip, validation_share.
 
     Raises:
         ValueError: a setting out of range, arrays that do not fit together, or fewer training
             images than a batch.
     """
     batching = Batching(**options)
-    parts = {}
-    for name, pair in (("train", train), ("test", test)):
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TypeError(f"`{name}` must be (images, labels). Received: {brief(pair)}.")
-        for place, part in enumerate(pair):
-            parts[f"{name}[{place}]"] = arguments.array(name, part)
-    (x, y), (x_test, y_test) = _checked(parts)
+    x, y = _checked("train", *train)
+    x_test, y_test = _checked("test", *test)
+    if x.shape[1:] != x_test.shape[1:]:
+        raise ValueError(
+            "The training and the test part must have images of one shape. Received: "
+            f"{x.shape[1:]} and {x_test.shape[1:]}."
+        )
     left, held_out = split_off(y, batching)
     rows = rows_of(x, y)
     return batched(
@@ -67,8 +67,7 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
         found = array_files.read(path, _ARRAYS)
     except (OSError, ValueError) as error:
         raise ValueError(f"`path` must be an .npz file. Received: '{path}' {error}.") from error
-    missing = [name for name in _ARRAYS if name not in found]
-    if missing:
+    if missing := [name for name in _ARRAYS if name not in found]:
         raise ValueError(
             f"The file must hold {', '.join(_ARRAYS)}. Received: '{path}' without "
             f"{', '.join(missing)}; it holds {', '.join(found) or 'nothing'}."
@@ -78,30 +77,25 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
             found[name] = part[..., np.newaxis]
         elif part.shape[1:] == (1,):  # labels in one column
             found[name] = part.reshape(-1)
-    return _checked(found, f" in '{path}'")
+    train, test = (
+        _checked(f"{part} of '{path}'", found[f"x_{part}"], found[f"y_{part}"])
+        for part in ("train", "test")
+    )
+    return train, test
 
 
-def _checked(parts: dict[str, np.ndarray], where: str = "") -> tuple[Labelled, Labelled]:
-    """Images and int64 labels of both parts, if they fit together; `where` is for messages."""
-    names, found = list(parts), list(parts.values())
-    for k in (0, 2):
-        x, y = found[k : k + 2]
-        if x.ndim != 4 or not x.size or x.dtype.kind not in "uif":
-            raise ValueError(
-                f"`{names[k]}` must be images, numbers of shape (count, height, width, channels). "
-                f"Received: {x.dtype} of shape {x.shape}{where}."
-            )
-        if not np.isfinite(x).all():
-            raise ValueError(f"`{names[k]}` must be finite. Received: NaN or infinity{where}.")
-        is_whole = y.dtype.kind in "ui" and y.shape == (len(x),)
-        if not is_whole or int(y.min()) < 0 or y.max() > _MOST_LABEL:
-            raise ValueError(
-                f"`{names[k + 1]}` must be {len(x)} integers from 0 to {_MOST_LABEL}. Received: "
-                f"{y.dtype} of shape {y.shape}{where}: {brief(y.tolist())}."
-            )
-    if found[0].shape[1:] != found[2].shape[1:]:
+def _checked(part: str, x: Any, y: Any) -> Labelled:
+    """Images and their labels as int64, if they are such."""
+    x, y = arguments.array(part, x), arguments.array(part, y)
+    if x.ndim != 4 or not x.size or x.dtype.kind not in "uif" or not np.isfinite(x).all():
         raise ValueError(
-            "The training and the test part must have images of one shape. Received: "
-            f"{found[0].shape[1:]} and {found[2].shape[1:]}{where}."
+            "Images must be finite numbers of shape (count, height, width, channels). Received: "
+            f"{x.dtype} of shape {x.shape} in {part}: {brief(x.tolist())}."
         )
-    return (found[0], found[1].astype(np.int64)), (found[2], found[3].astype(np.int64))
+    is_whole = y.dtype.kind in "ui" and y.shape == (len(x),)
+    if not is_whole or int(y.min()) < 0 or y.max() > _MOST_LABEL:
+        raise ValueError(
+            f"The labels of {len(x)} images must be as many integers from 0 to {_MOST_LABEL}. "
+            f"Received: {y.dtype} of shape {y.shape} in {part}: {brief(y.tolist())}."
+        )
+    return x, y.astype(np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image, UnidentifiedImageError
 
 from elastic_tf import arguments
 from elastic_tf.data.pipelines import MOST_SIZE, Batching, ImageData, batched, rows_of, split_off
@@ -20,13 +18,11 @@ from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.strict_json import read_bytes
 from elastic_tf.timing.runtime import usable_cores
 
-_FORMATS = ("JPEG", "PNG", "BMP", "GIF")
-_MOST_PIXELS = 2**26  # of all frames of a file together; they take 1 GB while they are resized
-_MOST_BYTES = 4 * _MOST_PIXELS + 2**20  # of a file; a bitmap has four bytes for a pixel
+_PARTS = ("train", "test")
+_MOST_BYTES = 2**28  # of a file
 # What Windows and macOS put into folders by themselves, beside hidden files.
 _SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
-# Decoded images stay in memory up to this share of it.
-_CACHED_SHARE = 0.25
+_CACHED_SHARE = 0.25  # of the memory, for decoded images
 
 
 def image_folder(
@@ -48,7 +44,7 @@ def image_folder(
         cache: keep the decoded images in memory; None keeps them if they take at most a quarter
             of it. Without it every pass decodes the files again.
         on_bad_image: "raise" on a file that is no image, or "skip" and train on the rest.
-        **options: of `Batching`: batch_size, seed, flip, augment, validation_share.
+        **options: of `Batching`: batch_size, seed, flip, validation_share.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -61,29 +57,28 @@ def image_folder(
     arguments.count("image_size", image_size, most=MOST_SIZE)
     arguments.choice("on_bad_image", on_bad_image, ("raise", "skip"))
     names = _class_names(root)
-    parts = {part: _listed(root / part, names) for part in ("train", "test")}
+    parts = [_listed(root / part, names) for part in _PARTS]
     if cache is None:
-        size = sum(len(paths) for paths, _ in parts.values()) * image_size * image_size * 3
+        size = sum(len(paths) for paths, _ in parts) * image_size * image_size * 3
         cache = size <= _CACHED_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def read(file: tf.Tensor) -> tf.Tensor:
         return decode(tf.io.read_file(file), image_size)
 
     sources, rows, skipped = [], [], []
-    for part, (paths, labels) in parts.items():
+    for part, (paths, labels) in zip(_PARTS, parts):
         pixels, good = _decoded(paths, image_size, keep=cache, skip_bad=on_bad_image == "skip")
-        for label, name in enumerate(names):
-            if label not in labels[good]:
-                raise ValueError(
-                    f"Every class must have an image. Received: class {as_utf8(name)!r} without "
-                    f"one in {_shown(root / part / name)}. Add images, or remove the class."
-                )
+        if empty := [name for label, name in enumerate(names) if label not in labels[good]]:
+            raise ValueError(
+                f"Every class must have an image. Received: class {as_utf8(empty[0])!r} without "
+                f"one in {_shown(root / part / empty[0])}. Add images, or remove the class."
+            )
         skipped += [path for path, is_good in zip(paths, good) if not is_good]
         rows.append(np.flatnonzero(good))
         # As bytes: names of files need not be text.
         files = [os.fsencode(path) for path in paths]
         sources.append(rows_of(pixels, labels) if cache else rows_of(files, labels, read))
-    left, held_out = split_off(parts["train"][1][rows[0]], batching)
+    left, held_out = split_off(parts[0][1][rows[0]], batching)
     return batched(
         sources[0](rows[0][left]),
         sources[1](rows[1]),
@@ -115,47 +110,33 @@ def _class_names(root: Path) -> list[str]:
             f"The data must be a folder with train/CLASS/ and test/CLASS/. Received: '{root}', "
             f"which is {'a file' if root.exists() else 'not there'}."
         )
-    train, test = (_folders(root / part) for part in ("train", "test"))
-    if not train or not test:
+    train, test = (set(_visible(root / part)) for part in _PARTS)
+    if len(train) < 2 or train != test:
         raise ValueError(
-            f"'{root}' must hold the folders 'train' and 'test', each with one folder for each "
-            f"class. Received: no class folder in '{'test' if train else 'train'}'; '{root}' holds "
-            f"{_some(_folders(root)) or 'no folder'}."
+            f"'{root}' must hold train/CLASS/ and test/CLASS/ with the same classes, at least two. "
+            f"Received: {len(train & test)} in both, {_some(train - test)} in 'train' alone, "
+            f"{_some(test - train)} in 'test' alone; '{root}' holds {_some(_visible(root))}."
         )
-    if train != test:
-        only_train, only_test = sorted({*train} - {*test}), sorted({*test} - {*train})
-        part, other = ("train", "test") if only_train else ("test", "train")
-        raise ValueError(
-            f"'train' and 'test' of '{root}' must have the same classes. Received: "
-            f"{_some(only_train or only_test)} in '{part}' and not in '{other}'."
-        )
-    if len(train) < 2:
-        raise ValueError(
-            f"There must be at least 2 classes. Received: one, {train[0]!r}, in '{root}'."
-        )
-    return train
+    return sorted(train)
 
 
-def _folders(path: Path) -> list[str]:
-    """Names of the folders in `path`, sorted."""
-    if not path.is_dir():
-        return []
-    return sorted(p.name for p in path.iterdir() if p.is_dir() and not _is_hidden(p.name))
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name.lower() in _SYSTEM_FILES
+def _visible(path: Path, *, folders: bool = True) -> list[str]:
+    """Sorted names in `path`, of its folders alone or of everything; none where it is no folder."""
+    found = path.iterdir() if path.is_dir() else ()
+    return sorted(
+        one.name
+        for one in found
+        if not one.name.startswith(".")
+        and one.name.lower() not in _SYSTEM_FILES
+        and (one.is_dir() or not folders)
+    )
 
 
 def _listed(folder: Path, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
     """Paths of all files, class by class and sorted in each, and their labels, int64 (count,)."""
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, name in enumerate(names):
-        files = sorted(file for file in (folder / name).iterdir() if not _is_hidden(file.name))
-        paths += map(str, files)
-        labels += [label] * len(files)
-    return paths, np.array(labels, np.int64)
+    files = [_visible(folder / name, folders=False) for name in names]
+    paths = [str(folder / name / file) for name, found in zip(names, files) for file in found]
+    return paths, np.repeat(np.arange(len(names)), [len(found) for found in files])
 
 
 def _decoded(
@@ -168,23 +149,22 @@ def _decoded(
     pixels = np.empty((len(paths) if keep else 0, size, size, 3), np.uint8)
 
     def is_image(index: int) -> bool:
-        why = ""
         try:
-            image = decode(_contents(paths[index]), size).numpy()
-            if keep:
-                pixels[index] = image
-        except OSError as error:
-            why = error.strerror or str(error)
-        except (tf.errors.OpError, Image.DecompressionBombError, EOFError, ValueError) as error:
+            image = decode(read_bytes(paths[index], _MOST_BYTES), size).numpy()
+        except (OSError, ValueError, tf.errors.OpError) as error:
+            if skip_bad:
+                return False
             # TensorFlow puts the place in its graph before and after what it has to say.
-            why = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", str(getattr(error, "message", error)))
-        if why and not skip_bad:
+            said = getattr(error, "strerror", "") or getattr(error, "message", "") or str(error)
+            why = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", said)
             raise ValueError(
                 "Every file in a class folder must be a JPEG, PNG, BMP or GIF image. Received: "
                 f"{_shown(paths[index])}: {why.strip(' .')}. Remove it, or train on the rest "
                 "with on_bad_image='skip' (--skip-bad-images)."
-            )
-        return not why
+            ) from error
+        if keep:
+            pixels[index] = image
+        return True
 
     # TensorFlow decodes without Python's lock: threads use all cores.
     with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
@@ -192,32 +172,12 @@ def _decoded(
     return pixels, good
 
 
-def _contents(path: str) -> bytes:
-    """All of an image file that is worth decoding: some kilobytes can stand for gigabytes."""
-    try:
-        data = read_bytes(path, _MOST_BYTES)
-    except ValueError as error:
-        raise ValueError(f"it {error}") from error
-    try:
-        image = Image.open(io.BytesIO(data), formats=_FORMATS)
-    except UnidentifiedImageError as error:
-        # newer TensorFlow decodes more
-        kind = "empty" if not data else "of another kind, or its beginning is broken; convert it"
-        raise ValueError(f"it is {kind}") from error
-    with image:
-        is_gif = image.format == "GIF"
-        # all frames of a GIF are unpacked, one of any other file
-        count = image.width * image.height * (getattr(image, "n_frames", 1) if is_gif else 1)
-    if count > _MOST_PIXELS:
-        raise ValueError(f"it stands for {count} pixels, more than {_MOST_PIXELS}; make it smaller")
-    return data
-
-
 def _shown(path: str | Path) -> str:
     """A path in quotes, on one line, with characters that can be printed."""
     return repr(as_utf8(str(path)))
 
 
-def _some(names: Sequence[str]) -> str:
+def _some(names: Sequence[str] | set[str]) -> str:
     """The first names, for a message."""
-    return ", ".join(repr(as_utf8(name)) for name in names[:3]) + ", ..." * (len(names) > 3)
+    shown = sorted(names)
+    return ", ".join(map(_shown, shown[:3])) + ", ..." * (len(shown) > 3) or "none"

@@ -1,16 +1,15 @@
-"""From sources of images to batches: shuffled and augmented for training, in order otherwise."""
+"""From sources of images to batches: shuffled and flipped for training, in order otherwise."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.data import augmentation
 from elastic_tf.timing.runtime import usable_cores
 
 MOST_SIZE = 8192  # pixels of a side
@@ -25,9 +24,8 @@ class Batching:
 
     Attributes:
         batch_size: images in a batch.
-        seed: of the order, the flips, the other augmentations and the split.
+        seed: of the order, the flips and the split.
         flip: mirror each training image left to right in half of the passes.
-        augment: what else happens to training images, of `augmentation.NAMES`.
         validation_share: share of the training images that becomes the validation part, in [0, 1):
             of each class, where the source says the classes before it is read.
 
@@ -39,14 +37,12 @@ class Batching:
     batch_size: int
     seed: int = 0
     flip: bool = False
-    augment: Sequence[str] = ()
     validation_share: float = 0.0
 
     def __post_init__(self) -> None:
         arguments.count("batch_size", self.batch_size)
         arguments.count("seed", self.seed, least=0, most=_MOST_SEED)
         arguments.flag("flip", self.flip)
-        augmentation.check(self.augment, self.batch_size)
         arguments.number("validation_share", self.validation_share, low=0, high=1, below=True)
 
 
@@ -54,36 +50,30 @@ class Batching:
 class ImageData:
     """Images and labels, batched: float32 (batch, height, width, channels) of 0 to 255, int64.
 
-    Where training images are mixed, the labels of all parts are shares: float32 (batch, classes).
-
     Attributes:
         train: shuffled anew at every pass in an order fixed by the seed; every batch is full.
         test: in a fixed order; the last batch may be smaller.
         probe: the training images in another order; draws from it leave the order of `train`
             alone, so that runs with and without a probe see the same batches.
+        validation: a part split off the training images, in a fixed order; None without one.
         class_names: names by label.
-        train_count: images in the training part.
-        test_count: images in the test part.
+        train_count: images in the training part; likewise `test_count` and `validation_count`.
         batch_size: images in a training batch.
         image_shape: height, width, channels.
         skipped: files that are no images and were left out.
-        validation: a part split off the training images, in a fixed order; None without one.
-        validation_count: images in the validation part.
-        one_hot: whether labels are shares of the classes.
     """
 
     train: tf.data.Dataset
     test: tf.data.Dataset
     probe: tf.data.Dataset
+    validation: tf.data.Dataset | None
     class_names: tuple[str, ...]
     train_count: int
     test_count: int
+    validation_count: int
     batch_size: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     skipped: tuple[str, ...] = ()
-    validation: tf.data.Dataset | None = None
-    validation_count: int = 0
-    one_hot: bool = False
 
     @property
     def classes(self) -> int:
@@ -96,20 +86,19 @@ class ImageData:
         return self.train_count // self.batch_size
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Images before they are loaded.
 
     Attributes:
         examples: what is known of each image, in a fixed order.
         load: makes of it the image, uint8 or float, and the label.
-        count: images.
+        size: images.
         shuffled: examples among which the next one is drawn in training.
     """
 
     examples: tf.data.Dataset
     load: Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
-    count: int
+    size: int
     shuffled: int
 
 
@@ -163,20 +152,24 @@ def batched(
     skipped: tuple[str, ...] = (),
 ) -> ImageData:
     """The pipelines over the sources of a data set, which holds at least one batch."""
-    size, augment = batching.batch_size, batching.augment
-    if train.count < size:
+    size = batching.batch_size
+    if train.size < size:
         raise ValueError(
-            f"There must be at least one full batch of training images. Received: {train.count} "
+            f"There must be at least one full batch of training images. Received: {train.size} "
             f"images, batch_size={size}. Use a smaller batch."
         )
-    one_hot = augmentation.mixes(augment)
-    height, width, channels = image_shape
 
     def batches(order: tf.data.Dataset, load: Callable[..., Any], *, full: bool) -> tf.data.Dataset:
-        def finished(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return tf.cast(x, tf.float32), tf.one_hot(y, len(class_names)) if one_hot else y
-
-        return order.map(load, _WORKERS).batch(size, drop_remainder=full).map(finished)
+        made = order.map(load, _WORKERS).batch(size, drop_remainder=full)
+        # Without tf.data's tuning: its thread sleeps up to a minute, and TensorFlow 2.15 sometimes
+        # waits for it at the end of an epoch (9.5 s in trainings of a minute).
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return (
+            made.map(lambda x, y: (tf.cast(x, tf.float32), y))
+            .prefetch(_AHEAD)
+            .with_options(options)
+        )
 
     def training(seed: int) -> tf.data.Dataset:
         def load(example: Any, draw: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -188,36 +181,22 @@ def batched(
         # One seeded number for each image: ops with a state would depend on the threads' order.
         draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
         order = train.examples.shuffle(train.shuffled, seed=seed)
-        full = batches(tf.data.Dataset.zip((order, draws)), load, full=True)
-        return _ahead(augmentation.augmented(full, augment, seed=seed))
+        return batches(tf.data.Dataset.zip((order, draws)), load, full=True)
 
     def in_order(source: Source) -> tf.data.Dataset:
-        return _ahead(batches(source.examples, source.load, full=False))
+        return batches(source.examples, source.load, full=False)
 
-    if validation is not None and not validation.count:
-        validation = None
+    held_out = validation if validation is not None and validation.size else None
     return ImageData(
         train=training(batching.seed),
         test=in_order(test),
         probe=training(batching.seed + 1),
+        validation=held_out and in_order(held_out),
         class_names=tuple(class_names),
-        train_count=train.count,
-        test_count=test.count,
+        train_count=train.size,
+        test_count=test.size,
+        validation_count=held_out.size if held_out else 0,
         batch_size=size,
-        image_shape=(height, width, channels),
+        image_shape=image_shape,
         skipped=skipped,
-        validation=None if validation is None else in_order(validation),
-        validation_count=validation.count if validation else 0,
-        one_hot=one_hot,
     )
-
-
-def _ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """The batches, some of them made in advance.
-
-    Without tf.data's tuning: its thread sleeps up to a minute, and TensorFlow 2.15 sometimes waits
-    for it at the end of an epoch (9.5 s in trainings of a minute).
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return batches.prefetch(_AHEAD).with_options(options)

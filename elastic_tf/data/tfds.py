@@ -46,12 +46,6 @@ def tfds_images(
     batching = Batching(**options)
     arguments.count("image_size", image_size, most=MOST_SIZE)
     arguments.choice("name", name, NAMES)
-    percent = round(100 * batching.validation_share)
-    if percent == 100:
-        raise ValueError(
-            "`validation_share` must leave a percent of the training split. Received: "
-            f"{batching.validation_share}. Use at most 0.99."
-        )
     # Seconds to import: only for those who need it.
     import tensorflow_datasets as tfds
 
@@ -60,6 +54,7 @@ def tfds_images(
     decoders = tfds.decode.PartialDecoding(
         {"image": True, "label": True}, decoders={"image": tfds.decode.SkipDecoding()}
     )
+    percent = min(round(100 * batching.validation_share), 99)
     splits = {"train": f"train[{percent}%:]", "test": "test"}
     if percent:
         splits["validation"] = f"train[:{percent}%]"
@@ -72,15 +67,14 @@ def tfds_images(
             f"The data set must be prepared, or be there to download. Received: '{name}' in "
             f"'{builder.data_path.parent.parent}': {type(error).__name__}: {error} Prepare it "
             f"where there is a network (`tfds build {name} --data_dir DIR`), copy DIR/{name} to "
-            "this machine, and give its DIR as data_dir or in TFDS_DATA_DIR; or train on a folder "
-            "of images, see data.image_folder."
+            "this machine, and give its DIR as data_dir or in TFDS_DATA_DIR."
         ) from error
 
     def load(example: dict[str, Any]) -> tuple[tf.Tensor, tf.Tensor]:
         return decode(example["image"], image_size), example["label"]
 
     sources = {
-        part: Source(examples, load, count=int(examples.cardinality()), shuffled=_SHUFFLED)
+        part: Source(examples, load, size=int(examples.cardinality()), shuffled=_SHUFFLED)
         for part, examples in read.items()
     }
     return batched(

@@ -166,9 +166,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, more, received):
 
 
 def test_a_failed_training_says_what_it_printed(tmp_path):
-    with pytest.raises(
-        trials.TrainingFailed, match="exit code 2(.|\n)*unrecognized arguments: --magic"
-    ):
+    with pytest.raises(trials.TrainingFailed, match="exit code 2(.|\n)*unrecognized.*--magic"):
         trials.launched(["--data", "x", "--out", "y", "--magic"], tmp_path / "run.log")
 
 

@@ -142,7 +142,6 @@ def test_a_network_that_was_rebuilt_is_measured_and_saved_whole(arrays, tmp_path
         ("--strategy multiworker", "TF_CONFIG. Received: none"),
         ("--warm-up 1", "warm_up=1.0"),
         ("--warm-up 0.1 --schedule constant", "warm_up=0.1, schedule='constant'"),
-        ("--augment cutout", "'cutout'"),
         ("--batch-size 3 --profile PROFILE", "batch size 4, data of batch size 3"),
     ],
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -36,36 +34,6 @@ def animated(kind: str) -> bytes:
     """Two frames, the first one of two halves."""
     second = Image.fromarray(plain((0, 0, 255)))
     return encoded(HALVES, kind, save_all=True, append_images=[second], duration=100)
-
-
-def png(width: int, height: int, pixels: bytes, bits: int = 8) -> bytes:
-    """A PNG that claims to be of that size, whatever pixels it has."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0))
-    rows = chunk(b"IDAT", zlib.compress(pixels, 9))
-    return b"\x89PNG\r\n\x1a\n" + head + rows + chunk(b"IEND", b"")
-
-
-def sixteen_bits() -> bytes:
-    rows = (HALVES.astype(">u2") * 257).reshape(12, -1)
-    return png(12, 12, b"".join(b"\x00" + row.tobytes() for row in rows), bits=16)
-
-
-def long_animation() -> bytes:
-    """A GIF of frames that are as large as the screen and hold next to nothing."""
-    gif, screen = animated("GIF"), struct.pack("<HH", 8000, 8000)
-    frame = b"," + bytes(4) + screen + b"\x00\x02\x02L\x01\x00"
-    return b"GIF89a" + screen + gif[10 : gif.index(b",")] + frame * 50 + b";"
-
-
-def wide_jpeg() -> bytes:
-    """A JPEG that claims 65,500 pixels in both directions."""
-    start = JPEG.index(b"\xff\xc0") + 5
-    return JPEG[:start] + b"\xff\xdc\xff\xdc" + JPEG[start + 4 :]
 
 
 JPEG = encoded(HALVES, "JPEG", quality=100, subsampling=0)
@@ -131,7 +99,6 @@ KINDS = {
     "CMYK": encoded(HALVES, "JPEG", "CMYK", quality=100, subsampling=0),
     "progressive": encoded(HALVES, "JPEG", quality=100, progressive=True),
     "transparent": encoded(HALVES, mode="RGBA"),
-    "16 bits": sixteen_bits(),
     "animated GIF": animated("GIF"),
     "animated PNG": animated("PNG"),
     "with words": encoded(HALVES, "JPEG", quality=100, subsampling=0, comment=b"x" * 60_000),
@@ -156,15 +123,9 @@ def test_pixels_of_the_right_size_stay_and_grey_becomes_rgb():
 
 
 BAD = {
-    "text.png": (b"no image", "of another kind"),
-    "empty.png": (b"", "it is empty"),
-    "webp.jpg": (encoded(HALVES, "WEBP"), "of another kind"),
-    "bomb.png": (png(60_000, 24_000, bytes(10_000_000)), "1440000000 pixels"),
-    "claims.png": (png(2**31 - 1, 2**31 - 1, b""), "pixels"),
-    "claims.jpg": (wide_jpeg(), "4290250000 pixels"),
-    "frames.gif": (long_animation(), "stands for"),
-    "nothing.png": (png(0, 0, b""), "PNG|of another kind"),
-    "cut.png": (sixteen_bits()[:-30], "PNG"),
+    "text.png": (b"no image", "Unknown image file format"),
+    "empty.png": (b"", "Unknown image file format|empty"),
+    "cut.png": (encoded(HALVES)[:-30], "PNG"),
     "cut.jpg": (JPEG[:-40], "[Jj][Pp][Ee][Gg]"),
     "cut.gif": (animated("GIF")[:-60], "[Gg][Ii][Ff]"),
     "cut.bmp": (encoded(HALVES, "BMP")[:-100], "Input size should match"),
@@ -205,7 +166,7 @@ def test_special_files_are_refused_and_not_waited_for(tmp_path):
     reasons = {
         "endless.png": "no regular file",
         "gone.png": "No such file",
-        "large.bmp": "larger than 257 MiB",
+        "large.bmp": "larger than 256 MiB",
         "loop.png": "Too many levels",
         "pipe.png": "no regular file",
         "up": "Is a directory",
@@ -231,7 +192,7 @@ def test_odd_names_are_read_and_can_be_printed(tmp_path):
         assert read(tmp_path, cache=cache, batch_size=14).train_count == 14
     for name in ODD:
         (where / name).write_bytes(b"no image")
-        with pytest.raises(ValueError, match=r"train/red/.*of another kind") as refused:
+        with pytest.raises(ValueError, match=r"train/red/.*Unknown image") as refused:
             read(tmp_path)
         assert str(refused.value).isprintable()
         str(refused.value).encode("utf-8")
@@ -244,19 +205,17 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path):
     (tmp_path / "file.zip").write_bytes(b"")
     with pytest.raises(FileNotFoundError, match="file.zip', which is a file"):
         read(tmp_path / "file.zip")
-    with pytest.raises(ValueError, match="holds no folder"):
-        read(tmp_path)
     (tmp_path / "cats").mkdir()
-    with pytest.raises(ValueError, match="no class folder in 'train'; .* holds 'cats'"):
+    with pytest.raises(ValueError, match="Received: 0 in both, .* holds 'cats'"):
         read(tmp_path)
-    with pytest.raises(ValueError, match="one, 'red'"):
+    with pytest.raises(ValueError, match="at least two. Received: 1 in both"):
         read(write_folder(tmp_path / "single", classes=("red",)))
 
 
-@pytest.mark.parametrize(("part", "other"), [("train", "test"), ("test", "train")])
-def test_classes_that_differ_are_refused(tmp_path, part, other):
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_classes_that_differ_are_refused(tmp_path, part):
     (write_folder(tmp_path) / part / "blue").mkdir()
-    with pytest.raises(ValueError, match=f"'blue' in '{part}' and not in '{other}'"):
+    with pytest.raises(ValueError, match=f"'blue' in '{part}' alone"):
         read(tmp_path)
 
 

@@ -10,30 +10,19 @@ import tensorflow as tf
 import elastic_tf as et
 
 
-def loss(*, one_hot: bool = False) -> tf.keras.losses.Loss:
+def loss() -> tf.keras.losses.Loss:
     """Cross-entropy of the logits that the zoo's models return."""
-    if one_hot:
-        return tf.keras.losses.CategoricalCrossentropy(from_logits=True)
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def compiled(
-    model: tf.keras.Model,
-    optimizer: str,
-    learning_rate: Any,
-    *,
-    xla: bool = False,
-    one_hot: bool = False,
+    model: tf.keras.Model, optimizer: str, learning_rate: Any, *, xla: bool = False
 ) -> et.ElasticModel:
     """`model` if it is elastic, or one that shares its weights; with a new optimizer."""
     is_elastic = isinstance(model, et.ElasticMixin)
     elastic = model if is_elastic else et.ElasticModel.from_model(model)
-    elastic.compile(
-        et.optimizers.by_name(optimizer, learning_rate),
-        loss(one_hot=one_hot),
-        metrics=["accuracy"],
-        jit_compile=xla,
-    )
+    chosen = et.optimizers.by_name(optimizer, learning_rate)
+    elastic.compile(chosen, loss(), metrics=["accuracy"], jit_compile=xla)
     return elastic
 
 

@@ -141,7 +141,7 @@ class Training:
         if settings.warm_head and not self._run.history:
             self._tell(f"Training the new head alone, epochs: {settings.warm_head}")
             rate, clock = settings.warm_head_rate, recording.TrainingClock()
-            head = harness.compiled(model, "adam", rate, one_hot=data.one_hot)
+            head = harness.compiled(model, "adam", rate)
             head.set_mask(et.zoo.head_tensors(head))
             options = {"epochs": settings.warm_head, "verbose": self._verbose}
             head.fit(data.train, callbacks=[clock], **options)
@@ -150,8 +150,8 @@ class Training:
         rate = harness.rate(
             settings.schedule, settings.learning_rate, steps, warm_up=settings.warm_up
         )
-        options = {"xla": profile is not None and profile.settings.xla, "one_hot": data.one_hot}
-        return harness.compiled(self._method.adapt(model), settings.optimizer, rate, **options)
+        xla = profile is not None and profile.settings.xla
+        return harness.compiled(self._method.adapt(model), settings.optimizer, rate, xla=xla)
 
     def _network(self, weights: str | None = None) -> tf.keras.Model:
         names = ("input_size", "alpha", "bn_training")
@@ -162,8 +162,7 @@ class Training:
     def _fresh(self, method: baselines.Method) -> et.ElasticModel:
         """What the method trains, with random weights and outside of the strategy."""
         network, settings = method.adapt(self._network()), self._settings
-        rate, one_hot = settings.learning_rate, self._data.one_hot
-        return harness.compiled(network, settings.optimizer, rate, one_hot=one_hot)
+        return harness.compiled(network, settings.optimizer, settings.learning_rate)
 
     def _fit(self, model: et.ElasticModel) -> dict[str, Any]:
         """Train, and evaluate on test images that were not looked at meanwhile."""
@@ -176,11 +175,15 @@ class Training:
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
         if self._is_chief:
             choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
-            extra: dict[str, Any] = {
-                "sensor": energy.find_sensor(),
-                "warm_head_seconds": self._warm_seconds,
-            }
-            callbacks.append(recording.Recorder(self._run, clock, *choosers, **extra))
+            callbacks.append(
+                recording.Recorder(
+                    self._run,
+                    clock,
+                    *choosers,
+                    sensor=energy.find_sensor(),
+                    warm_head_seconds=self._warm_seconds,
+                )
+            )
         if self._method.can_go_on:
             # kept until the result is there: a run can be interrupted after its last epoch too
             backup = str(self._run.path / _BACKUP)
@@ -220,7 +223,6 @@ def strategy_of(name: str) -> tf.distribute.Strategy:
 def loaded(settings: Any, batch_size: int) -> et.data.ImageData:
     """The images of the run."""
     model = arguments.choice("model", settings.model, et.zoo.NAMES)
-    names = [name.strip() for name in settings.augment.split(",")]
     return sources.load(
         settings.data,
         channels=et.zoo.ARCHITECTURES[model].channels,
@@ -228,7 +230,6 @@ def loaded(settings: Any, batch_size: int) -> et.data.ImageData:
         batch_size=batch_size,
         seed=settings.seed,
         flip=settings.flip,
-        augment=tuple(name for name in names if name not in ("", "none")),
         validation_share=settings.validation,
         on_bad_image="skip" if settings.skip_bad_images else "raise",
     )
