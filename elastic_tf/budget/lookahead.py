@@ -97,7 +97,8 @@ class Lookahead:
                 self.batch = self._drawn[0], iterator.element_spec
                 self._size = size_of(self._drawn[0])
             if then is not None and self._drawn:
-                then([self.model.as_samples(batch) for batch in self._drawn])
+                rows = self.model._elastic.rows
+                then([rows.as_samples(one) if rows else one for one in self._drawn])
         function = self.model.train_function  # another one where `then` has set a plan
         if not self._drawn:
             return function(iterator)

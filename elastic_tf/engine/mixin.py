@@ -17,13 +17,14 @@ import tensorflow as tf
 
 from elastic_tf import optimizers
 from elastic_tf.engine import checks, freezing, progress
-from elastic_tf.engine.accumulation import Accumulation
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
-from elastic_tf.engine.prefix import PrefixCache
+from elastic_tf.engine.prefix import NotCacheable
+from elastic_tf.engine.rows import RowTraining
 from elastic_tf.engine.step_functions import TrainFunctions
 from elastic_tf.inputs import fit_data
-from elastic_tf.inputs.samples import Rows, Samples
+from elastic_tf.inputs.samples import Samples
+from elastic_tf.optimizers.accumulation import Accumulation
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import never_differentiated
 
@@ -55,8 +56,7 @@ class _State:
         self.accumulation: Accumulation | None = None
         # of this `fit`
         self.callback: Any = None  # that chooses the plan
-        self.samples: Samples | None = None  # that it trains on
-        self.prefix: PrefixCache | None = None  # of what the samples give before the cut
+        self.rows: RowTraining | None = None  # where it trains on samples that have numbers
         self.fit_started: float | None = None  # seconds of time.perf_counter
         self.data: Any = None  # Keras's data handler
         self.callbacks: Any = None  # that it was given
@@ -238,8 +238,8 @@ class ElasticMixin(_Model):
         if force:
             state.functions.clear()
         trained = self._trained(state.plan)
-        is_cut = state.prefix is not None and state.prefix.serves(trained)
-        key = (state.plan, state.prefix if is_cut else None)
+        cache = None if state.rows is None else state.rows.cache_for(trained)
+        key = (state.plan, cache)
         kept = state.functions.get(key)
         if kept is None:
             self._build_optimizer()
@@ -249,6 +249,8 @@ class ElasticMixin(_Model):
                 self.train_tf_function._omit_frequent_tracing_warning = True
             if state.accumulation is not None:
                 self.train_function = state.accumulation.function(self.train_function, trained)
+            if cache is not None:
+                self.train_function = functools.partial(self._or_whole, self.train_function)
             state.functions.put(key, (self.train_function, self.train_tf_function))
         else:
             self.train_function, self.train_tf_function = kept
@@ -288,8 +290,7 @@ class ElasticMixin(_Model):
                 state.accumulation.forget()
             saved.listening = False
             state.plan = plan
-            if state.samples is not None:
-                self._leave_samples()
+            self._leave_samples()
             functions = state.functions.get((plan, None)) or (None, None)  # None: made when needed
             self.train_function, self.train_tf_function = functions
             state.callback = state.data = state.callbacks = None
@@ -300,24 +301,15 @@ class ElasticMixin(_Model):
     def cache_prefix(self, epochs: int) -> None:
         """Compute once what of each sample never changes under the plan, in a `fit` of `Samples`.
 
-        Done where the plan is trained for two epochs or more: it takes less than one of them. What
-        was computed for another plan goes on serving if this one trains no other tensors.
+        Done where the plan is trained for two epochs or more: it takes less than one of them.
 
         Args:
             epochs: for which the plan will be trained.
         """
-        state = self._elastic
-        samples, trained = state.samples, self._trained(state.plan)
-        if state.prefix is not None and state.prefix.serves(trained):
+        rows = self._elastic.rows
+        if rows is None or epochs < 2:
             return
-        if state.prefix is not None:
-            state.prefix.close()
-            state.prefix = None
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if samples is None or not samples.memory or self.run_eagerly or replicas > 1 or epochs < 2:
-            return
-        cache = PrefixCache(self, samples, trained, memory=samples.memory)
-        state.prefix = cache if cache.is_worth_it else None
+        rows.cache(self._trained(self._elastic.plan))
         if self.train_function is not None:
             self.make_train_function()
 
@@ -328,45 +320,36 @@ class ElasticMixin(_Model):
         x = args[0] if args else kwargs.get("x")
         if not isinstance(x, Samples):
             return args, kwargs
-        self._elastic.samples = x
-        own = type(self).train_step.__get__(self)
+        state, own = self._elastic, type(self).train_step.__get__(self)
+        rows = state.rows = RowTraining(self, x)
         # not a variable of the model's: Keras does not track it
-        self.__dict__["train_step"] = functools.partial(self._row_step, own)
-        self._elastic.functions.clear()
+        self.__dict__["train_step"] = lambda data: rows.step(own, data, self._trained(state.plan))
+        state.functions.clear()
         given = inspect.signature(tf.keras.Model.fit).bind(self, *args, **kwargs).arguments
         self.cache_prefix(given.get("epochs", 1) - given.get("initial_epoch", 0))
         if args:
             return (x.row_batches(), *args[1:]), kwargs
         return args, {**kwargs, "x": x.row_batches()}
 
-    def _row_step(self, train_step: Callable[[Any], Any], data: Any) -> Any:
-        """A `train_step` on rows of the `fit`'s samples; other data as they are."""
-        state = self._elastic
-        prefix = state.prefix
-        if prefix is not None and isinstance(data, Rows):
-            if prefix.serves(self._trained(state.plan)):
-                return prefix.step(train_step, data.numbers)
-        return train_step(self.as_samples(data))
-
-    def as_samples(self, data: Any) -> Any:
-        """A batch of `fit`, with samples in the place of the numbers of their rows."""
-        samples = self._elastic.samples
-        if samples is None or not isinstance(data, Rows):
-            return data
-        return samples.take(data.numbers)
+    def _or_whole(self, train_function: Callable[[Any], Any], iterator: Any) -> Any:
+        """Make a step that takes cached activations; a whole one where its trace cannot."""
+        try:
+            return train_function(iterator)
+        except NotCacheable:  # told while it is traced: nothing was drawn
+            return self.make_train_function(force=True)(iterator)
 
     def _leave_samples(self) -> None:
         """Forget samples and what was computed of them, and the steps that take them."""
         state = self._elastic
-        if state.prefix is not None:
-            state.prefix.close()
-        state.samples = state.prefix = None
-        state.functions.clear()
-        self.__dict__.pop("train_step", None)
+        if state.rows is not None:
+            state.rows.close()
+            state.rows = None
+            state.functions.clear()
+            self.__dict__.pop("train_step", None)
 
     def _note_data(self, handler: Any) -> None:
         state = self._elastic
-        state.data = handler if state.samples is None else state.samples
+        state.data = handler if state.rows is None else state.rows.samples
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Called when the model is saved."""

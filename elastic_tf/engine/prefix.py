@@ -21,21 +21,26 @@ from elastic_tf.engine.snapshot import READS, host_generators_kept
 from elastic_tf.files.arrays import array
 from elastic_tf.inputs.samples import Samples
 
-_ROWS = 64  # in a forward pass that fills a cache
 _ALIKE = 1e-3  # relative difference of activations of one sample in two batches
+
+
+class NotCacheable(Exception):  # AutoGraph hands on what adds nothing to Exception
+    """Nothing can be computed beforehand; the text ends a sentence that says why."""
 
 
 class Cut(NamedTuple):
     """Where a traced graph is cut.
 
     Attributes:
-        tensors: results of the prefix that an op outside it, or the caller, takes; none where
-            nothing can be computed beforehand.
+        tensors: results of the prefix that an op outside it, or the caller, takes; none where no
+            layer with weights can be computed beforehand.
+        reads: ids of the handles of the variables that they depend on.
         prefix: the ops whose results never change, those that hold the inputs among them.
         inputs: the latter.
     """
 
     tensors: list[tf.Tensor]
+    reads: frozenset[int]
     prefix: frozenset[tf.Operation]
     inputs: frozenset[tf.Operation]
 
@@ -47,50 +52,87 @@ class Cut(NamedTuple):
         ]
 
 
-class PrefixCache:
-    """The activations on the cut of a model, for every row of some samples.
+class Forward:
+    """The forward pass of a model on numbers of rows, traced once with every layer frozen.
 
     Args:
         model: a built elastic model.
+        samples: what the rows are of.
+        rows: in a call.
+
+    Raises:
+        NotCacheable: no part of the model can be computed beforehand, whatever is trained.
+    """
+
+    def __init__(self, model: tf.keras.Model, samples: Samples, rows: int) -> None:
+        self.rows = rows
+        self._variables = list(model.trainable_variables)
+
+        def forward(rows: tf.Tensor) -> None:
+            inputs = tf.nest.map_structure(tf.identity, samples.take(rows)[0])
+            with freezing.frozen(freezing.left_out(model, [])):
+                self._results = tf.nest.flatten(model(inputs, training=True))
+            self._inputs = tf.nest.flatten(inputs)
+
+        with host_generators_kept(model):
+            self._whole = tf.compat.v1.wrap_function(forward, [tf.TensorSpec((rows,), tf.int64)])
+        if not self.cut([]).tensors:
+            raise NotCacheable("the model draws at random, or keeps a state, at its very input")
+
+    def cut(self, trained: Collection[tf.Variable]) -> Cut:
+        """Where what is before depends on none of these variables."""
+        return find_cut(self._whole.graph, self._inputs, self._results, trained)
+
+    def function(self, cut: Cut, before: Cut | None) -> Callable[..., list[tf.Tensor]]:
+        """From numbers of rows, or the activations on a cut before, to those on the cut.
+
+        What lies behind the cut, updates of moving statistics too, does not run.
+        """
+        given = self._whole.inputs[:1] if before is None else before.tensors
+        return self._whole.prune(given, cut.tensors)
+
+    def varying(self, cut: Cut) -> list[tf.Variable]:
+        """The trainable variables that the cut does not depend on."""
+        return [variable for variable in self._variables if id(variable.handle) not in cut.reads]
+
+
+class PrefixCache:
+    """The activations on a cut, for every row of some samples.
+
+    Args:
+        forward: of the model.
         samples: what it is trained on.
-        trained: variables that may be trained while the cache is in use.
-        memory: bytes that may be kept in memory; beyond, they go into a temporary file.
-        rows: in a forward pass; the batch size of training where another one changes the last bit
-            of an op's result.
+        cut: of `forward`.
+        before: a cache on a cut before; what it holds is not computed again.
 
     Attributes:
-        trained: ids of these variables.
-        is_worth_it: whether there is anything to compute beforehand.
-        bytes: of the activations.
+        cut: the same.
+
+    Raises:
+        NotCacheable: samples are not independent of each other.
     """
 
     def __init__(
-        self,
-        model: tf.keras.Model,
-        samples: Samples,
-        trained: Sequence[tf.Variable],
-        *,
-        memory: int,
-        rows: int = _ROWS,
+        self, forward: Forward, samples: Samples, cut: Cut, before: PrefixCache | None = None
     ) -> None:
-        self._samples, self._variables = samples, list(trained)
-        self.trained = {id(variable) for variable in trained}
-        with host_generators_kept(model):
-            read, self._kinds = _reader(model, samples, self._variables, min(rows, samples.rows))
-        self.is_worth_it = bool(self._kinds)
-        sizes = [int(np.prod(shape)) * dtype.size for _, dtype, shape in self._kinds]
-        self.bytes = samples.rows * sum(sizes)
-        left = memory if self.bytes <= memory else 0  # all of them in memory, or none
-        self._arrays = [
-            array((samples.rows, *shape), dtype.as_numpy_dtype, memory=left)
-            for _, dtype, shape in self._kinds
-        ]
-        if self.is_worth_it:
-            self._fill(read, min(rows, samples.rows))
+        self.cut = cut
+        self._samples, self._kinds = samples, cut.kinds()
+        self._varying = forward.varying(cut)
+        left, self._arrays = samples.memory, []
+        for tensor in cut.tensors:
+            shape = (samples.rows, *tensor.shape[1:])
+            self._arrays.append(array(shape, tensor.dtype.as_numpy_dtype, memory=left))
+            left -= 0 if isinstance(self._arrays[-1], np.memmap) else self._arrays[-1].nbytes
+        read = forward.function(cut, None if before is None else before.cut)
 
-    def serves(self, trained: Sequence[tf.Variable]) -> bool:
+        def of(rows: np.ndarray) -> list[tf.Tensor]:
+            return read(*map(tf.constant, [rows] if before is None else before.read(rows)))
+
+        self._fill(of, forward.rows)
+
+    def serves(self, trained: Collection[tf.Variable]) -> bool:
         """Whether steps that train these variables alone can take the activations."""
-        return self.is_worth_it and {id(variable) for variable in trained} <= self.trained
+        return {id(variable) for variable in trained} <= {id(one) for one in self._varying}
 
     def step(self, train_step: Callable[[Any], Any], rows: tf.Tensor) -> Any:
         """Trace a step that takes the activations in the place of the inputs.
@@ -103,65 +145,34 @@ class PrefixCache:
         logs = train_step((inputs, *self._samples.targets(rows)))
         graph = tf.compat.v1.get_default_graph()
         results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]
-        cut = find_cut(graph, tf.nest.flatten(inputs), results, self._variables)
+        cut = find_cut(graph, tf.nest.flatten(inputs), results, self._varying)
         if cut.kinds() != self._kinds:
-            raise ValueError(
-                "The step must run the model's forward pass once, as it is. Received: a step that "
-                f"is cut at {cut.kinds()}, where the forward pass is cut at {self._kinds}. Train "
-                "it with Samples(..., memory=0)."
-            )
-        hand_over(cut, self._take(rows))
+            raise NotCacheable("the training step does not run the model's forward pass as it is")
+        taken = tf.numpy_function(self.read, [rows], [dtype for _, dtype, _ in self._kinds])
+        for part, (_, _, shape) in zip(taken, self._kinds):
+            part.set_shape((rows.shape[0], *shape))
+        hand_over(cut, taken)
         return logs
+
+    def read(self, rows: np.ndarray) -> list[np.ndarray]:
+        """The activations of these rows."""
+        return [kept[rows] for kept in self._arrays]
 
     def close(self) -> None:
         """Forget the activations; a file that holds them is removed."""
         self._arrays = []
 
-    def _take(self, rows: tf.Tensor) -> list[tf.Tensor]:
-        types = [dtype for _, dtype, _ in self._kinds]
-        taken = tf.numpy_function(
-            lambda numbers: [kept[numbers] for kept in self._arrays], [rows], types
-        )
-        for part, (_, _, shape) in zip(taken, self._kinds):
-            part.set_shape((rows.shape[0], *shape))
-        return list(taken)
-
-    def _fill(self, read: Callable[[tf.Tensor], list[tf.Tensor]], size: int) -> None:
+    def _fill(self, of: Callable[[np.ndarray], list[tf.Tensor]], size: int) -> None:
         every = np.arange(self._samples.rows)
         for start in range(0, len(every), size):
             rows = np.resize(every[start : start + size], size)  # the last ones again, if too few
-            for kept, part in zip(self._arrays, read(tf.constant(rows))):
+            for kept, part in zip(self._arrays, of(rows)):
                 kept[rows] = part.numpy()
         # another batch: some of the rows, twice
         mixed = np.random.default_rng(0).permutation(len(every))[: max(size // 2, 1)]
-        for kept, part in zip(self._arrays, read(tf.constant(np.resize(mixed, size)))):
+        for kept, part in zip(self._arrays, of(np.resize(mixed, size))):
             if not np.allclose(kept[mixed], part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
-                raise ValueError(
-                    "What is computed of a sample must not depend on the others in its batch. "
-                    "Received: activations before the first trained tensor that change with the "
-                    "batch. Train with Samples(..., memory=0)."
-                )
-
-
-def _reader(
-    model: tf.keras.Model, samples: Samples, variables: Sequence[tf.Variable], size: int
-) -> tuple[Callable[[tf.Tensor], list[tf.Tensor]], list[Any]]:
-    """A function from `size` row numbers to the activations on the cut, and the cut's kinds."""
-    found: list[Cut] = []
-
-    def forward(rows: tf.Tensor) -> None:
-        inputs = tf.nest.map_structure(tf.identity, samples.take(rows)[0])
-        with freezing.frozen(freezing.left_out(model, variables)):
-            results = tf.nest.flatten(model(inputs, training=True))
-        graph = tf.compat.v1.get_default_graph()
-        found.append(find_cut(graph, tf.nest.flatten(inputs), results, variables))
-
-    whole = tf.compat.v1.wrap_function(forward, [tf.TensorSpec((size,), tf.int64)])
-    (cut,) = found
-    if not cut.tensors:
-        return lambda rows: [], []
-    # what lies behind the cut, updates of moving statistics too, is not to run
-    return whole.prune(whole.inputs[:1], cut.tensors), cut.kinds()
+                raise NotCacheable("what is computed of a sample depends on others in its batch")
 
 
 def find_cut(
@@ -181,7 +192,7 @@ def find_cut(
         trained: variables that change while the cut is in use.
 
     Returns:
-        The cut; without tensors where nothing can be computed beforehand.
+        The cut; without tensors where no layer with weights can be computed beforehand.
     """
     batch = inputs[0].shape[0]
     sources = {tensor.op for tensor in inputs}
@@ -206,8 +217,8 @@ def find_cut(
         if not without_rows:
             break
         excluded |= without_rows
-    deep = any(tensor.op not in sources for tensor in crossing)
-    return Cut(crossing if deep else [], frozenset(prefix), frozenset(sources))
+    reads = _reads(graph, crossing)
+    return Cut(crossing if reads else [], reads, frozenset(prefix), frozenset(sources))
 
 
 def hand_over(cut: Cut, values: Sequence[tf.Tensor]) -> None:
@@ -266,3 +277,18 @@ def _fixed(graph: Any, trained: Collection[int]) -> set[int]:
         if id(outside) not in trained
         and (inside.dtype != tf.resource or all(u.type in READS for u in inside.consumers()))
     }
+
+
+def _reads(graph: Any, tensors: Sequence[tf.Tensor]) -> frozenset[int]:
+    """Ids of the handles of the variables that some tensors depend on."""
+    reached, waiting = set(), [tensor.op for tensor in tensors]
+    while waiting:
+        op = waiting.pop()
+        if op not in reached:
+            reached.add(op)
+            waiting += [tensor.op for tensor in op.inputs]
+    return frozenset(
+        id(outside)
+        for outside, inside in graph.captures
+        if inside.dtype == tf.resource and inside.op in reached
+    )

@@ -25,6 +25,11 @@ from elastic_tf.engine.prefix import find_cut, hand_over
 pytestmark = pytest.mark.usefixtures("deterministic")
 
 
+def random_first():
+    layers = tf.keras.layers
+    return tf.keras.Sequential([layers.Dropout(0.5, input_shape=(8,)), layers.Dense(3)])
+
+
 def prefix_of(model, variables):
     """The cut's activations of all samples, and what tells the cut."""
     kinds = []
@@ -101,6 +106,10 @@ def test_cut_is_the_last_result_before_what_is_trained():
 def test_nothing_is_cached_when_the_first_tensor_is_trained():
     model = elastic(chain)
     assert prefix_of(model, model.tensors)[1] == []
+
+
+def test_nothing_is_cached_where_only_the_inputs_could_be():
+    assert prefix_of(elastic(with_dropout), ())[1] and prefix_of(elastic(random_first), ())[1] == []
 
 
 def test_cut_lies_before_what_is_drawn_at_random():

@@ -9,6 +9,7 @@ from small_networks import chain, data, elastic, residual, subclassed
 
 import elastic_tf as et
 from elastic_tf import Samples
+from elastic_tf.engine import prefix
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 
@@ -99,22 +100,79 @@ def test_a_step_of_ones_own_is_cut_too():
 def test_nothing_is_left_behind():
     x, y = data()
     model, _ = trained(chain, Samples(x, y, batch_size=4), 4)
-    assert "train_step" not in vars(model) and model._elastic.prefix is None
+    assert "train_step" not in vars(model) and model._elastic.rows is None
     model.fit(x, y, verbose=0)
 
 
-def test_samples_that_see_each_other_are_refused():
+def test_samples_that_see_each_other_are_trained_whole_and_said_so():
     def mixing():
         inputs = tf.keras.layers.Input((8,))
         x = tf.keras.layers.Lambda(lambda x: x - tf.reduce_mean(x, axis=0))(inputs)
         x = tf.keras.layers.Dense(4)(x)
         return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(x))
 
-    model = elastic(mixing)
-    model.set_mask(np.arange(len(model.tensors)) >= 2)
-    with pytest.raises(ValueError, match="change with the batch.*memory=0"):
-        model.fit(Samples(*data(), batch_size=4), epochs=3, verbose=0)
-    assert "train_step" not in vars(model) and model._elastic.samples is None
+    x, y = data()
+    with pytest.warns(UserWarning, match="whole forward pass: .* depends on others in its batch"):
+        one, history = trained(mixing, Samples(x, y, batch_size=4), 2)
+    two, whole = trained(mixing, Samples(x, y, batch_size=4, memory=0), 2)
+    assert history == whole
+
+
+def test_a_step_that_runs_the_model_twice_is_trained_whole_and_said_so():
+    class Twice(et.ElasticMixin, tf.keras.Sequential):
+        def train_step(self, data):
+            self(tf.reverse(data[0], axis=[1]), training=True)
+            return super().train_step((data[0] + self(data[0])[:, :1], data[1]))
+
+    def train(memory):
+        tf.keras.utils.set_random_seed(0)
+        model = Twice([tf.keras.layers.Dense(6, input_shape=(8,)), tf.keras.layers.Dense(3)])
+        model.compile("sgd", "mse")
+        model.set_mask(np.array([False, False, True, True]))
+        samples = Samples(data()[0], np.ones((16, 3)), batch_size=4, memory=memory)
+        return model.fit(samples, epochs=3, verbose=0).history
+
+    with pytest.warns(UserWarning, match="does not run the model's forward pass as it is"):
+        history = train(1 << 30)
+    assert history == train(0)
+
+
+def test_a_model_that_draws_at_random_first_is_trained_whole_and_said_so():
+    def noisy():
+        inputs = tf.keras.layers.Input((8,))
+        x = tf.keras.layers.Dense(4)(tf.keras.layers.Dropout(0.5)(inputs))
+        return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(x))
+
+    with pytest.warns(UserWarning, match="at random"):
+        trained(noisy, Samples(*data(), batch_size=4), 2)
+
+
+def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch):
+    calls = []
+    function = prefix.Forward.function
+    monkeypatch.setattr(
+        prefix.Forward, "function", lambda *given: calls.append(given[2]) or function(*given)
+    )
+    x, y = data()
+
+    def train(memory):
+        model = elastic(residual)
+        firsts = iter([2, 4, 2, 3])
+        move = tf.keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: (
+                model.set_mask(np.arange(len(model.tensors)) >= next(firsts)),
+                model.cache_prefix(2),
+            )
+        )
+        samples = Samples(x, y, batch_size=4, memory=memory)
+        history = model.fit(samples, epochs=4, callbacks=[move], verbose=0).history
+        return history, model.get_weights()
+
+    (cached, weights), (whole, same) = train(1 << 30), train(0)
+    assert cached == whole
+    for one, other in zip(weights, same):
+        np.testing.assert_array_equal(one, other)
+    assert [before is not None for before in calls] == [False, True, False, True]
 
 
 def test_epochs_are_counted_wherever_they_stand_among_the_arguments():
@@ -138,8 +196,7 @@ class Served(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         state = self.model._elastic
-        trained = self.model._trained(state.plan)
-        logs["served"] = state.prefix is not None and state.prefix.serves(trained)
+        logs["served"] = state.rows.cache_for(self.model._trained(state.plan)) is not None
 
 
 def test_callback_selects_on_samples_and_caches_what_its_plan_leaves_out():

@@ -15,9 +15,9 @@ from elastic_tf.baselines.method import Method
 from elastic_tf.baselines.prunetrain import group_lasso, rebuild
 from elastic_tf.baselines.prunetrain.groups import Channels, channel_groups
 from elastic_tf.engine import replicas
-from elastic_tf.engine.accumulation import Accumulation
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin, Step
+from elastic_tf.optimizers.accumulation import Accumulation
 
 
 class PruneTrainModel(ElasticMixin, tf.keras.Model):

@@ -1,0 +1,96 @@
+"""Training on samples that have numbers: what never changes of them is computed once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
+from elastic_tf.inputs.samples import Rows, Samples
+
+_ROWS = 64  # in a forward pass that fills a cache
+
+
+class RowTraining:
+    """One `fit` on `Samples`, whose batches are numbers of rows.
+
+    Args:
+        model: the model that is trained.
+        samples: what it is trained on.
+
+    Attributes:
+        samples: the same.
+        can_cache: whether anything may be computed beforehand in this `fit`.
+    """
+
+    def __init__(self, model: tf.keras.Model, samples: Samples) -> None:
+        self.samples = samples
+        replicas = model.distribute_strategy.num_replicas_in_sync
+        self.can_cache = bool(samples.memory) and not model.run_eagerly and replicas == 1
+        self._model = model
+        self._forward: Forward | None = None
+        self._cache: PrefixCache | None = None
+
+    def cache(self, trained: Sequence[tf.Variable]) -> None:
+        """Compute once what does not change while only these variables are trained.
+
+        Where what was computed before can still be used, it is where this begins.
+        """
+        if not self.can_cache:
+            return
+        before = self.cache_for(trained)
+        try:
+            if self._forward is None:
+                rows = min(_ROWS, self.samples.rows)
+                self._forward = Forward(self._model, self.samples, rows)
+            cut = self._forward.cut(trained)
+            if before is not None and before.cut.kinds() == cut.kinds():
+                return
+            if before is None:
+                self.close()  # two of them may not fit
+            cache = PrefixCache(self._forward, self.samples, cut, before) if cut.tensors else None
+            self.close()
+            self._cache = cache
+        except NotCacheable as reason:
+            self.cache_nothing(reason)
+
+    def cache_nothing(self, reason: NotCacheable) -> None:
+        """Run every step whole from now on, and say why."""
+        self.close()
+        self.can_cache = False
+        warnings.warn(f"Every step runs the whole forward pass: {reason}.", stacklevel=2)
+
+    def cache_for(self, trained: Sequence[tf.Variable]) -> PrefixCache | None:
+        """What steps that train these variables alone can take, if there is something."""
+        cache = self._cache
+        return cache if cache is not None and cache.serves(trained) else None
+
+    def step(
+        self, train_step: Callable[[Any], Any], data: Any, trained: Sequence[tf.Variable]
+    ) -> Any:
+        """Trace a `train_step` on rows; on other data as it is.
+
+        Raises:
+            NotCacheable: it must be traced anew, for nothing is cached from now on.
+        """
+        cache = self.cache_for(trained)
+        if cache is None or not isinstance(data, Rows):
+            return train_step(self.as_samples(data))
+        try:
+            return cache.step(train_step, data.numbers)
+        except NotCacheable as reason:
+            self.cache_nothing(reason)
+            raise
+
+    def as_samples(self, data: Any) -> Any:
+        """A batch of `fit`, with samples in the place of the numbers of their rows."""
+        return self.samples.take(data.numbers) if isinstance(data, Rows) else data
+
+    def close(self) -> None:
+        """Forget what was computed."""
+        if self._cache is not None:
+            self._cache.close()
+        self._cache = None
