@@ -29,26 +29,17 @@ def lines(
 
     Args:
         curves: label -> (values along x, values along y); methods have colours of their own.
-        x: what stands along it, with its unit.
-        y: likewise.
+        x: what stands along it, with its unit; likewise `y`.
         title: above the picture.
         is_log: whether x is logarithmic.
         is_whole: whether x are whole numbers, as epochs are; otherwise x begins at 0.
     """
     figure, axes = picture(7.0, 4.2)
     for (name, (along, values)), look in zip(curves.items(), styles(curves).values()):
-        axes.plot(
-            along,
-            values,
-            label=name,
-            color=look.colour,
-            linestyle=look.line,
-            marker=look.marker if len(along) <= _MOST_MARKERS else "",
-            markersize=4.5,
-            linewidth=1.8,
-        )
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+        marker = look.marker if len(along) <= _MOST_MARKERS else ""
+        options = {"color": look.colour, "linestyle": look.line, "linewidth": 1.8}
+        axes.plot(along, values, label=name, marker=marker, markersize=4.5, **options)
+    axes.set(xlabel=x, ylabel=y)
     if is_log:
         axes.set_xscale("log")
     elif is_whole:
@@ -99,7 +90,7 @@ def bars(
 
 
 def agreement(
-    points: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    points: Curves,
     *,
     x: str,
     y: str,
@@ -111,8 +102,7 @@ def agreement(
 
     Args:
         points: label -> (values along x, values along y), in one unit.
-        x: what stands along it, with its unit.
-        y: likewise.
+        x: what stands along it, with its unit; likewise `y`.
         title: above the picture.
         within: half-width of a band around the diagonal, in that unit.
         is_log: whether both axes are logarithmic; all values are above 0 then.
@@ -120,8 +110,7 @@ def agreement(
     figure, axes = picture(5.4, 4.8)
     every = np.concatenate([np.ravel(part) for pair in points.values() for part in pair])
     if is_log:
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log")
         ends = np.array([every.min() / 1.5, every.max() * 1.5])
     else:
         margin = 0.05 * float(np.ptp(every)) or 0.05
@@ -133,11 +122,7 @@ def agreement(
     for name, look in styles(points).items():
         options = {"color": look.colour, "marker": look.marker, "linewidths": 0, "zorder": 2}
         axes.scatter(*points[name], s=26, label=name, alpha=0.85, **options)
-    axes.set_xlim(*ends)
-    axes.set_ylim(*ends)
-    axes.set_aspect("equal")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel=x, ylabel=y)
     axes.legend(frameon=False, fontsize=8)
     head(axes, title)
     return figure

@@ -41,12 +41,12 @@ def selection_map(
     """
     chosen = np.asarray(masks, bool).T  # (N, epochs)
     colours = ListedColormap([PALE, BLUE])
-    figure, axes, _ = _map(chosen, names, width, cmap=colours, vmin=0, vmax=1)
-    axes.set_xlabel(x)
+    title = title or f"trained (blue): {chosen.mean():.0%} of tensors x epochs"
+    figure = _map(chosen, names, title, width, cmap=colours, vmin=0, vmax=1)
+    figure.axes[0].set_xlabel(x)
     if len(ticks):
         shown = _few(len(ticks))
-        axes.set_xticks(shown + 1, [str(ticks[k]) for k in shown])
-    head(axes, title or f"trained (blue): {chosen.mean():.0%} of tensors x epochs")
+        figure.axes[0].set_xticks(shown + 1, [str(ticks[k]) for k in shown])
     return figure
 
 
@@ -66,10 +66,9 @@ def importance_map(
     shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
     values = np.where(shares > 0.0, shares, np.nan)  # NaN is drawn grey
     colours = colormaps["cividis"].with_extremes(bad=GREY)
-    norm = LogNorm(_LEAST_SHARE, 1.0, clip=True)
-    figure, axes, image = _map(values, names, cmap=colours, norm=norm)
-    figure.colorbar(image, label="share of the epoch's importance (grey: harm)")
-    head(axes, title)
+    figure = _map(values, names, title, cmap=colours, norm=LogNorm(_LEAST_SHARE, 1.0, clip=True))
+    label = "share of the epoch's importance (grey: harm)"
+    figure.colorbar(figure.axes[0].images[0], label=label)
     return figure
 
 
@@ -82,8 +81,7 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
         title: above the picture.
     """
     figure, axes = picture(9.0, 3.4)
-    colours = np.where(mask, BLUE, GREY).tolist()
-    axes.bar(np.arange(len(mask)), importance, width=1.0, color=colours)
+    axes.bar(np.arange(len(mask)), importance, width=1.0, color=np.where(mask, BLUE, GREY).tolist())
     axes.axhline(0.0, color=GREY, linewidth=0.8)
     # the loss falls by very different amounts: linear near nothing, logarithmic beyond
     linear = 1e-3 * float(np.abs(importance).max())
@@ -93,8 +91,7 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
     for k in np.flatnonzero(mask):
         axes.axvspan(k - 0.5, k + 0.5, ymax=0.02, color=BLUE)
     axes.set_xlim(-0.5, len(mask) - 0.5)
-    axes.set_xlabel("tensor, forward order")
-    axes.set_ylabel("importance (decrease of the loss)")
+    axes.set(xlabel="tensor, forward order", ylabel="importance (decrease of the loss)")
     patches = [Patch(color=BLUE, label="trained"), Patch(color=GREY, label="left out")]
     figure.legend(handles=patches, frameon=False, loc="outside lower center", ncols=2, fontsize=8)
     head(axes, title)
@@ -102,13 +99,7 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
 
 
 def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") -> Figure:
-    """Images with what stands below them.
-
-    Args:
-        images: values 0 to 255, shape (count, height, width, 1 or 3).
-        labels: one for each.
-        title: above the picture.
-    """
+    """Images, values 0 to 255, shape (count, height, width, 1 or 3), each above its label."""
     rows, columns = -(-len(labels) // _ACROSS), min(len(labels), _ACROSS)
     figure, each = picture(0.85 * columns, 1.1 * rows + 0.4, rows, columns)
     for axes in np.ravel(each):
@@ -122,20 +113,24 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
 
 
 def _map(
-    values: np.ndarray, names: Sequence[str], width: float | None = None, **options: Any
-) -> tuple[Any, Any, Any]:
-    """Tensors down, epochs across, values of shape (N, epochs): figure, axes and image."""
+    values: np.ndarray,
+    names: Sequence[str],
+    title: str,
+    width: float | None = None,
+    **options: Any,
+) -> Figure:
+    """Tensors down, epochs across, values of shape (N, epochs)."""
     count, epochs = values.shape
     wide = width or min(5.5 + 0.25 * epochs, _WIDEST)
     figure, axes = picture(wide, min(8.0, 2.2 + 0.05 * count))
     extent = (0.5, epochs + 0.5, count - 0.5, -0.5)
-    image = axes.imshow(values, aspect="auto", interpolation="nearest", extent=extent, **options)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("tensor, input side at the top")
+    axes.imshow(values, aspect="auto", interpolation="nearest", extent=extent, **options)
+    axes.set(xlabel="epoch", ylabel="tensor, input side at the top")
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ticks = _few(count)
     axes.set_yticks(ticks, [names[k] if len(names) else k for k in ticks], fontsize=8)
-    return figure, axes, image
+    head(axes, title)
+    return figure
 
 
 def _few(count: int) -> np.ndarray:

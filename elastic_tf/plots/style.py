@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -27,7 +27,7 @@ class Style(NamedTuple):
     marker: str
     line: str = "-"
     hatch: str = ""
-    trains: str = ""  # what a method trains, in a legend's few words
+    trains: str = ""  # what a method trains, for legends
 
 
 # Blue is elastic and orange is full training, in every picture; variants of a method share its
@@ -56,22 +56,10 @@ _ALSO = {
     "offline optimal": "offline_optimal",
 }
 # What is no method: without the two colours of elastic and full training.
-_OTHERS = (
-    Style(GREEN, "o"),
-    Style(PURPLE, "s"),
-    Style(VERMILLION, "D"),
-    Style(SKY, "^"),
-    Style(BLACK, "v"),
-    Style(YELLOW, "P"),
-    Style(DARK, "X"),
-)
+_OTHERS = tuple(map(Style, (GREEN, PURPLE, VERMILLION, SKY, BLACK, YELLOW, DARK), "osD^vPX"))
 # The parts of a step's time.
 FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
-_PARTS = {
-    "forward pass": Style(FORWARD, "s"),
-    "t_dw": Style(T_DW, "o"),
-    "t_dy": Style(T_DY, "D"),
-}
+_PARTS = {"forward pass": Style(FORWARD, "s"), "t_dw": Style(T_DW, "o"), "t_dy": Style(T_DY, "D")}
 
 
 class Picture(Figure):
@@ -88,16 +76,16 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     every second one is darker.
     """
     found: dict[str, Style] = {}
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     for label in dict.fromkeys(labels):
         name = label.partition("@")[0].partition(",")[0].strip().lower()
         name = _ALSO.get(name, name)
         known = METHODS.get(name) or _PARTS.get(label)
-        key = name if known else "other"
-        turn = seen.get(key, 0)
-        seen[key] = turn + 1
-        style = known or _OTHERS[turn % len(_OTHERS)]
-        again = turn if known else turn // len(_OTHERS)
+        again = seen[name if known else ""]
+        seen[name if known else ""] += 1
+        if known is None:
+            again, place = divmod(again, len(_OTHERS))
+        style = known or _OTHERS[place]
         found[label] = style._replace(
             colour=_darker(style.colour) if again % 2 else style.colour,
             line=_LINES[(_LINES.index(style.line) + again) % len(_LINES)],
@@ -139,13 +127,6 @@ def png(figure: Figure) -> bytes:
     # a palette is enough for what is drawn here, and takes a third of the bytes
     Image.open(drawn).convert("RGB").quantize().save(packed, "PNG", optimize=True)
     return packed.getvalue()
-
-
-def pixels(figure: Figure) -> np.ndarray:
-    """A picture as uint8, shape (height, width, 4)."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    return np.array(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
 
 
 def _darker(colour: str) -> str:

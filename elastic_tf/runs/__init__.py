@@ -1,5 +1,1 @@
-"""What a training leaves behind: a run directory, and TensorBoard's events.
-
-In: settings, an epoch's numbers, a record of a selection, a result. Out: `run.Run`, whose files are
-readable at any moment and checked when they are read, and `board.Board`.
-"""
+"""What a training leaves behind: a run directory, and TensorBoard's events."""

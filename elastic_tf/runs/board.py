@@ -45,23 +45,16 @@ class Board:
         self._write(values, epoch)
 
     def picture(self, masks: Sequence[np.ndarray], epoch: int, *, is_last: bool = False) -> None:
-        """Which tensors were trained in which epochs so far, if a new picture is due.
-
-        One is due after 1, 2, 4, 8, ... epochs: there are few, however long the training.
-
-        Args:
-            masks: one for each epoch so far.
-            epoch: the present one.
-            is_last: the training ends: it is due.
-        """
+        """Which tensors were trained in the epochs so far; drawn after 1, 2, 4, 8, ... of them."""
         count = len(masks)
         if not count or (count & (count - 1) and not is_last):
             return
         from elastic_tf import plots  # Matplotlib takes seconds to import
 
         figure = plots.selection_map(masks, names=self._names, width=_WIDTH)
+        pixels = tf.io.decode_png(plots.png(figure))
         with self._writer.as_default():
-            tf.summary.image("elastic/selection", plots.pixels(figure)[None], step=epoch)
+            tf.summary.image("elastic/selection", pixels[None], step=epoch)
         self._writer.flush()
 
     def close(self) -> None:

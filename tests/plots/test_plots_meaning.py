@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 
 from elastic_tf import plots
-from elastic_tf.plots.style import T_DW, T_DY, styles
+from elastic_tf.plots.style import styles
 from elastic_tf.timing.profile import TimingProfile
 
 
@@ -26,17 +26,13 @@ def test_a_method_has_one_colour_in_every_kind_of_picture():
     elastic = plots.METHODS["elastic"].colour
     lines = plots.lines({"full": ([1], [2]), "elastic": ([1], [2])}, x="s", y="%")
     bars = plots.bars({"a": {"ElasticTrainer, rho=0.5": 1.0, "Full Training": 2.0}}, y="s")
-    panels = plots.method_panels(
-        [row("random@0.5"), row("elastic@0.5")], {"seconds": ("time (s)", 1.0)}
-    )
     points = plots.accuracy_at_budgets({"equal_epochs": [row("elastic@0.5")]})
     found = [
         lines.axes[0].lines[1].get_color(),
         to_hex(bars.axes[0].patches[0].get_facecolor()),
-        to_hex(panels.axes[0].patches[1].get_facecolor()),
         points.axes[0].lines[0].get_color(),
     ]
-    assert [colour.upper() for colour in found] == [elastic] * 4
+    assert [colour.upper() for colour in found] == [elastic] * 3
 
 
 def test_what_is_no_method_never_takes_the_colours_of_elastic_and_full():
@@ -94,16 +90,6 @@ def test_cost_of_depth_ends_at_the_full_step():
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [100.0, share])
 
 
-def test_dependency_map_gives_an_op_to_one_tensor_or_to_the_last_of_several():
-    ops = [("own", [1]), ("shared", [0, 1])]
-    (axes,) = plots.dependency_map(ops, names=["a", "b"]).axes
-    image = axes.images[0]
-    colours = [[to_hex(image.cmap(image.norm(cell))) for cell in row] for row in image.get_array()]
-    assert colours[0][1].upper() == T_DW
-    assert colours[1][1].upper() == T_DY
-    assert len({colours[0][0], colours[1][0], colours[0][1], colours[1][1]}) == 4
-
-
 def test_importance_map_shows_shares_and_leaves_harm_out():
     axes = plots.importance_map([np.array([3.0, 1.0, -1.0])]).axes[0]
     shown = axes.images[0].get_array()
@@ -156,23 +142,6 @@ def test_accuracy_at_budgets_explains_every_marker():
 
 def test_every_method_is_explained_in_legends():
     assert all(look.trains for look in plots.METHODS.values())
-
-
-def test_method_panels_say_what_was_not_measured():
-    rows = [row("full", memory=2.0**21), row("elastic@0.5", memory=None)]
-    (axes,) = plots.method_panels(rows, {"memory": ("memory (MiB)", 2.0**20)}).axes
-    assert [text.get_text() for text in axes.texts] == ["2", "not measured"]
-
-
-def test_a_missed_deadline_has_another_colour():
-    rows = [
-        {"asked": 10.0, "taken": 9.0, "load": "none", "left_out": 0},
-        {"asked": 10.0, "taken": 11.0, "load": "none", "left_out": 3},
-    ]
-    (axes,) = plots.deadlines(rows).axes
-    kept, missed = (bar.get_facecolor() for bar in axes.patches)
-    assert kept != missed
-    assert [text.get_text() for text in axes.texts] == ["90.0 %", "110.0 %, 3 steps left out"]
 
 
 def test_the_last_marker_of_a_curve_is_not_cut():

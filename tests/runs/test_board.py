@@ -73,10 +73,13 @@ def test_picture_is_an_image(tmp_path):
     assert image.startswith(b"\x89PNG")
 
 
+PNG = tf.io.encode_png(np.zeros((1, 1, 4), np.uint8)).numpy()
+
+
 def test_pictures_are_few_however_often_it_selects(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(plots, "selection_map", lambda masks, **_: drawn.append(len(masks)))
-    monkeypatch.setattr(plots, "pixels", lambda figure: np.zeros((1, 1, 4), np.uint8))
+    monkeypatch.setattr(plots, "png", lambda figure: PNG)
     board = Board(tmp_path, [])
     for epoch in range(100):
         board.picture([record().mask] * (epoch + 1), epoch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from sphinx.application import Sphinx
 
 from elastic_tf import TimingProfile, plots
@@ -22,21 +21,13 @@ MODELS = {
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Draw before pages are read; they stand beside the styles in the output."""
+    """Draw before pages are read."""
     app.connect("builder-inited", draw)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def draw(app: Sphinx) -> None:
-    """All pictures, into a folder of the build."""
-    folder = Path(app.doctreedir) / "pictures"
-    for name, picture in pictures().items():
-        plots.save(picture, folder / f"{name}.png")
-    app.config.html_static_path.append(str(folder))
-
-
-def pictures() -> dict[str, Figure]:
-    """What the tables say, and what was measured."""
+    """All pictures, into a folder that is copied beside the styles of the output."""
     profiles = {
         label: TimingProfile.load(TABLES / f"{name}_224_b4.json") for label, name in MODELS.items()
     }
@@ -45,11 +36,18 @@ def pictures() -> dict[str, Figure]:
         for name in ("time-model", "control")
     )
     device = time_model["device"]
-    return {
+    taken: dict[str, dict[str, float]] = {}
+    for row in control["data"]["deadlines"]:
+        group = taken.setdefault(f"load: {row['load']}", {})
+        group[f"{row['asked']:.0f} s"] = 100 * row["taken"] / row["asked"]
+    drawn = {
         "timing_bars": plots.timing_bars(profiles["ResNet50"]),
         "step_parts": plots.step_parts(profiles),
         "cost_of_depth": plots.cost_of_depth(profiles),
-        "deadlines": plots.deadlines(control["data"]["deadlines"]),
+        "deadlines": plots.bars(
+            taken,
+            y="time taken / deadline (%)",
+        ),
         "predicted": plots.agreement(
             {name: (one["predicted"], one["measured"]) for name, one in time_model["data"].items()},
             x="predicted step time / full step",
@@ -58,3 +56,7 @@ def pictures() -> dict[str, Figure]:
             title=f"{device['name']}, {device['cores']} cores, {time_model['date']}",
         ),
     }
+    folder = Path(app.doctreedir) / "pictures"
+    for name, picture in drawn.items():
+        plots.save(picture, folder / f"{name}.png")
+    app.config.html_static_path.append(str(folder))

@@ -26,15 +26,11 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 class Room(SphinxDirective):
-    """`.. room:: selection`: what the folder says of itself, and its modules.
-
-    A folder with `__all__` shows these names; one without it, each of its modules.
-    """
+    """`.. room:: selection`: the folder and its modules, or the names in its `__all__`."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """A heading and an `automodule` for each module."""
         lines: list[str] = []
         left_out = ", ".join(["METHODS", "set", *elastic_tf.__all__])  # the last on the first page
         for module in modules(f"elastic_tf.{self.arguments[0]}"):
@@ -50,7 +46,6 @@ class Command(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """The help as a block of text."""
         said, words = io.StringIO(), sys.argv
         with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
             main([self.arguments[0], "--help"])
