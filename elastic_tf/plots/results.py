@@ -50,12 +50,8 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
         names = [row["method"] for row in by_seconds]
         right.set_xticks(range(len(names)), names, rotation=45, ha="right")
         head(right, f"at most {max(row['seconds'] for row in by_seconds):.0f} s each")
-    places: dict[str, Any] = {
-        "frameon": False,
-        "loc": "outside lower left",
-        "ncols": 2,
-        "fontsize": 9,
-    }
-    figure.legend(shown.values(), shown, **places)
+    figure.legend(
+        shown.values(), shown, frameon=False, loc="outside lower left", ncols=2, fontsize=9
+    )
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure

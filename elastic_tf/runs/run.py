@@ -3,16 +3,16 @@
 `config.json` is written first, a line is added to `history.jsonl` when an epoch ends and to
 `selections.jsonl` when a selection is made, `result.json` comes last. A line that a crash cut off
 is passed over when the run is read, and removed when it is continued. One process writes at a time;
-any number may read.
+any number may read. Whoever wrote the files, they are data alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import platform
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -26,12 +26,13 @@ from elastic_tf.files.atomic import append_line, directory, write_json, write_te
 from elastic_tf.files.file_lock import Claim, claim
 from elastic_tf.files.json_form import now, to_json
 from elastic_tf.files.ranges import from_ranges, to_ranges
+from elastic_tf.files.strict_json import parse, read_bytes
 from elastic_tf.files.table import Column
-from elastic_tf.runs import run_files
 from elastic_tf.timing.runtime import describe_device
 
 _PACKAGES = ("elastic_tf", "tensorflow", "keras", "tf_keras", "numpy", "keras-cv")
 _DIGITS = 6  # significant digits of an importance in a file
+_MOST_BYTES = 256 << 20  # of all lines together; an epoch takes less than 1 KB
 
 #: Of a result, for `format_table`.
 COLUMNS = (
@@ -56,11 +57,11 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.config = run_files.read_config(self.path / "config.json")
-        self.history = run_files.read_lines(self.path / "history.jsonl")
-        self.selections = run_files.read_lines(self.path / "selections.jsonl")
+        self.config = _read_object(self.path / "config.json", "settings")
+        self.history = _read_lines(self.path / "history.jsonl")
+        self.selections = _read_lines(self.path / "selections.jsonl")
         result = self.path / "result.json"
-        self.result = run_files.read_object(result) if result.exists() else None
+        self.result = _read_object(result) if result.exists() else None
         self._claim: Claim | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,34 +75,30 @@ class Run:
 
     def append_selection(self, record: Any) -> None:
         """Add a selection: a record of `ElasticCallback.selections`."""
+        worth = [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]
         data = {
             **_scalars(record),
             "selection": _scalars(record.selection),
             "count": len(record.mask),
             "mask": to_ranges(record.mask),
-            "importance": to_json(
-                [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]
-            ),
+            "importance": to_json(worth),
         }
-        found = {**data, **run_files.arrays(data)}
+        found = _with_arrays(data)
         self._append("selections.jsonl", data)
         self.selections.append(found)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
         data = to_json(dict(result))
-        self._own()
-        write_json(self.path / "result.json", data)
-        self.result = data
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
+        with self._own():
+            write_json(self.path / "result.json", data)
+        self.result, self._claim = data, None
 
     def _append(self, name: str, data: dict[str, Any]) -> None:
         self._own()
         append_line(self.path / name, json.dumps(data, allow_nan=False))
 
-    def _own(self) -> None:
+    def _own(self) -> Claim:
         """Claim the directory, unless this process has done so; what was cut off is removed.
 
         Left are the finished epochs and the selections made in them: others are made again.
@@ -112,15 +109,15 @@ class Run:
             self.selections = [item for item in self.selections if item.get("epoch", 0) < done]
             _cut(self.path / "history.jsonl", done)
             _cut(self.path / "selections.jsonl", len(self.selections))
+        return self._claim
 
 
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
     """Start a run, or continue the one in `path` if its settings are the same.
 
-    A run that failed before its first epoch ended is started anew, with other settings too.
-
     Epochs that were finished are kept; selections made for later epochs are removed, for they will
-    be made again.
+    be made again. A run that failed before its first epoch ended is started anew, with other
+    settings too.
 
     Args:
         path: the run's directory.
@@ -129,43 +126,38 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
     Raises:
         ValueError: `path` holds a run with other settings, named at the first difference, or
             something that is no run, or another process writes it.
-
-    Warns:
-        UserWarning: the run was started on another device or with other versions.
     """
-    path = Path(arguments.path("path", path))
-    settings = to_json(config)
+    path, settings = Path(arguments.path("path", path)), to_json(config)
     if not isinstance(settings, dict):
         raise TypeError(
             f"`config` must be a mapping or a dataclass of settings. Received: {brief(config)}."
         )
+    file = path / "config.json"
     foreign = [name for name in ("history.jsonl", "result.json") if (path / name).exists()]
-    if foreign and not (path / "config.json").exists():
+    if foreign and not file.exists():
         raise ValueError(
             f"A run's directory must be new or hold a config.json. Received: '{path}', which holds "
             f"{foreign[0]} alone. Choose another directory."
         )
-    here = {"versions": _versions(), "device": to_json(describe_device())}
     directory(path)
     with _claimed(path):
-        run = Run(path) if (path / "config.json").exists() else None
+        run = Run(path) if file.exists() else None
         difference = run and _difference(run.config["settings"], settings)
         if run is None or (difference and not run.history and run.result is None):
-            started = {"settings": settings, "seed": settings.get("seed"), **here, "started": now()}
-            write_json(path / "config.json", started)
+            config = {
+                "settings": settings,
+                "seed": settings.get("seed"),
+                "versions": _versions(),
+                "device": to_json(describe_device()),
+                "started": now(),
+            }
+            write_json(file, config)
             run = Run(path)
         elif difference:
             raise ValueError(
                 f"A run is continued with the settings it was started with. Received: '{path}', "
                 f"which differs first in {difference}. Choose another directory, or remove this "
                 "one."
-            )
-        elsewhere = _difference({name: run.config[name] for name in here}, here)
-        if elsewhere:
-            warnings.warn(
-                f"The run in '{path}' was started elsewhere, its times may not compare: "
-                f"{elsewhere}.",
-                stacklevel=2,
             )
         if run.result is None:  # or else nothing will be written
             run._own()
@@ -204,30 +196,18 @@ def _versions() -> dict[str, str]:
     """Versions of Python and of the packages that a result depends on."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):  # a checkout
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # a checkout that is not installed
-            continue
     return versions
 
 
-def _difference(before: Any, now: Any) -> str:
+def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Where two JSON objects differ first; empty where they are equal."""
-    held, given = dict(_leaves(before)), dict(_leaves(now))
-    for key in [*given, *held]:
-        one, other = held.get(key, "nothing"), given.get(key, "nothing")
+    for key in {**now, **before}:
+        one, other = before.get(key, "nothing"), now.get(key, "nothing")
         if json.dumps(one) != json.dumps(other):
             return f"'{key}': {one!r} in the directory, {other!r} now"
     return ""
-
-
-def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """What is not an object in nested objects, with the keys that lead there."""
-    for key, item in value.items():
-        if isinstance(item, dict):
-            yield from _leaves(item, f"{where}{key}.")
-        else:
-            yield f"{where}{key}", item
 
 
 def _scalars(data: Any) -> dict[str, Any]:
@@ -235,6 +215,78 @@ def _scalars(data: Any) -> dict[str, Any]:
     values = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
     single = (bool, int, float, str, np.generic, type(None))
     return {name: to_json(value) for name, value in values.items() if isinstance(value, single)}
+
+
+def _read_object(path: Path, *parts: str) -> dict[str, Any]:
+    """The JSON object in a file, with these parts as objects."""
+    try:
+        with _named(path):
+            return _object(read_bytes(path), *parts)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"A run's directory holds {path.name}. Received: '{path.parent}', which "
+            f"{'does not' if path.parent.exists() else 'is not there'}."
+        ) from error
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file with an epoch in each; a last one that was cut off is passed over.
+
+    Masks and importance become arrays.
+    """
+    try:
+        with _named(path):
+            # what is after the last line break is empty, or was cut off
+            *lines, _ = read_bytes(path, _MOST_BYTES).split(b"\n")
+    except FileNotFoundError:
+        return []
+    found: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        with _named(path, f" in line {number}"):
+            try:
+                data = _object(line)
+            except ValueError:
+                if number == len(lines):
+                    break
+                raise
+            if type(data.get("epoch", 0)) is not int:
+                raise ValueError(f"has the epoch {brief(data['epoch'])}")
+            found.append(_with_arrays(data) if path.stem == "selections" else data)
+    return found
+
+
+def _with_arrays(line: dict[str, Any]) -> dict[str, Any]:
+    """A selection with mask and importance as they are used."""
+    worth = line.get("importance")
+    try:
+        mask = from_ranges(line.get("mask", ()), line.get("count", -1))
+        importance = np.array(worth, np.float64)  # None becomes NaN
+    except (TypeError, OverflowError) as error:  # of a file it is the value that is wrong
+        raise ValueError(str(error)) from error
+    if importance.shape != mask.shape:
+        raise ValueError(f"`importance` must be a list of {len(mask)}. Received: {brief(worth)}.")
+    return {**line, "mask": mask, "importance": importance}
+
+
+@contextlib.contextmanager
+def _named(path: Path, place: str = "") -> Iterator[None]:
+    """Names the file in what is wrong with it."""
+    try:
+        yield
+    except ValueError as error:
+        why = str(error).rstrip(".")
+        said = why if why.startswith("`") else f"it {why}"
+        raise ValueError(f"'{path}' is damaged{place}: {said}. Choose another directory.") from error
+
+
+def _object(data: bytes, *parts: str) -> dict[str, Any]:
+    value = parse(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"must be a JSON object, and is {brief(value)}")
+    for name in parts:
+        if not isinstance(value.get(name), dict):
+            raise ValueError(f"has no object `{name}`, but {brief(value.get(name))}")
+    return value
 
 
 def _cut(path: Path, keep: int) -> None:

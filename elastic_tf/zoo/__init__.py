@@ -1,20 +1,5 @@
-"""Image classifiers to adapt: a backbone with its preprocessing inside, and a new head.
+"""Image classifiers to adapt: a backbone with its preprocessing inside, and a new head."""
 
-In: a name, sizes, weights. Out: a built Keras model.
-"""
+from elastic_tf.zoo.models import ARCHITECTURES, NAMES, Architecture, build, head_tensors
 
-from elastic_tf.zoo.models import (
-    ARCHITECTURES,
-    NAMES,
-    Architecture,
-    build,
-    head_tensors,
-)
-
-__all__ = [
-    "ARCHITECTURES",
-    "Architecture",
-    "NAMES",
-    "build",
-    "head_tensors",
-]
+__all__ = ["ARCHITECTURES", "Architecture", "NAMES", "build", "head_tensors"]

@@ -19,31 +19,19 @@ L = tf.keras.layers
 
 # Weights trained in Caffe expect BGR images with the mean of ImageNet's pixels taken off.
 _CAFFE_MEAN_BGR = (103.939, 116.779, 123.68)
-_MOST_CLASSES = 1_000_000
-_MOST_SIZE = 8192  # pixels
 _MOST_ALPHA = 4.0
 
 
 class Architecture(NamedTuple):
-    """What `build` has to know of a model.
+    """What `build` has to know of a model."""
 
-    Attributes:
-        backbone: function (inputs, weights, alpha) -> features.
-        pool: features -> one vector per image.
-        smallest: least input size.
-        multiple: what the input size must be a multiple of.
-        channels: 3 (RGB) or 1 (grey).
-        takes_alpha: whether the width can be scaled.
-        imagenet: whether there are weights of ImageNet.
-    """
-
-    backbone: Callable[[Any, str | None, float], Any]
-    pool: Callable[[Any], Any] = lambda x: L.GlobalAveragePooling2D()(x)
-    smallest: int = 32
-    multiple: int = 1
-    channels: int = 3
-    takes_alpha: bool = False
-    imagenet: bool = True
+    backbone: Callable[[Any, str | None, float], Any]  # inputs, weights, alpha -> features
+    pool: Callable[[Any], Any] = lambda x: L.GlobalAveragePooling2D()(x)  # to a vector per image
+    smallest: int = 32  # least input size
+    multiple: int = 1  # of which the input size is one
+    channels: int = 3  # RGB, or 1: grey
+    takes_alpha: bool = False  # whether the width can be scaled
+    imagenet: bool = True  # whether there are weights of ImageNet
 
 
 def build(
@@ -82,13 +70,12 @@ def build(
         OSError: the ImageNet weights cannot be downloaded.
     """
     architecture = ARCHITECTURES[arguments.choice("name", name, NAMES)]
-    arguments.count("classes", classes, least=2, most=_MOST_CLASSES)
-    smallest, hint = architecture.smallest, f"It is for '{name}'."
-    arguments.count("input_size", input_size, least=smallest, most=_MOST_SIZE, hint=hint)
-    if input_size % architecture.multiple:
+    arguments.count("classes", classes, least=2)
+    multiple, hint = architecture.multiple, f"It is for '{name}'."
+    arguments.count("input_size", input_size, least=architecture.smallest, hint=hint)
+    if input_size % multiple:
         raise ValueError(
-            f"`input_size` must be a multiple of {architecture.multiple} for '{name}'. Received: "
-            f"{input_size}."
+            f"`input_size` must be a multiple of {multiple} for '{name}'. Received: {input_size}."
         )
     arguments.number("alpha", alpha, low=0.0, high=_MOST_ALPHA, above=True)
     if alpha != 1.0 and not architecture.takes_alpha:
@@ -110,12 +97,12 @@ def build(
         features = architecture.backbone(inputs, imagenet, alpha)
     except Exception as error:
         # Keras 2.15 raises a bare Exception when a download fails.
-        if imagenet and "URL fetch failure" in str(error):
-            raise OSError(
-                f"The ImageNet weights of '{name}' could not be downloaded: {error}. Put the file "
-                "named there into ~/.keras/models, or give a file as `weights`."
-            ) from error
-        raise
+        if not imagenet or "URL fetch failure" not in str(error):
+            raise
+        raise OSError(
+            f"The ImageNet weights of '{name}' could not be downloaded: {error}. Put the file "
+            "named there into ~/.keras/models, or give a file as `weights`."
+        ) from error
     backbone = tf.keras.Model(inputs, features, name=name)
     if not bn_training:
         backbone = _with_stored_statistics(backbone)
@@ -151,15 +138,11 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
 
 def _with_stored_statistics(model: tf.keras.Model) -> tf.keras.Model:
     """The same graph and weights with every batch normalisation called with `training=False`."""
-    config, found = model.get_config(), False
+    config = model.get_config()
     for layer in config["layers"]:
         if isinstance(model.get_layer(layer["name"]), L.BatchNormalization):
-            found = True
-            for node in layer["inbound_nodes"]:
-                for call in node:
-                    call[3]["training"] = False
-    if not found:
-        return model
+            for call in sum(layer["inbound_nodes"], []):
+                call[3]["training"] = False
     same = tf.keras.Model.from_config(config)
     same.set_weights(model.get_weights())
     return same
@@ -172,9 +155,8 @@ def _to_unit_range(x: Any) -> Any:
 
 def _to_caffe(x: Any) -> Any:
     """RGB to BGR with ImageNet's mean taken off."""
-    return L.Rescaling(1.0, offset=[-mean for mean in _CAFFE_MEAN_BGR], name="to_caffe")(
-        x[..., ::-1]
-    )
+    offset = [-mean for mean in _CAFFE_MEAN_BGR]
+    return L.Rescaling(1.0, offset=offset, name="to_caffe")(x[..., ::-1])
 
 
 def _from_keras(
@@ -211,11 +193,9 @@ def _vision_transformer(width: int, heads: int) -> Architecture:
         # its private methods cannot be converted; TensorFlow would say so at every tracing
         patches.call = tf.autograph.experimental.do_not_convert(patches.call)
         x = patches(_to_unit_range(inputs))
-        rates = {"mlp_dropout": 0.0, "attention_dropout": 0.0}
         for index in range(12):
-            x = layers.TransformerEncoder(
-                width, heads, 4 * width, **rates, name=f"block{index + 1}"
-            )(x)
+            options = {"mlp_dropout": 0.0, "attention_dropout": 0.0, "name": f"block{index + 1}"}
+            x = layers.TransformerEncoder(width, heads, 4 * width, **options)(x)
         return L.LayerNormalization(epsilon=1e-6, name="norm")(x)
 
     # the class token is the first of the output vectors
@@ -226,9 +206,8 @@ def _digits_resnet(inputs: Any, *_: Any) -> Any:
     """Residual network of nine basic blocks for small grey images, 0.4 million parameters."""
 
     def normalised(x: Any, filters: int, kernel: int, strides: int, name: str) -> Any:
-        x = L.Conv2D(
-            filters, kernel, strides=strides, padding="same", use_bias=False, name=f"{name}_conv"
-        )(x)
+        options = {"padding": "same", "use_bias": False, "name": f"{name}_conv"}
+        x = L.Conv2D(filters, kernel, strides, **options)(x)
         return L.BatchNormalization(name=f"{name}_bn")(x)
 
     x = L.Rescaling(1 / 255, name="to_zero_one")(inputs)

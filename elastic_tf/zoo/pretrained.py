@@ -12,12 +12,12 @@ import tensorflow as tf
 def load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> None:
     """Load a weights file into a model, or into the part of it without the head.
 
-    A file that fits the whole model is loaded whole. Otherwise it goes into the backbone and the
-    head stays fresh; the head of other classes in the file is passed over.
+    A file that fits the whole model is loaded whole. Otherwise it goes into the backbone, which
+    shares the layers, and the head stays fresh; a head of other classes in the file is passed over.
 
     Args:
         model: backbone and head.
-        backbone: the model without its head; shares the layers.
+        backbone: the model without its head.
         path: HDF5 file written by `save_weights` or `save` of Keras 2.
 
     Raises:
