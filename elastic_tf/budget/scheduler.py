@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.budget.deadline import LATE, DeadlineControl
+from elastic_tf.budget.full_steps import FullSteps
 from elastic_tf.budget.ledger import Ledger
 from elastic_tf.budget.lookahead import Lookahead
 from elastic_tf.budget.ratio import RatioControl
@@ -24,16 +25,12 @@ from elastic_tf.importance.tracking import Worth
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.selection.selector import select_tensors, smallest_feasible_rho
+from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import Profiler
 
 if TYPE_CHECKING:
     from elastic_tf.runs.board import Board
 
-_AIM = 0.97  # of a deadline: what is planned for; the rest is for steps slower than the last ones
-_LATE = 0.01  # of a deadline: what it may be passed by
-_SELECTING = 0.2  # of a deadline's time at most: what selections after the first may take
-_ERROR = 0.02  # of a predicted ratio, mean absolute: ResNet50 0.021, MobileNetV2 0.030 (bench.py)
-_TIMED = 3  # steps that a full step is compared with: those right before it
 REPEATS = 2  # steps of each kind in a profile during training: 0.3 % of 1,500 steps
 _KEY = "selection"  # in `model.fit_state`
 
@@ -75,18 +72,22 @@ class Scheduler:
         self._model = model
         self._settings = settings
         self._profile = settings.profile
-        self._deadline = settings.deadline
         self._clock = clock
         self._ratio = RatioControl(settings.control.band)
         self._lookahead = Lookahead(model, clock)
         is_alone = replicas.count(model.distribute_strategy) == 1
         can_time = is_alone and not model.run_eagerly and model._elastic.accumulation is None
-        # a deadline needs no full step
-        self._share = settings.control.share if can_time and self._deadline is None else 0.0
-        self._spent = 0.0  # seconds of that share
-        self._timed_at = 0.0  # when a full step was timed last
-        self._is_timing = False
+        share = settings.control.share if can_time else 0.0
+        self._full_steps = FullSteps(self._ratio, ledger, self._lookahead, share=share)
+        self._has_share = bool(share)
         self._probe = settings.probe
+        self._deadline: DeadlineControl | None = None
+        if settings.deadline is not None:
+            probe_steps = self._probe.size / (batch_size or self._probe.size)
+            self._deadline = DeadlineControl(
+                settings.deadline, ledger, interval=settings.interval, probe_steps=probe_steps
+            )
+            self._deadline.profile = settings.profile
         self._takes_own = self._probe.data is None
         draws, gradient_draws = self._probe.draws()
         self._tracking = Worth(
@@ -98,9 +99,6 @@ class Scheduler:
         )
         self._selected_at: int | None = None  # epoch of the last evaluation
         self._profiler: Profiler | None = None
-        self._batch_size = batch_size
-        self._selected_seconds = 0.0  # after the beginning, of the last selection
-        self._look_at = 0  # step under a plan at which the deadline is looked at
 
     def ratios(self) -> dict[str, float]:
         """What is asked for and achieved now, for the progress bar."""
@@ -148,13 +146,19 @@ class Scheduler:
 
     def steps_made(self, count: int) -> None:
         """Measure; select anew where the budget is not kept; stop where the time is over."""
-        ledger = self._ledger
-        ledger.step(count)
+        self._ledger.step(count)
+        record = self.selections[-1]
         if self._deadline is not None:
-            if not self._stops_if_late(self._deadline) and ledger.done != ledger.steps:
-                self._keep_deadline(self._deadline)
-        elif self._share:
-            self._keep_ratio()
+            if self._stops_if_late(self._deadline) or self._ledger.done == self._ledger.steps:
+                return
+            if self._deadline.is_off(record.predicted_ratio, bool(record.mask.all())):
+                self._select_early("deadline")
+        elif self._has_share:
+            self._full_steps.step_was_made(is_full=bool(record.mask.all()))
+            retrace = self._ledger.retrace or 0.0
+            if self._ratio.is_off(record.rho) and self._full_steps.can_afford(retrace):
+                self._ratio.learn()
+                self._select_early("ratio")
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any] | None) -> None:
         """Note what was measured."""
@@ -179,10 +183,11 @@ class Scheduler:
         if self._board is not None:
             self._board.picture(self._masks, self._ledger.epoch, is_last=True)
             self._board.close()
-        late = self._ledger.elapsed - (self._deadline or math.inf)
-        if late > _LATE * (self._deadline or 0.0):
+        deadline = math.inf if self._deadline is None else self._deadline.seconds
+        late = self._ledger.elapsed - deadline
+        if late > LATE * deadline:
             warnings.warn(
-                f"`fit` took {late:.1f} s more than its deadline of {self._deadline:g} s. Train "
+                f"`fit` took {late:.1f} s more than its deadline of {deadline:g} s. Train "
                 "fewer epochs, or validate on less data: the first validation cannot be foreseen.",
                 stacklevel=3,
             )
@@ -195,7 +200,7 @@ class Scheduler:
             "selected_at": self._selected_at,
             "tracking": self._tracking.state(),
             "ratio": self._ratio.state(),
-            "spent": self._spent,
+            "spent": self._full_steps.spent,
             "elapsed": self._ledger.elapsed,
         }
 
@@ -210,7 +215,7 @@ class Scheduler:
         if taken:
             self._take_up(taken, state["selected_at"])
         self._ratio.go_on(state["ratio"])
-        self._spent = state["spent"]
+        self._full_steps.spent = state["spent"]
         self._ledger.already(state["elapsed"])
 
     def pass_over(self, epoch: int) -> None:
@@ -225,8 +230,7 @@ class Scheduler:
             return True
         if epoch - self._selected_at < self._settings.interval:
             return False
-        since = self._ledger.elapsed - self._selected_seconds
-        return self._deadline is None or self._seconds_of_one() <= _SELECTING * since
+        return self._deadline is None or self._deadline.has_time_to_select()
 
     def _reprofiles(self, epoch: int) -> bool:
         every = self._settings.control.reprofile_every
@@ -247,35 +251,39 @@ class Scheduler:
             self._check_feasible()
         else:
             self._profile = self._profiler.measure(repeats=REPEATS, settled=False)
+        if self._deadline is not None:
+            self._deadline.profile = self._profile
         seconds = self._clock() - started
         self.profiles.append(ProfileRecord(epoch, self._profile, seconds, is_first))
 
     def _check_feasible(self) -> None:
         """Refuse, before the importance is evaluated, what no selection can keep."""
-        steps = self._ledger.steps_left
-        if self._deadline is not None and steps is None:
-            raise ValueError(
-                "A deadline needs to know how many steps an epoch has. Received: data of unknown "
-                f"length with Deadline({self._deadline:g}). Give `fit` steps_per_epoch, or the "
-                "dataset tf.data.experimental.assert_cardinality."
-            )
-        if self._profile is None or callable(self._settings.rho):
-            return
-        profile, required = self._profile, self._settings.required
-        least = smallest_feasible_rho(profile, required)
-        if self._deadline is None:
-            if self._settings.rho_at(0) < least:  # the selector says so best
-                nothing = np.zeros(profile.count)
-                select_tensors(nothing, profile, self._settings.rho_at(0), required=required)
-            return
-        needed = self._ledger.elapsed + least * (steps or 0) * 1e-6 * profile.t_full
-        if needed > self._deadline:
-            raise ValueError(
-                f"The deadline is impossible. Received: Deadline({self._deadline:g}) for {steps} "
-                f"steps. At the smallest feasible rho, {least:.3f}, they take until second "
-                f"{needed:.1f}, selecting, tracing and validation not counted. Give more seconds "
-                "or train fewer epochs."
-            )
+        profile, settings = self._priced(), self._settings
+        if self._deadline is not None:
+            least = None if profile is None else smallest_feasible_rho(profile, settings.required)
+            self._deadline.check_feasible(least)
+        elif profile is not None and not callable(settings.rho):
+            nothing, rho = np.zeros(profile.count), settings.rho_at(0)
+            select_tensors(nothing, profile, rho, required=settings.required)
+
+    def _priced(self, *, filling: bool = True) -> TimingProfile | None:
+        """What a plan costs now: of forward passes too, where activations can be cached.
+
+        Args:
+            filling: whether computing the activations is a part of the steps that take them.
+        """
+        rows, profile = self._model._elastic.rows, self._profile
+        if rows is None or profile is None or not rows.can_cache:
+            return profile
+        fill = rows.fill(self._epochs_to_come)
+        if not filling and fill < 1.0:
+            fill = 0.0
+        return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
+
+    @property
+    def _epochs_to_come(self) -> int:
+        """Epochs until the next selection."""
+        return min(self._settings.interval, self._ledger.epochs - self._ledger.epoch)
 
     # Selecting.
 
@@ -307,13 +315,10 @@ class Scheduler:
         if worth is None:
             return
         importance, similarity, seconds = worth
-        elapsed = self._ledger.elapsed
-        if self._deadline is not None and elapsed >= self._deadline and not self.selections:
-            raise ValueError(
-                "The deadline is over before the first step. Received: "
-                f"Deadline({self._deadline:g}), and {elapsed:.1f} seconds until the first "
-                "importance was evaluated. Give more seconds or a smaller probe."
-            )
+        if self._deadline is not None:
+            if not self.selections:
+                self._deadline.check_started()
+            self._deadline.evaluated(epoch, seconds if self.selections else None)
         rho = self._settings.rho_at(epoch)
         if self._ratio.is_off(rho):
             self._ratio.learn()
@@ -330,19 +335,20 @@ class Scheduler:
         if np.array_equal(record.mask, present.mask):
             self._ratio.selected(self._ratio.predicted)  # measure anew
             return
-        self._spent += self._ledger.retrace or 0.0
+        self._full_steps.spent += self._ledger.retrace or 0.0
         self._train(record)
 
     def _chosen(
         self, epoch: int, rho: float, importance: np.ndarray, reason: str, seconds: float = 0.0
     ) -> SelectionRecord:
         """What to train for `rho`, or for what meets the deadline."""
-        profile, required = self._profile, self._settings.required
-        assert profile is not None
+        profile, required = self._priced(), self._settings.required
+        steps = self._priced(filling=False)
+        assert profile is not None and steps is not None
         started = self._clock()
         smallest = smallest_feasible_rho(profile, required)
         if self._deadline is not None:
-            rho = asked = self._rho_in_time(self._deadline, smallest)
+            rho = asked = self._deadline.rho(smallest)
         else:
             asked = self._ratio.ask(rho)
         # the first selection refuses a `rho` that is too small; later ones do what can be done
@@ -353,7 +359,7 @@ class Scheduler:
             rho=rho,
             selection=selection,
             importance=importance,
-            predicted_ratio=selection.time / profile.t_full,
+            predicted_ratio=steps.step_time(selection.plan) / steps.t_full,
             seconds_importance=seconds,
             seconds_solve=self._clock() - started,
             reason=reason,
@@ -368,13 +374,12 @@ class Scheduler:
             record = dataclasses.replace(record, seconds_retrace=0.0)
         else:
             self._model.set_mask(record.mask)
-            left = self._ledger.epochs - self._ledger.epoch
-            self._model.cache_prefix(min(self._settings.interval, left))
+            self._model.cache_prefix(self._epochs_to_come)
             self._ledger.plan(record.predicted_ratio)
         self.selections.append(record)
         self._ratio.selected(record.predicted_ratio)
-        self._selected_seconds = self._ledger.elapsed
-        self._look_at = 0
+        if self._deadline is not None:
+            self._deadline.selected()
         self._model.fit_state[_KEY] = {
             "record": to_json(record),
             "selected_at": self._selected_at,
@@ -387,6 +392,9 @@ class Scheduler:
     def _take_up(self, taken: list[SelectionRecord], selected_at: int) -> None:
         self.selections.extend(taken)
         self._selected_at = selected_at
+        known = [record.seconds_importance for record in taken[1:] if record.seconds_importance]
+        if self._deadline is not None:
+            self._deadline.evaluated(selected_at, min(known) if known else None)
         self._model.set_mask(taken[-1].mask)
         self._ledger.plan(taken[-1].predicted_ratio)
         self._ratio.selected(taken[-1].predicted_ratio)
@@ -401,98 +409,14 @@ class Scheduler:
             record, achieved_ratio=self._ratio.achieved, seconds_retrace=seconds
         )
 
-    # Keeping the ratio.
-
-    def _keep_ratio(self) -> None:
-        """Time a full step where that is due; select anew where the ratio is surely off."""
-        lookahead = self._lookahead
-        if self._is_timing and not lookahead.is_active:
-            self._is_timing = False
-            if len(lookahead.seconds) > _TIMED:
-                started = self._ledger.elapsed
-                full = lookahead.full_step_seconds()
-                self._timed_at = self._ledger.elapsed
-                self._spent += self._timed_at - started
-                if full:
-                    self._ratio.ratios.append(statistics.median(lookahead.seconds[-_TIMED:]) / full)
-        elif not lookahead.is_active and self._is_full_step_due():
-            self._is_timing = True
-            lookahead.ask(batches=_TIMED + 1)
-        rho = self.selections[-1].rho
-        if self._ratio.is_off(rho) and self._can_afford(self._ledger.retrace or 0.0):
-            self._ratio.learn()
-            self._select_early("ratio")
-
-    def _is_full_step_due(self) -> bool:
-        ledger = self._ledger
-        if not ledger.is_settled or self.selections[-1].mask.all():
-            return False
-        cost = 2.0 * (ledger.full_seconds or 0.0)
-        if not self._lookahead.is_traced:
-            cost += (ledger.retrace or 0.0) + (ledger.full_seconds or 0.0)
-        since = ledger.elapsed - self._timed_at
-        is_waited_for = since * self._share >= cost or not self._ratio.is_enough
-        return is_waited_for and self._can_afford(cost)
-
-    def _can_afford(self, seconds: float) -> bool:
-        """Whether so much more stays within the share of the training time."""
-        left = (self._ledger.steps_left or 0) * (self._ledger.step_seconds or 0.0)
-        return self._spent + seconds <= self._share * (self._ledger.elapsed + left)
-
-    # Keeping a deadline.
-
-    def _rho_in_time(self, deadline: float, smallest: float) -> float:
-        """Step time / full step time that ends on time with another plan, `smallest` at least."""
-        seconds = self._seconds_for_steps(deadline) - (self._ledger.retrace or 0.0)
-        full = (self._ledger.steps_left or 0) * self._full_seconds
-        return min(max(seconds / full, smallest), 1.0) if full > 0.0 else 1.0
-
-    def _keep_deadline(self, deadline: float) -> None:
-        """Select anew in between where the planned end is off, and that pays for tracing."""
-        ledger, record = self._ledger, self.selections[-1]
-        if not ledger.is_settled or ledger.own < self._look_at:
-            return
-        left = ledger.steps_left or 0
-        self._look_at = ledger.own + left // 10
-        full = left * self._full_seconds
-        off = self._seconds_for_steps(deadline) - full * record.predicted_ratio
-        known = self._profile.uncertainty if self._profile else 0.0
-        least = max(full * max(known, _ERROR), ledger.retrace or 0.0)
-        if abs(off) > least and not (off > 0.0 and record.mask.all()):
-            self._select_early("deadline")
-
-    def _stops_if_late(self, deadline: float) -> bool:
-        """Stop where one more step, and the end of its epoch, would end after the deadline."""
-        ledger = self._ledger
-        is_last = not ledger.steps_left or ledger.elapsed + ledger.before_the_end <= deadline
-        if not is_last and not self._model.stop_training:
+    def _stops_if_late(self, deadline: DeadlineControl) -> bool:
+        """Stop where one more step would be too late; whether it would."""
+        is_over = deadline.is_over()
+        if is_over and not self._model.stop_training:
             self._model.stop_training = True
             warnings.warn(
-                f"Training stops {ledger.steps_left} steps early, or it would end after the "
-                f"deadline of {deadline:g} s. Give more seconds or train fewer epochs.",
+                f"Training stops {self._ledger.steps_left} steps early, or it would end after the "
+                f"deadline of {deadline.seconds:g} s. Give more seconds or train fewer epochs.",
                 stacklevel=4,
             )
-        return not is_last
-
-    def _seconds_for_steps(self, deadline: float) -> float:
-        """What is left for the steps to come, if the training ends where it is planned to."""
-        ledger = self._ledger
-        left = _AIM * deadline - ledger.elapsed - (ledger.epochs - ledger.epoch) * ledger.ending
-        epochs = ledger.epochs - (self._selected_at or 0) - self._settings.interval
-        selections = max(math.ceil(epochs / self._settings.interval), 0)
-        return left - min(selections * self._seconds_of_one(), _SELECTING * max(left, 0.0))
-
-    def _seconds_of_one(self) -> float:
-        """Of a selection to come: the first evaluation of the importance traces, others do not."""
-        known = [r.seconds_importance for r in self.selections[1:] if r.seconds_importance]
-        samples = self._probe.size / (self._batch_size or self._probe.size)
-        evaluating = min(known) if known else samples * self._full_seconds
-        return evaluating + (self._ledger.retrace or 0.0)
-
-    @property
-    def _full_seconds(self) -> float:
-        """Of a full step: measured, or else by the profile."""
-        measured = self._ledger.full_seconds
-        if measured is None:
-            return 1e-6 * self._profile.t_full if self._profile else 0.0
-        return measured
+        return is_over

@@ -301,15 +301,13 @@ class ElasticMixin(_Model):
     def cache_prefix(self, epochs: int) -> None:
         """Compute once what of each sample never changes under the plan, in a `fit` of `Samples`.
 
-        Done where the plan is trained for two epochs or more: it takes less than one of them.
-
         Args:
             epochs: for which the plan will be trained.
         """
         rows = self._elastic.rows
-        if rows is None or epochs < 2:
+        if rows is None:
             return
-        rows.cache(self._trained(self._elastic.plan))
+        rows.cache(self._trained(self._elastic.plan), epochs)
         if self.train_function is not None:
             self.make_train_function()
 

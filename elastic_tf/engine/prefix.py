@@ -107,6 +107,7 @@ class PrefixCache:
 
     Attributes:
         cut: the same.
+        varying: the trainable variables that it does not depend on.
 
     Raises:
         NotCacheable: samples are not independent of each other.
@@ -117,7 +118,7 @@ class PrefixCache:
     ) -> None:
         self.cut = cut
         self._samples, self._kinds = samples, cut.kinds()
-        self._varying = forward.varying(cut)
+        self.varying = forward.varying(cut)
         left, self._arrays = samples.memory, []
         for tensor in cut.tensors:
             shape = (samples.rows, *tensor.shape[1:])
@@ -130,9 +131,14 @@ class PrefixCache:
 
         self._fill(of, forward.rows)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the activations."""
+        return sum(kept.nbytes for kept in self._arrays)
+
     def serves(self, trained: Collection[tf.Variable]) -> bool:
         """Whether steps that train these variables alone can take the activations."""
-        return {id(variable) for variable in trained} <= {id(one) for one in self._varying}
+        return {id(variable) for variable in trained} <= {id(one) for one in self.varying}
 
     def step(self, train_step: Callable[[Any], Any], rows: tf.Tensor) -> Any:
         """Trace a step that takes the activations in the place of the inputs.
@@ -145,7 +151,7 @@ class PrefixCache:
         logs = train_step((inputs, *self._samples.targets(rows)))
         graph = tf.compat.v1.get_default_graph()
         results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]
-        cut = find_cut(graph, tf.nest.flatten(inputs), results, self._varying)
+        cut = find_cut(graph, tf.nest.flatten(inputs), results, self.varying)
         if cut.kinds() != self._kinds:
             raise NotCacheable("the training step does not run the model's forward pass as it is")
         taken = tf.numpy_function(self.read, [rows], [dtype for _, dtype, _ in self._kinds])

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
@@ -34,12 +35,17 @@ class RowTraining:
         self._forward: Forward | None = None
         self._cache: PrefixCache | None = None
 
-    def cache(self, trained: Sequence[tf.Variable]) -> None:
+    def fill(self, epochs: int) -> float:
+        """Passes that compute the activations / passes that take them in so many epochs."""
+        return min(self.samples.views / max(epochs, 1), 1.0)
+
+    def cache(self, trained: Sequence[tf.Variable], epochs: int) -> None:
         """Compute once what does not change while only these variables are trained.
 
-        Where what was computed before can still be used, it is where this begins.
+        Where what was computed before can still be used, it is where this begins. Nothing is
+        computed that no two of the epochs would take.
         """
-        if not self.can_cache:
+        if not self.can_cache or self.fill(epochs) == 1.0:
             return
         before = self.cache_for(trained)
         try:
@@ -67,6 +73,13 @@ class RowTraining:
         """What steps that train these variables alone can take, if there is something."""
         cache = self._cache
         return cache if cache is not None and cache.serves(trained) else None
+
+    def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
+        """True for the tensors that the cached activations depend on; bool, shape (N,)."""
+        if self._cache is None:
+            return np.zeros(len(tensors), bool)
+        varying = {id(variable) for variable in self._cache.varying}
+        return np.array([id(tensor) not in varying for tensor in tensors])
 
     def step(
         self, train_step: Callable[[Any], Any], data: Any, trained: Sequence[tf.Variable]

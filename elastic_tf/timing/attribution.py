@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tensorflow.python.framework import op_def_registry
+
 from elastic_tf.engine.snapshot import READS
 from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.dataflow import Graph, needed_by, reached_from
@@ -171,6 +173,29 @@ def forward_surplus(
     return found
 
 
+def cacheable(trace_forward: StepTrace, layers: Sequence[str]) -> list[CostItem]:
+    """The work of the forward pass that a cached prefix can spare, by the tensors before it.
+
+    Such an op has to run only where a tensor that its result depends on is trained; but for one
+    that depends on a random number or on another state, which has to run in every step.
+
+    Args:
+        trace_forward: a step that trains nothing.
+        layers: name of the layer of each tensor.
+    """
+    states = {n: 1 for n, node in trace_forward.nodes.items() if _has_state(node.op)}
+    varying = reached_from(trace_forward.nodes, states)
+    totals: dict[int, float] = {}
+    for name, bits in _tensors_behind(trace_forward).items():
+        if name not in varying and name in trace_forward.times:
+            totals[bits] = totals.get(bits, 0.0) + trace_forward.times[name]
+    return [
+        CostItem.of(members(bits), time, layer=layers[bits.bit_length() - 1], kind="forward")
+        for bits, time in sorted(totals.items())
+        if time > 0.0
+    ]
+
+
 def with_surplus(
     items: Sequence[CostItem], surplus: Mapping[int, tuple[float, int]], layers: Sequence[str]
 ) -> list[CostItem]:
@@ -196,6 +221,12 @@ def _tensors_behind(trace: StepTrace) -> dict[str, int]:
     """The tensors that each op depends on, as bits; ops that depend on none are left out."""
     roots = {name: 1 << k for name, k in trace.handles.items() if k >= 0}
     return reached_from(trace.nodes, roots)
+
+
+def _has_state(op: str) -> bool:
+    """Whether an op of that type may give another result each time, or leave something behind."""
+    known = op_def_registry.get(op)
+    return known is None or (known.is_stateful and op not in READS | {"_Arg", "_Retval"})
 
 
 def _levels(trace: StepTrace) -> dict[str, int]:

@@ -25,8 +25,7 @@ class CostItem:
         condition: the choices, pairs of a tensor and a mode, ascending.
         layer: name of the layer that the work belongs to; empty where nobody knows.
         kind: "dw" for work that one tensor needs: its weight gradient and its update; "dy" for
-            backward work that several tensors need; "forward" for what training adds to the
-            forward pass.
+            backward work that several tensors need; "forward" for work of the forward pass.
         time: microseconds per step.
         bytes: memory that it takes meanwhile.
     """
@@ -54,14 +53,14 @@ class CostItem:
         return tuple(dict.fromkeys(k for k, _ in self.condition))
 
 
-def check_items(items: Sequence[CostItem], count: int) -> None:
+def check_items(name: str, items: Sequence[CostItem], count: int) -> None:
     """Refuse work that no step of `count` tensors can have.
 
     Raises:
         ValueError: a time, a kind or a condition is out of range; the item is named.
     """
     for place, item in enumerate(items):
-        where = f"items[{place}]"
+        where = f"{name}[{place}]"
         arguments.number(f"{where}.time", item.time, low=0.0, high=MAX_TIME)
         arguments.count(f"{where}.bytes", item.bytes, least=0, most=2**60)
         arguments.choice(f"{where}.kind", item.kind, KINDS)

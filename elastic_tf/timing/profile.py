@@ -7,6 +7,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.plan import Plan, as_plan
+from elastic_tf.plan import EXACT, Plan, as_plan
 from elastic_tf.timing import profile_file
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items
 from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, describe_device
 
+_ROUNDING = 1e-9  # of a sum of times
 # What a profile of other values may be off for, told by a warning.
 _COMPARED = ("name", "onednn", "inter_op_threads", "intra_op_threads", "xla", "optimizer")
 
@@ -34,6 +36,8 @@ class TimingProfile:
     Attributes:
         t_forward: a step that trains nothing: forward pass, loss and metrics.
         items: the backward pass and the update, by what makes them necessary.
+        prefix: of t_forward, the work that need not run in a step that takes cached activations,
+            by the tensors that make it necessary if they are trained.
         count: number of tensors N.
         tensors: the model's tensors; empty for a profile made from a table.
         input_shape: shape of one sample, for each input.
@@ -61,6 +65,7 @@ class TimingProfile:
     t_forward: float
     items: tuple[CostItem, ...]
     count: int
+    prefix: tuple[CostItem, ...] = ()
     tensors: tuple[TensorSpec, ...] = ()
     input_shape: tuple[tuple[int | None, ...], ...] = ()
     batch_size: int = 0
@@ -112,7 +117,14 @@ class TimingProfile:
             raise ValueError(
                 f"`tensors` must be one for each of {self.count}. Received: {len(self.tensors)}."
             )
-        check_items(self.items, self.count)
+        check_items("items", self.items, self.count)
+        check_items("prefix", self.prefix, self.count)
+        spared = math.fsum(item.time for item in self.prefix)
+        if spared > self.t_forward * (1.0 + _ROUNDING):
+            raise ValueError(
+                "`prefix` must be a part of the forward pass. Received: work of "
+                f"{spared} microseconds, t_forward={self.t_forward}."
+            )
         if not (math.isfinite(self.t_full) and self.t_full > 0.0):
             raise ValueError(
                 "The times of a profile must be finite and their sum above 0. Received: a full "
@@ -187,6 +199,31 @@ class TimingProfile:
         members, times = self.conditions()
         runs = members[:, as_plan(plan, self.count).mask].any(axis=1)
         return self.t_forward + math.fsum(times[runs])
+
+    def with_cached_prefix(
+        self, fill: float = 0.0, held: np.ndarray | None = None
+    ) -> TimingProfile:
+        """The same times for steps that take cached activations; see `elastic_tf.Samples`.
+
+        Forward work is then an item like any other: paid if a tensor before it is trained.
+
+        Args:
+            fill: passes that compute the activations / passes that take them, in [0, 1]: their
+                cost, spread over the steps.
+            held: True for the tensors before activations that are there already; bool, shape
+                (N,). Work that depends on these alone is computed again only if one of them is
+                trained.
+        """
+        arguments.number("fill", fill, low=0.0, high=1.0)
+        has = np.zeros(self.count, bool) if held is None else held
+        whole = tuple((int(k), EXACT) for k in np.flatnonzero(has))
+        spared = []
+        for item in self.prefix:
+            spared.append(replace(item, time=item.time * (1.0 - fill)))
+            if has[list(item.tensors)].all():
+                spared.append(replace(item, time=item.time * fill, condition=whole))
+        left = max(self.t_forward - math.fsum(item.time for item in spared), 0.0)
+        return replace(self, t_forward=left, items=(*self.items, *spared), prefix=())
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""

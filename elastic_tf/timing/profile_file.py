@@ -75,7 +75,10 @@ def write(path: str | Path, fields: Mapping[str, Any]) -> None:
     data = {
         "schema_version": SCHEMA_VERSION,
         **fields,
-        "items": [{**vars(item), "condition": _in_ranges(item)} for item in fields["items"]],
+        **{
+            name: [{**vars(item), "condition": _in_ranges(item)} for item in fields[name]]
+            for name in ("items", "prefix")
+        },
         "tensors": [asdict(spec) for spec in fields["tensors"]],
         "settings": asdict(fields["settings"]),
         "trials": [asdict(trial) for trial in fields["trials"]],
@@ -116,16 +119,10 @@ def read(path: str | Path, make: Callable[..., Made]) -> Made:
             SettingsTrial(**{**trial, "settings": RuntimeSettings(**trial["settings"])})
             for trial in fields["trials"]
         )
-        name = "items" if version == SCHEMA_VERSION else "sets"
-        given = arguments.items(name, data.get(name), what="a list")
-        if len(given) * fields["count"] > _MOST_CELLS:  # before there is an array of it
-            raise ValueError(
-                f"`{name}` must be of one model. Received: {len(given)} items of "
-                f"{fields['count']} tensors."
-            )
-        read_item = _item if version == SCHEMA_VERSION else _set
-        items = [read_item(f"{name}[{k}]", one, fields) for k, one in enumerate(given)]
-        return make(**fields, items=tuple(items))
+        if version == 1:
+            return make(**fields, items=_items("sets", data, fields, _set))
+        prefix = _items("prefix", data, fields, _item) if "prefix" in data else ()
+        return make(**fields, items=_items("items", data, fields, _item), prefix=prefix)
     except (ValueError, TypeError) as error:
         raise ValueError(f"'{path}' is a damaged timing profile: {error} {REMEASURE}") from error
 
@@ -147,6 +144,22 @@ def _checked(name: str, value: Any, like: Any) -> Any:
     if isinstance(like, int):
         return arguments.count(name, value, least=0, most=2**40)
     return arguments.number(name, value, low=0.0, high=MAX_TIME)
+
+
+def _items(
+    name: str,
+    data: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    read_item: Callable[[str, Any, Mapping[str, Any]], CostItem],
+) -> tuple[CostItem, ...]:
+    """The cost items under that name."""
+    given = arguments.items(name, data.get(name), what="a list")
+    if len(given) * fields["count"] > _MOST_CELLS:  # before there is an array of it
+        raise ValueError(
+            f"`{name}` must be of one model. Received: {len(given)} items of "
+            f"{fields['count']} tensors."
+        )
+    return tuple(read_item(f"{name}[{k}]", one, fields) for k, one in enumerate(given))
 
 
 def _item(name: str, value: Any, fields: Mapping[str, Any]) -> CostItem:

@@ -18,7 +18,13 @@ from elastic_tf.engine.snapshot import kept
 from elastic_tf.files.json_form import now
 from elastic_tf.inputs.batches import as_batch, first_batch, sample_shapes
 from elastic_tf.timing import calibration as differences
-from elastic_tf.timing.attribution import Attribution, attribute, forward_surplus, with_surplus
+from elastic_tf.timing.attribution import (
+    Attribution,
+    attribute,
+    cacheable,
+    forward_surplus,
+    with_surplus,
+)
 from elastic_tf.timing.cost_items import CostItem, as_arrays
 from elastic_tf.timing.profile import TimingProfile, layer_names, optimizer_name, tensor_specs
 from elastic_tf.timing.runtime import RuntimeSettings, describe_device
@@ -150,11 +156,13 @@ class Profiler:
         steps = time_anew(runs, self._data, repeats=repeats, settled=settled)
 
         t_full, t_forward = _split(steps, trace, trace_forward)
-        items, share = work.items(), 0.0
+        items, prefix, share = work.items(), [], 0.0
         if trace.times and trace_forward.times:
             trace, trace_forward = trace.scaled_to(t_full), trace_forward.scaled_to(t_forward)
             surplus = forward_surplus(trace, trace_forward, work)
-            items = with_surplus(work.items(trace.times), surplus, layer_names(self.model))
+            layers = layer_names(self.model)
+            items = with_surplus(work.items(trace.times), surplus, layers)
+            prefix = cacheable(trace_forward, layers)
             backward = sum(time for name, time in trace.times.items() if name in work.sets)
             share = backward / (backward + trace.time_unmatched)
         members, expected = as_arrays(items, count)
@@ -172,6 +180,7 @@ class Profiler:
         return TimingProfile(
             t_forward=t_forward,
             items=tuple(replace(item, time=time) for item, time in zip(items, times.tolist())),
+            prefix=tuple(prefix),
             count=count,
             tensors=tensor_specs(self.model),
             input_shape=tuple(sample_shapes(inputs) or ()),

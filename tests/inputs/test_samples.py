@@ -10,6 +10,7 @@ from small_networks import chain, data, elastic, residual, subclassed
 import elastic_tf as et
 from elastic_tf import Samples
 from elastic_tf.engine import prefix
+from elastic_tf.timing.cost_items import CostItem
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 
@@ -208,3 +209,27 @@ def test_callback_selects_on_samples_and_caches_what_its_plan_leaves_out():
     assert [record.epoch for record in callback.selections] == [0, 2]
     assert not callback.selections[0].mask[0]
     assert all(history.history["served"])
+
+
+def with_forward_items():
+    """A profile of `chain` whose forward pass is most of the step."""
+    forward = [CostItem.of(range(k + 1), 4.0, kind="forward") for k in range(8)]
+    items = [CostItem.of([k], 1.0) for k in range(8)]
+    return et.TimingProfile(t_forward=33.0, items=tuple(items), count=8, prefix=tuple(forward))
+
+
+def test_selection_knows_what_a_cached_prefix_saves():
+    profile, options = with_forward_items(), {"rho": 0.6, "control": et.Control(share=0.0)}
+    with pytest.raises(ValueError, match="forward pass alone takes 0.80.*et.Samples"):
+        elastic(chain).fit(*data(), 4, callbacks=[et.ElasticCallback(profile, **options)])
+    model, callback = elastic(chain), et.ElasticCallback(profile, interval=2, **options)
+    samples = Samples(*data(), batch_size=4)
+    history = model.fit(samples, epochs=5, callbacks=[callback, Served()], verbose=0).history
+    assert history["served"] == [True] * 5
+    for record, fill in zip(callback.selections, (0.5, 0.5, 1.0)):
+        first = int(record.mask.argmax())
+        steps = 1.0 + 4.0 * (8 - first) + record.mask.sum()
+        assert record.predicted_ratio == pytest.approx(steps / 41.0)
+        assert record.selection.time <= 0.6 * 41.0
+        if record is callback.selections[0]:
+            assert record.selection.time == pytest.approx(steps + fill * 4.0 * first)

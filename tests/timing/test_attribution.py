@@ -15,6 +15,7 @@ from elastic_tf.optimizers import build
 from elastic_tf.timing.attribution import (
     Attribution,
     attribute,
+    cacheable,
     dependency_sets,
     forward_surplus,
     members,
@@ -285,3 +286,20 @@ def test_surplus_is_not_caused_by_tensors_after_it():
     full, frozen = chain_trace({"one 0": 4.0}, "one 0"), chain_trace({"one 0": 3.0}, "one 0")
     work = Attribution({"of one 0": 0b10}, set(full.nodes) - {"of one 0"}, set(), {})
     assert forward_surplus(full, frozen, work) == {}
+
+
+def test_forward_work_can_be_spared_until_a_tensor_before_it_is_trained():
+    frozen = traced(stack(L.Conv2D(2, 1), L.ReLU(), L.Conv2D(3, 1)), on=False)
+    frozen = timed(frozen, {"Conv2D": 5.0, "_FusedConv2D": 5.0, "Mean": 1.0})
+    work = {item.tensors: item for item in cacheable(frozen, ["a", "a", "b", "b"])}
+    assert {tensors: item.time for tensors, item in work.items()} == {
+        (0, 1): 5.0,
+        (0, 1, 2, 3): 7.0,  # with the pooling, and the mean of the loss
+    }
+    assert work[0, 1].layer == "a" and {item.kind for item in work.values()} == {"forward"}
+
+
+def test_forward_work_behind_a_random_number_cannot_be_spared():
+    frozen = traced(stack(L.Dense(3), L.Dropout(0.5), L.Dense(2), shape=(4,)), on=False)
+    found = cacheable(timed(frozen, {"MatMul": 5.0, "_FusedMatMul": 5.0}), ["a", "a", "b", "b"])
+    assert [(item.tensors, item.time) for item in found] == [((0, 1), 5.0)]

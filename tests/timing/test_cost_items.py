@@ -36,4 +36,4 @@ def test_as_arrays_tells_the_tensors_of_each_item():
 )
 def test_check_items_names_what_no_step_can_have(item, message):
     with pytest.raises(ValueError, match=message):
-        check_items([CostItem.of([0, 1], 1.0), item], 3)
+        check_items("items", [CostItem.of([0, 1], 1.0), item], 3)

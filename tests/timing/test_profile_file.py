@@ -23,6 +23,7 @@ PROFILE = TimingProfile(
         CostItem.of((1,), 2.0, layer="branch", kind="forward"),
         CostItem(((2, 1),), "head", "dw", 4.0, bytes=64),
     ),
+    prefix=(CostItem.of((0, 1), 6.0, layer="conv", kind="forward"),),
     count=3,
     tensors=(
         TensorSpec("conv/kernel", (3, 3, 2, 4), "float32"),

@@ -171,3 +171,37 @@ def test_check_warns_of_other_runtime_settings():
     there = {**describe_device(), "inter_op_threads": 7}
     with pytest.warns(UserWarning, match="inter_op_threads 7 against 0 here"):
         dataclasses.replace(own, device=there).check(model)
+
+
+def with_prefix() -> TimingProfile:
+    chain = [CostItem.of(range(k + 1), 2.0, kind="forward") for k in range(3)]
+    return profile(prefix=tuple(chain))
+
+
+def on(*tensors: int) -> np.ndarray:
+    return np.isin(np.arange(3), tensors)
+
+
+def test_a_cached_prefix_is_paid_from_the_first_trained_tensor_on():
+    whole, cached = with_prefix(), with_prefix().with_cached_prefix()
+    assert cached.t_full == whole.t_full and cached.t_forward == 4.0
+    spared = [whole.step_time(on(k)) - cached.step_time(on(k)) for k in range(3)]
+    assert spared == [0.0, 2.0, 4.0]
+
+
+def test_filling_a_cache_costs_its_share_of_what_is_spared():
+    cached = with_prefix().with_cached_prefix(0.25)
+    spared = [with_prefix().step_time(on(k)) - cached.step_time(on(k)) for k in range(3)]
+    assert spared == [0.0, 1.5, 3.0]
+
+
+def test_what_is_held_is_filled_anew_only_where_a_tensor_of_it_is_trained():
+    cached = with_prefix().with_cached_prefix(0.25, on(0, 1))
+    spared = [with_prefix().step_time(on(k)) - cached.step_time(on(k)) for k in range(3)]
+    # the first item is held and spared by the plans 1 and 2; with 1 trained it is filled anew
+    assert spared == [0.0, 1.5, 4.0]
+
+
+def test_more_prefix_than_forward_pass_is_refused():
+    with pytest.raises(ValueError, match="`prefix` must be a part .* 11.0 micro.*t_forward=10.0"):
+        profile(prefix=(CostItem.of((0,), 11.0),))

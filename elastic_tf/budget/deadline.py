@@ -1,0 +1,144 @@
+"""Deadline control: what the seconds left allow."""
+
+from __future__ import annotations
+
+import math
+
+from elastic_tf.budget.ledger import Ledger
+from elastic_tf.timing.profile import TimingProfile
+
+LATE = 0.01  # of a deadline: what it may be passed by
+_AIM = 0.97  # of a deadline: what is planned for; the rest is for steps slower than the last ones
+_SELECTING = 0.2  # of a deadline's time at most: what selections after the first may take
+_ERROR = 0.02  # of a predicted ratio, mean absolute: ResNet50 0.021, MobileNetV2 0.030 (bench.py)
+
+
+class DeadlineControl:
+    """Which `rho` ends on time, whether there is time to select, and when to stop.
+
+    Args:
+        seconds: for the whole `fit`.
+        ledger: its clock.
+        interval: epochs between two selections.
+        probe_steps: samples of the probe / batch size.
+
+    Attributes:
+        profile: the times by which steps are foreseen before they are measured.
+    """
+
+    def __init__(
+        self, seconds: float, ledger: Ledger, *, interval: int, probe_steps: float
+    ) -> None:
+        self.seconds = seconds
+        self.profile: TimingProfile | None = None
+        self._ledger = ledger
+        self._interval = interval
+        self._probe_steps = probe_steps
+        self._evaluating: float | None = None  # least seconds of an evaluation but the first
+        self._evaluated_at: int | None = None  # epoch of the last one
+        self._selected = 0.0  # seconds at the last selection
+        self._look_at = 0  # step under a plan at which the end is looked at
+
+    def check_feasible(self, smallest: float | None) -> None:
+        """Refuse what no selection can keep.
+
+        Args:
+            smallest: feasible `rho`; None while not known.
+
+        Raises:
+            ValueError: the number of steps is not known, or too large.
+        """
+        steps = self._ledger.steps_left
+        if steps is None:
+            raise ValueError(
+                "A deadline needs to know how many steps an epoch has. Received: data of unknown "
+                f"length with Deadline({self.seconds:g}). Give `fit` steps_per_epoch, or the "
+                "dataset tf.data.experimental.assert_cardinality."
+            )
+        if smallest is None:
+            return
+        needed = self._ledger.elapsed + smallest * steps * self._full_seconds
+        if needed > self.seconds:
+            raise ValueError(
+                f"The deadline is impossible. Received: Deadline({self.seconds:g}) for {steps} "
+                f"steps. At the smallest feasible rho, {smallest:.3f}, they take until second "
+                f"{needed:.1f}, selecting, tracing and validation not counted. Give more seconds "
+                "or train fewer epochs."
+            )
+
+    def check_started(self) -> None:
+        """Refuse to train where the time is over before the first step."""
+        elapsed = self._ledger.elapsed
+        if elapsed >= self.seconds:
+            raise ValueError(
+                "The deadline is over before the first step. Received: "
+                f"Deadline({self.seconds:g}), and {elapsed:.1f} seconds until the first "
+                "importance was evaluated. Give more seconds or a smaller probe."
+            )
+
+    def has_time_to_select(self) -> bool:
+        """Whether another selection takes a small part of the time since the last one only."""
+        return self._seconds_of_one() <= _SELECTING * (self._ledger.elapsed - self._selected)
+
+    def evaluated(self, epoch: int, seconds: float | None = None) -> None:
+        """The importance was evaluated at that epoch; `seconds` unless it was the first time."""
+        self._evaluated_at = epoch
+        if seconds is not None:
+            self._evaluating = min(seconds, self._evaluating or math.inf)
+
+    def selected(self) -> None:
+        """A selection was made now."""
+        self._selected = self._ledger.elapsed
+        self._look_at = 0
+
+    def rho(self, smallest: float) -> float:
+        """Step time / full step time that ends on time with another plan, `smallest` at least."""
+        seconds = self._seconds_for_steps() - (self._ledger.retrace or 0.0)
+        full = (self._ledger.steps_left or 0) * self._full_seconds
+        return min(max(seconds / full, smallest), 1.0) if full > 0.0 else 1.0
+
+    def is_off(self, predicted: float, is_full: bool) -> bool:
+        """Whether the planned end is so far off that selecting anew pays for its tracing.
+
+        Args:
+            predicted: ratio of the present plan.
+            is_full: whether it trains everything.
+        """
+        ledger = self._ledger
+        if not ledger.is_settled or ledger.own < self._look_at:
+            return False
+        left = ledger.steps_left or 0
+        self._look_at = ledger.own + left // 10
+        full = left * self._full_seconds
+        off = self._seconds_for_steps() - full * predicted
+        known = self.profile.uncertainty if self.profile else 0.0
+        least = max(full * max(known, _ERROR), ledger.retrace or 0.0)
+        return abs(off) > least and not (off > 0.0 and is_full)
+
+    def is_over(self) -> bool:
+        """Whether one more step, and the end of its epoch, would end after the deadline."""
+        ledger = self._ledger
+        return bool(ledger.steps_left) and ledger.elapsed + ledger.before_the_end > self.seconds
+
+    def _seconds_for_steps(self) -> float:
+        """What is left for the steps to come, if the training ends where it is planned to."""
+        ledger = self._ledger
+        left = _AIM * self.seconds - ledger.elapsed - (ledger.epochs - ledger.epoch) * ledger.ending
+        epochs = ledger.epochs - (self._evaluated_at or 0) - self._interval
+        selections = max(math.ceil(epochs / self._interval), 0)
+        return left - min(selections * self._seconds_of_one(), _SELECTING * max(left, 0.0))
+
+    def _seconds_of_one(self) -> float:
+        """Of a selection to come: the first evaluation of the importance traces, others do not."""
+        evaluating = self._evaluating
+        if evaluating is None:
+            evaluating = self._probe_steps * self._full_seconds
+        return evaluating + (self._ledger.retrace or 0.0)
+
+    @property
+    def _full_seconds(self) -> float:
+        """Of a full step: measured, or else by the profile."""
+        measured = self._ledger.full_seconds
+        if measured is None:
+            return 1e-6 * self.profile.t_full if self.profile else 0.0
+        return measured

@@ -1,0 +1,110 @@
+"""What a cached prefix saves, what filling it costs, and how well both are predicted.
+
+For each model everything from a quarter, half and three quarters of its tensors on is trained.
+Steps that take cached activations, the same steps run whole, and full steps are timed in turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from bench_time_model import BATCH, CLASSES
+
+import elastic_tf as et
+from elastic_tf.commands.training import harness
+from elastic_tf.engine.rows import RowTraining
+from elastic_tf.files.table import Column, format_table
+from elastic_tf.inputs.samples import Rows
+from elastic_tf.timing.stopwatch import time_in_turn
+
+MODELS = (  # name, width multiplier, input size in pixels
+    ("mobilenet", 0.75, 128),
+    ("mobilenet_v2", 1.0, 128),
+    ("resnet50", 1.0, 128),
+    ("vit_ti16", 1.0, 96),
+)
+CUTS = (0.25, 0.5, 0.75)  # of the tensors
+SAMPLES, ROUNDS, WARM_UP = 256, 25, 3
+
+
+def main(names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure all models, or those named; print a table."""
+    models = [model for model in MODELS if names is None or model[0] in names]
+    results = {name: measure(name, alpha, size) for name, alpha, size in models}
+    rows = [{"model": name, **cut} for name, data in results.items() for cut in data["cuts"]]
+    print(format_table(rows, COLUMNS))
+    errors = [abs(row["predicted"] - row["measured"]) for row in rows]
+    print(f"Predicted ratio off by {np.mean(errors):.3f} on average, {max(errors):.3f} at worst.")
+    return results
+
+
+def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
+    """All cuts of one model."""
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(0)
+    network = et.zoo.build(name, classes=CLASSES, input_size=size, alpha=alpha)
+    model = harness.compiled(network, "adam", 1e-4)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 255, (SAMPLES, size, size, 3)).astype(np.float32)
+    samples = et.Samples(x, rng.integers(0, CLASSES, SAMPLES), batch_size=BATCH)
+    profile = et.profile_model(model, *samples.take(tf.range(BATCH, dtype=tf.int64)), repeats=15)
+    count, started = len(model.tensors), time.perf_counter()
+    rows = RowTraining(model, samples)
+    cuts = []
+    for share in CUTS:
+        mask = np.arange(count) >= round(share * count)
+        trained = [tensor for tensor, on in zip(model.tensors, mask) if on]
+        whole = [step(model, RowTraining(model, samples), on) for on in (None, mask)]
+        rows.close()
+        started = time.perf_counter()
+        rows.cache(trained, epochs=2)
+        seconds = time.perf_counter() - started
+        runs = [*whole, step(model, rows, mask)]
+        steps = time_in_turn(runs, rng.integers(0, SAMPLES, BATCH), repeats=ROUNDS)
+        ratio = np.median(steps[:, 1:] / steps[:, :1], axis=0)
+        cache = rows.cache_for(trained)
+        cuts.append(
+            {
+                "cut": share,
+                "step_full": float(np.median(steps[:, 0])) / 1e3,
+                "uncached": float(ratio[0]),
+                "measured": float(ratio[1]),
+                "predicted": profile.with_cached_prefix().step_time(mask) / profile.t_full,
+                "fill_ms": 1e3 * seconds / SAMPLES,
+                "bytes": 0 if cache is None else cache.nbytes / SAMPLES,
+            }
+        )
+    return {"t_forward": profile.t_forward, "t_full": profile.t_full, "cuts": cuts}
+
+
+def step(
+    model: et.ElasticModel, rows: RowTraining, mask: np.ndarray | None
+) -> Callable[[np.ndarray], None]:
+    """A warm training step on numbers of rows, of this plan."""
+    model.set_mask(mask)
+    trained = model.trainable_variables if mask is None else model._trained(model.plan)
+    own = type(model).train_step.__get__(model)
+    function = tf.function(lambda numbers: rows.step(own, Rows(numbers), trained))
+
+    def run(numbers: np.ndarray) -> None:
+        float(function(tf.constant(numbers))["loss"])
+
+    for _ in range(WARM_UP):
+        run(np.arange(BATCH))
+    return run
+
+
+COLUMNS = (
+    Column("model", "model"),
+    Column("cut", "cut", ".2f"),
+    Column("step_full", "full step ms", ".1f"),
+    Column("uncached", "uncached", ".3f"),
+    Column("measured", "cached", ".3f"),
+    Column("predicted", "predicted", ".3f"),
+    Column("fill_ms", "fill ms / sample", ".2f"),
+    Column("bytes", "bytes / sample", ",.0f"),
+)
