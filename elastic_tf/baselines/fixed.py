@@ -24,20 +24,15 @@ def train_only(task: Task, mask: np.ndarray) -> list[tf.keras.callbacks.Callback
 
 
 def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:
-    """True for the head, for biases, and for what normalisation scales and shifts by.
-
-    Returns:
-        bool, shape (N,), forward order.
-    """
+    """True for head, biases, gamma and beta of normalisation; bool, shape (N,), forward order."""
     return models.head_tensors(model) | bias_tensors(model) | scale_tensors(model)
 
 
 def bias_tensors(model: ElasticMixin) -> np.ndarray:
     """True for tensors that are added: biases, and the beta of normalisation.
 
-    A tensor is a bias by what it is for the layer that owns it, whatever its own name: the layer's
-    attribute `bias` (so in Keras: of dense, convolutional and attention layers, of the cells of
-    recurrent ones) or one that ends in `_bias`, or the `beta` of a layer that normalises.
+    A tensor is a bias by what it is for the layer that owns it, whatever its own name: an attribute
+    `bias` or one that ends in `_bias`, or the `beta` of a layer that normalises.
 
     Returns:
         bool, shape (N,), forward order.
@@ -57,11 +52,6 @@ def scale_tensors(model: ElasticMixin) -> np.ndarray:
 
 def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.ndarray:
     """True for as many of the last tensors as can be trained within `rho` of the full step time.
-
-    Args:
-        model: an elastic model.
-        profile: times measured on the target device.
-        rho: allowed step time / full step time, in (0, 1].
 
     Returns:
         bool, shape (N,), forward order: the head, and tensors before it without a gap.

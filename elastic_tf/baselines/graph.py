@@ -18,11 +18,7 @@ def nodes(network: tf.keras.Model) -> Iterator[Any]:
 
 
 def check(model: Any, method: str) -> None:
-    """Refuse a model that its layers and their calls do not describe whole.
-
-    Args:
-        model: to be adapted.
-        method: that adapts it, for the message.
+    """Refuse a model that its layers and their calls do not describe whole, for `method`.
 
     Raises:
         TypeError: no model, or one that is more than a graph of layers: a call or training step of

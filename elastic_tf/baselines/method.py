@@ -48,7 +48,7 @@ class Method:
 
     Attributes:
         name: in the registry.
-        summary: one line for tables and help.
+        summary: one line.
         callbacks: those of `fit`, made when the model is compiled; they choose what is trained.
         adapt: the model to train in the place of a pre-trained one, called before it is compiled.
             Its outputs are those of the given model, which stays as it is.

@@ -28,13 +28,7 @@ def random_choice(
     Tensors are taken in random order as long as they fit the budget. Maximising a random importance
     would be no random choice: it prefers what is cheap. Chosen tensors are worth 1; the others so
     little that they fill what the selector is allowed beyond `rho`, where the control corrects it,
-    and displace none.
-
-    Args:
-        profile: times measured on the target device.
-        rho: allowed step time / full step time.
-        required: True where a tensor is trained in any case; bool, shape (N,), forward order.
-        seed: of the draws.
+    and displace none. `required` is True where a tensor is trained in any case.
     """
     budget = rho * arguments.profile("profile", profile, "t_full", "step_time").t_full
     generator = np.random.default_rng(seed)

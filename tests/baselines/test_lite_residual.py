@@ -27,7 +27,7 @@ def test_a_module_fits_blocks_of_any_size_and_adds_nothing_at_first(
 ):
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(2, *shape)).astype("float32") for shape in (block_input, block_output))
-    module = LiteResidual()
+    module = LiteResidual(block_input[-1])
     np.testing.assert_array_equal(module([x, y]), y)
     assert module.grouped[0].kernel_size == (kernel, kernel)
     assert len(module.grouped) == (1 if block_input[-1] % 2 else 2)
@@ -37,7 +37,7 @@ def test_a_module_fits_blocks_of_any_size_and_adds_nothing_at_first(
 
 
 def test_the_groups_do_not_see_each_other():
-    module = LiteResidual(kernel_size=3)
+    module = LiteResidual(4, kernel_size=3)
     x = np.random.default_rng(0).normal(size=(1, 8, 8, 4)).astype("float32")
     module([x, x])
     first, second = (layer(part) for layer, part in zip(module.grouped, np.split(x, 2, axis=-1)))
@@ -50,7 +50,7 @@ def test_the_groups_do_not_see_each_other():
 
 def test_a_module_must_know_the_size():
     with pytest.raises(ValueError, match=r"size.*Received: shapes \(None, None, None, 4\)"):
-        LiteResidual().build([tf.TensorShape([None, None, None, 4])] * 2)
+        LiteResidual(4).build([tf.TensorShape([None, None, None, 4])] * 2)
 
 
 def test_a_module_is_lighter_than_its_block():

@@ -23,7 +23,6 @@ from prunable import (
     assert_close,
     block,
     branches,
-    channels_of,
     compiled,
     residual,
     shrink,
@@ -32,6 +31,7 @@ from prunable import (
 from elastic_tf import ElasticMixin, ElasticModel, optimizers
 from elastic_tf.baselines import prunetrain
 from elastic_tf.baselines.prunetrain import PruneTrainCallback, group_lasso, rebuild
+from elastic_tf.baselines.prunetrain.groups import channel_groups
 from elastic_tf.costs.flops import step_flops
 from elastic_tf.zoo import models
 
@@ -51,10 +51,7 @@ class Shrink(tf.keras.callbacks.Callback):
 
 
 def without(network, small):
-    return rebuild.rebuilt(network, channels_of(network), ~small)
-
-
-# The rebuilt network
+    return rebuild.rebuilt(network, channel_groups(network), ~small)
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, pytest.param("zoo", marks=pytest.mark.hours)])
@@ -62,7 +59,7 @@ def test_a_rebuilt_network_computes_what_the_masked_one_does(name):
     if name == "zoo":
         network = models.build("mobilenet", classes=CLASSES, input_size=32, alpha=0.25)
         x = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype(np.float32)
-        channels = channels_of(network)
+        channels = channel_groups(network)
         made = {name: site.width[1] for name, site in channels.sites.items() if site.width}
         assert len(made) == 1 + 13 + 1  # stem, 1x1 of each block, head
         assert [name for name in made if channels.pinned[made[name]].any()] == ["head"]
@@ -102,9 +99,6 @@ def test_frozen_layers_and_half_precision_stay():
     assert new.get_layer("one_a").compute_dtype == "float16"
     assert not new.get_layer("one_b").trainable_weights
     np.testing.assert_allclose(new(images()[0]), network(images()[0]), atol=2e-2)
-
-
-# What can be adapted
 
 
 def test_adapting_changes_no_output_and_shares_the_weights():
@@ -171,9 +165,6 @@ def test_a_model_that_cannot_be_rebuilt_is_refused(make, error, received):
         prunetrain.adapt(make())
 
 
-# The optimizer's slots
-
-
 def step(model, seed=0):
     x, _ = images(seed=seed)
     y = np.arange(len(x)) % CLASSES
@@ -201,13 +192,14 @@ def test_training_goes_on_as_that_of_the_masked_model(kind):
     keep = np.ones(len(channels.pinned), bool)
     keep[labels] = False
     _, carried = rebuild.rebuilt(masked.network, channels, keep)
-    cuts = [one.cut for one in carried.values()]  # in the order of the weights
     smaller.remove(labels)
 
     assert smaller.optimizer is optimizer
     np.testing.assert_array_equal(scalars_of(smaller), scalars)
     assert all(before)
-    names = {weight.name: cut for weight, cut in zip(masked.network.weights, cuts_of(masked, cuts))}
+    # layer by layer, as the weights of a network do not run
+    order = [weight.name for layer in masked.network.layers for weight in layer.weights]
+    names = dict(zip(order, (one.cut for one in carried.values())))
     for variable, was, now in zip(smaller.trainable_variables, before, slots_of(smaller)):
         assert was.keys() == now.keys()
         for name, slot in now.items():
@@ -220,20 +212,10 @@ def test_training_goes_on_as_that_of_the_masked_model(kind):
         assert_close(new.numpy(), names[old.name](old.numpy()))
 
 
-def cuts_of(model, cuts):
-    """`cuts` run layer by layer; the weights of a network do not."""
-    order = [weight.name for layer in model.network.layers for weight in layer.weights]
-    by_name = dict(zip(order, cuts))
-    return [by_name[weight.name] for weight in model.network.weights]
-
-
 def test_slots_of_another_shape_are_refused():
     model = compiled(block, K.Adafactor(1e-2))
     with pytest.raises(ValueError, match="slot '_r' .* of Adafactor for 'stem/kernel:0'"):
         model.remove([int(np.flatnonzero(shrink(model.network))[0])])
-
-
-# The lasso
 
 
 def test_the_lasso_is_in_the_gradient_by_its_ratio_and_not_in_the_loss_shown():
@@ -261,9 +243,6 @@ def with_decay(model):
     again = tf.keras.models.clone_model(model)
     again.set_weights(model.get_weights())
     return again
-
-
-# Training
 
 
 def test_training_removes_channels_parameters_and_operations():
@@ -306,7 +285,8 @@ def test_fit_goes_on_over_a_rebuild():
     np.testing.assert_allclose(
         model.evaluate(x, y, verbose=0)[0], float(crossentropy()(y, model(x))), rtol=1e-5
     )
-    assert model.reconfigure() == 0
+    model.reconfigure()
+    assert len(model.removed) == 1
 
 
 def test_gradients_accumulate_over_a_rebuild():
@@ -328,16 +308,6 @@ def test_the_lasso_ends_with_fit_and_a_callback_can_be_used_again():
     np.testing.assert_allclose(loss, crossentropy()(y, model(x, training=True)), rtol=1e-6)
 
 
-def test_the_network_is_saved_with_its_architecture(tmp_path):
-    model = compiled()
-    shrink(model.network)
-    model.reconfigure()
-    x = images()[0]
-    model.network.save(tmp_path / "pruned.keras")
-    loaded = tf.keras.models.load_model(tmp_path / "pruned.keras")
-    np.testing.assert_array_equal(loaded(x), model(x))
-
-
 def test_nothing_of_the_larger_network_stays_in_memory():
     model = compiled()
     fit(model, epochs=1, callbacks=[PruneTrainCallback()])
@@ -345,7 +315,7 @@ def test_nothing_of_the_larger_network_stays_in_memory():
     model.reconfigure()
     shrink(model.network, factor=0.0)
     old = weakref.ref(model.network), weakref.ref(model.network.get_layer("one_a").kernel.handle)
-    assert model.reconfigure() > 0
+    model.reconfigure()
     gc.collect()
     assert [reference() for reference in old] == [None, None]
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import CLASSES, IMAGE, L
-from prunable import branches, channels_of, is_free, labels_of, residual, shrink
+from prunable import branches, is_free, labels_of, residual, shrink
 
 from elastic_tf.baselines.prunetrain import group_lasso
+from elastic_tf.baselines.prunetrain.groups import channel_groups
 
 
 def between(*middle, filters=4):
@@ -27,7 +28,7 @@ class Mixing(L.Layer):
 
 
 def test_layers_of_a_residual_trunk_share_its_channels():
-    channels = channels_of(residual())
+    channels = channel_groups(residual())
     labels = {name: site.width[1] for name, site in channels.sites.items() if site.width}
     for name in ("one_b", "project"):
         np.testing.assert_array_equal(labels[name], labels["stem"])
@@ -35,25 +36,24 @@ def test_layers_of_a_residual_trunk_share_its_channels():
         assert not set(labels[name]) & set(labels["stem"])
     np.testing.assert_array_equal(labels["two"], labels["shortcut"])
     # a depthwise convolution shares the channels around it, and has no groups
-    (along,) = channels.sites["depthwise"].along
-    assert along.axis == 2 and not along.is_group
-    np.testing.assert_array_equal(along.labels, labels["expand"])
-    # the channels of the input and the output stay, no others
-    image = channels.sites["stem"].along[0].labels
-    assert set(np.flatnonzero(channels.pinned)) == {*image, *labels["head"]}
+    ((_, axis, along),) = channels.sites["depthwise"].along
+    assert axis == 2 and not [*channels.sites["depthwise"].groups()]
+    np.testing.assert_array_equal(along, labels["expand"])
+    # the channels of the input and the output stay, no others that a layer has
+    (_, image), _ = channels.sites["stem"].groups()
+    held = np.unique(np.concatenate([*labels.values(), image]))
+    assert {*held[channels.pinned[held]]} == {*image, *labels["head"]}
 
 
 def test_channels_are_followed_through_concatenation_gates_and_pixels():
-    channels = channels_of(branches())
+    channels = channel_groups(branches())
     labels = {name: site.width[1] for name, site in channels.sites.items() if site.width}
     joined = np.concatenate([labels["side"], labels["shared"]])
-    np.testing.assert_array_equal(channels.sites["mix"].along[0].labels, joined)
+    np.testing.assert_array_equal(channels.sites["mix"].arrays()[0], joined)
     np.testing.assert_array_equal(labels["gate"], labels["stem"])
-    np.testing.assert_array_equal(
-        channels.sites["hidden"].along[0].labels, np.tile(labels["mix"], 9)
-    )
+    np.testing.assert_array_equal(channels.sites["hidden"].arrays()[0], np.tile(labels["mix"], 9))
     # called twice: what it takes is what it makes, and what the stem makes
-    np.testing.assert_array_equal(channels.sites["shared"].along[0].labels, labels["shared"])
+    np.testing.assert_array_equal(channels.sites["shared"].arrays()[0], labels["shared"])
     assert not channels.pinned[labels["stem"]].any()
 
 
@@ -104,16 +104,14 @@ def test_a_layer_known_in_one_call_only_keeps_its_channels():
 
 def test_penalty_equals_the_sum_over_groups():
     network = between(L.DepthwiseConv2D(3, padding="same"), L.BatchNormalization(), L.ReLU())
-    before, after, head = (network.get_layer(name).kernel.numpy() for name in GROUPS)
+    names = ("before", "after", "head")
+    before, after, head = (network.get_layer(name).kernel.numpy() for name in names)
     norms = [np.linalg.norm(before[..., c]) for c in range(4)]  # the image's channels have none
     norms += [np.linalg.norm(after[:, :, c]) for c in range(4)]
     norms += [np.linalg.norm(after[..., c]) for c in range(3)]
     norms += [np.linalg.norm(head[c]) for c in range(3)]  # the classes have none
-    penalty = group_lasso.penalty(network, channels_of(network))
+    penalty = group_lasso.penalty(network, channel_groups(network))
     np.testing.assert_allclose(penalty, np.sum(norms), rtol=1e-6)
-
-
-GROUPS = ("before", "after", "head")
 
 
 def test_a_flattened_channel_is_one_group():
@@ -123,7 +121,7 @@ def test_a_flattened_channel_is_one_group():
     conv, head = (network.get_layer(name).kernel.numpy() for name in ("conv", "head"))
     norms = [np.linalg.norm(conv[..., c]) for c in range(2)]
     norms += [np.linalg.norm(head[c::2]) for c in range(2)]
-    penalty = group_lasso.penalty(network, channels_of(network))
+    penalty = group_lasso.penalty(network, channel_groups(network))
     np.testing.assert_allclose(penalty, np.sum(norms), rtol=1e-6)
 
 
@@ -131,7 +129,7 @@ def test_penalty_has_a_gradient_at_zero():
     network = residual()
     shrink(network, 1.0)
     with tf.GradientTape() as tape:
-        penalty = group_lasso.penalty(network, channels_of(network))
+        penalty = group_lasso.penalty(network, channel_groups(network))
     kernel = network.get_layer("one_a").kernel
     np.testing.assert_array_equal(tape.gradient(penalty, kernel), np.zeros(kernel.shape))
 
@@ -140,7 +138,7 @@ def test_channels_go_whose_groups_are_all_small():
     network = residual()
     small = shrink(network, 0.4, factor=1e-6)
     np.testing.assert_array_equal(
-        group_lasso.channels_to_keep(network, channels_of(network), 1e-4), ~small
+        group_lasso.channels_to_keep(network, channel_groups(network), 1e-4), ~small
     )
 
 
@@ -148,7 +146,7 @@ def test_channels_go_whose_groups_are_all_small():
 def test_a_channel_of_the_trunk_stays_as_long_as_one_layer_needs_it(kernel, axis):
     network = residual()
     trunk = labels_of(network, "stem")
-    channels = channels_of(network)
+    channels = channel_groups(network)
     for variable, along, labels in group_lasso.sides(network, channels):
         if variable is not network.get_layer(kernel).kernel or along != axis:
             value = variable.numpy()
@@ -163,7 +161,7 @@ def test_a_channel_of_the_trunk_stays_as_long_as_one_layer_needs_it(kernel, axis
 def test_at_least_one_channel_is_left_everywhere():
     network = branches()
     shrink(network, 1.0, factor=1e-9)
-    channels = channels_of(network)
+    channels = channel_groups(network)
     keep = group_lasso.channels_to_keep(network, channels, 1e-4)
     for site in channels.sites.values():
         for labels in site.arrays():

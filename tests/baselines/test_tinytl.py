@@ -164,38 +164,6 @@ def test_a_model_without_blocks_is_refused():
         with_lite_residuals(model)
 
 
-def test_what_is_no_graph_of_layers_is_refused():
-    class Subclassed(tf.keras.Model):
-        pass
-
-    with pytest.raises(TypeError, match=r"Received: 'subclassed\w*' of class Subclassed"):
-        with_lite_residuals(Subclassed())
-    with pytest.raises(TypeError, match="Received: 3 of type int"):
-        with_lite_residuals(3)
-
-
-def test_a_loss_beside_the_graph_is_refused():
-    model = network()
-    model.add_loss(tf.reduce_mean(model.output))
-    with pytest.raises(TypeError, match="no add_loss.*Received: 'model.*' of class Functional"):
-        with_lite_residuals(model)
-
-
-def test_a_layer_without_config_is_named():
-    class Opaque(L.Layer):
-        def __init__(self, function):
-            super().__init__(name="opaque")
-            self.function = function
-
-        def call(self, inputs):
-            return self.function(inputs)
-
-    model = network()
-    model = tf.keras.Model(model.input, Opaque(tf.nn.softmax)(model.output))
-    with pytest.raises(NotImplementedError, match="Opaque"):
-        with_lite_residuals(model)
-
-
 @pytest.mark.hours
 @pytest.mark.parametrize(
     ("name", "count"), [("mobilenet", 13), ("mobilenet_v2", 17), ("resnet50", 16)]

@@ -10,7 +10,7 @@ from networks import CLASSES, IMAGE, L, crossentropy
 
 from elastic_tf.baselines import prunetrain
 from elastic_tf.baselines.prunetrain import group_lasso
-from elastic_tf.baselines.prunetrain.groups import Channels, channel_groups
+from elastic_tf.baselines.prunetrain.groups import channel_groups
 
 
 def _normalised(x: Any, filters: int, kernel: int, name: str, **options: Any) -> Any:
@@ -75,24 +75,20 @@ def branches() -> tf.keras.Model:
 NETWORKS = {"residual": residual, "branches": branches}
 
 
-def channels_of(network: tf.keras.Model) -> Channels:
-    return channel_groups(network)
-
-
 def labels_of(network: tf.keras.Model, layer: str) -> np.ndarray:
     """The labels of a layer's output channels."""
-    return channels_of(network).sites[layer].width[1]
+    return channel_groups(network).sites[layer].width[1]
 
 
 def is_free(network: tf.keras.Model, layer: str = "before") -> bool:
     """Whether output channels of a layer can be removed."""
-    site = channels_of(network).sites[layer]
-    return site.width is not None and not channels_of(network).pinned[site.width[1]].any()
+    site = channel_groups(network).sites[layer]
+    return site.width is not None and not channel_groups(network).pinned[site.width[1]].any()
 
 
 def shrink(network: tf.keras.Model, share: float = 0.4, factor: float = 0.0) -> np.ndarray:
     """Scale all groups of some channels; returns True at their labels."""
-    channels = channels_of(network)
+    channels = channel_groups(network)
     sides = list(group_lasso.sides(network, channels))
     present = np.unique(np.concatenate([labels for _, _, labels in sides]))
     small = np.zeros(len(channels.pinned), dtype=bool)

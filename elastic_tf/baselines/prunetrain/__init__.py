@@ -1,8 +1,5 @@
 """PruneTrain: groups of channels that shrink to zero are cut off while the model trains.
 
-In: a functional Keras model. Out: a model that trains under a group lasso and gets smaller.
-`groups` finds channels that belong together, `group_lasso` shrinks them, `rebuild` removes them.
-
 Source: Lym et al., PruneTrain: Fast Neural Network Training by Dynamic Sparse Model
 Reconfiguration, SC 2019.
 """

@@ -1,7 +1,6 @@
 """Group lasso over the input and output channels of convolutions and dense layers.
 
-The penalty is the sum of the norms of all groups, so that whole groups shrink towards zero. A group
-is what one layer's kernel holds of one of its input channels, or of one of its output channels.
+A group is what one layer's kernel holds of one of its input, or of one of its output channels.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ def sides(
 ) -> Iterator[tuple[tf.Variable, int, np.ndarray]]:
     """All axes that hold groups, those of channels that stay too: kernel, axis and its labels."""
     for name, site in channels.sites.items():
-        for weight, axis, labels, is_group in site.along:
-            if is_group:
-                yield network.get_layer(name).weights[weight], axis, labels
+        for axis, labels in site.groups():
+            yield network.get_layer(name).weights[0], axis, labels
 
 
 def penalty(network: tf.keras.Model, channels: Channels) -> tf.Tensor:
@@ -52,19 +50,11 @@ def penalty(network: tf.keras.Model, channels: Channels) -> tf.Tensor:
 
 
 def channels_to_keep(network: tf.keras.Model, channels: Channels, threshold: float) -> np.ndarray:
-    """Which channels stay when those go whose groups are all below the threshold.
+    """True at the labels that stay when those go whose largest weights are below the threshold.
 
     A channel goes only when the groups of all layers that make it and of all that take it agree
-    (channel union): then nothing depends on it any more, whatever lies between the layers. Along
-    every axis of every weight at least one channel stays, the one of the largest weight.
-
-    Args:
-        network: functional model.
-        channels: its channels.
-        threshold: of the largest absolute weight in a group.
-
-    Returns:
-        True at the labels that stay; bool, shape (labels,).
+    (channel union). Along every axis of every weight at least the channel of the largest weight
+    stays.
 
     Source: Lym et al., PruneTrain, SC 2019 (threshold 1e-4, channel union).
     """

@@ -26,9 +26,6 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
     Metrics, history, the optimizer with its step count and learning rate, and callbacks go on over
     an exchange. The loss that Keras shows is that without the group lasso.
 
-    Args:
-        network: plain functional model, see `adapt`.
-
     Attributes:
         network: the present network; save this one, for the file then holds its architecture.
     """
@@ -82,31 +79,17 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         return step._replace(loss=tf.cast(loss + coefficient * lasso, step.loss.dtype))
 
     def use_lasso(self, ratio: float | None) -> None:
-        """Switch the group lasso on or off, from the next step on.
-
-        Args:
-            ratio: share of the group lasso in the whole loss of the next step, which sets the
-                coefficient for good; None switches it off.
-        """
+        """Give the group lasso this share of the loss of the next step; None switches it off."""
         self._pruning.ratio = ratio
         if ratio is not None:
             self._pruning.coefficient.assign(math.nan)
         self._make_functions_anew()
 
-    def reconfigure(self, threshold: float = 1e-4) -> int:
-        """Rebuild without the channels whose weights are all below `threshold`.
-
-        Args:
-            threshold: of the largest absolute weight in the groups of a channel.
-
-        Returns:
-            How many channels were removed; each counts once, however many layers share it.
-        """
+    def reconfigure(self, threshold: float = 1e-4) -> None:
+        """Rebuild without the channels whose weights are all below `threshold`."""
         keep = group_lasso.channels_to_keep(self.network, self.channels, threshold)
-        labels = np.flatnonzero(~keep).tolist()
-        if labels:
-            self.remove(labels)
-        return len(labels)
+        if not keep.all():
+            self.remove(np.flatnonzero(~keep).tolist())
 
     def remove(self, labels: list[int]) -> None:
         """Rebuild without the channels of these labels; the optimizer goes on with the rest.
@@ -127,7 +110,7 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         if self.optimizer is not None:
             rebuild.check_slots(self.optimizer, self.trainable_variables)
         self.network, carried = rebuild.rebuilt(self.network, self.channels, keep)
-        self._pruning.channels = self.channels.kept(keep)
+        self._pruning.channels = self.channels.relabelled(lambda kept: kept[keep[kept]])
         self._pruning.removed.append(labels)
         if self.optimizer is not None:
             rebuild.carry_slots(self.optimizer, carried, self.trainable_variables)
@@ -144,21 +127,16 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
 class PruneTrainCallback(tf.keras.callbacks.Callback):
     """Trains under a group lasso, and removes the channels that became sparse.
 
-    The lasso's coefficient is one for all groups, set in the first step so that the lasso is
-    `ratio` of the whole loss, and stays. Every `interval` epochs and at the end the model is
-    rebuilt without the channels whose groups are all below `threshold`, in the layers that make
-    them and in those that take them. The history says how many `parameters` were left.
+    Every `interval` epochs and at the end the model is rebuilt without the channels whose groups
+    are all below `threshold`, in the layers that make them and in those that take them. The history
+    says how many `parameters` were left.
 
-    The lasso enters through its gradient, as in the paper: how fast a group shrinks follows from
-    the optimizer. Under SGD it is the learning rate times the coefficient at each step, which takes
-    many steps at the low rates of fine-tuning; Adam divides by the size of the gradients and
-    shrinks groups that the loss does not hold against it by up to the learning rate.
-    Around zero a group swings by about what a step moves it, so that it falls below the threshold
-    only when the learning rate has become small: a rate that decays removes far more.
+    The lasso enters through its gradient, as in the paper: under SGD a group shrinks by the
+    learning rate times the coefficient at each step, under Adam by up to the learning rate. Around
+    zero it swings by about what a step moves it, so that a rate that decays removes far more.
 
     Weights that another callback keeps over a rebuild no longer fit the model:
-    `EarlyStopping(restore_best_weights=True)`, `BackupAndRestore`. An interrupted training starts
-    again.
+    `EarlyStopping(restore_best_weights=True)`, `BackupAndRestore`.
 
     Args:
         ratio: share of the group lasso in the whole loss at the start, in (0, 1).
@@ -209,8 +187,9 @@ class PruneTrainCallback(tf.keras.callbacks.Callback):
 def adapt(model: tf.keras.Model) -> PruneTrainModel:
     """A model that PruneTrain can rebuild; outputs and weights are those of `model`.
 
-    The weights are shared until channels are removed. A layer that mixes channels in a way of its
-    own keeps them, and a model inside the model counts as such a layer.
+    The weights are shared until channels are removed. Channels that Keras's own layers of
+    convolutional networks do not hand on one by one stay: those of a `Lambda`, of an operator on
+    tensors, of a model inside the model.
 
     Args:
         model: functional or sequential model, built.

@@ -25,17 +25,9 @@ class Carried(NamedTuple):
 def rebuilt(
     network: tf.keras.Model, channels: Channels, keep: np.ndarray
 ) -> tuple[tf.keras.Model, dict[int, Carried]]:
-    """The network without the channels that are not to be kept.
+    """The network of the labels in `keep`, and what its variables came from by their ids.
 
     All layers are made anew, so that nothing refers to the old weights.
-
-    Args:
-        network: functional model.
-        channels: its channels.
-        keep: True at the labels to keep; bool, shape (labels,); at least one along each axis.
-
-    Returns:
-        The new network, and what each of its variables came from by the variable's id.
     """
     sites = {layer.name: channels.sites[layer.name] for layer in network.layers}
     new, twins = graph.repeated(
@@ -73,13 +65,7 @@ def carry_slots(
 ) -> None:
     """Let an optimizer go on with the variables of a rebuilt network.
 
-    The optimizer stays the same object: its step count, learning rate and everything else that is
-    not a slot are untouched. A slot keeps the numbers of what is kept, bit for bit.
-
-    Args:
-        optimizer: checked by `check_slots`.
-        carried: what each new variable came from, by its id.
-        variables: the new trainable tensors in Keras's order.
+    It stays the same object; a slot keeps the numbers of what is kept, bit for bit.
     """
     inner = optimizers.unwrapped(optimizer)
     came = [carried[id(variable)] for variable in variables]

@@ -1,8 +1,5 @@
 """TinyTL: biases, the head and small residual branches are trained, kernels stay.
 
-In: a functional Keras model. Out: the same with a lite residual module beside every block.
-`blocks` finds where they go, `sparing` has layers that keep less for the backward pass.
-
 Source: Cai et al., TinyTL: Reduce Memory, Not Parameters for Efficient On-Device Learning, NeurIPS
 2020. Its backbones are pre-trained with group normalisation, weight standardisation and the modules
 in place, and quantised to 8 bits; here they are what they are, with batch normalisation on stored

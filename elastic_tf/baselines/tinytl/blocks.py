@@ -26,21 +26,13 @@ _CONVOLUTIONS = (L.Conv2D, L.DepthwiseConv2D, L.SeparableConv2D)
 
 
 class Block(NamedTuple):
-    """A part of a model.
-
-    Attributes:
-        input: the symbolic tensor that it takes.
-        output: the symbolic tensor that it gives.
-        layer: the layer that makes `output`.
-        width: channels of its narrowest convolution.
-        operations: multiply-adds of its convolutions for one image; 0 where sizes are not known.
-    """
+    """A part of a model, from one symbolic tensor to another."""
 
     input: Any
     output: Any
-    layer: tf.keras.layers.Layer
-    width: int
-    operations: int
+    layer: tf.keras.layers.Layer  # that makes `output`
+    width: int  # channels of its narrowest convolution
+    operations: int  # multiply-adds of its convolutions for an image; 0 where sizes are not known
 
 
 def find(model: tf.keras.Model) -> list[Block]:

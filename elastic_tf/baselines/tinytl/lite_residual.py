@@ -23,16 +23,11 @@ class LiteResidual(tf.keras.layers.Layer):
 
     Average pooling to half the resolution, a grouped convolution, group normalisation, ReLU, a
     convolution 1x1, group normalisation; then bilinear interpolation to the size of the block's
-    output. The second normalisation starts with a scale of zero, so that nothing is added at first,
-    and has no shift: the block has a bias of its own. Where the pooled image is a single point, the
-    branch sees the mean of the image and adds the same everywhere.
-
-    One convolution for each group, and a concatenation: Keras 2.15 hands grouped convolutions to
-    XLA, for TensorFlow has no kernel of their gradients for CPUs; neither their time nor their
-    operations could be seen then.
+    output. The second normalisation starts with a scale of zero, so that nothing is added at first.
+    Where the pooled image is a single point, the branch sees the mean of the image.
 
     Args:
-        width: channels between the two convolutions; None: as many as the block's input has.
+        width: channels between the two convolutions.
         kernel_size: of the grouped convolution, at most; smaller where the pooled image is.
         groups: of the grouped convolution; 1 where the channels cannot be divided.
 
@@ -42,17 +37,10 @@ class LiteResidual(tf.keras.layers.Layer):
     """
 
     def __init__(
-        self,
-        width: int | None = None,
-        *,
-        kernel_size: int = _KERNEL,
-        groups: int = _GROUPS,
-        **kwargs: Any,
+        self, width: int, *, kernel_size: int = _KERNEL, groups: int = _GROUPS, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.width = width
-        self.kernel_size = kernel_size
-        self.groups = groups
+        self.width, self.kernel_size, self.groups = width, kernel_size, groups
 
     def get_config(self) -> dict[str, Any]:
         """What the layer is made from."""
@@ -75,11 +63,13 @@ class LiteResidual(tf.keras.layers.Layer):
             # odd, so that a pixel of the result lies over one of the input
             kernel = min(self.kernel_size, pooled - 1 + pooled % 2)
             strides = (round(height / out_height), round(width / out_width))
-        width = self.width or channels
+        width = self.width
         groups = 1 if channels % self.groups or width % self.groups else self.groups
         options: dict[str, Any] = {"dtype": self._dtype_policy}
         convolution = {**options, "use_bias": False, "kernel_initializer": "he_normal"}
         of_group = {**convolution, "strides": strides, "padding": "same"}
+        # Not one grouped convolution: Keras 2.15 hands it to XLA, where neither its time nor its
+        # operations can be seen.
         self.grouped = [
             L.Conv2D(width // groups, kernel, name=f"grouped{index + 1}", **of_group)
             for index in range(groups)
@@ -108,13 +98,11 @@ class LiteResidual(tf.keras.layers.Layer):
 
 
 def fitting(block: Block, **options: Any) -> LiteResidual:
-    """A module for one block; `options` are of the layer.
+    """A module for one block, at most as wide as its narrowest convolution, and lighter than it.
 
-    It is as wide as the block's input, at most as the block's narrowest convolution: the source's
-    backbones are narrow between their blocks, a bottleneck is narrow inside. And it is lighter than
-    the block: where the grouped convolution would take more than half of the block's operations,
-    there are more groups, up to four times as many, or the kernel is the next smaller one. The
-    source's inverted residuals come out as they are there: 5x5 in two groups.
+    Where the grouped convolution would take more than half of the block's operations, there are
+    more groups, up to four times as many, or the kernel is the next smaller one. The source's
+    inverted residuals come out as they are there: 5x5 in two groups.
     """
     channels = block.input.shape[-1]
     width = min(channels, block.width)

@@ -53,11 +53,7 @@ class StoredNormalization(tf.keras.layers.BatchNormalization):
 
 @tf.keras.saving.register_keras_serializable(package="elastic_tf")
 class MaskedReLU(tf.keras.layers.Layer):
-    """ReLU that keeps one byte a number: whether it lies inside.
-
-    Args:
-        max_value: None or 6.
-    """
+    """ReLU up to `max_value` (None or 6) that keeps one byte a number: whether it lies inside."""
 
     def __init__(self, max_value: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -82,9 +78,7 @@ class MaskedReLU(tf.keras.layers.Layer):
 def in_place_of(layer: tf.keras.layers.Layer, *, is_stored: bool) -> tf.keras.layers.Layer:
     """A new layer that computes the same, a sparing one if there is one for it.
 
-    Args:
-        layer: of a functional model.
-        is_stored: whether a batch normalisation uses its stored statistics in training.
+    A batch normalisation has one where it `is_stored`: uses its stored statistics in training.
     """
     kind = type(layer)
     if kind is L.BatchNormalization and is_stored and layer.fused and list(layer.axis) == [3]:

@@ -19,15 +19,9 @@ from elastic_tf.zoo import models
 def with_lite_residuals(model: tf.keras.Model) -> tf.keras.Model:
     """The same model with a lite residual module beside every block, which adds nothing yet.
 
-    Layers that keep less for the backward pass stand in the place of batch normalisation on stored
-    statistics and of ReLU.
-
-    Args:
-        model: a functional or sequential model whose blocks `tinytl.blocks` finds.
-
-    Returns:
-        A model of new layers with a copy of the weights; the given one stays as it is. A model that
-        has such modules is returned as it is.
+    It is made of new layers with a copy of the weights; those that keep less for the backward pass
+    stand in the place of batch normalisation on stored statistics and of ReLU. A model that has
+    such modules is returned as it is.
 
     Raises:
         TypeError: more than a graph of layers, or a training step of its own.
@@ -73,11 +67,7 @@ def with_lite_residuals(model: tf.keras.Model) -> tf.keras.Model:
 
 
 def tinytl_tensors(model: ElasticMixin) -> np.ndarray:
-    """True for the head, for biases, and for all tensors of lite residual modules.
-
-    Returns:
-        bool, shape (N,), forward order.
-    """
+    """True for head, biases and lite residual modules; bool, shape (N,), forward order."""
     modules = [layer for layer in model._flatten_layers() if isinstance(layer, LiteResidual)]
     own = {id(weight) for layer in modules for weight in layer.weights}
     inside = np.array([id(tensor) in own for tensor in model.tensors])
