@@ -5,7 +5,6 @@ every step count as if each tensor had an optimizer of its own. Knows nothing of
 """
 
 from elastic_tf.optimizers.apply import (
-    CURRENT,
     apply_selected,
     build,
     check,
@@ -16,7 +15,6 @@ from elastic_tf.optimizers.named import NAMES, by_name, sgdw
 from elastic_tf.optimizers.slots import LEGACY, rate, state, unwrapped
 
 __all__ = [
-    "CURRENT",
     "LEGACY",
     "NAMES",
     "apply_selected",

@@ -1,10 +1,8 @@
 """Apply an optimizer to some tensors: everything it promises, for them alone.
 
-Three kinds are served: Keras optimizers (`tf.keras.optimizers.Optimizer`), legacy ones
-(`tf.keras.optimizers.legacy.Optimizer`), and either of them inside a `LossScaleOptimizer`. All
-three update only the tensors they are given, and so has an `apply_gradients` of one's own. What has
-to be taken care of is that the slots exist for all tensors from the start, in the order of a plain
-model's optimizer, so that the state is interchangeable and a tensor can come and go.
+Keras optimizers, legacy ones, and either of them inside a `LossScaleOptimizer` update only what
+they are given. The slots of all tensors are made at the start, in the order of a plain model's
+optimizer, so that the state is interchangeable and a tensor can come and go.
 """
 
 from __future__ import annotations
@@ -19,16 +17,10 @@ from elastic_tf.optimizers import bias_correction
 from elastic_tf.optimizers.slots import LEGACY, unwrapped
 from elastic_tf.stack import never_differentiated
 
-CURRENT = tf.keras.optimizers.Optimizer
-
 
 def check(optimizer: Any) -> None:
-    """Refuse what is not an optimizer that can leave tensors out.
-
-    Raises:
-        TypeError: `optimizer` is of none of the kinds above.
-    """
-    if not isinstance(unwrapped(optimizer), (LEGACY, CURRENT)):
+    """Raise a TypeError unless `optimizer` is of one of the kinds above."""
+    if not isinstance(unwrapped(optimizer), (LEGACY, tf.keras.optimizers.Optimizer)):
         advice = "Use for instance elastic_tf.optimizers.sgdw(1e-3)."
         if optimizer is None:
             advice = "Compile the model first: model.compile(optimizer=..., loss=...)."
@@ -43,12 +35,7 @@ def check(optimizer: Any) -> None:
 def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
     """Make the slots of all `variables`, as the first step of a plain model would.
 
-    Does nothing if they are there. The slots of tensors built first by somebody else stay; legacy
-    optimizers gain those that are missing.
-
-    Args:
-        optimizer: of a kind that `check` admits.
-        variables: all trainable tensors in the order of `model.trainable_variables`.
+    Slots that are there stay. `variables` are in the order of `model.trainable_variables`.
 
     Raises:
         TypeError: `check` does not admit the optimizer.
@@ -77,13 +64,7 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
 def gradients(
     optimizer: Any, tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor | tf.IndexedSlices | None]:
-    """Gradients of `loss` as the optimizer wants them: scaled in the tape, unscaled after it.
-
-    Args:
-        optimizer: of a kind that `check` admits.
-        tape: the tape that recorded `loss` and watched `variables`.
-        loss: scalar.
-        variables: tensors to differentiate for.
+    """Gradients of a scalar `loss` as the optimizer wants them: scaled in `tape`, unscaled after.
 
     Returns:
         One gradient per variable; None where the loss does not depend on it.
@@ -131,12 +112,8 @@ def finalizing_only(
     """Let `finalize_variable_values` act on some variables only, while in this context.
 
     Keras calls it at the end of `fit` with all trainable variables, to put their moving averages
-    in their place. The average of a tensor that was left out did not follow it.
-
-    Args:
-        optimizer: of a kind that `check` admits.
-        trained: `id` of each variable to finalize; read at the end of `fit`.
-        before: called at the end of `fit`, before anything is finalized.
+    in their place. The average of a tensor that was left out did not follow it. `trained` holds the
+    id of each variable to finalize, read after `before` was called.
     """
     if not getattr(optimizer, "use_ema", False):
         yield

@@ -23,30 +23,10 @@ _KINDS = (tf.keras.optimizers.Adam, tf.keras.optimizers.AdamW, tf.keras.optimize
 _NAME = "missed_steps"  # attribute of the optimizer; Keras's checkpoints take it along
 
 
-class OwnCount:
-    """Stands for `optimizer.iterations` in the update of one tensor.
-
-    Reads its variables where it is used: the graph of an update may be a function of its own.
-    """
-
-    def __init__(self, iterations: tf.Variable, missed: tf.Variable, index: int) -> None:
-        self._iterations, self._missed, self._index = iterations, missed, index
-
-    def __add__(self, steps: int) -> tf.Tensor:
-        """Steps that the tensor took part in, and `steps` more."""
-        return self._iterations - self._missed[self._index] + steps
-
-
 def build(optimizer: Any, count: int) -> None:
-    """Count the missed steps of so many tensors, where the optimizer corrects moments.
-
-    Args:
-        optimizer: a Keras optimizer that is built; not one that wraps another.
-        count: its tensors.
-    """
-    if type(optimizer).update_step not in [kind.update_step for kind in _KINDS]:
-        return
-    if not hasattr(optimizer, _NAME):
+    """Count the missed steps of so many tensors, where the optimizer corrects moments."""
+    corrects = type(optimizer).update_step in [kind.update_step for kind in _KINDS]
+    if corrects and not hasattr(optimizer, _NAME):
         missed = tf.Variable(
             tf.zeros(count, tf.int64),
             trainable=False,
@@ -64,12 +44,7 @@ def of(optimizer: Any) -> tf.Variable | None:
 
 @contextlib.contextmanager
 def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]:
-    """Let each tensor have its own step count in the updates made in this context.
-
-    Args:
-        optimizer: a Keras optimizer; not one that wraps another.
-        variables: those that are updated.
-    """
+    """Let each of `variables` have its own step count in the updates made in this context."""
     missed = of(optimizer)
     if missed is None:
         yield
@@ -79,7 +54,7 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
 
     def update_one(gradient: Any, variable: tf.Variable) -> None:
         index = optimizer._index_dict[optimizer._var_key(variable)]
-        own["_iterations"] = OwnCount(iterations, missed, index)
+        own["_iterations"] = iterations - missed[index]
         try:
             update_step(gradient, variable)
         finally:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from elastic_tf.optimizers import bias_correction
 
 LEGACY = tf.keras.optimizers.legacy.Optimizer
+_RATES = ("learning_rate", "current_learning_rate")
 
 
 def state(optimizer: Any) -> list[tf.Variable]:
@@ -17,10 +18,7 @@ def state(optimizer: Any) -> list[tf.Variable]:
     if isinstance(inner, LEGACY):
         found = [*inner.weights, *inner._hyper.values()]
     else:
-        rates = (
-            getattr(inner, "_learning_rate", None),
-            getattr(inner, "_current_learning_rate", None),
-        )
+        rates = (getattr(inner, f"_{name}", None) for name in _RATES)
         found = [*inner.variables, *rates, bias_correction.of(inner)]
     if inner is not optimizer and optimizer.dynamic:
         found += [optimizer.dynamic_counter, optimizer._loss_scale.current_loss_scale]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from networks import values
 
 from elastic_tf import optimizers
-from elastic_tf.optimizers.decay import SGDW
+from elastic_tf.optimizers.named import SGDW
 
 Schedule = tf.keras.optimizers.schedules.ExponentialDecay
 
