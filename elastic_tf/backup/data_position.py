@@ -1,14 +1,8 @@
 """How an interrupted `fit` gets to the batch that comes next.
 
-No iterator is stored: with its shuffle buffer it can be as large as the data. The passes and
-batches that were trained before are drawn again and dropped, which gives the same batches
-afterwards as long as their order is fixed by seeds:
-
-* arrays: all batches so far are drawn again, without any training;
-* a `tf.data.Dataset`, one pass an epoch: of every earlier pass one batch is drawn, for a
-  `shuffle` takes its seed when a pass begins, and of the present pass all batches so far;
-* a dataset that goes on over several epochs (`repeat` with `steps_per_epoch`), and generators: all
-  batches so far.
+What was trained before is drawn again and dropped, which gives the same batches afterwards as long
+as their order is fixed by seeds: all batches so far, but of the earlier passes over a
+`tf.data.Dataset` one batch each, for a `shuffle` takes its seed when a pass begins.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ def start_at(
 
     Args:
         handler: of a `fit` that has not begun its first epoch.
-        epoch: the epoch to begin with; the one after the last begins none.
+        epoch: to begin with; the one after the last begins none.
         step: batches of it that were trained.
         steps: batches in an epoch, where known.
         arrived: called with the number of each epoch, earlier ones too, once its pass has begun.
@@ -58,7 +52,10 @@ def start_at(
         for now, iterator in every():
             arrived(now)
             if now < epoch:
-                _pass_over(handler, iterator, steps)
+                if not handler._adapter.should_recreate_iterator():
+                    _skip(iterator, steps or 0)
+                elif isinstance(handler._adapter, data_adapter.DatasetAdapter):
+                    _skip(iterator, 1)  # shuffles below a shuffle take their seeds with it
                 continue
             if now == epoch and step:
                 _skip(iterator, step)
@@ -67,15 +64,6 @@ def start_at(
             yield now, iterator
 
     handler.enumerate_epochs = epochs
-
-
-def _pass_over(handler: Any, iterator: Any, steps: int | None) -> None:
-    """Leave a whole pass behind."""
-    adapter = handler._adapter
-    if not adapter.should_recreate_iterator():
-        _skip(iterator, steps or 0)
-    elif isinstance(adapter, data_adapter.DatasetAdapter):
-        _skip(iterator, 1)  # shuffles below a shuffle take their seeds with the first batch
 
 
 def _skip(iterator: Any, count: int) -> None:

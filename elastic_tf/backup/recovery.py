@@ -1,8 +1,7 @@
 """Backing up one `fit`, and going on with one that was interrupted, as if it had not been.
 
-A backup is made between two steps: at the beginning of every epoch, before anything is selected for
-it, after every so many steps, and at the end. Selecting, tracing and writing change nothing of what
-a backup holds, so that a kill during one of them only repeats it.
+A backup is made between two steps. Selecting, tracing and writing change nothing of what it holds,
+so that a kill during one of them only repeats it.
 """
 
 from __future__ import annotations
@@ -74,18 +73,10 @@ class Scheduler(Protocol):
 
 
 class Recovery:
-    """Keeps the state of one `fit` in two files.
-
-    Args:
-        model: the model that `fit` trains; it has begun, and not its first epoch.
-        options: where, how often, and what to do when the loss is not finite.
-        scheduler: its state is kept.
-    """
+    """Keeps the state of one `fit`, which has not begun its first epoch, in two files."""
 
     def __init__(self, model: ElasticMixin, options: Backup, scheduler: Scheduler) -> None:
-        self._model = model
-        self._options = options
-        self._scheduler = scheduler
+        self._model, self._options, self._scheduler = model, options, scheduler
         self._slots = Slots(options.directory)
         self._handler: Any = model._elastic.data
         self._callbacks = model._elastic.callbacks
@@ -98,10 +89,7 @@ class Recovery:
         self._optimizer = _settings(model.optimizer)  # before the first step
 
     def begin(self, *, anew: bool = False) -> str | None:
-        """Go on from a backup, if there is one.
-
-        Args:
-            anew: remove a backup that is there.
+        """Go on from a backup, if there is one; `anew` removes it.
 
         Returns:
             A line that says where the training goes on; None where it starts.
@@ -156,11 +144,7 @@ class Recovery:
         return self._done
 
     def steps_made(self, count: int, logs: dict[str, Any] | None) -> None:
-        """Back up where it is due.
-
-        Args:
-            count: steps since the last call.
-            logs: of the step.
+        """Back up where it is due, `count` steps after the last call.
 
         Raises:
             FloatingPointError: the loss is not finite, and nothing more can be done about it.

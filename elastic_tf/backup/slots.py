@@ -1,14 +1,13 @@
 """Two files, one of which is always whole: where a training is kept between power cuts.
 
-Each is an .npz archive of arrays; the bytes of the array `json` are the rest. A backup is written
-beside the older of the two, forced to the disk, and only then put in its place. A file that was cut
-off or changed is seen by its checksums, and the other one is taken. Nothing is unpickled.
+Each is an .npz archive of arrays; the bytes of the array `json` are the rest. A backup takes the
+place of the older of the two. A file that was cut off or changed is seen by its checksums, and the
+other one is taken. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import warnings
 import zipfile
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ import numpy as np
 
 from elastic_tf.arguments import brief
 from elastic_tf.files import arrays as array_files
+from elastic_tf.files.atomic import replaced
 from elastic_tf.files.file_lock import Claim, claim
 
 VERSION = 2
@@ -27,23 +27,14 @@ _JSON = "json"
 
 
 class State(NamedTuple):
-    """What a backup holds.
+    """What a backup holds."""
 
-    Attributes:
-        data: JSON values.
-        arrays: by name.
-    """
-
-    data: dict[str, Any]
-    arrays: dict[str, np.ndarray]
+    data: dict[str, Any]  # JSON values
+    arrays: dict[str, np.ndarray]  # by name
 
 
 class Slots:
-    """The two files of one training.
-
-    Args:
-        path: their directory; nothing else should be in it.
-    """
+    """The two files of one training, in a directory of their own."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -114,8 +105,7 @@ class Slots:
 
         Args:
             data: JSON values; NaN and infinity are allowed.
-            arrays: names and arrays of numbers; asked for one at a time, so that only one of them
-                is in memory.
+            arrays: names and arrays of numbers; only one of them at a time is in memory.
 
         Raises:
             OSError: it could not be written; both files are as they were.
@@ -123,18 +113,10 @@ class Slots:
         number = self._number + 1
         path = self.path / _NAMES[number % 2]
         part = path.with_suffix(".part")  # what a kill leaves of it is overwritten
-        try:
-            with open(part, "wb") as file:
-                with zipfile.ZipFile(file, "w") as archive:
-                    names = [_add(archive, name, array) for name, array in arrays]
-                    held = {"version": VERSION, "number": number, "names": names, "data": data}
-                    _add(archive, _JSON, np.frombuffer(json.dumps(held).encode(), np.uint8))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        with replaced(path, part) as file, zipfile.ZipFile(file, "w") as archive:
+            names = [_add(archive, name, array) for name, array in arrays]
+            held = {"version": VERSION, "number": number, "names": names, "data": data}
+            _add(archive, _JSON, np.frombuffer(json.dumps(held).encode(), np.uint8))
         self._number = number
 
     def clear(self) -> None:

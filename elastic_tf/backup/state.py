@@ -1,9 +1,4 @@
-"""What a backup holds of a model and its process, and putting it back, bit for bit.
-
-Variables: weights, moving statistics, generators of random layers, slots, step counts, learning
-rates, loss scale, Keras's count of steps; of a running epoch the metrics too. From the process: the
-random generators of Python, NumPy and TensorFlow.
-"""
+"""What a backup holds of a model and its process, and putting it back, bit for bit."""
 
 from __future__ import annotations
 
@@ -39,18 +34,12 @@ def metrics(model: ElasticMixin) -> list[tf.Variable]:
 
 
 def described(items: Sequence[tf.Variable], prefix: str) -> dict[str, Any]:
-    """How many variables there are, and of each its name, shape and dtype.
-
-    Of a name the last part alone: Keras counts the models of a process in the others.
-    """
-    return {
-        f"number of {prefix}s": len(items),
-        **{
-            f"{prefix} {k}": f"{item.name.split(':')[0].split('/')[-1]} "
-            f"{tuple(item.shape.as_list())} {item.dtype.name}"
-            for k, item in enumerate(items)
-        },
-    }
+    """How many variables there are, and of each its name, shape and dtype."""
+    found: dict[str, Any] = {f"number of {prefix}s": len(items)}
+    for k, item in enumerate(items):
+        name = item.name.split(":")[0].split("/")[-1]  # before it Keras counts models
+        found[f"{prefix} {k}"] = f"{name} {tuple(item.shape.as_list())} {item.dtype.name}"
+    return found
 
 
 def arrays(items: Sequence[tf.Variable], prefix: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -74,13 +63,11 @@ def use_generators(model: ElasticMixin) -> None:
     Dropout of Keras 2.15 keeps its place in an op, out of reach. It draws other numbers afterwards,
     equally seeded.
     """
-    changed = False
+    kind, changed = backend.RandomGenerator, False
     for part in _parts(model):
-        if isinstance(part, backend.RandomGenerator):
-            if part._rng_type == backend.RandomGenerator.RNG_LEGACY_STATEFUL:
-                part._rng_type = backend.RandomGenerator.RNG_STATEFUL
-                part._built = False
-                changed = True
+        if isinstance(part, kind):
+            if part._rng_type == kind.RNG_LEGACY_STATEFUL:
+                part._rng_type, part._built, changed = kind.RNG_STATEFUL, False, True
             part._maybe_init()
     if changed:
         model.make_train_function(force=True)

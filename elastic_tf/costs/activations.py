@@ -1,8 +1,6 @@
 """Activation memory: what a training step must keep from the forward pass for the backward pass.
 
-Read from the graph that TensorFlow differentiates, so that it is the memory of this program and not
-of an ideal one: the gradient of a fused batch normalisation takes its input although that of beta
-does not need it, and ReLU keeps its result where one bit would do.
+Read from the graph that TensorFlow differentiates: the memory of this program, not of an ideal one.
 """
 
 from __future__ import annotations
@@ -37,19 +35,12 @@ _NOT_RANDOM = READS | {"Placeholder"}
 
 
 class Activation(NamedTuple):
-    """A tensor that the forward pass hands to the backward pass.
+    """A tensor that the forward pass hands to the backward pass."""
 
-    Attributes:
-        name: of the op that makes it, in the traced graph.
-        op: type of that op.
-        shape: its lengths; None where one is known only while the step runs.
-        bytes: its size; None where it is not known.
-    """
-
-    name: str
-    op: str
-    shape: tuple[int, ...] | None
-    bytes: int | None
+    name: str  # of the op that makes it, in the traced graph
+    op: str  # type of that op
+    shape: tuple[int, ...] | None  # None where a length is known only while the step runs
+    bytes: int | None  # None where it is not known
 
 
 def activation_bytes(model: ElasticMixin, data: Any, mask: Plan | np.ndarray | None = None) -> int:
@@ -108,10 +99,7 @@ def activations(
 
 
 def _traced(model: ElasticMixin, data: Any, trained: list[tf.Variable]) -> Any:
-    """The FuncGraph that returns the gradients for `trained`, of the batch and the loss's gradient.
-
-    All that depends on the latter is the backward pass.
-    """
+    """The FuncGraph of a batch and the loss's gradient; what depends on the latter is backward."""
 
     @tf.function
     def gradients(data: Any, seed: tf.Tensor) -> list[Any]:
@@ -157,7 +145,7 @@ def _handed_over(graph: Any, batch: Sequence[Any], seed: Any) -> tuple[Activatio
 
 def _described(tensor: Any) -> Activation:
     count = tensor.shape.num_elements()
-    shape = None if count is None else tuple(tensor.shape.as_list())
+    shape = None if count is None else tuple(tensor.shape)
     has_size = count is not None and tensor.dtype not in (tf.resource, tf.string, tf.variant)
     size = count * tensor.dtype.size if has_size else None
     return Activation(tensor.op.name, tensor.op.type, shape, size)

@@ -1,8 +1,7 @@
 """Energy used between two moments, where the machine has a sensor for it.
 
-Two kinds of sensors are read: the energy counters of x86 processors (RAPL, through Linux's powercap
-interface), and the power monitor INA3221 of Jetson boards, whose power is integrated over time.
-Without one there is no number.
+Read are the energy counters of x86 processors (RAPL, through Linux's powercap interface), and the
+power monitor INA3221 of Jetson boards, whose power is integrated over time.
 """
 
 from __future__ import annotations
@@ -21,17 +20,11 @@ _INPUT_RAILS = frozenset({"VDD_IN", "POM_5V_IN", "5V_IN"})
 
 
 class Sensor(NamedTuple):
-    """What a meter reads.
-
-    Attributes:
-        name: what is measured.
-        period: seconds between two readings, at most.
-        advance: joules since the reading before; OSError or ValueError where there is none.
-    """
+    """What a meter reads."""
 
     name: str
-    period: float
-    advance: Callable[[], float]
+    period: float  # seconds between two readings, at most
+    advance: Callable[[], float]  # joules since the one before; OSError or ValueError if it fails
 
 
 class Meter:
@@ -79,12 +72,6 @@ def find_sensor(sysfs: str | Path = "/sys") -> Sensor | None:
 
     RAPL counts processors and, where it is told apart, memory. On a Jetson the whole board is
     measured; a board whose monitor has no rail that feeds all of it counts as without a sensor.
-
-    Args:
-        sysfs: where Linux's sysfs is mounted.
-
-    Returns:
-        The sensor, or None.
 
     Warns:
         UserWarning: there is a sensor that cannot be read.

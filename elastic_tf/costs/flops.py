@@ -1,8 +1,7 @@
 """Floating point operations of a training step, counted in its traced graph.
 
-Counted is what TensorFlow has to execute under a plan: ops from which neither the result of the
-step nor a variable gets anything are left out. Fusing ops, as TensorFlow does later, moves their
-operations and does not change them. See `elastic_tf.costs.op_flops` for what counts as how many.
+Ops from which neither the result of the step nor a variable gets anything are left out. Fusing ops,
+as TensorFlow does later, moves their operations and does not change them.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ class Flops:
         backward: of the gradients.
         update: of the optimizer.
         by_op: of the whole step by type of op; those that take none are left out.
-        uncounted: ops that are not in the numbers, how many of each type. They are known only while
-            they run: how often a loop does, the shapes in a `tf.function` that a layer traced for
-            any batch size.
+        uncounted: how many ops of each type are not in the numbers: known only while they run.
     """
 
     forward: int
@@ -72,9 +69,6 @@ def step_flops(
         mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. All False:
             the forward pass. None: all tensors.
         sample_weight: weights of the samples, if training has them.
-
-    Returns:
-        The operations, and the ops that could not be counted.
 
     Raises:
         ValueError: `mask` is not one bool for each tensor.

@@ -4,9 +4,6 @@ One multiply-add is 2 operations. A function of one number (exp, tanh, square ro
 it takes inside; so is a comparison that picks a maximum. Convolutions count their whole kernel at
 the border too, as is usual. Any op that is not named here counts as 0: it moves data, draws random
 numbers, calculates with integers, or is rare in networks (decompositions, Fourier transforms).
-
-TensorFlow's own registry (`tf.compat.v1.profiler`) gives the same for what it knows; it lacks
-einsum, the gradients of depthwise convolutions, and normalisation.
 """
 
 from __future__ import annotations
@@ -94,16 +91,18 @@ def _normalisation(op: tf.Operation) -> int:
 
 
 _RULES: dict[str, Callable[[tf.Operation], int]] = {
-    **dict.fromkeys(("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"), _convolution),
-    **dict.fromkeys(("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"), _convolution),
-    "DepthwiseConv2dNative": _convolution,
-    "DepthwiseConv2dNativeBackpropInput": _convolution,
-    "DepthwiseConv2dNativeBackpropFilter": _convolution,
-    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),
-    "Einsum": _einsum,
-    **dict.fromkeys(("AvgPool", "MaxPool", "AvgPoolGrad", "MaxPoolGrad"), _pooling),
-    **dict.fromkeys(("FusedBatchNormV3", "FusedBatchNormGradV3"), _normalisation),
-    "AddN": lambda op: (len(op.inputs) - 1) * _size(op.outputs[0]),
+    name: rule
+    for rule, names in {
+        _convolution: "Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D "
+        "Conv3DBackpropInputV2 Conv3DBackpropFilterV2 DepthwiseConv2dNative "
+        "DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter",
+        _matmul: "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3",
+        _einsum: "Einsum",
+        _pooling: "AvgPool MaxPool AvgPoolGrad MaxPoolGrad",
+        _normalisation: "FusedBatchNormV3 FusedBatchNormGradV3",
+        lambda op: (len(op.inputs) - 1) * _size(op.outputs[0]): "AddN",
+    }.items()
+    for name in names.split()
 }
 
 # Operations for each number of the largest input or result.

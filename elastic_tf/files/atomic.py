@@ -7,18 +7,15 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from elastic_tf.files.strict_json import MOST_BYTES
 
 
 def directory(path: str | Path) -> Path:
-    """Make a directory, and those above it, where it is not there.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make a directory, and those above it, where it is not there; an OSError names it."""
     made = Path(path)
     try:
         made.mkdir(parents=True, exist_ok=True)
@@ -30,42 +27,45 @@ def directory(path: str | Path) -> Path:
     return made
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old file or the new one, never a part.
+@contextlib.contextmanager
+def replaced(path: Path, part: Path) -> Iterator[BinaryIO]:
+    """A file `part` to write, which takes the place of `path` once it is on the disk.
 
-    Who may read it is what the old file says, and the umask where there is none.
+    A reader sees the old file or the new one; after an error the old one stays. Who may read it is
+    what the old file says, and the umask where there is none.
+    """
+    try:
+        with open(part, "wb") as file:
+            with contextlib.suppress(OSError):  # there is none, or its file system has no modes
+                shutil.copymode(path, part)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` to `path`, whole or not at all.
 
     Raises:
         OSError: the directory cannot be written; what was there is untouched.
     """
     path, data = Path(path), text.encode("utf-8")
-    directory(path.parent)
     # Not of `tempfile`, whose files nobody else may read.
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
-    file = open(temporary, "xb")
-    try:
-        with file:
-            with contextlib.suppress(OSError):  # there is none, or its file system has no modes
-                shutil.copymode(path, temporary)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    part = directory(path.parent) / f".{path.name}.{secrets.token_hex(4)}"
+    with replaced(path, part) as file:
+        file.write(data)
 
 
 def write_json(path: str | Path, data: Any, *, most: int = MOST_BYTES) -> None:
     """Write `data` as JSON, whole or not at all.
 
-    Args:
-        path: of the file.
-        data: what `json` can write.
-        most: bytes that a reader of the file takes.
-
     Raises:
-        ValueError: it is not finite, nested in itself, or takes more than `most` bytes.
+        ValueError: it is not finite, nested in itself, or takes more than `most` bytes, which is
+            what a reader takes.
         TypeError: it has no JSON form.
         OSError: the directory cannot be written; what was there is untouched.
     """

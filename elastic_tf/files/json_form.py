@@ -23,8 +23,7 @@ def now() -> str:
 def to_json(value: Any) -> Any:
     """`value` of dicts, lists, scalars and text alone, as `json.loads` would return it.
 
-    Arrays become lists, NumPy and TensorFlow scalars numbers, dataclasses dicts, paths text; a
-    number that is not finite becomes None.
+    Arrays become lists, dataclasses dicts, paths text; a number that is not finite becomes None.
 
     Raises:
         TypeError: something that has no such form.

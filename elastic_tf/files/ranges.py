@@ -25,11 +25,7 @@ def indices_to_ranges(indices: Sequence[int] | np.ndarray) -> list[list[int]]:
 
 
 def from_ranges(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
-    """The mask of `count` tensors that is True in `ranges`.
-
-    Raises:
-        ValueError: as `ranges_to_indices`.
-    """
+    """The mask of `count` tensors that is True in `ranges`; errors as of `ranges_to_indices`."""
     arguments.count("count", count, least=0, most=MOST_TENSORS)
     mask = np.zeros(count, bool)
     mask[ranges_to_indices(ranges, count)] = True

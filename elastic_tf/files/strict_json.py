@@ -18,12 +18,7 @@ MOST_BYTES = 4 << 20  # of one document; the profile of a model of 1,000 tensors
 
 
 def read(path: str | Path, most: int = MOST_BYTES) -> Any:
-    """The value in a JSON file of at most `most` bytes.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: as `read_bytes` and `parse`.
-    """
+    """The value in a JSON file of at most `most` bytes; errors as of `read_bytes` and `parse`."""
     return parse(read_bytes(path, most))
 
 

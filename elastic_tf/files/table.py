@@ -17,14 +17,9 @@ class Column(NamedTuple):
 
 
 def format_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column | str]) -> str:
-    """A table in plain text; a value that is missing or None is shown as '-'.
+    """Titles, a rule and the rows, numbers to the right; '-' stands for None and what is missing.
 
-    Args:
-        rows: one mapping for each line.
-        columns: of type `Column`, or keys that are their own titles.
-
-    Returns:
-        Lines without a final line break: titles, a rule, the rows; numbers to the right.
+    A column may be a key that is its own title. There is no final line break.
     """
     chosen = [Column(item, item) if isinstance(item, str) else item for item in columns]
     rows = list(rows)

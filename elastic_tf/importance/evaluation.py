@@ -28,14 +28,7 @@ Batches = Sequence[tuple[float, Any]]
 
 
 class Samples:
-    """The probe as tensors, cut into batches.
-
-    Args:
-        x: inputs; an array or a structure of arrays, samples first.
-        y: targets.
-        sample_weight: weights of the samples.
-        name: of the argument that holds them all, for messages.
-    """
+    """The probe as tensors, cut into batches; `name` is of the argument that holds all parts."""
 
     def __init__(self, x: Any, y: Any, sample_weight: Any = None, *, name: str = "") -> None:
         others = {"y": y, "sample_weight": sample_weight}
@@ -98,9 +91,6 @@ class Evaluator:
         Where they overflow under a loss scale, it is halved until they do not, as training would
         do; the optimizer's own scale stays.
 
-        Args:
-            batches: from `Samples.batches`.
-
         Raises:
             ValueError: the loss is not finite.
         """
@@ -115,9 +105,7 @@ class Evaluator:
                 return found
             before = scale.numpy()
             try:
-                while scale.numpy() > 1.0 and not all(
-                    bool(tf.reduce_all(tf.math.is_finite(gradient))) for gradient in found
-                ):
+                while scale.numpy() > 1.0 and not all(np.isfinite(part).all() for part in found):
                     scale.assign(scale / 2.0)
                     found = self._mean(batches)
             finally:
@@ -127,11 +115,9 @@ class Evaluator:
     def decrease(
         self, update: list[tf.Tensor], gradients: Callable[[], list[tf.Tensor]]
     ) -> np.ndarray:
-        """-sum(gradients * dw) for each tensor, dw the optimizer's update.
+        """-sum(gradients * dw) for each tensor, dw the optimizer's change for gradients `update`.
 
-        Args:
-            update: gradients that the optimizer is given.
-            gradients: makes those to multiply with, when the update is made.
+        `gradients` is called when the change is made.
         """
         graph = self._update.get_concrete_function(update).graph
         with kept(self.model, [graph]):
@@ -154,8 +140,7 @@ class Evaluator:
         return model
 
     def _variables(self) -> list[tf.Variable]:
-        tensors = self.model.tensors
-        return [tensors[k] for k in self._connected]
+        return [self.model.tensors[k] for k in self._connected]
 
     def _mean(self, batches: Batches) -> list[tf.Tensor]:
         """The gradients, in one go."""

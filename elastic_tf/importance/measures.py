@@ -95,10 +95,10 @@ def loss_decrease(
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
         found = [evaluator.gradients(part) for part in batches]
-        if gradient == "after":
-            worth = evaluator.decrease(found[0], lambda: evaluator.gradients(batches[0]))
-        else:
-            worth = evaluator.decrease(found[0], lambda: found[-1])
+        is_after = gradient == "after"
+        worth = evaluator.decrease(
+            found[0], lambda: evaluator.gradients(batches[0]) if is_after else found[-1]
+        )
         if len(parts) == 2 and gradient_data is None:
             worth = 0.5 * (worth + evaluator.decrease(found[1], lambda: found[0]))
     return _finite(worth, model)
@@ -122,8 +122,7 @@ def gradient_magnitude(
         evaluator = Evaluator.of(model)
         gradients = evaluator.gradients(samples.batches(micro_batch_size))
     magnitudes = [float(tf.reduce_sum(tf.abs(gradient))) for gradient in gradients]
-    worth = evaluator.in_forward_order(magnitudes)
-    return _finite(worth, model)
+    return _finite(evaluator.in_forward_order(magnitudes), model)
 
 
 def weight_magnitude(model: ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:
@@ -133,16 +132,6 @@ def weight_magnitude(model: ElasticModel, x: Any = None, y: Any = None) -> np.nd
     """
     arguments.elastic(model)
     return np.array([float(np.abs(v.numpy()).sum(dtype=np.float64)) for v in model.tensors])
-
-
-def random(
-    model: ElasticModel, x: Any = None, y: Any = None, *, seed: int | None = None
-) -> np.ndarray:
-    """Uniform importance in (0, 1]; the same for the same `seed`."""
-    arguments.elastic(model)
-    if seed is not None:
-        seed = arguments.count("seed", seed, least=0, most=2**64 - 1)
-    return 1.0 - np.random.default_rng(seed).random(len(model.tensors))
 
 
 def _finite(worth: np.ndarray, model: ElasticModel) -> np.ndarray:

@@ -48,20 +48,10 @@ class Probe:
 
 
 class Draws:
-    """Draws samples from a data set or from arrays, other ones at each draw.
-
-    Args:
-        source: a batched `tf.data.Dataset` of (x, y) or (x, y, sample_weight), or arrays in a
-            tuple of that form.
-        size: samples in a draw.
-        seed: of the draws from arrays.
-        name: what the option is called in messages.
-    """
+    """Draws samples from what a `Probe` holds, other ones at each draw."""
 
     def __init__(self, source: Any, size: int, seed: int, *, name: str = "probe") -> None:
-        self.source = source
-        self.size = size
-        self.name = name
+        self.source, self.size, self.name = source, size, name
         self.batch_size: int | None = None  # of the dataset, once a batch was drawn
         self.drawn = 0  # batches of the dataset so far, those included that failed
         self._generator = np.random.default_rng(seed)

@@ -26,9 +26,6 @@ class Worth:
         gradient_probe: samples that the gradient is taken on; None: the probe.
         smoothing: weight of the importance before, in [0, 1).
         micro_batch_size: samples in one pass; None leaves it to the function.
-
-    Attributes:
-        drawn: by the epoch before which it was evaluated, the batches that each probe had given.
     """
 
     def __init__(
@@ -47,14 +44,11 @@ class Worth:
                 f"Received: {getattr(function, '__name__', function)!r}. Use "
                 "elastic_tf.importance.loss_decrease, or leave gradient_probe out."
             )
-        self.drawn: dict[int, list[int]] = {}
-        self._function = function
-        self._parameters = parameters
-        self._probe = probe
-        self._gradient_probe = gradient_probe
+        self._function, self._parameters = function, parameters
+        self._probe, self._gradient_probe = probe, gradient_probe
         self._probes = [one for one in (probe, gradient_probe) if one is not None]
-        self._smoothing = smoothing
-        self._micro_batch_size = micro_batch_size
+        self._smoothing, self._micro_batch_size = smoothing, micro_batch_size
+        self._drawn: dict[int, list[int]] = {}  # by the epoch, batches of each probe until then
         self._evaluated: np.ndarray | None = None
         self._smoothed: np.ndarray | None = None
 
@@ -75,7 +69,7 @@ class Worth:
         try:
             importance = self._evaluate(model, check, given)
         finally:
-            self.drawn[epoch] = [probe.drawn for probe in self._probes]
+            self._drawn[epoch] = [probe.drawn for probe in self._probes]
         before, self._evaluated = self._evaluated, importance
         if before is None or before.shape != importance.shape:
             self._smoothed = importance
@@ -89,25 +83,24 @@ class Worth:
         return importance, cosine_similarity(before, self._evaluated)
 
     def state(self) -> dict[str, Any]:
-        """The importance so far, and where the probes are, as JSON values."""
+        """All that `go_on` needs, as JSON values."""
         return {
-            "evaluated": to_json(self._evaluated),
-            "smoothed": to_json(self._smoothed),
+            "importance": to_json([self._evaluated, self._smoothed]),
             "probes": [probe.state() for probe in self._probes],
-            "drawn": list(self.drawn.items()),
+            "drawn": list(self._drawn.items()),
         }
 
     def go_on(self, state: dict[str, Any]) -> None:
         """Go on from `state`; `pass_over` is to be called for every epoch that was begun."""
-        kept = [state["evaluated"], state["smoothed"]]
-        self._evaluated, self._smoothed = (None if one is None else np.array(one) for one in kept)
-        self.drawn = dict(state["drawn"])
+        kept = (None if one is None else np.array(one) for one in state["importance"])
+        self._evaluated, self._smoothed = kept
+        self._drawn = dict(state["drawn"])
         for probe, where in zip(self._probes, state["probes"]):
             probe.go_on(where)
 
     def pass_over(self, epoch: int) -> None:
         """Draw what the probes drew before that epoch, and drop it."""
-        for probe, batches in zip(self._probes, self.drawn.get(epoch, [])):
+        for probe, batches in zip(self._probes, self._drawn.get(epoch, [])):
             probe.skip(batches - probe.drawn)
 
     def _evaluate(self, model: ElasticMixin, check: Callable[..., None], given: Any) -> np.ndarray:
