@@ -7,6 +7,7 @@ other one is taken. Nothing is unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import warnings
 import zipfile
@@ -19,7 +20,7 @@ import numpy as np
 from elastic_tf.arguments import brief
 from elastic_tf.files import arrays as array_files
 from elastic_tf.files.atomic import replaced
-from elastic_tf.files.file_lock import Claim, claim
+from elastic_tf.files.file_lock import claim
 
 VERSION = 2
 _NAMES = ("a.npz", "b.npz")
@@ -38,7 +39,7 @@ class Slots:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._claim: Claim | None = None
+        self._claim = contextlib.ExitStack()  # empty until the directory is taken
         self._number = 0  # of the newest good one
 
     def open(self) -> None:
@@ -59,8 +60,7 @@ class Slots:
 
     def close(self) -> None:
         """Give the directory back."""
-        if self._claim is not None:
-            self._claim.release()
+        self._claim.close()
 
     def read(self) -> State | None:
         """The newest backup that is whole; None where there is no file.

@@ -14,27 +14,10 @@ from elastic_tf.files.json_form import now
 _OWNER_CHARACTERS = 200
 
 
-class Claim:
-    """The right to write something, until `release` or until nothing refers to it any more."""
-
-    def __init__(self, lock: filelock.BaseFileLock) -> None:
-        self._lock: filelock.BaseFileLock | None = lock
-
-    def release(self) -> None:
-        """Give it back; a second time does nothing."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def __enter__(self) -> Claim:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-
-def claim(lock: str | Path, *, rule: str, what: str | Path, shared: bool = False) -> Claim:
-    """Claim what the file `lock` stands for; the system gives it back when the process ends.
+def claim(
+    lock: str | Path, *, rule: str, what: str | Path, shared: bool = False
+) -> contextlib.ExitStack:
+    """Claim what the file `lock` stands for, until what is returned is closed or forgotten.
 
     Args:
         lock: the lock file, made where it is not there; it stays.
@@ -61,4 +44,6 @@ def claim(lock: str | Path, *, rule: str, what: str | Path, shared: bool = False
         ) from error
     with contextlib.suppress(OSError):  # a full disk: who has claimed it stays unknown
         path.write_text(f"process {os.getpid()} on {socket.gethostname()!r} since {now()}")
-    return Claim(held)
+    released = contextlib.ExitStack()
+    released.callback(held.release)
+    return released

@@ -1,7 +1,4 @@
-"""JSON files that anybody may have written: read within limits, refused where they say two things.
-
-Python's reader takes NaN, lets the last of two equal keys win, and reads as much as there is.
-"""
+"""JSON files that anybody may have written: read within limits, finite numbers alone."""
 
 from __future__ import annotations
 
@@ -30,13 +27,11 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
         ValueError: it is larger, or no file but a folder, a pipe or a device, which may have no
             end. The text ends the sentence that begins with the path.
     """
-    at_once = getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer would be waited for
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | at_once)) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("is no regular file")
-        data = b"" if status.st_size > most else file.read(most + 1)  # it may have grown
-    if max(status.st_size, len(data)) > most:
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("is no regular file")
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
         raise ValueError(f"is larger than {most >> 20} MiB")
     return data
 
@@ -45,30 +40,15 @@ def parse(data: bytes) -> Any:
     """The value that `data`, UTF-8, stands for.
 
     Raises:
-        ValueError: it is not JSON, or not JSON alone: NaN, a key that stands there twice, a number
-            that no float64 holds; or it is nested too deeply. The text ends the sentence that
-            begins with the path.
+        ValueError: it is not JSON, holds a number that is not finite, or is nested too deeply. The
+            text ends the sentence that begins with the path.
     """
     try:
-        return json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_real,
-            parse_float=_real,
-        )
+        return json.loads(data.decode("utf-8"), parse_constant=_real, parse_float=_real)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"is no JSON: {error}") from error
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"holds the key {brief(twice)} twice in one object")
-    return made
 
 
 def _real(text: str) -> float:

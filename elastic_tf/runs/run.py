@@ -23,7 +23,7 @@ import numpy as np
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files.atomic import append_line, directory, write_json, write_text
-from elastic_tf.files.file_lock import Claim, claim
+from elastic_tf.files.file_lock import claim
 from elastic_tf.files.json_form import now, to_json
 from elastic_tf.files.ranges import from_ranges, to_ranges
 from elastic_tf.files.strict_json import parse, read_bytes
@@ -62,7 +62,7 @@ class Run:
         self.selections = _read_lines(self.path / "selections.jsonl")
         result = self.path / "result.json"
         self.result = _read_object(result) if result.exists() else None
-        self._claim: Claim | None = None
+        self._claim: contextlib.ExitStack | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_claim": None}  # a claim is this process's own
@@ -98,7 +98,7 @@ class Run:
         self._own()
         append_line(self.path / name, json.dumps(data, allow_nan=False))
 
-    def _own(self) -> Claim:
+    def _own(self) -> contextlib.ExitStack:
         """Claim the directory, unless this process has done so; what was cut off is removed.
 
         Left are the finished epochs and the selections made in them: others are made again.
@@ -187,7 +187,7 @@ def peak_memory_bytes() -> int:
     return int(peak) * (1 if sys.platform == "darwin" else 1024)
 
 
-def _claimed(path: Path) -> Claim:
+def _claimed(path: Path) -> contextlib.ExitStack:
     rule = "A run is written by one process at a time."
     return claim(path / "run.lock", rule=rule, what=path, shared=True)
 

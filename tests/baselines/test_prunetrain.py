@@ -187,23 +187,22 @@ def test_training_goes_on_as_that_of_the_masked_model(kind):
     for model in (masked, smaller):
         step(model)
         labels = np.flatnonzero(shrink(model.network)).tolist()
-    before = [{name: slot.numpy() for name, slot in one.items()} for one in slots_of(smaller)]
-    scalars, optimizer, channels = scalars_of(smaller), smaller.optimizer, smaller.channels
+    before = [[slot.numpy() for slot in one] for one in slots_of(smaller)]
+    scalars, channels = scalars_of(smaller), smaller.channels
     keep = np.ones(len(channels.pinned), bool)
     keep[labels] = False
     _, carried = rebuild.rebuilt(masked.network, channels, keep)
     smaller.remove(labels)
 
-    assert smaller.optimizer is optimizer
     np.testing.assert_array_equal(scalars_of(smaller), scalars)
     assert all(before)
     # layer by layer, as the weights of a network do not run
     order = [weight.name for layer in masked.network.layers for weight in layer.weights]
     names = dict(zip(order, (one.cut for one in carried.values())))
     for variable, was, now in zip(smaller.trainable_variables, before, slots_of(smaller)):
-        assert was.keys() == now.keys()
-        for name, slot in now.items():
-            np.testing.assert_array_equal(slot, names[variable.name](was[name]))
+        assert len(was) == len(now)
+        for old, slot in zip(was, now):
+            np.testing.assert_array_equal(slot, names[variable.name](old))
     step(masked, seed=2)
     step(smaller, seed=2)
     assert int(smaller.optimizer.iterations) == 2
@@ -214,7 +213,7 @@ def test_training_goes_on_as_that_of_the_masked_model(kind):
 
 def test_slots_of_another_shape_are_refused():
     model = compiled(block, K.Adafactor(1e-2))
-    with pytest.raises(ValueError, match="slot '_r' .* of Adafactor for 'stem/kernel:0'"):
+    with pytest.raises(ValueError, match="Received: '.*' .* of Adafactor for 'stem/kernel:0'"):
         model.remove([int(np.flatnonzero(shrink(model.network))[0])])
 
 
@@ -272,16 +271,15 @@ def test_fit_goes_on_over_a_rebuild():
     x, y = images()
     mask = np.arange(len(model.tensors)) >= 3
     model.set_mask(mask)
-    optimizer, before, frozen = model.optimizer, model.count_params(), values(model.tensors[:2])
+    before = model.count_params()
     callback = PruneTrainCallback(interval=2)
     history = fit(model, epochs=5, callbacks=[Shrink(1), callback], validation_data=(x, y))
     assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy", "parameters"}
     assert history["parameters"] == [before] * 2 + [model.count_params()] * 3
     assert model.count_params() < 0.8 * before
-    assert model.optimizer is optimizer and int(optimizer.iterations) == 5 * PASS
-    np.testing.assert_allclose(optimizer.learning_rate, rate(5 * PASS - 1), rtol=1e-6)
+    assert int(model.optimizer.iterations) == 5 * PASS
+    np.testing.assert_allclose(model.optimizer.learning_rate, rate(5 * PASS - 1), rtol=1e-6)
     np.testing.assert_array_equal(model.mask, mask)
-    assert len(values(model.tensors)) == len(mask) and frozen
     np.testing.assert_allclose(
         model.evaluate(x, y, verbose=0)[0], float(crossentropy()(y, model(x))), rtol=1e-5
     )

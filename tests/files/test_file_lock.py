@@ -48,11 +48,11 @@ def test_a_process_has_one_claim_unless_it_shares(tmp_path):
             claim(lock, rule=RULE, what="it")
     first = claim(lock, rule=RULE, what="it", shared=True)
     with claim(lock, rule=RULE, what="it", shared=True):
-        first.release()
-        first.release()
+        first.close()
+        first.close()
         with pytest.raises(ValueError, match="Received: 'it'"):
             claim(lock, rule=RULE, what="it")
-    claim(lock, rule=RULE, what="it").release()
+    claim(lock, rule=RULE, what="it").close()
 
 
 def test_a_claim_that_nobody_refers_to_is_given_back(tmp_path):

@@ -23,8 +23,8 @@ from elastic_tf.optimizers.accumulation import Accumulation
 class PruneTrainModel(ElasticMixin, tf.keras.Model):
     """An elastic model of a network that can be exchanged for a smaller one, in `fit` too.
 
-    Metrics, history, the optimizer with its step count and learning rate, and callbacks go on over
-    an exchange. The loss that Keras shows is that without the group lasso.
+    Metrics, history and callbacks go on over an exchange, so do step count, learning rate and slots
+    in a new optimizer. The loss that Keras shows is that without the group lasso.
 
     Attributes:
         network: the present network; save this one, for the file then holds its architecture.
@@ -104,16 +104,17 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         accumulation, plan = self._elastic.accumulation, self.plan
         if accumulation is not None:
             accumulation.flush()
-            self._elastic.accumulation = Accumulation(
-                accumulation.steps, self.distribute_strategy, self.optimizer
-            )
         if self.optimizer is not None:
             rebuild.check_slots(self.optimizer, self.trainable_variables)
         self.network, carried = rebuild.rebuilt(self.network, self.channels, keep)
         self._pruning.channels = self.channels.relabelled(lambda kept: kept[keep[kept]])
         self._pruning.removed.append(labels)
         if self.optimizer is not None:
-            rebuild.carry_slots(self.optimizer, carried, self.trainable_variables)
+            self.optimizer = rebuild.carried_on(self.optimizer, carried, self.trainable_variables)
+        if accumulation is not None:
+            self._elastic.accumulation = Accumulation(
+                accumulation.steps, self.distribute_strategy, self.optimizer
+            )
         self._make_functions_anew()
         self.set_plan(plan)
 

@@ -12,7 +12,6 @@ import tensorflow as tf
 from elastic_tf import optimizers
 from elastic_tf.baselines import graph
 from elastic_tf.baselines.prunetrain.groups import Channels
-from elastic_tf.stack import forget_tracked
 
 
 class Carried(NamedTuple):
@@ -42,63 +41,52 @@ def rebuilt(
     return new, carried
 
 
-def check_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
-    """Build an optimizer over `variables`, and refuse one whose slots cannot be cut.
+def carried_on(
+    optimizer: Any, carried: Mapping[int, Carried], variables: Sequence[tf.Variable]
+) -> Any:
+    """The same optimizer for `variables` of a rebuilt network.
 
-    Raises:
-        ValueError: a slot that does not have the shape of its tensor.
+    Step count and rates stay, and the numbers of what is kept, bit for bit.
     """
+    inner = optimizers.unwrapped(optimizer)
+    cuts = {
+        id(slot): carried[id(variable)].cut
+        for variable in variables
+        for slot in slots(inner, carried[id(variable)].old)
+    }
+    new = type(optimizer).from_config(optimizer.get_config())
+    optimizers.build(new, variables)
+    for old, fresh in zip(optimizers.state(optimizer), optimizers.state(new)):
+        value = old.numpy()
+        fresh.assign(cuts[id(old)](value) if id(old) in cuts else value)
+    return new
+
+
+def check_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+    """Build an optimizer over `variables`, and refuse one whose slots cannot be cut."""
     optimizers.build(optimizer, variables)
     inner = optimizers.unwrapped(optimizer)
     for variable in variables:
-        for name, slot in slots(inner, variable).items():
+        for slot in slots(inner, variable):
             if slot.shape != variable.shape:
                 raise ValueError(
                     "Every slot of the optimizer must have the shape of its tensor, to be cut with "
-                    f"it. Received: slot '{name}' {tuple(slot.shape)} of {type(inner).__name__} "
+                    f"it. Received: '{slot.name}' {tuple(slot.shape)} of {type(inner).__name__} "
                     f"for '{variable.name}' {tuple(variable.shape)}. Use for instance Adam."
                 )
 
 
-def carry_slots(
-    optimizer: Any, carried: Mapping[int, Carried], variables: Sequence[tf.Variable]
-) -> None:
-    """Let an optimizer go on with the variables of a rebuilt network.
-
-    It stays the same object; a slot keeps the numbers of what is kept, bit for bit.
-    """
-    inner = optimizers.unwrapped(optimizer)
-    came = [carried[id(variable)] for variable in variables]
-    before = [slots(inner, one.old) for one in came]
-    single = {name: value for name, value in vars(inner).items() if isinstance(value, tf.Variable)}
-    stale = {id(slot) for named in before for slot in named.values()}
-    if isinstance(inner, optimizers.LEGACY):
-        inner._weights = [item for item in inner._weights if id(item) not in stale]
-        inner._slots.clear()
-    else:
-        inner._variables = [item for item in inner._variables if id(item) not in stale]
-        inner._built = False
-        forget_tracked(inner)
-    optimizers.build(optimizer, variables)
-    for variable, one, named in zip(variables, came, before):
-        for name, slot in slots(inner, variable).items():
-            slot.assign(one.cut(named[name].numpy()))
-    for name, value in single.items():  # some are made again with the slots
-        if getattr(inner, name) is not value:
-            getattr(inner, name).assign(value)
-
-
-def slots(inner: Any, variable: tf.Variable) -> dict[str, tf.Variable]:
-    """The slots of one tensor by name."""
+def slots(inner: Any, variable: tf.Variable) -> list[tf.Variable]:
+    """The slots of one tensor, in the order in which the optimizer made them."""
     key = variable._unique_id
     if isinstance(inner, optimizers.LEGACY):
-        return dict(inner._slots.get(key, {}))
-    index = inner._index_dict[key]
-    return {
-        name: value[index]
-        for name, value in vars(inner).items()
-        if name != "_variables"
-        and isinstance(value, (list, tuple))
-        and len(value) == len(inner._index_dict)
+        return list(inner._slots.get(key, {}).values())
+    index, count = inner._index_dict[key], len(inner._index_dict)
+    lists = [value for name, value in vars(inner).items() if name != "_variables"]
+    return [
+        value[index]
+        for value in lists
+        if isinstance(value, (list, tuple))
+        and len(value) == count
         and all(isinstance(item, tf.Variable) for item in value)
-    }
+    ]
