@@ -11,12 +11,12 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from elastic_tf import arguments, optimizers
-from elastic_tf.backup import data_position, keras_callbacks, state
+from elastic_tf.backup import data_position, state
 from elastic_tf.backup.slots import Slots, State
 from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
@@ -59,23 +59,14 @@ class Backup:
         arguments.choice("nan", self.nan, ("restore", "stop", "ignore"))
 
 
-class Scheduler(Protocol):
-    """What decides between steps what is trained: all that a backup knows of it."""
-
-    def state(self) -> Any:
-        """All that it decides from, as JSON values."""
-
-    def go_on(self, state: Any) -> None:
-        """Go on from what `state` returned, and let the model train the same."""
-
-    def pass_over(self, epoch: int) -> None:
-        """Draw what was drawn before an epoch that is not trained again, and drop it."""
-
-
 class Recovery:
-    """Keeps the state of one `fit`, which has not begun its first epoch, in two files."""
+    """Keeps the state of one `fit`, which has not begun its first epoch, in two files.
 
-    def __init__(self, model: ElasticMixin, options: Backup, scheduler: Scheduler) -> None:
+    Of what decides between steps what is trained, the scheduler, it knows `state()`, as JSON
+    values, `go_on(state)`, and `pass_over(epoch)` for an epoch that is not trained again.
+    """
+
+    def __init__(self, model: ElasticMixin, options: Backup, scheduler: Any) -> None:
         self._model, self._options, self._scheduler = model, options, scheduler
         self._slots = Slots(options.directory)
         self._handler: Any = model._elastic.data
@@ -210,10 +201,7 @@ class Recovery:
             "initial_epoch": self._first,
             "batches in an epoch": self._handler._inferred_steps,
             "accumulate": 1 if accumulation is None else accumulation.steps,
-            "callbacks": [
-                type(callback).__name__
-                for callback, _ in keras_callbacks.remembering(self._callbacks)
-            ],
+            "callbacks": [type(one).__name__ for one, _ in state.remembering(self._callbacks)],
             **self._optimizer,
             **state.described(state.variables(self._model), "variable"),
         }
@@ -244,7 +232,7 @@ class Recovery:
                 for name, values in model.history.history.items()
             },
             "history_epochs": model.history.epoch,
-            "callbacks": keras_callbacks.state(self._callbacks),
+            "callbacks": state.memories(self._callbacks),
             "fit_state": model.fit_state,
             "random": state.host_generators(),
         }
@@ -256,7 +244,7 @@ class Recovery:
                     raise FloatingPointError(f"NaN or infinity in '{item.name}'")
                 yield name, value
             yield from state.arrays(metrics, "metric")
-            yield from keras_callbacks.arrays(self._callbacks)
+            yield from state.remembered_weights(self._callbacks)
             yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
 
         self._since, self._written_at = 0, time.monotonic()
@@ -300,7 +288,7 @@ class Recovery:
     def _take_up_logs(self, found: State) -> None:
         """What was reported so far, and what others made of it."""
         history = self._model.history
-        keras_callbacks.go_on(self._callbacks, found.data["callbacks"], found.arrays)
+        state.remind(self._callbacks, found.data["callbacks"], found.arrays)
         history.epoch = list(found.data["history_epochs"])
         history.history = {name: list(values) for name, values in found.data["history"].items()}
 

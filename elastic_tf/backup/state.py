@@ -14,6 +14,14 @@ from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.stack import backend, context, stateful_random_ops
 
+# What Keras's callbacks remember from epoch to epoch; others keep theirs in `model.fit_state`.
+_WEIGHTS = "best_weights"
+_REMEMBERED: dict[type, tuple[str, ...]] = {
+    tf.keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", _WEIGHTS),
+    tf.keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
+    tf.keras.callbacks.ModelCheckpoint: ("best", "epochs_since_last_save"),
+}
+
 
 def variables(model: ElasticMixin) -> list[tf.Variable]:
     """Every variable of a training but the metrics', in an order that the model alone decides."""
@@ -114,6 +122,40 @@ def set_host_generators(states: dict[str, Any]) -> None:
         algorithm, values = states["tensorflow"]
         made = tf.random.Generator.from_state(tf.constant(values, tf.int64), alg=algorithm)
         tf.random.set_global_generator(made)
+
+
+def remembering(callbacks: Any) -> list[tuple[tf.keras.callbacks.Callback, tuple[str, ...]]]:
+    """Those that remember something, with its names, among what `fit` was given."""
+    return [
+        (callback, names)
+        for callback in tf.nest.flatten(callbacks or [])
+        for kind, names in _REMEMBERED.items()
+        if isinstance(callback, kind)
+    ]
+
+
+def memories(callbacks: Any) -> list[dict[str, Any]]:
+    """What each of them remembers but weights, as JSON values; NaN and infinity are allowed."""
+    return [
+        {name: np.array(getattr(callback, name)).tolist() for name in names if name != _WEIGHTS}
+        for callback, names in remembering(callbacks)
+    ]
+
+
+def remembered_weights(callbacks: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """The weights that are remembered, with names."""
+    for k, (callback, _) in enumerate(remembering(callbacks)):
+        for i, value in enumerate(getattr(callback, _WEIGHTS, None) or []):
+            yield f"callback/{k}/{i}", value
+
+
+def remind(callbacks: Any, states: list[dict[str, Any]], values: dict[str, np.ndarray]) -> None:
+    """Give them back both; after `on_train_begin`, in which they forget."""
+    for k, ((callback, names), held) in enumerate(zip(remembering(callbacks), states)):
+        vars(callback).update(held)
+        weights = [value for name, value in values.items() if name.startswith(f"callback/{k}/")]
+        if _WEIGHTS in names and weights:
+            callback.best_weights = weights
 
 
 def _generators(model: ElasticMixin) -> Iterator[tf.random.Generator]:

@@ -1,8 +1,6 @@
 """The methods that elastic training is compared with, and itself, by name.
 
-In: a Keras model, and a `Task` with what a method may need to know. Out: the model to train, and
-the callbacks of `fit` that choose what is trained. `fixed` trains one set, `policies` select by
-importance, `tinytl` and `prunetrain` change the model by `graph`.
+`fixed` train one set, `policies` select by importance, `tinytl` and `prunetrain` change the model.
 """
 
 from __future__ import annotations
@@ -23,9 +21,5 @@ NAMES = tuple(METHODS)
 
 
 def get(name: str) -> Method:
-    """The method of that name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The method of that name; a ValueError names those there are."""
     return METHODS[arguments.choice("name", name, NAMES)]

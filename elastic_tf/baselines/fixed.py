@@ -29,20 +29,16 @@ def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:
 
 
 def bias_tensors(model: ElasticMixin) -> np.ndarray:
-    """True for tensors that are added: biases, and the beta of normalisation.
+    """True for biases and the beta of normalisation; bool, shape (N,), forward order.
 
     A tensor is a bias by what it is for the layer that owns it, whatever its own name: an attribute
-    `bias` or one that ends in `_bias`, or the `beta` of a layer that normalises.
-
-    Returns:
-        bool, shape (N,), forward order.
+    `bias` or one that ends in `_bias`.
     """
-    return _held(
-        model,
-        lambda layer, name: (
-            name == "bias" or name.endswith("_bias") or (name == "beta" and _normalises(layer))
-        ),
-    )
+
+    def is_bias(layer: tf.keras.layers.Layer, name: str) -> bool:
+        return name == "bias" or name.endswith("_bias") or (name == "beta" and _normalises(layer))
+
+    return _held(model, is_bias)
 
 
 def scale_tensors(model: ElasticMixin) -> np.ndarray:
@@ -86,22 +82,22 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
     return {"gamma", "beta"} <= vars(layer).keys()
 
 
-def _last_k(task: Task) -> list[tf.keras.callbacks.Callback]:
+def _last(task: Task) -> np.ndarray:
     profile: Any = task.profile  # None is refused there
-    return train_only(task, last_tensors(task.model, profile, task.rho))
+    return last_tensors(task.model, profile, task.rho)
+
+
+def _method(name: str, summary: str, find: Callable[[Task], np.ndarray], **options: Any) -> Method:
+    return Method(name, summary, lambda task: train_only(task, find(task)), **options)
 
 
 METHODS = (
     Method("full", "all tensors", lambda task: []),
-    Method(
-        "traditional_tl",
-        "the head alone",
-        lambda task: train_only(task, models.head_tensors(task.model)),
-    ),
-    Method(
+    _method("traditional_tl", "the head alone", lambda task: models.head_tensors(task.model)),
+    _method(
         "bn_bias",
         "head, biases and normalisation parameters",
-        lambda task: train_only(task, bn_bias_tensors(task.model)),
+        lambda task: bn_bias_tensors(task.model),
     ),
-    Method("last_k", "as many of the last tensors as fit rho", _last_k, needs_profile=True),
+    _method("last_k", "as many of the last tensors as fit rho", _last, needs_profile=True),
 )

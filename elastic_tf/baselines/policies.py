@@ -45,32 +45,23 @@ def random_choice(
     return importance
 
 
-def _callbacks(
-    task: Task, importance: Importance, **options: Any
-) -> list[tf.keras.callbacks.Callback]:
-    """The elastic callback with another importance."""
-    settings: dict[str, Any] = {
-        "rho": task.rho,
-        "interval": task.interval,
-        "probe": Probe(task.probe, size=task.probe_size, seed=task.seed),
-        "importance": importance,
-        "required": models.head_tensors(task.model),
-    }
-    return [ElasticCallback(task.profile, **{**settings, **options})]
-
-
-def _random(task: Task) -> list[tf.keras.callbacks.Callback]:
-    required = models.head_tensors(task.model)
-    profile: Any = task.profile  # None is refused there
-    return _callbacks(task, random_choice(profile, task.rho, required, seed=task.seed))
-
-
 def _method(
-    name: str, summary: str, importance: Importance = measures.loss_decrease, **options: Any
+    name: str,
+    summary: str,
+    importance: Importance | None = measures.loss_decrease,
+    **options: Any,
 ) -> Method:
-    return Method(
-        name, summary, lambda task: _callbacks(task, importance, **options), needs_profile=True
-    )
+    """The elastic callback with another importance; None stands for a random choice."""
+
+    def callbacks(task: Task) -> list[tf.keras.callbacks.Callback]:
+        profile: Any = task.profile  # None is refused there
+        required = models.head_tensors(task.model)
+        chosen = importance or random_choice(profile, task.rho, required, seed=task.seed)
+        probe = Probe(task.probe, size=task.probe_size, seed=task.seed)
+        settings = {"interval": task.interval, "probe": probe, "required": required, **options}
+        return [ElasticCallback(profile, rho=task.rho, importance=chosen, **settings)]
+
+    return Method(name, summary, callbacks, needs_profile=True)
 
 
 METHODS = (
@@ -81,7 +72,7 @@ METHODS = (
     _method(
         "elastic_grad", "as elastic, by the magnitude of the gradients", measures.gradient_magnitude
     ),
-    Method("random", "as elastic, at random", _random, needs_profile=True),
+    _method("random", "as elastic, at random", None),
     # The paper searches exhaustively, 2^N plans, for the best progress of the first epochs (Sec.
     # 2.1, Fig. 2b). Here it is the optimum of the first importance, which nothing corrects.
     _method(

@@ -46,17 +46,14 @@ class Activation(NamedTuple):
 def activation_bytes(model: ElasticMixin, data: Any, mask: Plan | np.ndarray | None = None) -> int:
     """Bytes of the activations that a training step under `mask` keeps for its backward pass.
 
-    Weights are not activations, nor is what depends on weights alone. A tensor that several
-    gradients take counts once, also reshaped. The batch counts where a gradient takes it.
+    What depends on weights alone is no activation. A tensor that several gradients take counts
+    once, also reshaped. The batch counts where a gradient takes it.
 
     Args:
         model: compiled elastic model.
         data: one batch, (x, y) or (x, y, sample_weight).
-        mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. All False:
-            nothing is kept. None: the model's own plan.
-
-    Returns:
-        Bytes, for the whole batch.
+        mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. None: the
+            model's own plan.
 
     Raises:
         ValueError: `mask` does not fit, or the size of an activation is not known: a loop keeps as

@@ -28,16 +28,12 @@ class Sensor(NamedTuple):
 
 
 class Meter:
-    """Adds up what a sensor tells, between `start` and `stop` as often as the sensor needs it.
-
-    The energy between two moments is the difference of `joules()`.
-    """
+    """Adds up what a sensor tells, between `start` and `stop` as often as the sensor needs it."""
 
     def __init__(self, sensor: Sensor) -> None:
         self._sensor = sensor
         self._total: float | None = 0.0
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
+        self._lock, self._stopped = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def joules(self) -> float | None:

@@ -66,8 +66,7 @@ def step_flops(
         model: compiled elastic model.
         x: inputs of one batch.
         y: targets of that batch.
-        mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. All False:
-            the forward pass. None: all tensors.
+        mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. None: all.
         sample_weight: weights of the samples, if training has them.
 
     Raises:

@@ -53,12 +53,7 @@ class Samples:
 
 
 class Evaluator:
-    """The traced passes of one compiled model.
-
-    Every call puts back all that it changed: weights, slots, step count, moving statistics, random
-    generators, metrics. Dropout and its like have counters of their own here, which the train
-    function does not see.
-    """
+    """The traced passes of one compiled model; every call puts back all that it changed."""
 
     def __init__(self, model: ElasticModel) -> None:
         # The evaluator is stored on the model: a strong reference back would be a cycle.
@@ -69,7 +64,6 @@ class Evaluator:
             optimizers.build(model.optimizer, model.trainable_variables)
         self._pass = _traced(self._trace_gradients)
         self._update = _traced(self._trace_update)
-        self._multiply = _traced(self._trace_multiply)
 
     @classmethod
     def of(cls, model: ElasticModel) -> Evaluator:
@@ -121,23 +115,25 @@ class Evaluator:
         """
         graph = self._update.get_concrete_function(update).graph
         with kept(self.model, [graph]):
-            old = [variable.read_value() for variable in self._variables()]
+            variables = self._variables()
+            old = [variable.read_value() for variable in variables]
             self._update(update)
-            return self.in_forward_order(self._multiply(gradients(), old).numpy())
+            decreases = [
+                -float(tf.reduce_sum(part * tf.cast(variable.read_value() - before, part.dtype)))
+                for part, variable, before in zip(gradients(), variables, old)
+            ]
+            return self.in_forward_order(decreases)
 
-    def in_forward_order(self, values: Sequence[float] | np.ndarray) -> np.ndarray:
+    def in_forward_order(self, values: Sequence[float]) -> np.ndarray:
         """(N,) the values of the tensors that the loss depends on, zero for the others."""
         ordered = np.zeros(len(self.model.tensors))
         ordered[self._connected] = values
         return ordered
 
     @property
-    def model(self) -> ElasticModel:
+    def model(self) -> Any:
         """The model that this evaluator is stored on."""
-        model = self._model()
-        if model is None:
-            raise ReferenceError("The model of this evaluator is gone.")
-        return model
+        return self._model()
 
     def _variables(self) -> list[tf.Variable]:
         return [self.model.tensors[k] for k in self._connected]
@@ -172,20 +168,12 @@ class Evaluator:
 
     def _trace_update(self, gradients: list[tf.Tensor]) -> None:
         with never_differentiated():
+            optimizer, variables = self.model.optimizer, self._variables()
             replicas.run_on_each(
                 self.model.distribute_strategy,
-                lambda parts: optimizers.apply_selected(
-                    self.model.optimizer, parts, self._variables()
-                ),
+                lambda parts: optimizers.apply_selected(optimizer, parts, variables),
                 gradients,
             )
-
-    def _trace_multiply(self, gradients: list[tf.Tensor], old: list[tf.Tensor]) -> tf.Tensor:
-        products = [
-            tf.reduce_sum(gradient * tf.cast(variable.read_value() - before, gradient.dtype))
-            for gradient, variable, before in zip(gradients, self._variables(), old)
-        ]
-        return -tf.stack([tf.cast(product, tf.float64) for product in products])
 
 
 def _traced(function: Any) -> Any:

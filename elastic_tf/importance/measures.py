@@ -47,9 +47,6 @@ def loss_decrease(
     * "after": after the update, on the same samples (as the paper's released code does). Negative
       wherever the step overshoots.
 
-    "other" and "before" foretell alike what training a set of tensors wins, "after" far worse:
-    `experiments/results/importance.json`.
-
     Args:
         model: a compiled elastic model.
         x: inputs of the probe; arrays or a structure of arrays, samples first.
@@ -57,10 +54,9 @@ def loss_decrease(
         sample_weight: weights of the samples.
         gradient: one of the three readings above.
         gradient_data: samples that dL/dw is taken on before the update, as (x, y) or
-            (x, y, sample_weight), dw coming from the whole probe: validation data, say. None:
-            the other half of the probe. For the reading "other" alone.
-        micro_batch_size: samples in one pass; all when None. Batch normalisation sees
-            micro-batches as it sees the batches of training.
+            (x, y, sample_weight), dw coming from the whole probe. None: the other half of the
+            probe. For the reading "other" alone.
+        micro_batch_size: samples in one pass; all when None.
 
     Returns:
         float64, shape (N,), forward order; larger is better, may be negative.
@@ -112,10 +108,7 @@ def gradient_magnitude(
     sample_weight: Any = None,
     micro_batch_size: int | None = None,
 ) -> np.ndarray:
-    """Sum of the absolute gradient of each tensor over the probe.
-
-    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8.4 ("Grad.").
-    """
+    """Sum of the absolute gradient of each tensor over the probe ("Grad." in Sec. 8.4)."""
     arguments.elastic(model, compiled=True)
     samples = Samples(x, y, sample_weight)
     with host_generators_kept(model):
@@ -126,10 +119,7 @@ def gradient_magnitude(
 
 
 def weight_magnitude(model: ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:
-    """Sum of the absolute weights of each tensor; the probe is not looked at.
-
-    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8.4 ("Weight").
-    """
+    """Sum of the absolute weights of each tensor, without the probe ("Weight" in Sec. 8.4)."""
     arguments.elastic(model)
     return np.array([float(np.abs(v.numpy()).sum(dtype=np.float64)) for v in model.tensors])
 

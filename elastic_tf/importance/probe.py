@@ -66,11 +66,7 @@ class Draws:
             )
 
     def draw(self) -> tuple[Any, Any, Any]:
-        """x, y and sample weights (or None) of `size` samples, or of all there are.
-
-        Raises:
-            ValueError: the source fails or is no probe; the probe is named.
-        """
+        """x, y and sample weights (or None) of `size` samples, or of all there are."""
         if not isinstance(self.source, tf.data.Dataset):
             return self._draw_rows(*self.source)
         batches: list[Any] = []
@@ -100,24 +96,20 @@ class Draws:
                 self._batches = iter(endless(self.source))
             batch = next(self._batches, None)
         except Exception as error:  # whatever the data come from
-            raise ValueError(
-                f"`{self.name}` must yield batches. Received: {type(error).__name__} from batch "
-                f"{self.drawn}: {str(error).splitlines()[0] if str(error) else 'no message'}. "
-                "Look at its source."
-            ) from error
+            received = f"{type(error).__name__} from batch {self.drawn}: {brief(str(error))}"
+            raise self._error(received, "Look at its source.") from error
         if batch is None:
-            raise ValueError(
-                f"`{self.name}` must yield batches. Received: an empty dataset. Look at its source."
-            )
+            raise self._error("an empty dataset", "Look at its source.")
         _, y, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
         if y is None or not is_batched(batch):
-            raise ValueError(
-                f"`{self.name}` must yield batches of (x, y). Received: "
-                f"{self.source.element_spec}. Use dataset.batch(batch_size)."
-            )
+            raise self._error(self.source.element_spec, "Use dataset.batch(batch_size).")
         # the last batch may be smaller
         self.batch_size = max(size_of(batch), self.batch_size or 0)
         return batch
+
+    def _error(self, received: Any, hint: str) -> ValueError:
+        rule = f"`{self.name}` must yield batches of (x, y)."
+        return ValueError(f"{rule} Received: {received}. {hint}")
 
     def _draw_rows(self, *data: Any) -> tuple[Any, Any, Any]:
         counts = {len(part) for part in tf.nest.flatten(data) if part is not None}
@@ -127,11 +119,10 @@ class Draws:
                 f"length {', '.join(map(str, sorted(counts)))}."
             )
         rows = self._generator.permutation(counts.pop())[: self.size]
-        return tf.keras.utils.unpack_x_y_sample_weight(
-            tf.nest.map_structure(
-                lambda part: part if part is None else tf.gather(part, rows), data
-            )
+        drawn = tf.nest.map_structure(
+            lambda part: None if part is None else tf.gather(part, rows), data
         )
+        return tf.keras.utils.unpack_x_y_sample_weight(drawn)
 
 
 def size_of(batch: Any) -> int:

@@ -57,9 +57,6 @@ class Worth:
     ) -> tuple[np.ndarray, float | None]:
         """The importance now, smoothed, and its cosine similarity to the evaluation before.
 
-        Before they are averaged, the importance so far is scaled to the length of the new one: with
-        the learning rate and the loss the importance of all tensors falls.
-
         Args:
             model: the model that is trained.
             check: called with `batch_size` and `input_shape` of the probe, before it is used.
@@ -75,6 +72,7 @@ class Worth:
             self._smoothed = importance
             return importance, None
         if self._smoothing and self._smoothed is not None:
+            # of the same length: with the learning rate and the loss all importance falls
             length = np.linalg.norm(self._smoothed)
             scale = np.linalg.norm(importance) / length if length else 0.0
             kept = self._smoothing * scale * self._smoothed
@@ -104,27 +102,23 @@ class Worth:
             probe.skip(batches - probe.drawn)
 
     def _evaluate(self, model: ElasticMixin, check: Callable[..., None], given: Any) -> np.ndarray:
-        shared = replicas.count(model.distribute_strategy)
-        if self._probe is None:
-            x, y, weight = given
-        else:
-            x, y, weight = self._probe.draw()
-            size = self._probe.batch_size
-            check(
-                batch_size=None if size is None else -(-size // shared),
-                input_shape=sample_shapes(x),
-            )
-        options: dict[str, Any] = {"sample_weight": weight}
-        if self._micro_batch_size is not None:
-            options["micro_batch_size"] = self._micro_batch_size * shared
-        if self._gradient_probe is not None:
-            options["gradient_data"] = self._gradient_probe.draw()
-        given = {
+        shared, size = replicas.count(model.distribute_strategy), self._micro_batch_size
+        x, y, weight = given if self._probe is None else self._probe.draw()
+        if self._probe is not None:
+            of_batch = self._probe.batch_size
+            each = None if of_batch is None else -(-of_batch // shared)
+            check(batch_size=each, input_shape=sample_shapes(x))
+        options = {
+            "sample_weight": weight,
+            "micro_batch_size": None if size is None else size * shared,
+            "gradient_data": self._gradient_probe and self._gradient_probe.draw(),
+        }
+        taken = {
             name: value
             for name, value in options.items()
             if value is not None and name in self._parameters
         }
-        importance = np.asarray(self._function(model, x, y, **given), np.float64)
+        importance = np.asarray(self._function(model, x, y, **taken), np.float64)
         return replicas.mean_over_workers(model.distribute_strategy, importance)
 
 

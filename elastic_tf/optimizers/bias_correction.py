@@ -1,9 +1,8 @@
 """A step count for each tensor, for optimizers that correct moments which began at zero.
 
 Adam divides its moments by `1 - beta ** t`, t the optimizer's steps so far. The moments of a tensor
-that joins at step t begin at zero all the same, so that with the optimizer's t its first hundred
-steps would be three to seven times too long. Here t is the number of steps that the tensor itself
-took part in; where all tensors are trained from the start both are the same, bit for bit.
+that joins late begin at zero all the same: its first hundred steps would be three to seven times
+too long. Here t is the number of steps that the tensor itself took part in.
 
 Source: Kingma & Ba, Adam, ICLR 2015, Sec. 3 (why moments are corrected).
 """

@@ -81,13 +81,7 @@ def sgdw(
     """SGD with momentum and decoupled weight decay.
 
     w <- w - weight_decay * w - learning_rate * v, v the momentum of the gradient; the decay is not
-    multiplied by the learning rate.
-
-    Args:
-        learning_rate: number or `LearningRateSchedule`.
-        momentum: share of the last velocity that is kept.
-        weight_decay: share of the weight taken away at each step; number or schedule.
-        nesterov: use Nesterov momentum.
+    multiplied by the learning rate. Rate and decay may be a `LearningRateSchedule`.
 
     Raises:
         ValueError: a number that is negative, or a momentum of 1 or more.
@@ -101,12 +95,9 @@ def sgdw(
 
 
 def by_name(name: str, learning_rate: Any) -> Any:
-    """An optimizer with the paper's settings.
+    """An optimizer with the paper's settings, for a rate or a `LearningRateSchedule`.
 
-    Args:
-        name: one of `NAMES`: "sgd" with momentum 0.9, "sgdw" with momentum 0.9 and decay 5e-4, or
-            "adam".
-        learning_rate: number or `LearningRateSchedule`.
+    "sgd" has momentum 0.9, "sgdw" momentum 0.9 and decay 5e-4, "adam" is Keras's.
 
     Raises:
         ValueError: another name, or a rate that is negative.

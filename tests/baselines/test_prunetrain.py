@@ -30,7 +30,7 @@ from prunable import (
 
 from elastic_tf import ElasticMixin, ElasticModel, optimizers
 from elastic_tf.baselines import prunetrain
-from elastic_tf.baselines.prunetrain import PruneTrainCallback, group_lasso, rebuild
+from elastic_tf.baselines.prunetrain import PruneTrainCallback, groups, rebuild
 from elastic_tf.baselines.prunetrain.groups import channel_groups
 from elastic_tf.costs.flops import step_flops
 from elastic_tf.zoo import models
@@ -224,7 +224,7 @@ def test_the_lasso_is_in_the_gradient_by_its_ratio_and_not_in_the_loss_shown():
     plain, of_loss = model.gradients((x, y), variables)
     loss = float(plain.loss) - float(tf.add_n(model.losses))  # regularisers are no part of it
     with tf.GradientTape() as tape:
-        penalty = group_lasso.penalty(model.network, model.channels)
+        penalty = groups.penalty(model.network, model.channels)
     of_penalty = tape.gradient(penalty, variables)
     model.use_lasso(0.25)
     step, both = model.gradients((x, y), variables)

@@ -6,7 +6,7 @@ import tensorflow as tf
 from networks import CLASSES, IMAGE, L
 from prunable import branches, is_free, labels_of, residual, shrink
 
-from elastic_tf.baselines.prunetrain import group_lasso
+from elastic_tf.baselines.prunetrain import groups
 from elastic_tf.baselines.prunetrain.groups import channel_groups
 
 
@@ -110,7 +110,7 @@ def test_penalty_equals_the_sum_over_groups():
     norms += [np.linalg.norm(after[:, :, c]) for c in range(4)]
     norms += [np.linalg.norm(after[..., c]) for c in range(3)]
     norms += [np.linalg.norm(head[c]) for c in range(3)]  # the classes have none
-    penalty = group_lasso.penalty(network, channel_groups(network))
+    penalty = groups.penalty(network, channel_groups(network))
     np.testing.assert_allclose(penalty, np.sum(norms), rtol=1e-6)
 
 
@@ -121,7 +121,7 @@ def test_a_flattened_channel_is_one_group():
     conv, head = (network.get_layer(name).kernel.numpy() for name in ("conv", "head"))
     norms = [np.linalg.norm(conv[..., c]) for c in range(2)]
     norms += [np.linalg.norm(head[c::2]) for c in range(2)]
-    penalty = group_lasso.penalty(network, channel_groups(network))
+    penalty = groups.penalty(network, channel_groups(network))
     np.testing.assert_allclose(penalty, np.sum(norms), rtol=1e-6)
 
 
@@ -129,7 +129,7 @@ def test_penalty_has_a_gradient_at_zero():
     network = residual()
     shrink(network, 1.0)
     with tf.GradientTape() as tape:
-        penalty = group_lasso.penalty(network, channel_groups(network))
+        penalty = groups.penalty(network, channel_groups(network))
     kernel = network.get_layer("one_a").kernel
     np.testing.assert_array_equal(tape.gradient(penalty, kernel), np.zeros(kernel.shape))
 
@@ -138,7 +138,7 @@ def test_channels_go_whose_groups_are_all_small():
     network = residual()
     small = shrink(network, 0.4, factor=1e-6)
     np.testing.assert_array_equal(
-        group_lasso.channels_to_keep(network, channel_groups(network), 1e-4), ~small
+        groups.channels_to_keep(network, channel_groups(network), 1e-4), ~small
     )
 
 
@@ -147,22 +147,22 @@ def test_a_channel_of_the_trunk_stays_as_long_as_one_layer_needs_it(kernel, axis
     network = residual()
     trunk = labels_of(network, "stem")
     channels = channel_groups(network)
-    for variable, along, labels in group_lasso.sides(network, channels):
+    for variable, along, labels in groups.sides(network, channels):
         if variable is not network.get_layer(kernel).kernel or along != axis:
             value = variable.numpy()
             np.moveaxis(value, along, 0)[labels == trunk[2]] = 0.0
             variable.assign(value)
-    assert group_lasso.channels_to_keep(network, channels, 1e-4)[trunk[2]]
+    assert groups.channels_to_keep(network, channels, 1e-4)[trunk[2]]
     np.moveaxis(value := network.get_layer(kernel).kernel.numpy(), axis, 0)[2] = 1e-5
     network.get_layer(kernel).kernel.assign(value)
-    assert not group_lasso.channels_to_keep(network, channels, 1e-4)[trunk[2]]
+    assert not groups.channels_to_keep(network, channels, 1e-4)[trunk[2]]
 
 
 def test_at_least_one_channel_is_left_everywhere():
     network = branches()
     shrink(network, 1.0, factor=1e-9)
     channels = channel_groups(network)
-    keep = group_lasso.channels_to_keep(network, channels, 1e-4)
+    keep = groups.channels_to_keep(network, channels, 1e-4)
     for site in channels.sites.values():
         for labels in site.arrays():
             assert keep[labels].any()

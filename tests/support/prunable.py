@@ -9,7 +9,7 @@ import tensorflow as tf
 from networks import CLASSES, IMAGE, L, crossentropy
 
 from elastic_tf.baselines import prunetrain
-from elastic_tf.baselines.prunetrain import group_lasso
+from elastic_tf.baselines.prunetrain import groups
 from elastic_tf.baselines.prunetrain.groups import channel_groups
 
 
@@ -89,7 +89,7 @@ def is_free(network: tf.keras.Model, layer: str = "before") -> bool:
 def shrink(network: tf.keras.Model, share: float = 0.4, factor: float = 0.0) -> np.ndarray:
     """Scale all groups of some channels; returns True at their labels."""
     channels = channel_groups(network)
-    sides = list(group_lasso.sides(network, channels))
+    sides = list(groups.sides(network, channels))
     present = np.unique(np.concatenate([labels for _, _, labels in sides]))
     small = np.zeros(len(channels.pinned), dtype=bool)
     small[present] = np.random.default_rng(2).random(len(present)) < share

@@ -12,8 +12,8 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.baselines import graph
 from elastic_tf.baselines.method import Method
-from elastic_tf.baselines.prunetrain import group_lasso, rebuild
-from elastic_tf.baselines.prunetrain.groups import Channels, channel_groups
+from elastic_tf.baselines.prunetrain import groups, rebuild
+from elastic_tf.baselines.prunetrain.groups import Channels
 from elastic_tf.engine import replicas
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin, Step
@@ -30,11 +30,13 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         network: the present network; save this one, for the file then holds its architecture.
     """
 
+    optimizer: Any  # of Keras
+
     def __init__(self, network: tf.keras.Model) -> None:
         super().__init__(name=network.name, dtype=network.dtype_policy)
         # a plain object, so that Keras does not track what is in it
         self._pruning = SimpleNamespace(
-            channels=channel_groups(network),
+            channels=groups.channel_groups(network),
             removed=[],
             ratio=None,  # None: no group lasso in the loss
             coefficient=tf.Variable(math.nan, trainable=False),  # NaN: not yet set
@@ -62,15 +64,13 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
 
         The first step sets the coefficient so that coefficient * lasso / (loss + coefficient *
         lasso) = ratio, the loss that of the data alone.
-
-        Source: Lym et al., PruneTrain, SC 2019 (lasso penalty ratio).
         """
         step = super().forward(data, training)
         ratio = self._pruning.ratio
         if ratio is None or not training:
             return step
         loss = tf.cast(step.loss, tf.float32)
-        lasso = group_lasso.penalty(self.network, self.channels)
+        lasso = groups.penalty(self.network, self.channels)
         of_data = loss - tf.add_n([tf.cast(each, tf.float32) for each in [*self.losses, 0.0]])
         first = tf.stop_gradient(ratio / (1.0 - ratio) * of_data / lasso)
         known = self._pruning.coefficient
@@ -87,7 +87,7 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
 
     def reconfigure(self, threshold: float = 1e-4) -> None:
         """Rebuild without the channels whose weights are all below `threshold`."""
-        keep = group_lasso.channels_to_keep(self.network, self.channels, threshold)
+        keep = groups.channels_to_keep(self.network, self.channels, threshold)
         if not keep.all():
             self.remove(np.flatnonzero(~keep).tolist())
 
@@ -130,11 +130,8 @@ class PruneTrainCallback(tf.keras.callbacks.Callback):
 
     Every `interval` epochs and at the end the model is rebuilt without the channels whose groups
     are all below `threshold`, in the layers that make them and in those that take them. The history
-    says how many `parameters` were left.
-
-    The lasso enters through its gradient, as in the paper: under SGD a group shrinks by the
-    learning rate times the coefficient at each step, under Adam by up to the learning rate. Around
-    zero it swings by about what a step moves it, so that a rate that decays removes far more.
+    says how many `parameters` were left. Around zero a group swings by about what a step moves it,
+    so that a learning rate that decays removes far more.
 
     Weights that another callback keeps over a rebuild no longer fit the model:
     `EarlyStopping(restore_best_weights=True)`, `BackupAndRestore`.
@@ -149,23 +146,17 @@ class PruneTrainCallback(tf.keras.callbacks.Callback):
 
     def __init__(self, *, ratio: float = 0.2, threshold: float = 1e-4, interval: int = 10) -> None:
         super().__init__()
-        hint = "The paper's is 0.2 to 0.25."
-        self.ratio = arguments.number(
-            "ratio", ratio, low=0.0, above=True, high=1.0, below=True, hint=hint
-        )
+        self.ratio = arguments.number("ratio", ratio, low=0.0, above=True, high=1.0, below=True)
         self.threshold = arguments.number("threshold", threshold, low=0.0, above=True)
         self.interval = arguments.count("interval", interval)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Refuse what cannot be served; switch the lasso on."""
-        model = self.model
+        model, count = self.model, replicas.count(self.model.distribute_strategy)
         hint = "Make one with elastic_tf.baselines.prunetrain.adapt(model) and compile it."
         arguments.instance("model", model, PruneTrainModel, "a PruneTrainModel", hint)
-        if replicas.count(model.distribute_strategy) > 1:
-            raise ValueError(
-                "PruneTrain runs on one replica: the slots of several are not cut together. "
-                f"Received: {replicas.count(model.distribute_strategy)} replicas."
-            )
+        if count > 1:
+            raise ValueError(f"PruneTrain runs on one replica. Received: {count} replicas.")
         rebuild.check_slots(model.optimizer, model.trainable_variables)
         model.use_lasso(self.ratio)
 
