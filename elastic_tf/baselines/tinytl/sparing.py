@@ -52,16 +52,8 @@ class StoredNormalization(tf.keras.layers.BatchNormalization):
 
 
 @tf.keras.saving.register_keras_serializable(package="elastic_tf")
-class MaskedReLU(tf.keras.layers.Layer):
+class MaskedReLU(L.ReLU):
     """ReLU up to `max_value` (None or 6) that keeps one byte a number: whether it lies inside."""
-
-    def __init__(self, max_value: float | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.max_value = max_value
-
-    def get_config(self) -> dict[str, Any]:
-        """What the layer is made from."""
-        return {**super().get_config(), "max_value": self.max_value}
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Bit for bit as `tf.nn.relu` or `tf.nn.relu6`."""
@@ -69,7 +61,7 @@ class MaskedReLU(tf.keras.layers.Layer):
         @tf.custom_gradient
         def masked(x: tf.Tensor) -> Any:
             y = tf.nn.relu(x) if self.max_value is None else tf.nn.relu6(x)
-            inside = y > 0 if self.max_value is None else (y > 0) & (y < self.max_value)
+            inside = y > 0 if self.max_value is None else (y > 0) & (y < 6.0)
             return y, lambda dy: tf.where(inside, dy, tf.zeros_like(dy))
 
         return masked(inputs)
@@ -83,10 +75,10 @@ def in_place_of(layer: tf.keras.layers.Layer, *, is_stored: bool) -> tf.keras.la
     kind = type(layer)
     if kind is L.BatchNormalization and is_stored and layer.fused and list(layer.axis) == [3]:
         return StoredNormalization.from_config(layer.get_config())
-    common = {"name": layer.name, "dtype": layer._dtype_policy}
     is_plain = kind is L.ReLU and not (layer.negative_slope or layer.threshold)
     if is_plain and layer.max_value in (None, 6.0):
-        return MaskedReLU(layer.max_value, **common)
+        return MaskedReLU.from_config(layer.get_config())
     if kind is L.Activation and layer.activation in _RELUS:
-        return MaskedReLU(_RELUS[layer.activation], **common)
+        limit = _RELUS[layer.activation]
+        return MaskedReLU(limit, name=layer.name, dtype=layer._dtype_policy)
     return graph.anew(layer)
