@@ -52,7 +52,7 @@ class StoredNormalization(tf.keras.layers.BatchNormalization):
 
 
 @tf.keras.saving.register_keras_serializable(package="elastic_tf")
-class MaskedReLU(L.ReLU):
+class MaskedReLU(tf.keras.layers.ReLU):
     """ReLU up to `max_value` (None or 6) that keeps one byte a number: whether it lies inside."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
