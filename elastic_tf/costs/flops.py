@@ -102,15 +102,13 @@ def step_flops(
     by_op: Counter[str] = Counter()
     uncounted: Counter[str] = Counter()
     for name in ops.keys() & needed.keys():
-        op = ops[name]
-        operations = op_flops.count(op)
+        kind, operations = ops[name].type, op_flops.count(ops[name])
         if operations is None:
-            uncounted[op.type] += 1
+            uncounted[kind] += 1
             continue
         rest = "backward" if name in in_backward else "update"
-        part = "forward" if name in in_forward or name in of_batch else rest
-        parts[part] += operations
-        by_op[op.type] += operations
+        parts["forward" if name in in_forward or name in of_batch else rest] += operations
+        by_op[kind] += operations
     return Flops(**parts, by_op=dict(+by_op), uncounted=dict(uncounted))
 
 

@@ -60,37 +60,29 @@ def write_text(path: str | Path, text: str) -> None:
         file.write(data)
 
 
-def write_json(path: str | Path, data: Any, *, most: int = MOST_BYTES) -> None:
+def write_json(path: str | Path, data: Any) -> None:
     """Write `data` as JSON, whole or not at all.
 
     Raises:
-        ValueError: it is not finite, nested in itself, or takes more than `most` bytes, which is
-            what a reader takes.
+        ValueError: it is not finite, nested in itself, or takes more bytes than a reader takes.
         TypeError: it has no JSON form.
         OSError: the directory cannot be written; what was there is untouched.
     """
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-    if len(text) > most:
+    if len(text) > MOST_BYTES:
         raise ValueError(
-            f"A JSON file must have at most {most} bytes, or else it cannot be read again. "
+            f"A JSON file must have at most {MOST_BYTES} bytes, or else it cannot be read again. "
             f"Received: {len(text)} bytes for '{path}'. Keep it in memory, or less in it."
         )
     write_text(path, text)
 
 
 def append_line(path: str | Path, line: str) -> None:
-    """Append one line; it is on the disk when this returns.
-
-    Raises:
-        ValueError: there is a line break inside `line`.
-        OSError: the file cannot be written.
-    """
-    if "\n" in line:
-        raise ValueError(f"`line` must be one line. Received: {line!r}.")
-    path, data = Path(path), f"{line}\n".encode()
+    """Append one line; it is on the disk when this returns."""
+    path = Path(path)
     directory(path.parent)
     with open(path, "ab") as file:
-        file.write(data)
+        file.write(f"{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
 

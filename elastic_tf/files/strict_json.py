@@ -14,9 +14,9 @@ from elastic_tf.arguments import brief
 MOST_BYTES = 4 << 20  # of one document; the profile of a model of 1,000 tensors takes 0.4 MB
 
 
-def read(path: str | Path, most: int = MOST_BYTES) -> Any:
-    """The value in a JSON file of at most `most` bytes; errors as of `read_bytes` and `parse`."""
-    return parse(read_bytes(path, most))
+def read(path: str | Path) -> Any:
+    """The value in a JSON file; errors as of `read_bytes` and `parse`."""
+    return parse(read_bytes(path))
 
 
 def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
