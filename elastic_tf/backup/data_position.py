@@ -29,8 +29,8 @@ def start_at(
         epoch: to begin with; the one after the last begins none.
         step: batches of it that were trained.
         steps: batches in an epoch, where known.
-        arrived: called with the number of each epoch, earlier ones too, once its pass has begun.
-        ready: called with the iterator that the next batch will come from, where `step` is above 0.
+        arrived: called with each epoch, earlier ones too, once its pass has begun.
+        ready: called with the iterator of the next batch, where `step` is above 0.
 
     Raises:
         ValueError: when the epochs begin, if the data are shorter than before, or somebody else

@@ -39,10 +39,6 @@ class Backup:
         nan: what to do when the loss or a weight is NaN or infinite: "restore" goes back to the
             weights of the last backup and halves the learning rate, once, then raises; "stop"
             raises at once; "ignore" goes on.
-
-    Raises:
-        TypeError: `directory` is no path.
-        ValueError: another one is out of range.
     """
 
     directory: str | Path

@@ -57,15 +57,12 @@ def repeated(
     make: Callable[[Any], Any],
     after: Callable[[Any, Any, dict[int, Any]], Any] = lambda old, new, tensors: new,
 ) -> tuple[tf.keras.Model, dict[str, Any]]:
-    """The graph of a functional model, made of other layers.
+    """A model of other layers, and these by the name of the old ones; weights are not copied.
 
     Args:
         network: functional or sequential model.
-        make: layer -> the layer in its place; an input has a twin made by itself.
+        make: layer -> the layer in its place.
         after: (old tensor, new one, all new ones by the old ones' id) -> what goes on.
-
-    Returns:
-        The new model and its layers by the name of the old ones; weights are not copied.
     """
     twins = {layer.name: make(layer) for layer in network.layers}
     tensors: dict[int, Any] = {}

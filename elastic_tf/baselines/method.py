@@ -1,12 +1,4 @@
-"""What a training method is: how it changes the model, and the callbacks that choose what trains.
-
-Use one with any model:
-
-    method = baselines.get("bn_bias")
-    model = et.ElasticModel.from_model(method.adapt(model))
-    model.compile(...)
-    model.fit(train, callbacks=method.callbacks(baselines.Task(model)))
-"""
+"""What a training method is: how it changes the model, and the callbacks that choose what trains."""
 
 from __future__ import annotations
 

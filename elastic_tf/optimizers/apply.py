@@ -83,12 +83,7 @@ def apply_selected(
 
     Clipping sees the given gradients only; weight decay, moving averages and constraints touch the
     given variables only. A variable whose gradient is None is left alone; with no other variables
-    this does nothing, `iterations` included.
-
-    Args:
-        optimizer: built over all tensors by `build`.
-        gradients: one per variable.
-        variables: tensors to update.
+    this does nothing, `iterations` included. The optimizer was built over all tensors by `build`.
 
     Raises:
         ValueError: not as many gradients as variables.
