@@ -1,4 +1,4 @@
-"""What a training method is: how it changes the model, and the callbacks that choose what trains."""
+"""Training methods: how one changes the model, and the callbacks that choose what trains."""
 
 from __future__ import annotations
 
