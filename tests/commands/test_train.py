@@ -118,9 +118,10 @@ def test_a_network_that_was_rebuilt_is_measured_and_saved_whole(arrays, tmp_path
 
     def reconfigure(model, threshold):
         if model.removed:
-            return
+            return 0
         site = next(site for site in model.channels.sites.values() if site.width is not None)
         model.remove(site.width[1][:2].tolist())
+        return 2
 
     monkeypatch.setattr(prunetrain.PruneTrainModel, "reconfigure", reconfigure)
     run = train.main(words(arrays, tmp_path / "run", "--method prunetrain --interval 1"))
