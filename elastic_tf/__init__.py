@@ -72,7 +72,7 @@ else:
         "TimingProfile": "timing.profile",
         "profile_model": "timing.profiler",
         "select_tensors": "selection.selector",
-        "solve_head": "head",
+        "solve_head": "head.solve",
     }
 
     def __getattr__(name: str) -> Any:
@@ -80,7 +80,7 @@ else:
         if name not in __all__:
             raise AttributeError(f"module 'elastic_tf' has no attribute {name!r}")
         found = importlib.import_module(f"elastic_tf.{_HOMES.get(name, name)}")
-        globals()[name] = getattr(found, name, found)
+        globals()[name] = getattr(found, name) if name in _HOMES else found
         return globals()[name]
 
     # All at once, but for `python -m elastic_tf`, whose argv[0] is "-m" so far: there each command

@@ -144,7 +144,8 @@ _SMALL = {
     "epochs": 4,
     "optimizer": "adam",
     "schedule": "cosine",
-    "warm_head": 1,
+    "head": "train",
+    "head_epochs": 1,
     "validation": 0.0,
     "interval": 1,
 }

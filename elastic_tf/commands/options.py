@@ -42,8 +42,14 @@ class Adaptation(Network):
     weights: str = option("imagenet", help="'imagenet', 'none', or a file of weights")
     epochs: int = option(12, help="passes over the training images")
     warm_up: float = option(0.0, help="share of the steps in which the learning rate rises to it")
-    warm_head: int = option(0, help="epochs that train the new head alone first")
-    warm_head_rate: float = option(1e-3, help="learning rate of Adam meanwhile")
+    head: str = option(
+        "solve",
+        help="where the new head starts: the best linear one in closed form, trained alone, or as "
+        "the weights have it",
+        choices=("solve", "train", "none"),
+    )
+    head_epochs: int = option(2, help="epochs that train it alone, with --head train")
+    head_rate: float = option(1e-3, help="learning rate of Adam meanwhile")
     interval: int = option(3, help="epochs between two selections, for methods that select")
     probe_size: int = option(64, help="images on which these evaluate importance")
     profile: Path | None = option(

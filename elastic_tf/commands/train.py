@@ -5,7 +5,7 @@ Example::
     python -m elastic_tf train --method elastic --model mobilenet --alpha 0.75 \
         --weights mobilenet.h5 --data birds --rho 0.5 --epochs 6 \
         --batch-size 4 --optimizer adam --learning-rate 1e-4 --warm-up 0.15 \
-        --warm-head 2 --profile mobilenet.json --out runs/birds
+        --profile mobilenet.json --out runs/birds
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Settings(options.Adaptation):
 
 
 def main(arguments: Sequence[str] | None = None) -> runs.Run:
-    """Load, warm the head, profile, train, measure, print.
+    """Load, make the head, profile, train, measure, print.
 
     Without `arguments` the program is started again where the profile asks for other settings.
     """

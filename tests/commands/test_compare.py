@@ -51,6 +51,7 @@ def made(settings, run, right=None):
 def compared(out, launch, more=""):
     words = "--data digits --model digits_resnet --weights none --epochs 4 --rates 1e-5,1e-4,1e-3"
     words += f" --methods full,traditional_tl,elastic@0.5 --profile {out}/profile.json --out {out}"
+    words += " --head train"
     return compare.main(f"{words} {more}".split(), launch)
 
 
@@ -83,7 +84,7 @@ def test_all_start_from_the_same_head_of_their_seed(whole):
     assert all(one.method == "traditional_tl" and one.epochs == 2 for one in trained[:3])
     for one in trained[3:]:
         assert one.weights == str(out / "heads" / f"seed_{one.seed}" / "weights.h5")
-        assert one.warm_head == 0
+        assert one.head == "none"
 
 
 def test_equal_seconds_give_each_method_the_epochs_that_fit(whole):

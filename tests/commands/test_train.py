@@ -53,7 +53,7 @@ def test_train_says_what_came_out(elastic):
     assert 0 < result["flops_ratio"] < 1 and result["activation_bytes"] > 0
     assert result["flops"] == pytest.approx(3 * sum(result["flops_by_epoch"]))
     assert result["seconds_with_evaluation"] > result["training_seconds"] > 0
-    assert result["warm_head_seconds"] == elastic[0].history[0]["warm_head_seconds"] > 0
+    assert result["head_seconds"] == elastic[0].history[0]["head_seconds"] > 0
 
 
 def test_train_ends_with_the_command_that_draws_it(elastic):

@@ -130,12 +130,12 @@ class Ticking:
 )
 def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sensor, joules):
     clock, run = recording.TrainingClock(), runs.create(tmp_path, {"seed": 0})
-    recorder = recording.Recorder(run, clock, sensor=sensor, warm_head_seconds=1.5)
+    recorder = recording.Recorder(run, clock, sensor=sensor, head_seconds=1.5)
     x, y = images()
     model.fit(x, y, epochs=2, batch_size=10, verbose=0, callbacks=[clock, recorder])
     found = runs.load(tmp_path).history
     assert [epoch["energy_joules"] for epoch in found] == joules
-    assert [epoch.get("warm_head_seconds") for epoch in found] == [1.5, None]
+    assert [epoch.get("head_seconds") for epoch in found] == [1.5, None]
     for epoch in found:
         assert epoch["seconds"] >= epoch["overhead_seconds"] >= 0
         assert epoch["evaluation_seconds"] == 0 and epoch["steps"] > 0

@@ -71,13 +71,9 @@ class Contest:
             )
         self.allowed_seconds = math.nan
         self._done: dict[tuple[Plan, int], runs.Run] = {}
-        seeds = range(settings.seeds if settings.warm_head else 0)
+        self._profile = settings.profile  # or that of the first training that measures one
+        seeds = range(settings.seeds if settings.head == "train" else 0)
         self._heads = [self._head(seed) for seed in seeds]
-        self._profile = settings.profile
-        if self._profile is None and self._heads and any("@" in name for name in self._names):
-            classes = len(_result(self._heads[0])["class_names"])
-            path = settings.out / "profile.json"
-            self._profile = trials.profiled(path, classes, vars(settings))
 
     @property
     def full_step_seconds(self) -> float:
@@ -175,7 +171,7 @@ class Contest:
         for seed in range(settings.seeds):
             if (plan, seed) not in self._done:
                 heads = self._heads
-                self._done[plan, seed] = self._trained(
+                run = self._done[plan, seed] = self._trained(
                     f"{plan.name}/{plan.epochs}_epochs_rate_{plan.rate:g}",
                     seed,
                     method=method,
@@ -185,6 +181,8 @@ class Contest:
                     learning_rate=plan.rate,
                     epochs=plan.epochs,
                 )
+                if self._profile is None and rho:
+                    self._profile = run.path / "profile.json"
         return [self._done[plan, seed] for seed in range(settings.seeds)]
 
     def _head(self, seed: int) -> runs.Run:
@@ -197,8 +195,8 @@ class Contest:
             optimizer="adam",
             schedule="constant",
             warm_up=None,
-            learning_rate=self._settings.warm_head_rate,
-            epochs=self._settings.warm_head,
+            learning_rate=self._settings.head_rate,
+            epochs=self._settings.head_epochs,
         )
 
     def _trained(self, folder: str, seed: int, **options: Any) -> runs.Run:
@@ -207,7 +205,8 @@ class Contest:
         shared = {
             field.name: getattr(settings, field.name) for field in dataclasses.fields(Adaptation)
         }
-        given = {**shared, "warm_head": 0, "warm_head_rate": None, "seed": seed, **options}
+        head = "solve" if settings.head == "solve" else "none"  # those trained alone are there
+        given = {**shared, "head": head, "seed": seed, **options}
         return trials.run(settings.out / folder / f"seed_{seed}", given, self._launch)
 
 

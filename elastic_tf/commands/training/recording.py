@@ -83,7 +83,7 @@ class Recorder(tf.keras.callbacks.Callback):
         clock: the first of the callbacks.
         elastic: whose selections are written.
         sensor: of energy; None: there is none.
-        warm_head_seconds: of the head alone; written with the first epoch of the run.
+        head_seconds: of the head alone; written with the first epoch of the run.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Recorder(tf.keras.callbacks.Callback):
         elastic: et.ElasticCallback | None = None,
         *,
         sensor: energy.Sensor | None = None,
-        warm_head_seconds: float = 0.0,
+        head_seconds: float = 0.0,
     ) -> None:
         super().__init__()
         self._run, self._clock, self._elastic = run, clock, elastic
-        self._warm_head_seconds = warm_head_seconds
+        self._head_seconds = head_seconds
         self._meter = None if sensor is None else energy.Meter(sensor)
         self._joules: float | None = None
         self._written = 0
@@ -117,7 +117,7 @@ class Recorder(tf.keras.callbacks.Callback):
             now = self._meter.joules()
             joules = None if now is None or self._joules is None else now - self._joules
         mask, measured = self.model.mask, self._clock.epochs[-1]
-        once = {} if self._run.history else {"warm_head_seconds": self._warm_head_seconds}
+        once = {} if self._run.history else {"head_seconds": self._head_seconds}
         self._run.append_epoch(
             {
                 "epoch": epoch,
