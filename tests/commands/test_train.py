@@ -66,10 +66,12 @@ def test_train_ends_with_the_command_that_draws_it(elastic):
     assert all(path.is_file() for path in pictures)
 
 
+def stored(path):
+    return et.zoo.build("digits_resnet", classes=2, input_size=16, weights=path).get_weights()
+
+
 def test_train_stores_weights_that_load_again(elastic):
-    path = elastic[0].path / "weights.h5"
-    model = et.zoo.build("digits_resnet", classes=2, input_size=16, weights=path)
-    assert model.output_shape == (None, 2)
+    assert stored(elastic[0].path / "weights.h5")[-1].shape == (2,)
 
 
 def test_train_prints_a_finished_run_again(elastic, capsys):
@@ -103,11 +105,12 @@ def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monke
         with monkeypatch.context() as patch, pytest.raises(InterruptedError):
             patch.setattr(place, name, instead)
             train.main(given)
-    weights = (tmp_path / "run" / "weights.h5").read_bytes()
+    path = tmp_path / "run" / "weights.h5"
+    before = stored(path)
     run = train.main(given)
+    np.testing.assert_equal(stored(path), before)
     assert [epoch["epoch"] for epoch in run.history] == [0, 1]
     assert [selection["epoch"] for selection in run.selections] == [0, 1]
-    assert len((tmp_path / "run" / "weights.h5").read_bytes()) == len(weights)
     assert run.result["epochs"] == 2
     assert not (run.path / "backup").exists()
 
