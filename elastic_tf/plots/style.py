@@ -101,9 +101,9 @@ def picture(width: float, height: float, rows: int = 1, columns: int = 1) -> tup
     return figure, figure.subplots(rows, columns, sharey=True)
 
 
-def grid(axes: Any, axis: str = "both") -> None:
+def grid(axes: Any) -> None:
     """Pale lines behind what is drawn."""
-    axes.grid(axis=axis, color=PALE)
+    axes.grid(color=PALE)
     axes.set_axisbelow(True)
 
 

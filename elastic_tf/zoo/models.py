@@ -42,7 +42,6 @@ def build(
     alpha: float = 1.0,
     weights: str | Path | None = None,
     bn_training: bool = False,
-    dropout: float = 0.0,
 ) -> tf.keras.Model:
     """A classifier of images, as one flat graph of layers.
 
@@ -50,7 +49,7 @@ def build(
     channels is 3, or 1 for 'digits_resnet' (see `model.input_shape`). The preprocessing of the
     architecture is part of the model. The output are **logits**: use losses with
     `from_logits=True`. The head is new: global average pooling (VGG16 is flattened, a vision
-    transformer gives its class token), dropout, and a dense layer 'head'.
+    transformer gives its class token), and a dense layer 'head'.
 
     Args:
         name: one of `elastic_tf.zoo.NAMES`.
@@ -62,7 +61,6 @@ def build(
             or without a head of other classes, goes into the backbone.
         bn_training: False runs batch normalisation on its stored statistics while gamma and beta
             stay trainable, as in the paper; True normalises by the batch during training.
-        dropout: rate before the dense layer.
 
     Raises:
         ValueError: an unknown name, a setting out of range, or weights that do not fit.
@@ -83,7 +81,6 @@ def build(
             f"`alpha` scales mobilenet and mobilenet_v2 only. Received: alpha={alpha} for "
             f"'{name}'. Leave it out."
         )
-    arguments.number("dropout", dropout, low=0.0, high=1.0, below=True)
     arguments.flag("bn_training", bn_training)
     file = None if weights is None else arguments.path("weights", weights)
     imagenet = "imagenet" if file == "imagenet" else None
@@ -107,11 +104,9 @@ def build(
     if not bn_training:
         backbone = _with_stored_statistics(backbone)
 
-    x = architecture.pool(backbone.output)
-    if dropout:
-        x = L.Dropout(dropout, name="head_dropout")(x)
     # Logits in float32 also where the policy is mixed precision.
-    logits = L.Dense(classes, dtype="float32", name="head")(x)
+    head = L.Dense(classes, dtype="float32", name="head")
+    logits = head(architecture.pool(backbone.output))
     model = tf.keras.Model(backbone.input, logits, name=name)
     if file and not imagenet:
         pretrained.load(model, backbone, file)

@@ -1,20 +1,160 @@
+"""What stands where in the pictures, and colours that mean the same everywhere."""
+
 from __future__ import annotations
+
+import colorsys
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex, to_rgb
 
 from elastic_tf import plots
+from elastic_tf.plots.style import styles
 from elastic_tf.timing.profile import TimingProfile
 
 
-def labels(axes) -> list[str]:
-    return [text.get_text() for text in axes.get_legend().get_texts()]
+def row(method: str, **values) -> dict:
+    fields = {"mean": 0.7, "half_width": 0.02, "seconds": 100.0, "epochs": 1}
+    return {"method": method, **fields, **values}
+
+
+def labels(legend) -> list[str]:
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_a_method_has_one_colour_in_every_kind_of_picture():
+    elastic = plots.METHODS["elastic"].colour
+    lines = plots.lines({"full": ([1], [2]), "elastic": ([1], [2])}, x="s", y="%")
+    bars = plots.bars({"a": {"ElasticTrainer, rho=0.5": 1.0, "Full Training": 2.0}}, y="s")
+    points = plots.accuracy_at_budgets({"equal_epochs": [row("elastic@0.5")]})
+    found = [
+        lines.axes[0].lines[1].get_color(),
+        to_hex(bars.axes[0].patches[0].get_facecolor()),
+        points.axes[0].lines[0].get_color(),
+    ]
+    assert [colour.upper() for colour in found] == [elastic] * 3
+
+
+def test_what_is_no_method_never_takes_the_colours_of_elastic_and_full():
+    taken = {plots.METHODS[name].colour for name in ("elastic", "full")}
+    others = styles([f"thing {k}" for k in range(20)])
+    assert taken.isdisjoint(look.colour for look in others.values())
+    assert len(set(others.values())) == 20
+
+
+def test_one_method_at_two_settings_differs_in_form_and_brightness_only():
+    one, two = styles(["elastic@0.3", "elastic@0.5"]).values()
+    bright, dark = (colorsys.rgb_to_hsv(*to_rgb(look.colour)) for look in (one, two))
+    assert dark[0] == pytest.approx(bright[0], abs=0.01)  # the hue
+    assert dark[2] < 0.6 * bright[2]
+    assert (one.line, one.hatch) != (two.line, two.hatch)
+
+
+def test_other_columns_than_epochs_are_labelled_from_the_first_to_the_last():
+    (axes,) = plots.selection_map([np.array([True, False])] * 30, x="rho", ticks=range(30)).axes
+    labels = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert (axes.get_xlabel(), labels[0], labels[-1]) == ("rho", "0", "29")
+    assert len(labels) <= 12
+
+
+def test_a_picture_shows_itself_in_a_notebook():
+    picture = plots.lines({"a": ([1, 2], [3, 4])}, x="s", y="%")
+    assert picture._repr_png_().startswith(b"\x89PNG")
+
+
+def test_agreement_of_very_different_sizes_has_logarithmic_axes():
+    points = {"a": ([1.0, 1e4], [1.0, 9e3])}
+    (axes,) = plots.agreement(points, x="p", y="m", is_log=True).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert axes.get_xlim() == axes.get_ylim() == pytest.approx((1 / 1.5, 1.5e4))
+
+
+def test_agreement_has_the_diagonal_and_equal_axes():
+    (axes,) = plots.agreement({"a": ([0.2, 0.8], [0.3, 0.7])}, x="p", y="m", within=0.1).axes
+    assert axes.get_xlim() == axes.get_ylim()
+    np.testing.assert_array_equal(*axes.lines[0].get_data())
+    assert labels(axes.get_legend()) == ["within 0.1", "a"]
+
+
+def test_step_parts_divide_the_whole_step():
+    profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[0, 1000], t_forward=4000)
+    (axes,) = plots.step_parts({"here": profile}).axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([50.0, 37.5, 12.5])
+    assert axes.texts[-1].get_text() == " 8 ms"
+
+
+def test_cost_of_depth_ends_at_the_full_step():
+    profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[0, 1000], t_forward=4000)
+    (axes,) = plots.cost_of_depth({"here": profile}).axes
+    share = 100 * profile.step_time(np.array([False, True])) / profile.t_full
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [100.0, share])
+
+
+def test_importance_map_shows_shares_and_leaves_harm_out():
+    axes = plots.importance_map([np.array([3.0, 1.0, -1.0])]).axes[0]
+    shown = axes.images[0].get_array()
+    np.testing.assert_allclose(shown[:2, 0], [0.75, 0.25])
+    assert shown.mask[2, 0]
+
+
+def test_selection_bars_tell_trained_tensors_by_their_colour():
+    axes = plots.selection_bars(np.array([1.0, 2.0]), np.array([True, False])).axes[0]
+    one, two = (to_hex(bar.get_facecolor()).upper() for bar in axes.patches[:2])
+    assert one == plots.METHODS["elastic"].colour != two
+
+
+def test_image_grid_has_a_label_below_each_image():
+    figure = plots.image_grid(np.full((3, 4, 4, 1), 300.0), ["a", "b", "c"])
+    assert [axes.get_xlabel() for axes in figure.axes] == ["a", "b", "c"]
+    assert figure.axes[0].images[0].get_array().max() == 255
+
+
+def test_accuracy_at_budgets_draws_the_interval():
+    rows = [row("full"), row("elastic@0.5", half_width=None)]
+    (axes,) = plots.accuracy_at_budgets({"equal_epochs": rows}).axes
+    low, high = (bar.get_ydata()[0] for bar in axes.containers[0].lines[1])
+    assert (low, high) == pytest.approx((68.0, 72.0))
+    assert len(axes.containers[1].lines[1]) == 0
+
+
+VARIANTS = [row("full"), row("elastic@0.4"), row("elastic@0.5"), row("random@0.5"), row("mine")]
+
+
+def test_variants_that_share_a_look_are_told_apart_by_their_rho():
+    (axes,) = plots.accuracy_at_budgets({"equal_epochs": VARIANTS}).axes
+    assert [text.get_text() for text in axes.texts] == ["0.4", "0.5"]
+
+
+def test_accuracy_at_budgets_explains_every_marker():
+    rows = VARIANTS
+    figure = plots.accuracy_at_budgets({"equal_epochs": rows[:3], "equal_seconds": rows})
+    (legend,) = figure.legends
+    assert labels(legend) == [
+        "full: everything",
+        "elastic (number: rho): what is worth most within rho",
+        "random@0.5: a random choice within rho",
+        "mine",
+    ]
+    shown = [(line.get_marker(), line.get_color()) for line in legend.legend_handles]
+    looks = styles(one["method"].partition("@")[0] for one in rows).values()
+    assert shown == list(dict.fromkeys((look.marker, look.colour) for look in looks))
+
+
+def test_every_method_is_explained_in_legends():
+    assert all(look.trains for look in plots.METHODS.values())
+
+
+def test_the_last_marker_of_a_curve_is_not_cut():
+    late = {"elastic": ([61.0, 65.0], [0.67, 0.78])}
+    low, high = plots.lines(late, x="s", y="accuracy").axes[0].get_xlim()
+    assert low == 0
+    assert high - 65.0 >= 0.04 * (high - low)
 
 
 def test_lines_name_what_they_show():
     curves = {"one": ([1, 10], [2.0, 3.0]), "two": ([1, 10], [4.0, 5.0])}
     (axes,) = plots.lines(curves, x="ticks", y="time (s)", is_log=True).axes
-    assert labels(axes) == ["one", "two"]
+    assert labels(axes.get_legend()) == ["one", "two"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("ticks", "time (s)")
     assert axes.get_xscale() == "log"
 
@@ -49,28 +189,22 @@ def test_maps_of_long_trainings_are_no_wider_than_a_page():
     assert figure.get_figwidth() <= 12
 
 
-def row(method, mean, half_width, seconds=1.0):
-    """Of a comparison."""
-    fields = {"method": method, "mean": mean, "half_width": half_width, "seconds": seconds}
-    return {**fields, "epochs": 2, "accuracies": [mean]}
-
-
-WIDE = [row("full", 0.8, 0.02), row("elastic@0.5", 0.7, 0.03, 0.5), row("random@0.5", 0.6, 0.7)]
+THREE = [row("full", mean=0.8), row("elastic@0.5", seconds=50.0), row("random@0.5", mean=0.6)]
 
 
 def test_accuracy_at_budgets_shows_both_tables():
-    few = [row("full", 0.6, None), row("elastic@0.5", 0.75, None), row("random@0.5", 0.5, None)]
-    left, right = plots.accuracy_at_budgets({"equal_epochs": WIDE, "equal_seconds": few}).axes
+    few = [row("full", mean=0.6), row("elastic@0.5", mean=0.75), row("random@0.5", mean=0.5)]
+    left, right = plots.accuracy_at_budgets({"equal_epochs": THREE, "equal_seconds": few}).axes
     points = [tuple(np.ravel(bars[0].get_xydata())) for bars in left.containers]
-    assert points == [(1.0, 80.0), (0.5, 70.0), (1.0, 60.0)]
+    assert points == [(100.0, 80.0), (50.0, 70.0), (100.0, 60.0)]
     points = [tuple(np.ravel(bars[0].get_xydata())) for bars in right.containers]
     assert points == [(0, 60.0), (1, 75.0), (2, 50.0)]
-    assert left.get_title(loc="left") == "2 epochs each"
-    assert right.get_title(loc="left") == "at most 1 s each"
+    assert left.get_title(loc="left") == "1 epochs each"
+    assert right.get_title(loc="left") == "at most 100 s each"
 
 
 def test_a_method_may_have_only_equal_seconds():
-    tables = {"equal_epochs": WIDE, "equal_seconds": [row("bn_bias", 0.7, 0.02), WIDE[0]]}
+    tables = {"equal_epochs": THREE, "equal_seconds": [row("bn_bias"), THREE[0]]}
     left, right = plots.accuracy_at_budgets(tables).axes
     assert [label.get_text() for label in right.get_xticklabels()] == ["bn_bias", "full"]
     assert len(left.containers) == 3
