@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, wrap_function
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.ops import gradient_registry
 from tensorflow.python.ops import stateful_random_ops
 from tensorflow.python.util import _pywrap_util_port
@@ -29,8 +30,10 @@ __all__ = [
     "forget_tracked",
     "gradient_registry",
     "never_differentiated",
+    "op_def_registry",
     "runs_onednn",
     "stateful_random_ops",
+    "wrap_function",
     "xplane_pb2",
 ]
 

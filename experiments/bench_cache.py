@@ -28,7 +28,7 @@ MODELS = (  # name, width multiplier, input size in pixels
     ("vit_ti16", 1.0, 96),
 )
 CUTS = (0.25, 0.5, 0.75)  # of the tensors
-SAMPLES, ROUNDS, WARM_UP = 256, 25, 3
+SAMPLES, ROUNDS, WARM_UP = 128, 9, 2
 
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from elastic_tf.engine import freezing
 from elastic_tf.engine.snapshot import READS, host_generators_kept
 from elastic_tf.files.arrays import array
 from elastic_tf.inputs.samples import Samples
+from elastic_tf.stack import wrap_function
 
 _ALIKE = 1e-3  # relative difference of activations of one sample in two batches
 
@@ -75,7 +76,9 @@ class Forward:
             self._inputs = tf.nest.flatten(inputs)
 
         with host_generators_kept(model):
-            self._whole = tf.compat.v1.wrap_function(forward, [tf.TensorSpec((rows,), tf.int64)])
+            traced = tf.function(forward, autograph=False)
+            graph = traced.get_concrete_function(tf.TensorSpec((rows,), tf.int64)).graph
+        self._whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
         if not self.cut([]).tensors:
             raise NotCacheable("the model draws at random, or keeps a state, at its very input")
 

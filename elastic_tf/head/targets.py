@@ -82,6 +82,7 @@ def best_scale(left_out: np.ndarray, wanted: np.ndarray, weight: np.ndarray, kin
 def accuracy(
     left_out: np.ndarray, wanted: np.ndarray, weight: np.ndarray, kind: str
 ) -> float | None:
+    """Weighted share of samples of which what was left out says the right class."""
     if kind == "linear":
         return None
     if kind == "sigmoid":

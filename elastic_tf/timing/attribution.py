@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tensorflow.python.framework import op_def_registry
-
 from elastic_tf.engine.snapshot import READS
+from elastic_tf.stack import op_def_registry
 from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.dataflow import Graph, needed_by, reached_from
 from elastic_tf.timing.trace import StepTrace

@@ -26,9 +26,24 @@ def trained(build, samples, plan, epochs=3):
     return model, history.history
 
 
+def attending():
+    """Attention makes layers of its own when it is called first, dropout among them."""
+    layers = tf.keras.layers
+    inputs = layers.Input((8,))
+    x = layers.Reshape((4, 2))(inputs)
+    x = layers.MultiHeadAttention(2, 3)(x, x)
+    return tf.keras.Model(inputs, layers.Dense(3)(layers.Dense(4)(layers.Flatten()(x))))
+
+
 @pytest.mark.parametrize(
     ("build", "plan", "memory"),
-    [(chain, 2, 1 << 30), (chain, 4, 1), (residual, 2, 1), (subclassed, 4, 1 << 30)],
+    [
+        (chain, 2, 1 << 30),
+        (chain, 4, 1),
+        (residual, 2, 1),
+        (subclassed, 4, 1 << 30),
+        (attending, 8, 1 << 30),
+    ],
 )
 def test_cached_training_is_bit_identical(build, plan, memory):
     x, y = data()
