@@ -59,3 +59,15 @@ def run(path: Path, options: Mapping[str, Any], launch: Launch = launched) -> ru
     if found.result is None:
         raise TrainingFailed(f"A training ended without a result. Received: '{path}'.")
     return found
+
+
+def profiled(path: Path, classes: int, options: Mapping[str, Any]) -> Path:
+    """The timing profile in `path` for these options, measured now unless it was before."""
+    if not path.is_file():
+        print(f"Profiling {path}", flush=True)
+        names = ("model", "alpha", "input_size", "batch_size", "optimizer", "bn_training")
+        chosen = {name: options[name] for name in names if name in options}
+        words = words_of({**chosen, "classes": classes, "out": path, "as_is": True})
+        done = [sys.executable, *command("profile", words)]
+        subprocess.run(done, stdout=subprocess.DEVNULL, check=True)
+    return path
