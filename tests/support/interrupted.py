@@ -92,7 +92,14 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
 
 def shuffled() -> tf.data.Dataset:
     """In another order at each pass."""
-    return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(SAMPLES, seed=3).batch(BATCH)
+    return sliced().shuffle(SAMPLES, seed=3).batch(BATCH)
+
+
+def sliced() -> tf.data.Dataset:
+    """Samples, one by one."""
+    options = tf.data.Options()
+    options.autotune.enabled = False  # TensorFlow 2.15 may wait a minute for its thread at each end
+    return tf.data.Dataset.from_tensor_slices(arrays()).with_options(options)
 
 
 def network(dropout: float) -> tf.keras.Model:
@@ -139,7 +146,7 @@ def train(
     )
     history = model.fit(
         **given,
-        **{"epochs": EPOCHS, "verbose": 0, "validation_data": arrays(), **(fitted or {})},
+        **{"epochs": EPOCHS, "verbose": 0, "validation_data": sliced().batch(BATCH), **(fitted or {})},
         callbacks=[*first, callback, *callbacks],
     )
     return {
