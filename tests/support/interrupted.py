@@ -144,9 +144,10 @@ def train(
             **options,
         },
     )
+    validation = sliced().batch(BATCH)
     history = model.fit(
         **given,
-        **{"epochs": EPOCHS, "verbose": 0, "validation_data": sliced().batch(BATCH), **(fitted or {})},
+        **{"epochs": EPOCHS, "verbose": 0, "validation_data": validation, **(fitted or {})},
         callbacks=[*first, callback, *callbacks],
     )
     return {
