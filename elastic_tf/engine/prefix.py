@@ -45,6 +45,10 @@ class Cut(NamedTuple):
     prefix: frozenset[tf.Operation]
     inputs: frozenset[tf.Operation]
 
+    def is_same(self, other: Cut) -> bool:
+        """Whether the other cut of this graph is this one."""
+        return list(map(id, self.tensors)) == list(map(id, other.tensors))
+
     def kinds(self) -> list[tuple[str, tf.DType, list[int | None]]]:
         """What tells whether two traces were cut alike: op type, dtype, shape for one sample."""
         return [

@@ -53,7 +53,7 @@ class RowTraining:
                 rows = min(_ROWS, self.samples.rows)
                 self._forward = Forward(self._model, self.samples, rows)
             cut = self._forward.cut(trained)
-            if before is not None and before.cut.kinds() == cut.kinds():
+            if before is not None and before.cut.is_same(cut):
                 return
             if before is None:
                 self.close()  # two of them may not fit

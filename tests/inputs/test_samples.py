@@ -163,7 +163,13 @@ def test_a_model_that_draws_at_random_first_is_trained_whole_and_said_so():
         trained(noisy, Samples(*data(), batch_size=4), 2)
 
 
-def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch):
+def of_equal_layers():
+    layers = [tf.keras.layers.Dense(8, "relu") for _ in range(3)]
+    return tf.keras.Sequential([tf.keras.layers.Input((8,)), *layers, tf.keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize("build", [residual, of_equal_layers])
+def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch, build):
     calls = []
     function = prefix.Forward.function
     monkeypatch.setattr(
@@ -172,7 +178,7 @@ def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch):
     x, y = data()
 
     def train(memory):
-        model = elastic(residual)
+        model = elastic(build)
         firsts = iter([2, 4, 2, 3])
         move = tf.keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs: (
