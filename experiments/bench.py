@@ -67,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """What a part measured last."""
+    """What a part measured last; nothing where it never did."""
+    if not (RESULTS / f"{name}.json").exists():
+        return {}
     data: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["data"]
     return data
 
