@@ -161,10 +161,11 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             )
         state.callback = self
         self._check_replicas(count)
-        size = fit_data.batch_size(state.data)
+        data = state.data if state.rows is None else state.rows.samples
+        size = fit_data.batch_size(data)
         size = None if size is None else -(-size // count)
         if self.settings.profile is not None:
-            shapes = fit_data.sample_shapes(state.data)
+            shapes = fit_data.sample_shapes(data)
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
         board = None
         if self.log_dir is not None:

@@ -40,8 +40,19 @@ def check(model: Any, method: str) -> None:
 
 
 def anew(layer: Any, **changes: Any) -> Any:
-    """A layer of the same config but for `changes`, without the weights."""
-    return type(layer).from_config({**layer.get_config(), **changes})
+    """A layer of the same config but for `changes`, without the weights.
+
+    Raises:
+        TypeError: Keras cannot tell the layer's config.
+    """
+    try:
+        config = layer.get_config()
+    except NotImplementedError as error:  # as Keras says it
+        raise TypeError(
+            "A layer that is made anew must tell its config. Received: "
+            f"'{layer.name}' of {type(layer).__name__}. Give that class a `get_config`."
+        ) from error
+    return type(layer).from_config({**config, **changes})
 
 
 def call(node: Any, layer: Any, tensors: dict[int, Any]) -> Any:

@@ -263,8 +263,9 @@ class Scheduler:
             least = None if profile is None else smallest_feasible_rho(profile, settings.required)
             self._deadline.check_feasible(least)
         elif profile is not None and not callable(settings.rho):
-            nothing, rho = np.zeros(profile.count), settings.rho_at(0)
-            select_tensors(nothing, profile, rho, required=settings.required)
+            rho = settings.rho_at(0)
+            if rho < smallest_feasible_rho(profile, settings.required):  # the selector says so best
+                select_tensors(np.zeros(profile.count), profile, rho, required=settings.required)
 
     def _priced(self, *, filling: bool = True) -> TimingProfile | None:
         """What a plan costs now: of forward passes too, where activations can be cached.
@@ -396,6 +397,7 @@ class Scheduler:
         if self._deadline is not None:
             self._deadline.evaluated(selected_at, min(known) if known else None)
         self._model.set_mask(taken[-1].mask)
+        self._model.cache_prefix(self._epochs_to_come)
         self._ledger.plan(taken[-1].predicted_ratio)
         self._ratio.selected(taken[-1].predicted_ratio)
 

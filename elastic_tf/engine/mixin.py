@@ -346,8 +346,7 @@ class ElasticMixin(_Model):
             self.__dict__.pop("train_step", None)
 
     def _note_data(self, handler: Any) -> None:
-        state = self._elastic
-        state.data = handler if state.rows is None else state.rows.samples
+        self._elastic.data = handler
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Called when the model is saved."""

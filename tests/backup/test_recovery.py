@@ -114,6 +114,10 @@ def of_unknown_length() -> dict:
     return {"x": shuffled().filter(lambda x, y: True)}
 
 
+def in_samples() -> dict:
+    return {"x": et.Samples(*arrays(), batch_size=BATCH, seed=1)}
+
+
 class Batches(tf.keras.utils.Sequence):
     def __len__(self):
         return STEPS
@@ -141,6 +145,7 @@ def twice_shuffled() -> dict:
             "compiled": {"run_eagerly": True},
         },
         {"data": twice_shuffled, "compiled": {"accumulate": 3}},
+        {"data": in_samples},
     ],
     ids=[
         "arrays, learning-rate schedule, several steps in a call",
@@ -148,6 +153,7 @@ def twice_shuffled() -> dict:
         "dataset of unknown length, gradient probe",
         "sequence, legacy optimizer, loss scale, eager steps, backups of epochs alone",
         "shuffle below shuffle, accumulation",
+        "samples, whose cached activations are computed anew",
     ],
 )
 def test_ends_as_if_nothing_had_happened(tmp_path, options):

@@ -187,8 +187,8 @@ def adapt(model: tf.keras.Model) -> PruneTrainModel:
         model: functional or sequential model, built.
 
     Raises:
-        TypeError: more than a graph of layers, or a training step of its own.
-        NotImplementedError: a layer without config.
+        TypeError: more than a graph of layers, a training step of its own, or a layer without
+            config.
         ValueError: a model of which nothing can be removed.
     """
     if isinstance(model, PruneTrainModel):
