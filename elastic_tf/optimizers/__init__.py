@@ -11,12 +11,13 @@ from elastic_tf.optimizers.apply import (
     finalizing_only,
     gradients,
 )
-from elastic_tf.optimizers.named import NAMES, by_name, sgdw
+from elastic_tf.optimizers.named import NAMES, adam, by_name, sgdw
 from elastic_tf.optimizers.slots import LEGACY, rate, state, unwrapped
 
 __all__ = [
     "LEGACY",
     "NAMES",
+    "adam",
     "apply_selected",
     "build",
     "by_name",

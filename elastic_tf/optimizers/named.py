@@ -1,7 +1,8 @@
-"""Optimizers with the paper's settings, by name; among them SGD with decoupled weight decay."""
+"""Optimizers with the paper's settings, by name: SGD with decoupled weight decay, fused Adam."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -94,10 +95,58 @@ def sgdw(
     return SGDW(learning_rate, momentum, nesterov, weight_decay=weight_decay)
 
 
+@tf.keras.saving.register_keras_serializable(package="elastic_tf")
+class FusedAdam(tf.keras.optimizers.legacy.Adam):
+    """Adam of which one op updates a tensor, made by `adam`.
+
+    Each tensor has a step count of its own, a slot: the moments of one that joins late begin at
+    zero, and are corrected as such. Equals Keras's legacy Adam bit for bit while all are trained.
+    """
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        super()._create_slots(var_list)
+        for variable in var_list:
+            self.add_slot(variable, "steps", shape=())
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        return super()._resource_apply_dense(grad, var, self._corrected(var, apply_state))
+
+    def _resource_apply_sparse(
+        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
+    ) -> Any:
+        return super()._resource_apply_sparse(grad, var, indices, self._corrected(var, apply_state))
+
+    def _corrected(self, var: Any, apply_state: Any) -> dict[tuple[str, Any], dict[str, Any]]:
+        """The coefficients of one tensor's next step."""
+        place = (var.device, var.dtype.base_dtype)
+        shared = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
+        step = self.get_slot(var, "steps").assign_add(1.0)
+        first, second = (tf.pow(shared[name], step) for name in ("beta_1_t", "beta_2_t"))
+        rate = shared["lr_t"] * (tf.sqrt(1.0 - second) / (1.0 - first))
+        own = {"beta_1_power": first, "beta_2_power": second, "lr": rate}
+        return {place: {**shared, **own}}
+
+
+def adam(learning_rate: Any, beta_1: float = 0.9, beta_2: float = 0.999) -> FusedAdam:
+    """Adam, each tensor updated by one op: quicker to trace and to run than Keras's.
+
+    Differs from `tf.keras.optimizers.Adam` by the rounding of 1 - beta alone.
+
+    Raises:
+        ValueError: a rate that is negative, or a beta outside [0, 1).
+
+    Source: Kingma & Ba, Adam, ICLR 2015, Algorithm 1.
+    """
+    _check_rate("learning_rate", learning_rate)
+    arguments.number("beta_1", beta_1, low=0.0, high=1.0, below=True)
+    arguments.number("beta_2", beta_2, low=0.0, high=1.0, below=True)
+    return FusedAdam(learning_rate, beta_1, beta_2)
+
+
 def by_name(name: str, learning_rate: Any) -> Any:
     """An optimizer with the paper's settings, for a rate or a `LearningRateSchedule`.
 
-    "sgd" has momentum 0.9, "sgdw" momentum 0.9 and decay 5e-4, "adam" is Keras's.
+    "sgd" has momentum 0.9, "sgdw" momentum 0.9 and decay 5e-4, "adam" is `adam`.
 
     Raises:
         ValueError: another name, or a rate that is negative.
@@ -119,7 +168,7 @@ def _check_rate(name: str, value: Any) -> None:
 _BY_NAME = {
     "sgd": lambda rate: tf.keras.optimizers.SGD(rate, momentum=0.9),
     "sgdw": sgdw,
-    "adam": tf.keras.optimizers.Adam,
+    "adam": adam,
 }
 #: Names that `by_name` knows.
 NAMES = tuple(_BY_NAME)

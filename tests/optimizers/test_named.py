@@ -1,4 +1,4 @@
-"""SGDW is that of TensorFlow Addons, bit for bit; and optimizers by name."""
+"""SGDW is that of TensorFlow Addons, fused Adam Keras's legacy one, bit for bit; and names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 from networks import values
 
 from elastic_tf import optimizers
-from elastic_tf.optimizers.named import SGDW
+from elastic_tf.optimizers.named import SGDW, FusedAdam
 
 Schedule = tf.keras.optimizers.schedules.ExponentialDecay
 
@@ -75,6 +75,32 @@ def test_it_is_made_again_from_its_config(name):
     one = made(SGDW, name)
     two = tf.keras.optimizers.get(tf.keras.optimizers.serialize(one))
     assert type(two) is SGDW
+    assert two.get_config() == one.get_config()
+
+
+def test_fused_adam_equals_keras_s_legacy_adam_bit_for_bit():
+    rate = Schedule(0.1, 2, 0.5)
+    masks = [[True] * 3] * 4
+    theirs = after_steps(tf.keras.optimizers.legacy.Adam(rate, 0.8, 0.99), masks)
+    ours = after_steps(optimizers.adam(rate, 0.8, 0.99), masks)
+    assert [step[:3] for step in ours] == [step[:3] for step in theirs]
+
+
+def test_fused_adam_is_keras_s_adam_but_for_rounding():
+    masks = [[True] * 3, [True, False, True], [True] * 3]
+
+    def weights(optimizer) -> np.ndarray:
+        steps = after_steps(optimizer, masks)
+        return np.concatenate([np.frombuffer(part, np.float32) for part in steps[-1][:2]])
+
+    ours, theirs = weights(optimizers.adam(0.01)), weights(tf.keras.optimizers.Adam(0.01))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+def test_fused_adam_is_made_again_from_its_config():
+    one = optimizers.adam(0.5, 0.8)
+    two = tf.keras.optimizers.get(tf.keras.optimizers.serialize(one))
+    assert type(two) is FusedAdam
     assert two.get_config() == one.get_config()
 
 
