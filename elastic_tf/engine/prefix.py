@@ -129,7 +129,9 @@ class PrefixCache:
         left, self._arrays = samples.memory, []
         for tensor in cut.tensors:
             shape = (samples.rows, *tensor.shape[1:])
-            self._arrays.append(array(shape, tensor.dtype.as_numpy_dtype, memory=left))
+            is_half = samples.half and tensor.dtype == tf.float32
+            dtype = np.float16 if is_half else tensor.dtype.as_numpy_dtype
+            self._arrays.append(array(shape, dtype, memory=left))
             left -= 0 if isinstance(self._arrays[-1], np.memmap) else self._arrays[-1].nbytes
         read = forward.function(cut, None if before is None else before.cut)
 
@@ -169,7 +171,10 @@ class PrefixCache:
 
     def read(self, rows: np.ndarray) -> list[np.ndarray]:
         """The activations of these rows."""
-        return [kept[rows] for kept in self._arrays]
+        return [
+            kept[rows].astype(dtype.as_numpy_dtype, copy=False)
+            for kept, (_, dtype, _) in zip(self._arrays, self._kinds)
+        ]
 
     def close(self) -> None:
         """Forget the activations; a file that holds them is removed."""
@@ -180,11 +185,14 @@ class PrefixCache:
         for start in range(0, len(every), size):
             rows = np.resize(every[start : start + size], size)  # the last ones again, if too few
             for kept, part in zip(self._arrays, of(rows)):
-                kept[rows] = part.numpy()
+                with np.errstate(over="ignore"):
+                    kept[rows] = part.numpy()
+                if kept.dtype == np.float16 and not np.isfinite(kept[rows]).all():
+                    raise NotCacheable("an activation is too large for float16")
         # another batch: some of the rows, twice
         mixed = np.random.default_rng(0).permutation(len(every))[: max(size // 2, 1)]
-        for kept, part in zip(self._arrays, of(np.resize(mixed, size))):
-            if not np.allclose(kept[mixed], part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
+        for kept, part in zip(self.read(mixed), of(np.resize(mixed, size))):
+            if not np.allclose(kept, part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
                 raise NotCacheable("what is computed of a sample depends on others in its batch")
 
 

@@ -55,6 +55,37 @@ def test_cached_training_is_bit_identical(build, plan, memory):
     assert history == cached
 
 
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch, memory):
+    x, y = data()
+    made = []
+
+    def kept(shape, dtype, **options):
+        made.append(prefix_array(shape, dtype, **options))
+        return made[-1]
+
+    prefix_array = prefix.array
+    monkeypatch.setattr(prefix, "array", kept)
+    one, _ = trained(chain, Samples(x, y, batch_size=4, memory=memory), 2)
+    two, _ = trained(chain, Samples(x, y, batch_size=4, memory=memory, half=True), 2)
+    whole, half = made
+    assert (whole.dtype, half.dtype) == (np.float32, np.float16)
+    assert whole.shape == half.shape
+    for a, b in zip(one.get_weights(), two.get_weights()):
+        np.testing.assert_allclose(a, b, atol=2e-3)
+    assert any((a != b).any() for a, b in zip(one.get_weights(), two.get_weights()))
+
+
+def test_activations_too_large_for_float16_are_told_and_computed_in_every_step():
+    x, y = data()
+    one, _ = trained(chain, Samples(1e6 * x, y, batch_size=4, memory=0), 2)
+    samples = Samples(1e6 * x, y, batch_size=4, half=True)
+    with pytest.warns(UserWarning, match="too large for float16"):
+        two, _ = trained(chain, samples, 2)
+    for a, b in zip(one.get_weights(), two.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_samples_train_as_the_same_batches_do():
     x, y = data()
     one, _ = trained(chain, Samples(x, y, batch_size=4, shuffle=False), 2)
