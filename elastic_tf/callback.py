@@ -73,9 +73,11 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             With a deadline more, where selecting would take over a fifth of the time.
         probe: samples on which importance is evaluated: a `tf.data.Dataset` in batches of the size
             that was profiled, or `(x, y)` arrays, with sample weights as a third part if training
-            has them; or an `et.Probe` of them with its size. None: the next batches of `fit`, drawn
-            before they are trained on, so that the order of its data stays.
-        importance: function `(model, x, y) -> array (N,)`; see `elastic_tf.importance`.
+            has them; or an `et.Probe` of them with its size. None, where one is needed: the next
+            batches of `fit`, drawn before they are trained on, so that the order of its data stays.
+        importance: function `(model, x, y) -> array (N,)`; see `elastic_tf.importance`. None: the
+            last tensors that fit are trained, by `importance.depth`, chosen once and for nothing;
+            with a `probe`, `importance.loss_decrease`.
         required: True where a tensor is trained whatever its importance; bool, shape (N,).
         control: an `et.Control`: what keeping the ratio may cost, smoothing, profiling again.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
@@ -104,7 +106,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         interval: int = 3,
         probe: Any = None,
         *,
-        importance: Callable[..., np.ndarray] = measures.loss_decrease,
+        importance: Callable[..., np.ndarray] | None = None,
         required: np.ndarray | None = None,
         control: Control = _CONTROL,
         backup: Backup | None = None,
@@ -115,6 +117,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         super().__init__()
         for name in unknown:
             raise TypeError(f"ElasticCallback has no argument `{name}`. {_meant(name)}")
+        if importance is None:
+            importance = measures.depth if probe is None else measures.loss_decrease
         probe = probe if isinstance(probe, Probe) else Probe(probe)
         self.settings = Settings(
             profile, rho, interval, probe, importance, required, control, verbose

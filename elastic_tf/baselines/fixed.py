@@ -11,6 +11,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.importance import measures
 from elastic_tf.selection.selector import select_tensors
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.zoo import models
@@ -56,12 +57,9 @@ def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.
         ValueError: the budget does not admit the head; the message names the smallest `rho`.
     """
     arguments.profile("profile", profile, "check").check(model)
-    order = np.arange(len(model.tensors))
-    head = order >= models.head_tensors(model).argmax()
-    select_tensors(order, profile, rho, required=head)  # refuses a rho below the head
-    limit = rho * profile.t_full
-    tails = (order >= first for first in order[~head])
-    return next((tail for tail in tails if profile.step_time(tail) <= limit), head)
+    order = measures.depth(model)
+    head = order > models.head_tensors(model).argmax()
+    return select_tensors(order, profile, rho, required=head, strategy="order").mask
 
 
 def _held(

@@ -14,34 +14,22 @@ from elastic_tf.budget.settings import Control
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.importance import measures
 from elastic_tf.importance.probe import Probe
-from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.zoo import models
 
 Importance = Callable[..., np.ndarray]
 
 
-def random_choice(
-    profile: TimingProfile, rho: float, required: np.ndarray, *, seed: int = 0
-) -> Importance:
-    """An importance function that chooses tensors at random, other ones at each call.
+def at_random(seed: int) -> Importance:
+    """An importance that takes tensors in random order, another one at each call.
 
-    Tensors are taken in random order as long as they fit the budget. Maximising a random importance
-    would be no random choice: it prefers what is cheap. Chosen tensors are worth 1; the others so
-    little that they fill what the selector is allowed beyond `rho`, where the control corrects it,
-    and displace none. `required` is True where a tensor is trained in any case.
+    They are taken while they fit: the most random importance would prefer what is cheap.
     """
-    budget = rho * arguments.profile("profile", profile, "t_full", "step_time").t_full
     generator = np.random.default_rng(seed)
 
     def importance(model: Any, x: Any = None, y: Any = None) -> np.ndarray:
-        mask = required.copy()
-        for k in generator.permutation(len(mask)):
-            tried = mask.copy()
-            tried[k] = True
-            if profile.step_time(tried) <= budget:
-                mask = tried
-        return np.where(mask, 1.0, 1e-3 / len(mask))
+        return 1.0 + generator.permutation(len(model.tensors))
 
+    importance.strategy = "order"  # type: ignore[attr-defined]
     return importance
 
 
@@ -56,7 +44,7 @@ def _method(
     def callbacks(task: Task) -> list[tf.keras.callbacks.Callback]:
         profile: Any = task.profile  # None is refused there
         required = models.head_tensors(task.model)
-        chosen = importance or random_choice(profile, task.rho, required, seed=task.seed)
+        chosen = importance or at_random(task.seed)
         probe = Probe(task.probe, size=task.probe_size, seed=task.seed)
         settings = {"interval": task.interval, "probe": probe, "required": required, **options}
         return [ElasticCallback(profile, rho=task.rho, importance=chosen, **settings)]

@@ -81,14 +81,6 @@ class Scheduler:
         self._full_steps = FullSteps(self._ratio, ledger, self._lookahead, share=share)
         self._has_share = bool(share)
         self._probe = settings.probe
-        self._deadline: DeadlineControl | None = None
-        if settings.deadline is not None:
-            probe_steps = self._probe.size / (batch_size or self._probe.size)
-            self._deadline = DeadlineControl(
-                settings.deadline, ledger, interval=settings.interval, probe_steps=probe_steps
-            )
-            self._deadline.profile = settings.profile
-        self._takes_own = self._probe.data is None
         draws, gradient_draws = self._probe.draws()
         self._tracking = Worth(
             settings.importance,
@@ -97,6 +89,17 @@ class Scheduler:
             smoothing=settings.control.smoothing,
             micro_batch_size=batch_size,
         )
+        probe_size = self._probe.size if self._tracking.needs_probe else 0
+        self._takes_own = self._probe.data is None and bool(probe_size)
+        self._deadline: DeadlineControl | None = None
+        if settings.deadline is not None:
+            self._deadline = DeadlineControl(
+                settings.deadline,
+                ledger,
+                interval=settings.interval,
+                probe_steps=probe_size / (batch_size or probe_size or 1),
+            )
+            self._deadline.profile = settings.profile
         self._selected_at: int | None = None  # epoch of the last evaluation
         self._profiler: Profiler | None = None
 
@@ -228,9 +231,17 @@ class Scheduler:
         """Whether a new importance is; with a deadline only where there is time for it."""
         if self._selected_at is None:
             return True
-        if epoch - self._selected_at < self._settings.interval:
+        if epoch - self._selected_at < self._settings.interval or self._is_settled:
             return False
         return self._deadline is None or self._deadline.has_time_to_select()
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether another selection would be like the one before it."""
+        settings = self._settings
+        if self._tracking.needs_probe or callable(settings.rho):
+            return False
+        return settings.deadline is None and settings.control.reprofile_every is None
 
     def _reprofiles(self, epoch: int) -> bool:
         every = self._settings.control.reprofile_every
@@ -284,7 +295,8 @@ class Scheduler:
     @property
     def _epochs_to_come(self) -> int:
         """Epochs until the next selection."""
-        return min(self._settings.interval, self._ledger.epochs - self._ledger.epoch)
+        left = self._ledger.epochs - self._ledger.epoch
+        return left if self._is_settled else min(self._settings.interval, left)
 
     # Selecting.
 
@@ -354,7 +366,9 @@ class Scheduler:
             asked = self._ratio.ask(rho)
         # the first selection refuses a `rho` that is too small; later ones do what can be done
         asked = min(max(asked, smallest if rho >= smallest or self.selections else rho), 1.0)
-        selection = select_tensors(importance, profile, asked, required=required)
+        selection = select_tensors(
+            importance, profile, asked, required=required, strategy=self._tracking.strategy
+        )
         return SelectionRecord(
             epoch=epoch,
             rho=rho,

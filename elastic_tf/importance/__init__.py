@@ -4,6 +4,11 @@ In: an elastic model and a probe batch. Out: one float64 per tensor, in forward 
 the evaluation is left behind. Any function `(model, x, y) -> (N,)` can take its place.
 """
 
-from elastic_tf.importance.measures import gradient_magnitude, loss_decrease, weight_magnitude
+from elastic_tf.importance.measures import (
+    depth,
+    gradient_magnitude,
+    loss_decrease,
+    weight_magnitude,
+)
 
-__all__ = ["gradient_magnitude", "loss_decrease", "weight_magnitude"]
+__all__ = ["depth", "gradient_magnitude", "loss_decrease", "weight_magnitude"]

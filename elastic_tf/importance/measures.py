@@ -2,7 +2,8 @@
 
 Every function here is called `(model, x, y, *, ...)`, returns float64 of shape (N,) in forward
 order, and leaves the model, its optimizer and all random generators as they were, bit for bit.
-A function of your own with that signature serves as well.
+A function of your own with that signature serves as well. Where it can do without `x` and `y`, no
+probe is drawn. An attribute `strategy` is that of `select_tensors`, else "exact".
 """
 
 from __future__ import annotations
@@ -116,6 +117,15 @@ def gradient_magnitude(
         gradients = evaluator.gradients(samples.batches(micro_batch_size))
     magnitudes = [float(tf.reduce_sum(tf.abs(gradient))) for gradient in gradients]
     return _finite(evaluator.in_forward_order(magnitudes), model)
+
+
+def depth(model: ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:
+    """1 to N in forward order, without the probe: the last tensors that fit are trained."""
+    arguments.elastic(model)
+    return np.arange(1.0, len(model.tensors) + 1.0)
+
+
+depth.strategy = "order"  # type: ignore[attr-defined]
 
 
 def weight_magnitude(model: ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:

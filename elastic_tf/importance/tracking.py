@@ -26,6 +26,10 @@ class Worth:
         gradient_probe: samples that the gradient is taken on; None: the probe.
         smoothing: weight of the importance before, in [0, 1).
         micro_batch_size: samples in one pass; None leaves it to the function.
+
+    Attributes:
+        needs_probe: whether the function has to be given samples.
+        strategy: of selecting by it, see `select_tensors`.
     """
 
     def __init__(
@@ -45,6 +49,9 @@ class Worth:
                 "elastic_tf.importance.loss_decrease, or leave gradient_probe out."
             )
         self._function, self._parameters = function, parameters
+        second = [*inspect.signature(function).parameters.values()][1:2]
+        self.needs_probe = not second or second[0].default is inspect.Parameter.empty
+        self.strategy: str = getattr(function, "strategy", "exact")
         self._probe, self._gradient_probe = probe, gradient_probe
         self._probes = [one for one in (probe, gradient_probe) if one is not None]
         self._smoothing, self._micro_batch_size = smoothing, micro_batch_size
@@ -102,6 +109,8 @@ class Worth:
             probe.skip(batches - probe.drawn)
 
     def _evaluate(self, model: ElasticMixin, check: Callable[..., None], given: Any) -> np.ndarray:
+        if not self.needs_probe:
+            return np.asarray(self._function(model), np.float64)
         shared, size = replicas.count(model.distribute_strategy), self._micro_batch_size
         x, y, weight = given if self._probe is None else self._probe.draw()
         if self._probe is not None:

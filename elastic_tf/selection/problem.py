@@ -132,3 +132,17 @@ def fill(problem: Problem, chosen: np.ndarray) -> np.ndarray:
         # together they add no more than the sum of what each adds alone: so many at once
         fit = (np.cumsum(added[new], axis=0) <= left).all(axis=1)
         chosen[new[: max(1, int(fit.sum()))]] = True
+
+
+def in_order(problem: Problem) -> Solution:
+    """The choices by their worth, the largest first, each that fits beside those before it."""
+    chosen = np.zeros(len(problem.worth), bool)
+    paid, left = np.zeros(len(problem.cost), bool), problem.room.copy()
+    is_open = np.ones(len(problem.first), bool)
+    for k in np.argsort(-problem.worth, kind="stable"):
+        due = (problem.member[:, k] > 0.0) & ~paid
+        added = problem.own[k] + due @ problem.cost
+        if is_open[problem.tensor[k]] and (added <= left).all():
+            chosen[k], is_open[problem.tensor[k]] = True, False
+            paid, left = paid | due, left - added
+    return Solution(chosen, float(problem.best(problem.worth)[problem.first].sum()))

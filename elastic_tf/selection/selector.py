@@ -14,13 +14,17 @@ from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.plan import Plan
 from elastic_tf.selection.dynamic_program import recurrence
-from elastic_tf.selection.problem import Problem, Solution, reduce
+from elastic_tf.selection.problem import Problem, Solution, in_order, reduce
 from elastic_tf.selection.solver import solve
 
 if TYPE_CHECKING:
     from elastic_tf.timing.profile import TimingProfile
 
-STRATEGIES: dict[str, Callable[[Problem], Solution]] = {"exact": solve, "paper": recurrence}
+STRATEGIES: dict[str, Callable[[Problem], Solution]] = {
+    "exact": solve,
+    "paper": recurrence,
+    "order": in_order,
+}
 # Sums of a few thousand float64 times differ in the last digits with the order of summation.
 _ROUNDING = 1e-10
 _MOST_WORTH = 1e100  # sums and quotients of such numbers are still finite
@@ -78,8 +82,9 @@ def select_tensors(
         profile: times measured on the target device.
         rho: allowed step time / full step time, in (0, 1].
         required: True where a tensor is trained whatever its importance; bool, shape (N,).
-        strategy: "exact", to a gap of 0.1 % wherever a bounded amount of work suffices; or
-            "paper", the dynamic program of the method's paper, which sees branches as a chain.
+        strategy: "exact", to a gap of 0.1 % wherever a bounded amount of work suffices; "paper",
+            the dynamic program of the method's paper, which sees branches as a chain; or "order",
+            the tensors from the largest importance to the smallest, each that still fits.
 
     Returns:
         The selection, within the budget, and how far any other could be ahead at most.

@@ -210,7 +210,7 @@ def test_importance_that_is_not_finite_or_of_another_length_is_refused() -> None
 def test_required_that_is_no_mask_and_unknown_strategies_are_refused() -> None:
     with pytest.raises(ValueError, match="`required` .* Received: int64"):
         select_tensors(np.ones(2), pair(), 1.0, required=np.array([1, 0]))
-    with pytest.raises(ValueError, match="exact, paper. Received: strategy='greedy'"):
+    with pytest.raises(ValueError, match="exact, paper, order. Received: strategy='greedy'"):
         select_tensors(np.ones(2), pair(), 1.0, strategy="greedy")
 
 
