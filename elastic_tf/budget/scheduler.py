@@ -287,9 +287,11 @@ class Scheduler:
         rows, profile = self._model._elastic.rows, self._profile
         if rows is None or profile is None or not rows.can_cache:
             return profile
-        fill = rows.fill(self._epochs_to_come)
-        if not filling and fill < 1.0:
-            fill = 0.0
+        epochs = self._epochs_to_come
+        if filling:
+            fill = rows.fill_cost(epochs, 1e-6 * profile.t_forward)
+        else:
+            fill = 1.0 if rows.fill(epochs) == 1.0 else 0.0
         return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
 
     @property

@@ -34,10 +34,35 @@ class RowTraining:
         self._model = model
         self._forward: Forward | None = None
         self._cache: PrefixCache | None = None
+        self._seconds: float | None = None  # of a row in the forward pass that fills a cache
 
     def fill(self, epochs: int) -> float:
         """Passes that compute the activations / passes that take them in so many epochs."""
         return min(self.samples.views / max(epochs, 1), 1.0)
+
+    def fill_cost(self, epochs: int, step: float) -> float:
+        """The same, each pass that computes them at what it takes here.
+
+        Args:
+            epochs: that take the activations.
+            step: seconds of the forward pass of a step; larger batches often take less for a row.
+        """
+        share = self.fill(epochs)
+        if share == 1.0:
+            return share
+        if self._seconds is None:
+            try:
+                self._seconds = self._passed().seconds_per_row()
+            except NotCacheable as reason:
+                self.cache_nothing(reason)
+                return 1.0
+        return min(self._seconds * self.samples.batch_size / step, 1.0) * share
+
+    def _passed(self) -> Forward:
+        """The forward pass, traced when it is needed first."""
+        if self._forward is None:
+            self._forward = Forward(self._model, self.samples, min(_ROWS, self.samples.rows))
+        return self._forward
 
     def cache(self, trained: Sequence[tf.Variable], epochs: int) -> None:
         """Compute once what does not change while only these variables are trained.
@@ -49,15 +74,13 @@ class RowTraining:
             return
         before = self.cache_for(trained)
         try:
-            if self._forward is None:
-                rows = min(_ROWS, self.samples.rows)
-                self._forward = Forward(self._model, self.samples, rows)
-            cut = self._forward.cut(trained)
+            forward = self._passed()
+            cut = forward.cut(trained)
             if before is not None and before.cut.is_same(cut):
                 return
             if before is None:
                 self.close()  # two of them may not fit
-            cache = PrefixCache(self._forward, self.samples, cut, before) if cut.tensors else None
+            cache = PrefixCache(forward, self.samples, cut, before) if cut.tensors else None
             self.close()
             self._cache = cache
         except NotCacheable as reason:

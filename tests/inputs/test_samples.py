@@ -10,6 +10,7 @@ from small_networks import chain, data, elastic, residual, subclassed
 import elastic_tf as et
 from elastic_tf import Samples
 from elastic_tf.engine import prefix
+from elastic_tf.engine.rows import RowTraining
 from elastic_tf.timing.cost_items import CostItem
 
 pytestmark = pytest.mark.usefixtures("deterministic")
@@ -255,7 +256,8 @@ class Served(tf.keras.callbacks.Callback):
 def test_callback_selects_on_samples_and_caches_what_its_plan_leaves_out():
     model = elastic(chain)
     profile = et.TimingProfile.from_chain(t_dw=[1.0] * 8, t_dy=[1.0] * 8, t_forward=8.0)
-    callback = et.ElasticCallback(profile, rho=0.5, interval=2, control=et.Control(share=0.0))
+    options = {"importance": et.importance.loss_decrease, "control": et.Control(share=0.0)}
+    callback = et.ElasticCallback(profile, rho=0.5, interval=2, **options)
     samples = Samples(*data(), batch_size=4)
     history = model.fit(samples, epochs=4, callbacks=[callback, Served()], verbose=0)
     assert [record.epoch for record in callback.selections] == [0, 2]
@@ -274,6 +276,7 @@ def test_selection_knows_what_a_cached_prefix_saves():
     profile, options = with_forward_items(), {"rho": 0.6, "control": et.Control(share=0.0)}
     with pytest.raises(ValueError, match="forward pass alone takes 0.80.*et.Samples"):
         elastic(chain).fit(*data(), 4, callbacks=[et.ElasticCallback(profile, **options)])
+    options["importance"] = et.importance.loss_decrease
     model, callback = elastic(chain), et.ElasticCallback(profile, interval=2, **options)
     samples = Samples(*data(), batch_size=4)
     history = model.fit(samples, epochs=5, callbacks=[callback, Served()], verbose=0).history
@@ -285,3 +288,34 @@ def test_selection_knows_what_a_cached_prefix_saves():
         assert record.selection.time <= 0.6 * 41.0
         if record is callback.selections[0]:
             assert record.selection.time == pytest.approx(steps + fill * 4.0 * first)
+
+
+def test_by_default_the_last_tensors_that_fit_are_trained_from_one_selection_on():
+    model, seen = elastic(chain), []
+    callback = et.ElasticCallback(
+        with_forward_items(), rho=0.6, interval=1, control=et.Control(share=0.0)
+    )
+    look = tf.keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(model.mask)
+    )
+    samples = Samples(*data(), batch_size=4)
+    history = model.fit(samples, epochs=5, callbacks=[callback, look, Served()], verbose=0).history
+    assert history["served"] == [True] * 5
+    # 1 beside the forward pass; 4 for the forward work of a tensor, a fifth of it before the cut
+    cost = [1.0 + 4.0 * (8 - first) + (8 - first) + 0.2 * 4.0 * first for first in range(9)]
+    first = next(k for k in range(9) if cost[k] <= 0.6 * 41.0)
+    (record,) = callback.selections
+    assert [mask.tolist() for mask in (record.mask, *seen)] == [
+        (np.arange(8) >= first).tolist()
+    ] * 6
+    assert record.seconds_importance < 1.0
+    np.testing.assert_array_equal(record.importance, np.arange(1, 9))
+
+
+def test_filling_costs_what_it_takes_here(monkeypatch):
+    monkeypatch.setattr(prefix.Forward, "seconds_per_row", lambda self: 1.0)
+    samples = Samples(*data(), batch_size=4)
+    rows = RowTraining(elastic(chain), samples)
+    assert rows.fill_cost(2, step=40.0) == pytest.approx(0.5 * 4.0 / 40.0)
+    assert rows.fill_cost(2, step=1.0) == 0.5  # never more than the steps would
+    assert rows.fill_cost(1, step=40.0) == 1.0  # nothing is kept for one pass

@@ -73,6 +73,23 @@ def test_selection_reaches_the_mixed_integer_optimum(kind: str) -> None:
         assert selection.gap <= GAP, seed
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_order_each_tensor_is_taken_that_fits_beside_those_before(kind: str) -> None:
+    for seed in range(20):
+        importance, table, rho = instance(kind, 12, seed)
+        importance = np.abs(importance) + 1e-3
+        selection = select_tensors(importance, table, rho, strategy="order")
+        check(selection, importance, table, rho)
+        mask = np.zeros(len(importance), bool)
+        for k in np.argsort(-importance, kind="stable"):
+            tried = mask | (np.arange(len(mask)) == k)
+            if table.step_time(tried) <= rho * table.t_full * (1.0 + ROUNDING):
+                mask = tried
+        np.testing.assert_array_equal(selection.mask, mask)
+        best = select_tensors(importance, table, rho)
+        assert selection.upper_bound >= best.importance * (1.0 - ROUNDING)
+
+
 def test_hard_chain_of_the_size_of_resnet101_is_certified() -> None:
     # Worths that follow the costs, both heavy-tailed: many ways to fill the budget, none exactly.
     importance, table, rho = instance("chain", 214, 9)
