@@ -42,7 +42,7 @@ def speedup_table(picture: Picture, found: Mapping[Training, Run]) -> str:
         own = TARGETS[data]
         for target in own if best >= own[0] else [share * full for share in _SHARES]:
             times = {method: seconds_to(run.history, target) for method, run in runs.items()}
-            elastic = times.pop("elastic")
+            elastic = times.pop("elastictrainer")
             reached = {method: time for method, time in times.items() if time is not None}
             best_one = min(reached, key=lambda method: reached[method], default=None)
             rows.append(

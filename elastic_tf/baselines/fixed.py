@@ -8,12 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
 from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.importance import measures
-from elastic_tf.selection.selector import select_tensors
-from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.zoo import models
 
 
@@ -47,21 +43,6 @@ def scale_tensors(model: ElasticMixin) -> np.ndarray:
     return _held(model, lambda layer, name: name == "gamma" and _normalises(layer))
 
 
-def last_tensors(model: ElasticMixin, profile: TimingProfile, rho: float) -> np.ndarray:
-    """True for as many of the last tensors as can be trained within `rho` of the full step time.
-
-    Returns:
-        bool, shape (N,), forward order: the head, and tensors before it without a gap.
-
-    Raises:
-        ValueError: the budget does not admit the head; the message names the smallest `rho`.
-    """
-    arguments.profile("profile", profile, "check").check(model)
-    order = measures.depth(model)
-    head = order > models.head_tensors(model).argmax()
-    return select_tensors(order, profile, rho, required=head, strategy="order").mask
-
-
 def _held(
     model: ElasticMixin, is_chosen: Callable[[tf.keras.layers.Layer, str], bool]
 ) -> np.ndarray:
@@ -80,11 +61,6 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
     return {"gamma", "beta"} <= vars(layer).keys()
 
 
-def _last(task: Task) -> np.ndarray:
-    profile: Any = task.profile  # None is refused there
-    return last_tensors(task.model, profile, task.rho)
-
-
 def _method(name: str, summary: str, find: Callable[[Task], np.ndarray], **options: Any) -> Method:
     return Method(name, summary, lambda task: train_only(task, find(task)), **options)
 
@@ -97,5 +73,4 @@ METHODS = (
         "head, biases and normalisation parameters",
         lambda task: bn_bias_tensors(task.model),
     ),
-    _method("last_k", "as many of the last tensors as fit rho", _last, needs_profile=True),
 )

@@ -36,7 +36,7 @@ def at_random(seed: int) -> Importance:
 def _method(
     name: str,
     summary: str,
-    importance: Importance | None = measures.loss_decrease,
+    importance: Importance | None,
     **options: Any,
 ) -> Method:
     """The elastic callback with another importance; None stands for a random choice."""
@@ -53,19 +53,30 @@ def _method(
 
 
 METHODS = (
-    _method("elastic", "what lowers the loss most within rho, chosen anew every few epochs"),
+    _method("elastic", "the last tensors that fit rho", measures.depth),
     _method(
-        "elastic_weight", "as elastic, by the magnitude of the weights", measures.weight_magnitude
+        "elastic_loss",
+        "what lowers the loss most within rho, anew each interval",
+        measures.loss_decrease,
     ),
     _method(
-        "elastic_grad", "as elastic, by the magnitude of the gradients", measures.gradient_magnitude
+        "elastic_weight",
+        "as elastic_loss, by the magnitude of the weights",
+        measures.weight_magnitude,
     ),
-    _method("random", "as elastic, at random", None),
+    _method(
+        "elastic_grad",
+        "as elastic_loss, by the magnitude of the gradients",
+        measures.gradient_magnitude,
+    ),
+    _method("elastictrainer", "as the paper's released code", measures.paper),
+    _method("random", "at random within rho", None),
     # The paper searches exhaustively, 2^N plans, for the best progress of the first epochs (Sec.
     # 2.1, Fig. 2b). Here it is the optimum of the first importance, which nothing corrects.
     _method(
         "offline_optimal",
-        "as elastic, chosen once at the start",
+        "as elastic_loss, chosen once at the start",
+        measures.loss_decrease,
         interval=arguments.MOST,
         control=Control(share=0.0),
     ),

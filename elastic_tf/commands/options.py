@@ -16,8 +16,8 @@ MODELS = (
     "vit_ti16, digits_resnet"
 )
 METHODS = (
-    "how to choose what to train: full, traditional_tl, bn_bias, last_k, tinytl, prunetrain, "
-    "elastic, elastic_weight, elastic_grad, random, offline_optimal"
+    "how to choose what to train: full, traditional_tl, bn_bias, tinytl, prunetrain, elastic, "
+    "elastic_loss, elastic_weight, elastic_grad, elastictrainer, random, offline_optimal"
 )
 
 

@@ -8,7 +8,8 @@ from elastic_tf.importance.measures import (
     depth,
     gradient_magnitude,
     loss_decrease,
+    paper,
     weight_magnitude,
 )
 
-__all__ = ["depth", "gradient_magnitude", "loss_decrease", "weight_magnitude"]
+__all__ = ["depth", "gradient_magnitude", "loss_decrease", "paper", "weight_magnitude"]

@@ -101,6 +101,22 @@ def loss_decrease(
     return _finite(worth, model)
 
 
+def paper(
+    model: ElasticModel,
+    x: Any,
+    y: Any,
+    *,
+    sample_weight: Any = None,
+    micro_batch_size: int | None = None,
+) -> np.ndarray:
+    """ElasticTrainer's own way: `loss_decrease` after the update, and its dynamic program."""
+    options = {"sample_weight": sample_weight, "micro_batch_size": micro_batch_size}
+    return loss_decrease(model, x, y, gradient="after", **options)
+
+
+paper.strategy = "paper"  # type: ignore[attr-defined]
+
+
 def gradient_magnitude(
     model: ElasticModel,
     x: Any,

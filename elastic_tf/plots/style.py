@@ -33,7 +33,8 @@ class Style(NamedTuple):
 # Blue is elastic and orange is full training, in every picture; variants of a method share its
 # hue, every second one darker, and differ in form.
 METHODS = {
-    "elastic": Style(BLUE, "o", trains="what is worth most within rho"),
+    "elastic": Style(BLUE, "o", trains="the last tensors within rho"),
+    "elastic_loss": Style(BLUE, "<", "-.", "xx", trains="what is worth most within rho"),
     "elastic_weight": Style(BLUE, "d", "--", "//", "the largest weights within rho"),
     "elastic_grad": Style(BLUE, ">", ":", "..", "the largest gradients within rho"),
     "full": Style(ORANGE, "s", trains="everything"),
@@ -42,17 +43,16 @@ METHODS = {
     "tinytl": Style(VERMILLION, "v", trains="head, biases, lite residuals"),
     "prunetrain": Style(GREEN, "P", trains="everything, channels pruned"),
     "random": Style(DARK, "X", trains="a random choice within rho"),
-    "last_k": Style(DARK, "<", "--", "//", "the last tensors within rho"),
+    "elastictrainer": Style(DARK, "<", "--", "//", "as in the paper, within rho"),
     "offline_optimal": Style(BLACK, "*", trains="what is worth most at the start"),
 }
 # Names in the paper, and of plain Keras.
 _ALSO = {
-    "elastictrainer": "elastic",
     "full training": "full",
     "plain keras": "full",
     "traditional tl": "traditional_tl",
     "bn+bias": "bn_bias",
-    "last tensors": "last_k",
+    "last tensors": "elastic",
     "offline optimal": "offline_optimal",
 }
 # What is no method: without the two colours of elastic and full training.

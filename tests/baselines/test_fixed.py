@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import tensorflow as tf
-from chosen import elastic, fit, table
+from chosen import elastic, fit
 from networks import CLASSES, L, network
 
 from elastic_tf.baselines import Task, fixed
@@ -114,27 +113,6 @@ def test_frozen_layers_are_no_tensors_to_choose():
     model = network()
     model.get_layer("bn1").trainable = False
     assert not any(name.startswith("bn1") for name in tensors(model, fixed.bn_bias_tensors))
-
-
-@pytest.mark.parametrize(("rho", "count"), [(1.0, 10), (0.6, 4), (0.5, 2), (0.599, 3)])
-def test_last_tensors_fill_the_budget(rho, count):
-    # 10 for the forward pass, and 2 for each tensor trained: 30 in all
-    model = elastic()
-    mask = fixed.last_tensors(model, table(), rho)
-    np.testing.assert_array_equal(mask, np.arange(10) >= 10 - count)
-
-
-def test_last_tensors_are_refused_below_the_head_by_naming_the_smallest_rho():
-    with pytest.raises(ValueError, match=r"2 required .*Received: rho=0.4. .* rho is 0.4667"):
-        fixed.last_tensors(elastic(), table(), 0.4)
-    assert fixed.last_tensors(elastic(), table(), 0.4667).sum() == 2
-
-
-def test_last_tensors_refuse_what_does_not_fit():
-    with pytest.raises(ValueError, match="rho=1.5"):
-        fixed.last_tensors(elastic(), table(), 1.5)
-    with pytest.raises(ValueError, match="8 tensors, the model has 10"):
-        fixed.last_tensors(elastic(), table(8), 0.5)
 
 
 def test_only_the_mask_is_trained_and_the_plan_is_put_back():

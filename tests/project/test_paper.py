@@ -64,7 +64,7 @@ def test_every_training_is_one_that_train_takes(scale):
 
 
 def test_paper_scale_is_the_setting_of_the_paper():
-    options = SCALES["paper"].options(Training("resnet50", "cub", "elastic", 0.5))
+    options = SCALES["paper"].options(Training("resnet50", "cub", "elastictrainer", 0.5))
     expected = {
         "data": "tfds:caltech_birds2011",
         "epochs": 12,
@@ -88,7 +88,7 @@ def test_trainings_of_one_name_are_equal_and_of_equal_options_have_one_name():
 
 def test_a_scale_names_the_rho_that_it_trains_at():
     small = SCALES["small"].trainings(FIGURES["17a"])
-    rhos = [training.rho for training in small if training.method == "elastic"]
+    rhos = [training.rho for training in small if training.method == "elastictrainer"]
     assert rhos == [0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7]
     assert "rho=0.4" in small[4].label
     paper_rhos = [training.rho for training in SCALES["paper"].trainings(FIGURES["17a"])]
@@ -114,7 +114,7 @@ def test_one_training_that_fails_does_not_stop_the_others(tmp_path, monkeypatch)
 
     with pytest.raises(trials.TrainingFailed, match="1 of 3: .*elastic_weight@0.5"):
         paper.main(["--figure", "20a", "--out", str(tmp_path)], launch)
-    assert [one.method for one in launches.trained] == ["elastic", "elastic_grad"]
+    assert [one.method for one in launches.trained] == ["elastictrainer", "elastic_grad"]
 
 
 def test_a_second_device_has_the_runs_of_the_first():
@@ -124,7 +124,7 @@ def test_a_second_device_has_the_runs_of_the_first():
 
 def test_runs_of_a_figure_are_made_once(tmp_path, monkeypatch):
     trained = started(tmp_path, monkeypatch, "--figure", "20a")
-    assert [one.method for one in trained] == ["elastic", "elastic_weight", "elastic_grad"]
+    assert [one.method for one in trained] == ["elastictrainer", "elastic_weight", "elastic_grad"]
     assert len(list(tmp_path.glob("small/here/trainings/cub/resnet50/*/result.json"))) == 3
     assert started(tmp_path, monkeypatch, "--figure", "20a") == []
     # 21b shows one of them
