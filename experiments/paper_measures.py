@@ -15,7 +15,7 @@ from paper_scales import Scale
 from paper_selection import paper_selection
 from paper_specs import CUB, RESNET
 
-from elastic_tf.budget.scheduler import REPEATS
+from elastic_tf.budget.step_costs import REPEATS
 from elastic_tf.commands.training import harness
 from elastic_tf.timing.profiler import Profiler
 

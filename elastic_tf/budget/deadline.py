@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
+
+import tensorflow as tf
 
 from elastic_tf.budget.ledger import Ledger
-from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.budget.step_costs import StepCosts
 
-LATE = 0.01  # of a deadline: what it may be passed by
+_LATE = 0.01  # of a deadline: what it may be passed by
 _AIM = 0.97  # of a deadline: what is planned for; the rest is for steps slower than the last ones
 _SELECTING = 0.2  # of a deadline's time at most: what selections after the first may take
 _ERROR = 0.02  # of a predicted ratio, mean absolute: ResNet50 0.021, MobileNetV2 0.030 (bench.py)
@@ -19,19 +22,22 @@ class DeadlineControl:
     Args:
         seconds: for the whole `fit`.
         ledger: its clock.
+        costs: of steps that are not measured yet.
         interval: epochs between two selections.
         probe_steps: samples of the probe / batch size.
-
-    Attributes:
-        profile: the times by which steps are foreseen before they are measured.
     """
 
     def __init__(
-        self, seconds: float, ledger: Ledger, *, interval: int, probe_steps: float
+        self,
+        seconds: float,
+        ledger: Ledger,
+        costs: StepCosts,
+        *,
+        interval: int,
+        probe_steps: float,
     ) -> None:
         self.seconds = seconds
-        self.profile: TimingProfile | None = None
-        self._ledger = ledger
+        self._ledger, self._costs = ledger, costs
         self._interval = interval
         self._probe_steps = probe_steps
         self._evaluating: float | None = None  # least seconds of an evaluation but the first
@@ -111,14 +117,37 @@ class DeadlineControl:
         self._look_at = ledger.own + left // 10
         full = left * self._full_seconds
         off = self._seconds_for_steps() - full * predicted
-        known = self.profile.uncertainty if self.profile else 0.0
+        profile = self._costs.profile
+        known = profile.uncertainty if profile else 0.0
         least = max(full * max(known, _ERROR), ledger.retrace or 0.0)
         return abs(off) > least and not (off > 0.0 and is_full)
 
-    def is_over(self) -> bool:
-        """Whether one more step, and the end of its epoch, would end after the deadline."""
+    def stops(self, model: tf.keras.Model) -> bool:
+        """Stop where one more step, and the end of its epoch, would be too late; whether it would.
+
+        Args:
+            model: the model that is trained.
+        """
         ledger = self._ledger
-        return bool(ledger.steps_left) and ledger.elapsed + ledger.before_the_end > self.seconds
+        is_over = bool(ledger.steps_left) and ledger.elapsed + ledger.before_the_end > self.seconds
+        if is_over and not model.stop_training:
+            model.stop_training = True
+            warnings.warn(
+                f"Training stops {ledger.steps_left} steps early, or it would end after the "
+                f"deadline of {self.seconds:g} s. Give more seconds or train fewer epochs.",
+                stacklevel=4,
+            )
+        return is_over
+
+    def end(self) -> None:
+        """`fit` ends: say so where it is too late."""
+        late = self._ledger.elapsed - self.seconds
+        if late > _LATE * self.seconds:
+            warnings.warn(
+                f"`fit` took {late:.1f} s more than its deadline of {self.seconds:g} s. Train "
+                "fewer epochs, or validate on less data: the first validation cannot be foreseen.",
+                stacklevel=4,
+            )
 
     def _seconds_for_steps(self) -> float:
         """What is left for the steps to come, if the training ends where it is planned to."""
@@ -140,5 +169,6 @@ class DeadlineControl:
         """Of a full step: measured, or else by the profile."""
         measured = self._ledger.full_seconds
         if measured is None:
-            return 1e-6 * self.profile.t_full if self.profile else 0.0
+            profile = self._costs.profile
+            return 1e-6 * profile.t_full if profile else 0.0
         return measured

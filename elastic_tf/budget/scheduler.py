@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from elastic_tf.budget.deadline import LATE, DeadlineControl
+from elastic_tf.budget.deadline import DeadlineControl
 from elastic_tf.budget.full_steps import FullSteps
 from elastic_tf.budget.ledger import Ledger
 from elastic_tf.budget.lookahead import Lookahead
 from elastic_tf.budget.ratio import RatioControl
 from elastic_tf.budget.settings import Settings
+from elastic_tf.budget.step_costs import StepCosts
 from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.files.json_form import to_json
@@ -25,13 +24,10 @@ from elastic_tf.importance.tracking import Worth
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.selection.selector import select_tensors, smallest_feasible_rho
-from elastic_tf.timing.profile import TimingProfile
-from elastic_tf.timing.profiler import Profiler
 
 if TYPE_CHECKING:
     from elastic_tf.runs.board import Board
 
-REPEATS = 2  # steps of each kind in a profile during training: 0.3 % of 1,500 steps
 _KEY = "selection"  # in `model.fit_state`
 
 
@@ -51,7 +47,6 @@ class Scheduler:
 
     Attributes:
         selections: a record for each selection.
-        profiles: a record for each profile made in this `fit`.
     """
 
     def __init__(
@@ -65,13 +60,12 @@ class Scheduler:
         board: Board | None = None,
     ) -> None:
         self.selections: list[SelectionRecord] = []
-        self.profiles: list[ProfileRecord] = []
+        self._costs = StepCosts(model, settings.profile, clock)
         self._masks: list[np.ndarray] = []  # at the end of each epoch
         self._board = board
         self._ledger = ledger
         self._model = model
         self._settings = settings
-        self._profile = settings.profile
         self._clock = clock
         self._ratio = RatioControl(settings.control.band)
         self._lookahead = Lookahead(model, clock)
@@ -96,12 +90,16 @@ class Scheduler:
             self._deadline = DeadlineControl(
                 settings.deadline,
                 ledger,
+                self._costs,
                 interval=settings.interval,
                 probe_steps=probe_size / (batch_size or probe_size or 1),
             )
-            self._deadline.profile = settings.profile
         self._selected_at: int | None = None  # epoch of the last evaluation
-        self._profiler: Profiler | None = None
+
+    @property
+    def profiles(self) -> list[ProfileRecord]:
+        """A record for each profile made in this `fit`."""
+        return self._costs.records
 
     def ratios(self) -> dict[str, float]:
         """What is asked for and achieved now, for the progress bar."""
@@ -121,7 +119,7 @@ class Scheduler:
         if not self.selections:
             self._check_feasible()
         is_due = not done and self._is_due(epoch)
-        profiles = self._profile is None or (not done and self._reprofiles(epoch))
+        profiles = self._costs.profile is None or (not done and self._reprofiles(epoch))
         worth = None
         if is_due:
             self._selected_at = epoch
@@ -131,7 +129,7 @@ class Scheduler:
         def begin(batches: list[Any]) -> None:
             """The first batches of the epoch are drawn, where they are needed."""
             if profiles:
-                self._measure_profile(epoch, batches)
+                self._measure_costs(epoch, batches)
             if is_due:
                 self._select(epoch, self._evaluated(epoch, batches) if self._takes_own else worth)
             self._ledger.resume()
@@ -152,7 +150,7 @@ class Scheduler:
         self._ledger.step(count)
         record = self.selections[-1]
         if self._deadline is not None:
-            if self._stops_if_late(self._deadline) or self._ledger.done == self._ledger.steps:
+            if self._deadline.stops(self._model) or self._ledger.done == self._ledger.steps:
                 return
             if self._deadline.is_off(record.predicted_ratio, bool(record.mask.all())):
                 self._select_early("deadline")
@@ -179,21 +177,15 @@ class Scheduler:
             if record.epoch == epoch:
                 self._board.picture(self._masks, epoch)
         if self._deadline is not None:
-            self._stops_if_late(self._deadline)
+            self._deadline.stops(self._model)
 
     def end(self) -> None:
         """`fit` ends."""
         if self._board is not None:
             self._board.picture(self._masks, self._ledger.epoch, is_last=True)
             self._board.close()
-        deadline = math.inf if self._deadline is None else self._deadline.seconds
-        late = self._ledger.elapsed - deadline
-        if late > LATE * deadline:
-            warnings.warn(
-                f"`fit` took {late:.1f} s more than its deadline of {deadline:g} s. Train "
-                "fewer epochs, or validate on less data: the first validation cannot be foreseen.",
-                stacklevel=3,
-            )
+        if self._deadline is not None:
+            self._deadline.end()
 
     def state(self) -> dict[str, Any]:
         """All that a `fit` needs to go on, as JSON values."""
@@ -248,28 +240,18 @@ class Scheduler:
         passed = epoch - self.selections[0].epoch if self.selections else 0
         return every is not None and passed > 0 and passed % every == 0
 
-    def _measure_profile(self, epoch: int, batches: list[Any]) -> None:
-        """The device as it is now; the first time also traces the steps measured."""
-        started, is_first, before = self._clock(), self._profiler is None, self._profile
+    def _measure_costs(self, epoch: int, batches: list[Any]) -> None:
         if self._settings.verbose:
             print("Measuring the training step on this device ...", flush=True)
-        if self._profiler is None:
-            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batches[0])
-            known = None if before is None else before.calibration
-            self._profiler = Profiler(self._model, x, y, sample_weight=weight, calibration=known)
-        if before is None:
-            self._profile = self._profiler.measure()
+        is_unknown = self._costs.profile is None
+        self._costs.measure(epoch, batches[0])
+        if is_unknown:
             self._check_feasible()
-        else:
-            self._profile = self._profiler.measure(repeats=REPEATS, settled=False)
-        if self._deadline is not None:
-            self._deadline.profile = self._profile
-        seconds = self._clock() - started
-        self.profiles.append(ProfileRecord(epoch, self._profile, seconds, is_first))
 
     def _check_feasible(self) -> None:
         """Refuse, before the importance is evaluated, what no selection can keep."""
-        profile, settings = self._priced(), self._settings
+        settings = self._settings
+        profile = self._costs.of_plans(self._epochs_to_come)
         if self._deadline is not None:
             least = None if profile is None else smallest_feasible_rho(profile, settings.required)
             self._deadline.check_feasible(least)
@@ -277,22 +259,6 @@ class Scheduler:
             rho = settings.rho_at(0)
             if rho < smallest_feasible_rho(profile, settings.required):  # the selector says so best
                 select_tensors(np.zeros(profile.count), profile, rho, required=settings.required)
-
-    def _priced(self, *, filling: bool = True) -> TimingProfile | None:
-        """What a plan costs now: of forward passes too, where activations can be cached.
-
-        Args:
-            filling: whether computing the activations is a part of the steps that take them.
-        """
-        rows, profile = self._model._elastic.rows, self._profile
-        if rows is None or profile is None or not rows.can_cache:
-            return profile
-        epochs = self._epochs_to_come
-        if filling:
-            fill = rows.fill_cost(epochs, 1e-6 * profile.t_forward)
-        else:
-            fill = 1.0 if rows.fill(epochs) == 1.0 else 0.0
-        return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
 
     @property
     def _epochs_to_come(self) -> int:
@@ -311,7 +277,8 @@ class Scheduler:
         """
         started = self._clock()
         given = None if batches is None else joined(batches, self._probe.size)
-        check = (lambda **_: None) if self._profile is None else self._profile.check_data
+        profile = self._costs.profile
+        check = (lambda **_: None) if profile is None else profile.check_data
         try:
             importance, similarity = self._tracking.evaluate(self._model, check, epoch, given)
         except ValueError as error:
@@ -357,8 +324,9 @@ class Scheduler:
         self, epoch: int, rho: float, importance: np.ndarray, reason: str, seconds: float = 0.0
     ) -> SelectionRecord:
         """What to train for `rho`, or for what meets the deadline."""
-        profile, required = self._priced(), self._settings.required
-        steps = self._priced(filling=False)
+        required = self._settings.required
+        profile = self._costs.of_plans(self._epochs_to_come)
+        steps = self._costs.of_steps(self._epochs_to_come)
         assert profile is not None and steps is not None
         started = self._clock()
         smallest = smallest_feasible_rho(profile, required)
@@ -426,15 +394,3 @@ class Scheduler:
         self.selections[-1] = dataclasses.replace(
             record, achieved_ratio=self._ratio.achieved, seconds_retrace=seconds
         )
-
-    def _stops_if_late(self, deadline: DeadlineControl) -> bool:
-        """Stop where one more step would be too late; whether it would."""
-        is_over = deadline.is_over()
-        if is_over and not self._model.stop_training:
-            self._model.stop_training = True
-            warnings.warn(
-                f"Training stops {self._ledger.steps_left} steps early, or it would end after the "
-                f"deadline of {deadline.seconds:g} s. Give more seconds or train fewer epochs.",
-                stacklevel=4,
-            )
-        return is_over

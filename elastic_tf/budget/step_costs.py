@@ -1,0 +1,71 @@
+"""What a step costs now: the profile, measured where there is none, and what a cache saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.selection.records import ProfileRecord
+from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.timing.profiler import Profiler
+
+REPEATS = 2  # steps of each kind in a profile during training: 0.3 % of 1,500 steps
+
+
+class StepCosts:
+    """The times by which plans are chosen in one `fit`.
+
+    Args:
+        model: the model that is trained.
+        profile: measured on this device before, if it was.
+        clock: seconds now.
+
+    Attributes:
+        profile: the times now; None until they are measured.
+        records: a record for each profile made in this `fit`.
+    """
+
+    def __init__(
+        self, model: ElasticMixin, profile: TimingProfile | None, clock: Callable[[], float]
+    ) -> None:
+        self.profile = profile
+        self.records: list[ProfileRecord] = []
+        self._model, self._clock = model, clock
+        self._profiler: Profiler | None = None
+
+    def measure(self, epoch: int, batch: Any) -> None:
+        """Profile the device as it is now; the first time also traces the steps measured."""
+        started, is_first, before = self._clock(), self._profiler is None, self.profile
+        if self._profiler is None:
+            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+            known = None if before is None else before.calibration
+            self._profiler = Profiler(self._model, x, y, sample_weight=weight, calibration=known)
+        if before is None:
+            self.profile = self._profiler.measure()
+        else:
+            self.profile = self._profiler.measure(repeats=REPEATS, settled=False)
+        seconds = self._clock() - started
+        self.records.append(ProfileRecord(epoch, self.profile, seconds, is_first))
+
+    def of_plans(self, epochs: int) -> TimingProfile | None:
+        """What a plan costs now, with computing the activations that its steps take.
+
+        Args:
+            epochs: that the plan will be trained for.
+        """
+        rows, profile = self._model._elastic.rows, self.profile
+        if rows is None or profile is None or not rows.can_cache:
+            return profile
+        fill = rows.fill_cost(epochs, 1e-6 * profile.t_forward)
+        return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
+
+    def of_steps(self, epochs: int) -> TimingProfile | None:
+        """The same without computing the activations, where steps take any."""
+        rows, profile = self._model._elastic.rows, self.profile
+        if rows is None or profile is None or not rows.can_cache:
+            return profile
+        fill = 1.0 if rows.fill(epochs) == 1.0 else 0.0
+        return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
