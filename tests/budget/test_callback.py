@@ -10,10 +10,13 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, favour, fit, table
 from networks import IMAGE, crossentropy, images, network, values
 
+from elastic_tf.budget import scheduler
 from elastic_tf.budget.settings import Control, Deadline
 from elastic_tf.callback import ElasticCallback
+from elastic_tf.importance import measures
 from elastic_tf.importance.probe import Probe
 from elastic_tf.model import ElasticModel
+from elastic_tf.selection.selector import select_tensors
 
 
 def test_callback_selects_at_the_start_and_after_every_interval():
@@ -48,6 +51,37 @@ def test_tensor_that_left_comes_back():
     fit(elastic(), elastic_callback, epochs=3)
     selected = [np.flatnonzero(record.mask).tolist() for record in elastic_callback.selections]
     assert selected == [[8], [9], [8]]
+
+
+def test_without_a_probe_the_last_tensors_that_fit_are_trained_whatever_comes():
+    elastic_callback = ElasticCallback(table(), rho=0.6, interval=1, control=Control(share=0.0))
+    fit(elastic(), elastic_callback, epochs=3)
+    (record,) = elastic_callback.selections
+    # 10 for the forward pass, and 2 for each tensor trained: 30 in all
+    np.testing.assert_array_equal(record.mask, np.arange(10) >= 6)
+
+
+def test_by_depth_a_schedule_is_followed_and_a_new_profile_looked_at():
+    by_schedule = ElasticCallback(table(), rho=lambda epoch: 0.4 + 0.1 * epoch, interval=1)
+    fit(elastic(), by_schedule, epochs=3)
+    assert [record.mask.sum() for record in by_schedule.selections] == [1, 2, 4]
+    options = {"control": Control(share=0.0, reprofile_every=1), "interval": 1}
+    profiled = ElasticCallback(table(), rho=0.6, **options)
+    fit(elastic(), profiled, epochs=2)
+    assert [record.epoch for record in profiled.selections] == [0, 1]
+
+
+@pytest.mark.parametrize("importance", [measures.paper, measures.depth])
+def test_an_importance_is_selected_by_its_own_strategy(monkeypatch, importance):
+    seen = []
+
+    def selected(*args, strategy, **options):
+        seen.append(strategy)
+        return select_tensors(*args, strategy=strategy, **options)
+
+    monkeypatch.setattr(scheduler, "select_tensors", selected)
+    fit(elastic(), callback(importance=importance), epochs=1)
+    assert seen == [importance.strategy]
 
 
 def test_schedule_gives_each_selection_its_rho():

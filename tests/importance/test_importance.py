@@ -109,6 +109,13 @@ def test_gradient_after_a_step_too_far_is_negative() -> None:
     assert (measures.loss_decrease(model, *points(), gradient="before") > 0.0).all()
 
 
+def test_the_papers_own_way_takes_the_gradient_after_the_update() -> None:
+    model, data = linear(), points()
+    expected = measures.loss_decrease(model, *data, gradient="after")
+    np.testing.assert_array_equal(measures.paper(model, *data, micro_batch_size=None), expected)
+    assert measures.paper.strategy == "paper"
+
+
 def test_other_half_or_other_data_judge_the_update() -> None:
     model = linear()
     x, y = points()
