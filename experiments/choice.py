@@ -26,7 +26,9 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import plots
 from elastic_tf.baselines import fixed, policies
+from elastic_tf.commands.comparing.contest import interval
 from elastic_tf.commands.training import harness, sources
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.table import Column, format_table
@@ -38,7 +40,7 @@ BATCH, WARM_UP, PROBE = 4, 0.15, 512
 # method, epochs
 ROWS = (
     ("solved", 0),
-    ("head", 3),
+    ("traditional_tl", 3),
     ("full", 2),
     ("full", 3),
     ("elastic@0.2", 3),
@@ -46,10 +48,10 @@ ROWS = (
     ("elastic@0.3", 3),
     ("elastic@0.5", 3),
     ("random@0.5", 3),
-    ("loss_decrease@0.5", 3),
+    ("elastic_loss@0.5", 3),
 )
 # Chosen by the loss on validation parts of the birds and the flowers.
-RATES = {"head": 1e-3, "full": 2e-4, "0.2": 2e-4, "0.3": 2e-4, "0.5": 2e-4}
+RATES = {"traditional_tl": 1e-3, "full": 2e-4, "0.2": 2e-4, "0.3": 2e-4, "0.5": 2e-4}
 
 
 def main() -> None:
@@ -73,8 +75,11 @@ def main() -> None:
             rates = [float(part) for part in settings.rates.split(",") if part]
             for rate in rates or [RATES.get(method.partition("@")[2] or method, 0.0)]:
                 trials.run(method, int(epochs), seed, rate)
-    trials.save()
-    print(format_table(summary(trials.done, Path(settings.data).stem, settings.part), COLUMNS))
+    rows = summary(trials.done, Path(settings.data).stem, settings.part)
+    print(format_table(rows, COLUMNS))
+    longest = [row for row in rows if row["epochs"] == max(one["epochs"] for one in rows)]
+    picture = settings.out.with_name(f"choice_{Path(settings.data).stem}.png")
+    plots.save(plots.accuracy_at_budgets({"equal_epochs": longest}), picture)
 
 
 class Trials:
@@ -171,7 +176,7 @@ class Trials:
         """Train the model; what the trial did."""
         name, _, rho = method.partition("@")
         found: dict[str, Any] = {}
-        if name != "head":
+        if name != "traditional_tl":
             found["head_seconds"] = et.solve_head(model, self._x, self._y).seconds
         if not epochs:
             return found
@@ -179,7 +184,7 @@ class Trials:
         rates = harness.rate("cosine", rate, steps, warm_up=WARM_UP)
         harness.compiled(model, "adam", rates)
         head, callbacks = et.zoo.head_tensors(model), []
-        if name == "head":
+        if name == "traditional_tl":
             model.set_mask(head)
         elif name == "bn_bias":
             model.set_mask(fixed.bn_bias_tensors(model))
@@ -187,8 +192,8 @@ class Trials:
             importance = {
                 "elastic": measures.depth,
                 "random": policies.at_random(seed),
-                "magnitude": measures.weight_magnitude,
-                "loss_decrease": functools.partial(measures.loss_decrease, gradient="before"),
+                "elastic_weight": measures.weight_magnitude,
+                "elastic_loss": functools.partial(measures.loss_decrease, gradient="before"),
             }[name]
             probe = et.Probe((self._x, self._y), size=PROBE, seed=seed)
             callbacks = [
@@ -239,8 +244,7 @@ def summary(trials: list[dict[str, Any]], data: str, part: str) -> list[dict[str
             "epochs": epochs,
             "rate": rate,
             "seeds": len(found),
-            "accuracy": 100 * np.mean([one["accuracy"] for one in found]),
-            "spread": 100 * np.std([one["accuracy"] for one in found], ddof=min(len(found) - 1, 1)),
+            **dict(zip(("mean", "half_width"), interval([one["accuracy"] for one in found]))),
             "loss": np.mean([one["loss"] for one in found]),
             "raw": np.mean([one["seconds"] for one in found]),
             "seconds": usual
@@ -256,8 +260,8 @@ COLUMNS = (
     Column("epochs", "epochs", "d"),
     Column("rate", "rate", ".0e"),
     Column("seeds", "seeds", "d"),
-    Column("accuracy", "accuracy, %", ".1f"),
-    Column("spread", "std", ".1f"),
+    Column("mean", "accuracy", ".1%"),
+    Column("half_width", "95 % interval, +-", ".1%"),
     Column("loss", "loss", ".3f"),
     Column("ratio", "step ratio", ".3f"),
     Column("raw", "s as passed", ".1f"),
