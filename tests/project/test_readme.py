@@ -46,7 +46,7 @@ def test_ten_lines_run(names, capsys):
     # steps of a tiny network are nearly all forward pass: half of them would not do
     exec(blocks(README)[0].replace("rho=0.5", "rho=1.0"), names)
     said = capsys.readouterr().out
-    assert [record.epoch for record in names["callback"].selections] == [0, 3, 6, 9]
+    assert [record.epoch for record in names["callback"].selections] == [0]
     assert "achieved" in said and "exact" in said
 
 
