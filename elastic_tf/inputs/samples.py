@@ -93,8 +93,8 @@ class Samples:
         The first pass is epoch 0 again: the same `fit` draws the same orders.
         """
         self.epoch = 0
-        spec = tf.TensorSpec((self.batch_size,), tf.int64)
-        dataset = tf.data.Dataset.from_generator(self._steps, output_signature=spec)
+        spec = tf.TensorSpec((self.steps, self.batch_size), tf.int64)
+        dataset = tf.data.Dataset.from_generator(self._order, output_signature=spec).unbatch()
         options = tf.data.Options()
         options.autotune.enabled = False  # TensorFlow 2.15 may wait for its thread at each end
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.steps))
@@ -129,15 +129,14 @@ class Samples:
             samples = rows % self.count
             return tf.nest.map_structure(lambda part: tf.gather(part, samples), parts)
 
-    def _steps(self) -> Iterator[np.ndarray]:
-        """Rows of the steps of the next epoch."""
+    def _order(self) -> Iterator[np.ndarray]:
+        """Rows of all steps of the next epoch: Python is called once for them."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         order = np.arange(self.count)
         if self.shuffle:
             order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
-        order = order + self.count * (epoch % self.views)
-        for step in range(self.steps):
-            yield order[step * self.batch_size : (step + 1) * self.batch_size]
+        order = order[: self.steps * self.batch_size] + self.count * (epoch % self.views)
+        yield order.reshape(self.steps, self.batch_size)
 
 
 def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
