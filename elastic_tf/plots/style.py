@@ -43,7 +43,7 @@ METHODS = {
     "tinytl": Style(VERMILLION, "v", trains="head, biases, lite residuals"),
     "prunetrain": Style(GREEN, "P", trains="everything, channels pruned"),
     "random": Style(DARK, "X", trains="a random choice within rho"),
-    "elastictrainer": Style(DARK, "<", "--", "//", "as in the paper, within rho"),
+    "elastictrainer": Style(BLUE, "*", ":", "xx", "as in the paper, within rho"),
     "offline_optimal": Style(BLACK, "*", trains="what is worth most at the start"),
 }
 # Names in the paper, and of plain Keras.

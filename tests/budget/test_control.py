@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from clocks import EPOCHS, STEPS, Device, Passing, run
 
-from elastic_tf.budget import scheduler
+from elastic_tf.budget import step_costs
 from elastic_tf.budget.settings import Control, Deadline
 from elastic_tf.timing.profile import TimingProfile
 
@@ -65,7 +65,7 @@ def throttled(monkeypatch) -> None:
     unit = np.full(10, 1e6 / 100)
     profile = TimingProfile.from_chain(t_dw=unit, t_dy=unit, t_forward=8e5)
     profiler = SimpleNamespace(measure=lambda **options: profile)
-    monkeypatch.setattr(scheduler, "Profiler", lambda *data, **options: profiler)
+    monkeypatch.setattr(step_costs, "Profiler", lambda *data, **options: profiler)
 
 
 class Overhead(Passing):

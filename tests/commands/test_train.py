@@ -47,7 +47,7 @@ def test_train_keeps_the_budget_it_was_given(elastic):
 
 def test_train_says_what_came_out(elastic):
     result = elastic[0].result
-    assert result["method"] == "elastic" and result["class_names"] == ["0", "1"]
+    assert result["method"] == "elastic_loss" and result["class_names"] == ["0", "1"]
     assert 0 <= result["accuracy"] <= 1 and 0 <= result["validation_accuracy"] <= 1
     assert result["achieved_ratio"] > 0 and result["full_step_seconds"] > 0
     assert 0 < result["flops_ratio"] < 1 and result["activation_bytes"] > 0
@@ -62,7 +62,7 @@ def test_train_ends_with_the_command_that_draws_it(elastic):
     _, module, package, name, *given = shlex.split(said.splitlines()[-1].partition(": ")[2])
     assert (module, package, name) == ("-m", "elastic_tf", "plot")
     pictures = plot.main(given)
-    assert [path.name for path in pictures] == ["accuracy.png", "accuracy_elastic_rho_0.7.png"]
+    assert [path.name for path in pictures] == ["accuracy.png", "accuracy_elastic_loss_rho_0.7.png"]
     assert all(path.is_file() for path in pictures)
 
 

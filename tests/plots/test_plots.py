@@ -131,7 +131,7 @@ def test_accuracy_at_budgets_explains_every_marker():
     (legend,) = figure.legends
     assert labels(legend) == [
         "full: everything",
-        "elastic (number: rho): what is worth most within rho",
+        "elastic (number: rho): the last tensors within rho",
         "random@0.5: a random choice within rho",
         "mine",
     ]

@@ -10,7 +10,10 @@ import os
 import time
 
 NETWORK = "--model digits_resnet --input-size 16 --batch-size 4 "
-TRAINING = NETWORK + "--weights none --learning-rate 1e-3 --epochs 2 --validation 0.25 --quiet "
+TRAINING = NETWORK + (
+    "--method elastic_loss --weights none --learning-rate 1e-3 --epochs 2 --validation 0.25 "
+    "--quiet "
+)
 
 
 @dataclasses.dataclass(frozen=True)
