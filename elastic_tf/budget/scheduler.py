@@ -326,7 +326,7 @@ class Scheduler:
         """What to train for `rho`, or for what meets the deadline."""
         required = self._settings.required
         profile = self._costs.of_plans(self._epochs_to_come)
-        steps = self._costs.of_steps(self._epochs_to_come)
+        steps = self._costs.of_plans(self._epochs_to_come, filling=False)
         assert profile is not None and steps is not None
         started = self._clock()
         smallest = smallest_feasible_rho(profile, required)

@@ -50,22 +50,18 @@ class StepCosts:
         seconds = self._clock() - started
         self.records.append(ProfileRecord(epoch, self.profile, seconds, is_first))
 
-    def of_plans(self, epochs: int) -> TimingProfile | None:
-        """What a plan costs now, with computing the activations that its steps take.
+    def of_plans(self, epochs: int, *, filling: bool = True) -> TimingProfile | None:
+        """What a plan costs now: of forward passes too, where activations can be cached.
 
         Args:
             epochs: that the plan will be trained for.
+            filling: whether computing the activations is a part of the steps that take them.
         """
         rows, profile = self._model._elastic.rows, self.profile
         if rows is None or profile is None or not rows.can_cache:
             return profile
-        fill = rows.fill_cost(epochs, 1e-6 * profile.t_forward)
-        return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
-
-    def of_steps(self, epochs: int) -> TimingProfile | None:
-        """The same without computing the activations, where steps take any."""
-        rows, profile = self._model._elastic.rows, self.profile
-        if rows is None or profile is None or not rows.can_cache:
-            return profile
-        fill = 1.0 if rows.fill(epochs) == 1.0 else 0.0
+        if filling:
+            fill = rows.fill_cost(epochs, 1e-6 * profile.t_forward)
+        else:
+            fill = 1.0 if rows.fill(epochs) == 1.0 else 0.0
         return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
