@@ -54,8 +54,8 @@ class Table:
         return members, times
 
     def step_time(self, mask: np.ndarray) -> float:
-        chosen = set(np.flatnonzero(mask).tolist())
-        return self.t_forward + sum(s.time for s in self.items if not chosen.isdisjoint(s.tensors))
+        members, times = self._conditions
+        return self.t_forward + float(times[members[:, mask].any(axis=1)].sum())
 
 
 class Layer(NamedTuple):
