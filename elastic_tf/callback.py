@@ -47,10 +47,11 @@ _SETTINGS = [field.name for field in dataclasses.fields(Settings)]
 
 
 class ElasticCallback(tf.keras.callbacks.Callback):
-    """Trains, at any time, the tensors that lower the loss most within `rho` of the step time.
+    """Trains the last tensors, or those that matter most, within `rho` of the step time.
 
-    At the first epoch and then every `interval` epochs it draws a probe, evaluates the importance
-    of every tensor, selects, and hands the plan to the model.
+    By default the last tensors that fit are selected once. With a probe or an importance, at the
+    first epoch and then every `interval` epochs, it draws a probe, evaluates the importance of
+    every tensor, selects, and hands the plan to the model.
 
     In between it times some steps, and a full step beside them, of which nothing stays behind.
     Where the achieved ratio leaves the band around `rho`, it asks the selector for what will really

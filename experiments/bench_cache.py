@@ -7,7 +7,7 @@ Steps that take cached activations, the same steps run whole, and full steps are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ import tensorflow as tf
 from bench_time_model import BATCH, CLASSES
 
 import elastic_tf as et
+from elastic_tf import optimizers
 from elastic_tf.commands.training import harness
-from elastic_tf.engine.rows import RowTraining
+from elastic_tf.engine.rows import RowStep, RowTraining
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.inputs.samples import Rows
 from elastic_tf.timing.stopwatch import time_in_turn
 
 MODELS = (  # name, width multiplier, input size in pixels
@@ -52,21 +52,27 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     x = rng.uniform(0, 255, (SAMPLES, size, size, 3)).astype(np.float32)
     samples = et.Samples(x, rng.integers(0, CLASSES, SAMPLES), batch_size=BATCH)
     profile = et.profile_model(model, *samples.take(tf.range(BATCH, dtype=tf.int64)), repeats=15)
-    count, started = len(model.tensors), time.perf_counter()
-    rows = RowTraining(model, samples)
+    optimizers.build(model.optimizer, model.trainable_variables)
+    count, rows = len(model.tensors), RowTraining(model, samples)
+    uncached = et.Samples(*samples.arrays, batch_size=BATCH, memory=0)
     cuts = []
     for share in CUTS:
         mask = np.arange(count) >= round(share * count)
         trained = [tensor for tensor, on in zip(model.tensors, mask) if on]
-        whole = [step(model, RowTraining(model, samples), on) for on in (None, mask)]
         rows.close()
         started = time.perf_counter()
         rows.cache(trained, epochs=2)
         seconds = time.perf_counter() - started
-        runs = [*whole, step(model, rows, mask)]
+        cache = rows.cache_for(trained)
+        runs = [
+            RowStep(model, np.ones(count, bool), uncached),
+            RowStep(model, mask, uncached),
+            RowStep(model, mask, samples),
+        ]
+        for run in runs * WARM_UP:
+            run(np.arange(BATCH))
         steps = time_in_turn(runs, rng.integers(0, SAMPLES, BATCH), repeats=ROUNDS)
         ratio = np.median(steps[:, 1:] / steps[:, :1], axis=0)
-        cache = rows.cache_for(trained)
         cuts.append(
             {
                 "cut": share,
@@ -79,23 +85,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
             }
         )
     return {"t_forward": profile.t_forward, "t_full": profile.t_full, "cuts": cuts}
-
-
-def step(
-    model: et.ElasticModel, rows: RowTraining, mask: np.ndarray | None
-) -> Callable[[np.ndarray], None]:
-    """A warm training step on numbers of rows, of this plan."""
-    model.set_mask(mask)
-    trained = model.trainable_variables if mask is None else model._trained(model.plan)
-    own = type(model).train_step.__get__(model)
-    function = tf.function(lambda numbers: rows.step(own, Rows(numbers), trained))
-
-    def run(numbers: np.ndarray) -> None:
-        float(function(tf.constant(numbers))["loss"])
-
-    for _ in range(WARM_UP):
-        run(np.arange(BATCH))
-    return run
 
 
 COLUMNS = (

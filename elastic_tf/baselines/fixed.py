@@ -13,11 +13,16 @@ from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.zoo import models
 
 
-def train_only(task: Task, mask: np.ndarray) -> list[tf.keras.callbacks.Callback]:
-    """Callbacks of a `fit` that trains the tensors where `mask` is True."""
-    return [
-        tf.keras.callbacks.LambdaCallback(on_train_begin=lambda logs: task.model.set_mask(mask))
-    ]
+class TrainOnly(tf.keras.callbacks.Callback):
+    """Trains the tensors where a mask is True, from the first step of a `fit` to the last."""
+
+    def __init__(self, mask: np.ndarray) -> None:
+        super().__init__()
+        self._mask = mask
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model.set_mask(self._mask)
+        self.model.cache_prefix(self.params["epochs"])
 
 
 def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:
@@ -62,7 +67,7 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
 
 
 def _method(name: str, summary: str, find: Callable[[Task], np.ndarray], **options: Any) -> Method:
-    return Method(name, summary, lambda task: train_only(task, find(task)), **options)
+    return Method(name, summary, lambda task: [TrainOnly(find(task))], **options)
 
 
 METHODS = (

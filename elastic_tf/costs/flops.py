@@ -112,6 +112,16 @@ def step_flops(
     return Flops(**parts, by_op=dict(+by_op), uncounted=dict(uncounted))
 
 
+def graph_flops(graph: Any) -> int:
+    """Floating point operations of one run of a FuncGraph, of those ops that something needs."""
+    nodes: dict[str, Node] = {}
+    ops: dict[str, tf.Operation] = {}
+    names = [name for name, _ in _inline(graph, "", (), nodes, ops)]
+    ends = [*names, *(op.name for op in graph.control_outputs)]
+    needed = needed_by(nodes, dict.fromkeys(ends, 1), follow_controls=True)
+    return sum(op_flops.count(ops[name]) or 0 for name in ops.keys() & needed.keys())
+
+
 def _inline(
     graph: Any,
     prefix: str,

@@ -13,7 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.data.pipelines import MOST_SIZE, Batching, ImageData, batched, rows_of, split_off
+from elastic_tf.data.pipelines import (
+    MOST_SIZE,
+    Batching,
+    ImageData,
+    batched,
+    fits_memory,
+    rows_of,
+    split_off,
+)
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.strict_json import read_bytes
 from elastic_tf.timing.runtime import usable_cores
@@ -22,7 +30,6 @@ _PARTS = ("train", "test")
 _MOST_BYTES = 2**28  # of a file
 # What Windows and macOS put into folders by themselves, beside hidden files.
 _SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
-_CACHED_SHARE = 0.25  # of the memory, for decoded images
 
 
 def image_folder(
@@ -59,8 +66,7 @@ def image_folder(
     names = _class_names(root)
     parts = [_listed(root / part, names) for part in _PARTS]
     if cache is None:
-        size = sum(len(paths) for paths, _ in parts) * image_size * image_size * 3
-        cache = size <= _CACHED_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        cache = fits_memory(sum(len(paths) for paths, _ in parts), (image_size, image_size, 3))
 
     def read(file: tf.Tensor) -> tf.Tensor:
         return decode(tf.io.read_file(file), image_size)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,12 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.inputs.samples import Samples
 from elastic_tf.timing.runtime import usable_cores
 
 MOST_SIZE = 8192  # pixels of a side
 _WORKERS = max(usable_cores(), 2)  # images decoded at a time
 _MOST_SEED = 2**62  # another one is this and 1
 _AHEAD = 4  # batches made in advance
+_CACHED_SHARE = 0.25  # of the memory, for decoded images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +64,9 @@ class ImageData:
         train_count: images in the training part; likewise `test_count` and `validation_count`.
         batch_size: images in a training batch.
         image_shape: height, width, channels.
+        images: the training images and labels one by one, as they are stored, in a fixed order.
+        flip: whether training mirrors them.
+        seed: of their order and the flips.
         skipped: files that are no images and were left out.
     """
 
@@ -73,7 +80,28 @@ class ImageData:
     validation_count: int
     batch_size: int
     image_shape: tuple[int, ...]
+    images: tf.data.Dataset
+    flip: bool
+    seed: int
     skipped: tuple[str, ...] = ()
+
+    def samples(self, **options: Any) -> Samples:
+        """The training images in memory, with numbers, for `model.fit(data.samples())`.
+
+        Pixels keep the type in which they are stored: functional models cast them.
+
+        Args:
+            **options: of `Samples`; by default its batches, seed and flips are those of `train`.
+        """
+        given = {"batch_size": self.batch_size, "seed": self.seed, **options}
+        if self.flip:
+            given = {"augment": _flipped, "views": 2, **given}
+        return Samples(self.images, **given)
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether the training images, in bytes, take at most a quarter of the memory."""
+        return fits_memory(self.train_count, self.image_shape)
 
     @property
     def classes(self) -> int:
@@ -100,6 +128,12 @@ class Source(NamedTuple):
     load: Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
     size: int
     shuffled: int
+
+
+def fits_memory(count: int, shape: Sequence[int]) -> bool:
+    """Whether so many images of bytes take at most a quarter of the machine's memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return count * math.prod(shape) <= _CACHED_SHARE * memory
 
 
 def rows_of(x: Any, y: np.ndarray, decode: Callable[[Any], Any] | None = None) -> Any:
@@ -199,4 +233,12 @@ def batched(
         batch_size=size,
         image_shape=image_shape,
         skipped=skipped,
+        images=train.examples.map(train.load, _WORKERS),
+        flip=batching.flip,
+        seed=batching.seed,
     )
+
+
+def _flipped(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """The image, mirrored left to right in half of the cases."""
+    return tf.image.stateless_random_flip_left_right(image, seed)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
 from elastic_tf.inputs.samples import Rows, Samples
+from elastic_tf.plan import as_plan
 
 _ROWS = 64  # in a forward pass that fills a cache
 
@@ -130,3 +131,42 @@ class RowTraining:
         if self._cache is not None:
             self._cache.close()
         self._cache = None
+
+
+class RowStep:
+    """A training step under a fixed plan on rows, as a `fit` on samples makes it.
+
+    Args:
+        model: compiled elastic model.
+        mask: True where a tensor is trained; bool, shape (N,), forward order.
+        samples: the rows; what lies before the first trained tensor is computed now. With
+            `memory=0` it is computed in each step.
+
+    Attributes:
+        graph: the FuncGraph of the step.
+    """
+
+    def __init__(self, model: Any, mask: np.ndarray, samples: Samples) -> None:
+        rows, trained = RowTraining(model, samples), model._trained(mask)
+        own = type(model).train_step.__get__(model)
+        spec = tf.TensorSpec((samples.batch_size,), tf.int64)
+
+        def traced() -> Any:
+            step = tf.function(lambda numbers: rows.step(own, Rows(numbers), trained))
+            return step.get_concrete_function(spec)
+
+        state = model._elastic
+        plan, state.plan = state.plan, as_plan(mask, len(mask))
+        try:
+            rows.cache(trained, epochs=2 * samples.views)
+            try:
+                self._step = traced()
+            except NotCacheable:
+                self._step = traced()  # whole
+        finally:
+            state.plan = plan
+        self.graph = self._step.graph
+
+    def __call__(self, numbers: Any) -> float:
+        """Run one step on the rows of these numbers; returns the loss."""
+        return float(self._step(tf.constant(numbers, tf.int64))["loss"])

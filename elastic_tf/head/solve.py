@@ -13,6 +13,7 @@ from elastic_tf.head import targets
 from elastic_tf.head.features import collect, dense_layer, of_arrays, of_dataset, reader
 from elastic_tf.head.ridge import Ridge
 from elastic_tf.inputs.batches import as_batch
+from elastic_tf.inputs.samples import Samples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +57,9 @@ def solve_head(
 
     Args:
         model: any Keras model that was called or built before.
-        x: inputs with samples first, or a finite `tf.data.Dataset` of batches (x, y) or
-            (x, y, sample_weight).
-        y: class numbers, rows of zeros and ones, or real values; None with a dataset.
+        x: inputs with samples first; or a finite `tf.data.Dataset` of batches (x, y) or
+            (x, y, sample_weight); or `Samples`, as they are without augmentation.
+        y: class numbers, rows of zeros and ones, or real values; None with a dataset or samples.
         sample_weight: one per sample, not negative.
         layer: name of the dense layer; None takes the model's last one.
         memory: bytes that the features may take; beyond, they are kept in a temporary file.
@@ -71,6 +72,8 @@ def solve_head(
     """
     started = time.perf_counter()
     dense = dense_layer(model, layer)
+    if isinstance(x, Samples):
+        x, y, sample_weight = (*x.arrays, None)[:3]
     if isinstance(x, tf.data.Dataset):
         batches = of_dataset(x)
     else:

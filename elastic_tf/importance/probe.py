@@ -13,6 +13,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.inputs.batches import is_batched
+from elastic_tf.inputs.samples import Samples
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,7 +22,7 @@ class Probe:
 
     Attributes:
         data: a batched `tf.data.Dataset` of (x, y) or (x, y, sample_weight), or arrays in a tuple
-            of that form; None: the next batches of `fit` itself.
+            of that form, or `Samples`; None: the next batches of `fit` itself.
         size: samples in a draw.
         seed: of the draws from arrays.
         gradient: data in the same form that the gradient is taken on, while the update comes from
@@ -51,6 +52,7 @@ class Draws:
     """Draws samples from what a `Probe` holds, other ones at each draw."""
 
     def __init__(self, source: Any, size: int, seed: int, *, name: str = "probe") -> None:
+        source = source.arrays if isinstance(source, Samples) else source
         self.source, self.size, self.name = source, size, name
         self.batch_size: int | None = None  # of the dataset, once a batch was drawn
         self.drawn = 0  # batches of the dataset so far, those included that failed

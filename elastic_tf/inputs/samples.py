@@ -11,6 +11,8 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.inputs import batches
 
+_READ = 256  # samples at a time, of a dataset
+
 
 class Rows(NamedTuple):
     """A batch that says which rows of the samples it is made of; int64, shape (batch,)."""
@@ -83,6 +85,11 @@ class Samples:
         self.epoch = 0
 
     @property
+    def arrays(self) -> tuple[Any, ...]:
+        """All samples as they were given, (x, y) or (x, y, sample_weight)."""
+        return self._parts
+
+    @property
     def steps(self) -> int:
         """Steps in an epoch."""
         return self.count // self.batch_size
@@ -145,11 +152,11 @@ def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
         raise ValueError(
             "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."
         )
-    samples = list(dataset)
-    if not samples:
+    parts = list(dataset.batch(_READ))
+    if not parts:
         raise ValueError("The dataset must hold a sample. Received: an empty one.")
-    stacked = tf.nest.map_structure(lambda *values: tf.stack(values), *samples)
-    return tf.keras.utils.unpack_x_y_sample_weight(stacked)
+    joined = tf.nest.map_structure(lambda *values: tf.concat(values, 0), *parts)
+    return tf.keras.utils.unpack_x_y_sample_weight(joined)
 
 
 def _spec_of_one(part: tf.Tensor) -> tf.TensorSpec:

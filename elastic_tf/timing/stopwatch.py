@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ _PATIENCE = 4  # times the repeats asked for: rounds measured before busy ones a
 
 
 def time_in_turn(
-    runs: Sequence[StepFunction],
+    runs: Sequence[Callable[[Any], Any]],
     data: Any,
     *,
     repeats: int,
@@ -72,7 +72,7 @@ def ratio_uncertainty(steps: np.ndarray) -> float:
     return float(1.96 * 1.2533 * deviation / np.sqrt(len(steps)))
 
 
-def seconds(run: StepFunction, data: Any) -> float:
+def seconds(run: Callable[[Any], Any], data: Any) -> float:
     """Wall-clock of one step."""
     started = time.perf_counter()
     run(data)

@@ -95,7 +95,7 @@ def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monke
             if epoch == 1:
                 raise InterruptedError
 
-    def broken(*_):
+    def broken(*_, **__):
         raise InterruptedError
 
     for place, name, instead in (

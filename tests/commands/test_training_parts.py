@@ -151,12 +151,26 @@ def test_costs_are_those_of_each_epoch(model):
     assert found["activation_bytes"] == activation_bytes(model, batch, full) > 0
 
 
+def test_what_was_computed_before_the_steps_is_in_no_cost_of_them(model):
+    batch = tuple(part[:10] for part in images())
+    head = np.arange(len(model.tensors)) == len(model.tensors) - 1
+    (whole,), (cut,) = (
+        measurement.costs([(model, head)], batch, cached=cached)["flops_by_epoch"]
+        for cached in (False, True)
+    )
+    found = step_flops(model, *batch, head)
+    assert whole == found.total and found.total - found.forward < cut < 0.2 * whole
+
+
 def test_speed_is_measured_against_another_full_model_and_leaves_nothing_behind(model):
     full = ElasticModel.from_model(network())
     full.compile("sgd", crossentropy())
     before = [variable.numpy().tobytes() for variable in model.variables + full.variables]
     head = np.arange(len(model.tensors)) == len(model.tensors) - 1
     batch = tuple(part[:10] for part in images())
-    ratio, seconds = measurement.speed([(model, head), (model, head)], full, batch, repeats=1)
-    assert ratio > 0 and seconds > 0
+    for cached in (False, True):
+        ratio, seconds = measurement.speed(
+            [(model, head), (model, head)], full, batch, repeats=1, cached=cached
+        )
+        assert ratio > 0 and seconds > 0
     assert before == [variable.numpy().tobytes() for variable in model.variables + full.variables]

@@ -86,6 +86,20 @@ def test_a_split_takes_its_share_of_every_class_and_no_whole_class(labels, share
         assert abs((labels[taken] == label).sum() - share * count) <= 2
 
 
+def test_samples_are_the_training_images_and_flips_are_their_two_views():
+    found = data(validation_share=0.25, flip=True)
+    samples = found.samples(memory=7)
+    assert (samples.count, samples.views, samples.batch_size, samples.seed) == (8, 2, 4, 7)
+    assert samples.memory == 7 and samples.arrays[0].dtype == np.uint8
+    rows = np.arange(samples.rows)
+    x, y = samples.take(rows)
+    assert order([(x, y)]) == 2 * (stored := order([samples.arrays])) and len({*stored}) == 8
+    np.testing.assert_array_equal(y, np.tile(samples.arrays[1], 2))
+    is_flipped = (x[:, 0, 0, 0] > x[:, 0, -1, 0]).numpy()
+    assert 2 <= is_flipped.sum() <= 14
+    assert data().samples().augment is None
+
+
 def test_validation_is_split_off_the_training_images():
     found = data(20, batch_size=2, validation_share=0.3)
     assert (found.train_count, found.validation_count, found.test_count) == (14, 6, 5)

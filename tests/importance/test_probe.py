@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from elastic_tf.importance.probe import Draws, Probe
+from elastic_tf.inputs.samples import Samples
 
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6)
 
@@ -35,7 +36,9 @@ def test_rows_are_drawn_at_random_and_belong_together() -> None:
 @pytest.mark.parametrize("arrays", [False, True])
 def test_weights_are_carried_along(arrays: bool) -> None:
     weights = np.linspace(0.0, 1.0, 6)
-    source = (X, Y, weights) if arrays else dataset(X, Y, weights)
+    source = (
+        Samples(X, Y, sample_weight=weights, batch_size=2) if arrays else dataset(X, Y, weights)
+    )
     _, y, drawn = Draws(source, 3, 0).draw()
     np.testing.assert_allclose(drawn, weights[y.numpy()])
 

@@ -9,6 +9,7 @@ from small_networks import chain, data, elastic, residual, subclassed
 
 import elastic_tf as et
 from elastic_tf import Samples
+from elastic_tf.baselines.fixed import TrainOnly
 from elastic_tf.engine import prefix
 from elastic_tf.engine.rows import RowTraining
 from elastic_tf.timing.cost_items import CostItem
@@ -233,6 +234,15 @@ def test_epochs_are_counted_wherever_they_stand_among_the_arguments():
     model = elastic(chain)
     model.set_mask(np.arange(len(model.tensors)) >= 4)
     history = model.fit(Samples(*data(), batch_size=4), None, None, 2, 0, [Served()])
+    assert history.history["served"] == [True, True]
+
+
+def test_a_method_that_trains_one_set_caches_what_lies_before_it():
+    model = elastic(chain)
+    method = TrainOnly(np.arange(len(model.tensors)) >= 4)
+    history = model.fit(
+        Samples(*data(), batch_size=4), epochs=2, verbose=0, callbacks=[method, Served()]
+    )
     assert history.history["served"] == [True, True]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.baselines import graph
-from elastic_tf.baselines.fixed import bias_tensors, train_only
+from elastic_tf.baselines.fixed import TrainOnly, bias_tensors
 from elastic_tf.baselines.method import Method
 from elastic_tf.baselines.tinytl import blocks, sparing
 from elastic_tf.baselines.tinytl.lite_residual import LiteResidual, fitting
@@ -78,7 +78,7 @@ METHODS = (
     Method(
         "tinytl",
         "head, biases and lite residual modules beside frozen blocks (Cai et al. 2020)",
-        lambda task: train_only(task, tinytl_tensors(task.model)),
+        lambda task: [TrainOnly(tinytl_tensors(task.model))],
         adapt=with_lite_residuals,
     ),
 )

@@ -10,12 +10,11 @@ import numpy as np
 import elastic_tf as et
 from elastic_tf import optimizers
 from elastic_tf.costs.activations import activations
-from elastic_tf.costs.flops import step_flops
+from elastic_tf.costs.flops import graph_flops
+from elastic_tf.engine.rows import RowStep
 from elastic_tf.engine.snapshot import kept
-from elastic_tf.inputs.batches import as_batch
 from elastic_tf.runs.run import trained_masks
 from elastic_tf.timing.stopwatch import time_in_turn
-from elastic_tf.timing.trace import StepFunction
 
 _WARM_UP = 3  # steps that allocate and fill caches
 _LASSO = 0.2  # share of the group lasso in the loss; any takes as long
@@ -53,60 +52,82 @@ def result(
     full: et.ElasticModel,
     batch: tuple[Any, Any],
     build: Callable[[], et.ElasticModel],
+    *,
+    cached: bool = False,
 ) -> dict[str, Any]:
     """Step time and operations of a run's epochs, beside those of full training.
 
     `full` is what full training trains, compiled alike: the same model where the method trains the
-    same network. `build` makes `model` as it was before.
+    same network. `build` makes `model` as it was before. `cached`: what lies before the first
+    trained tensor was computed before the steps.
     """
     epochs = _epochs_of(history, model, build)
-    ratio, full_step_seconds = speed(epochs, full, batch)
-    steps, found = [epoch["steps"] for epoch in history], costs(epochs, batch)
+    ratio, full_step_seconds = speed(epochs, full, batch, cached=cached)
+    steps, found = [epoch["steps"] for epoch in history], costs(epochs, batch, cached=cached)
     flops = float(np.dot(steps, found["flops_by_epoch"]))
     return {
         "achieved_ratio": ratio,
         "full_step_seconds": full_step_seconds,
         "flops": flops,
-        "flops_ratio": flops / (sum(steps) * step_flops(full, *batch).total),
+        "flops_ratio": flops / (sum(steps) * graph_flops(_full_step(full, batch).graph)),
         **found,
     }
 
 
 def speed(
-    epochs: Sequence[Epoch], full: et.ElasticModel, batch: tuple[Any, Any], *, repeats: int = 10
+    epochs: Sequence[Epoch],
+    full: et.ElasticModel,
+    batch: tuple[Any, Any],
+    *,
+    repeats: int = 10,
+    cached: bool = False,
 ) -> tuple[float, float]:
     """Step time / full step time, timed in turn, the mean over epochs; leaves nothing behind.
 
     Also the seconds of a full step, as fast as the machine was then.
     """
-    data = as_batch(*batch)
-    optimizers.build(full.optimizer, full.trainable_variables)
-    whole = StepFunction(full, np.ones(len(full.tensors), bool))
+    rows = np.arange(len(batch[1]))
+    whole = _full_step(full, batch)
 
     def timed(model: et.ElasticModel, mask: np.ndarray) -> tuple[float, float]:
-        optimizers.build(model.optimizer, model.trainable_variables)
-        steps = [whole] if model is full and mask.all() else [whole, StepFunction(model, mask)]
-        with kept(full, [whole.graph(data)]), kept(model, [steps[-1].graph(data)]):
+        is_full = model is full and mask.all()
+        steps = [whole] if is_full else [whole, _step(model, mask, batch, cached=cached)]
+        with kept(full, [whole.graph]), kept(model, [steps[-1].graph]):
             for run in steps * _WARM_UP:
-                run(data)
-            times = time_in_turn(steps, data, repeats=repeats)
+                run(rows)
+            times = time_in_turn(steps, rows, repeats=repeats)
         return np.median(times[:, -1] / times[:, 0]), 1e-6 * np.median(times[:, 0])
 
     ratios, seconds = zip(*_of_each(epochs, timed))
     return float(np.mean(ratios)), float(np.median(seconds))
 
 
-def costs(epochs: Sequence[Epoch], batch: tuple[Any, Any]) -> dict[str, Any]:
+def costs(
+    epochs: Sequence[Epoch], batch: tuple[Any, Any], *, cached: bool = False
+) -> dict[str, Any]:
     """Operations of a step in each epoch, and the most bytes of activations that a step keeps."""
 
     def found(model: et.ElasticModel, mask: np.ndarray) -> tuple[int, Any]:
         sizes: list[Any] = [one.bytes for one in activations(model, batch, mask)]
         total = None if None in sizes else sum(sizes)
-        return step_flops(model, *batch, mask).total, total
+        return graph_flops(_step(model, mask, batch, cached=cached).graph), total
 
     flops, sizes = zip(*_of_each(epochs, found))
     most = None if None in sizes else max(sizes)
     return {"flops_by_epoch": list(flops), "activation_bytes": most}
+
+
+def _step(
+    model: et.ElasticModel, mask: np.ndarray, batch: tuple[Any, Any], *, cached: bool
+) -> RowStep:
+    """A training step on that batch alone, as `fit` makes it."""
+    optimizers.build(model.optimizer, model.trainable_variables)
+    memory = 1 << 30 if cached else 0
+    return RowStep(model, mask, et.Samples(*batch, batch_size=len(batch[1]), memory=memory))
+
+
+def _full_step(model: et.ElasticModel, batch: tuple[Any, Any]) -> RowStep:
+    return _step(model, np.ones(len(model.tensors), bool), batch, cached=False)
 
 
 def _epochs_of(

@@ -30,10 +30,12 @@ class TrainingClock(tf.keras.callbacks.Callback):
         super().__init__()
         self.epochs: list[dict[str, Any]] = []
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._begun = self.model._elastic.fit_started  # what is cached then counts
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._evaluating = 0.0
         self._calls: list[float] = []
-        self._begun = time.perf_counter()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._called = time.perf_counter()
@@ -58,6 +60,7 @@ class TrainingClock(tf.keras.callbacks.Callback):
                 "steps": len(self._calls),
             }
         )
+        self._begun = time.perf_counter()
 
     def total(self, key: str) -> Any:
         """Over all epochs."""

@@ -82,6 +82,9 @@ class Training:
         self._settings, self._strategy, self._data, self._run = settings, strategy, data, run
         self._method = baselines.get(settings.method)
         self._is_chief = replicas.is_chief(strategy)
+        # samples have numbers, so that what lies before the first trained tensor is computed once
+        self._cached = data.fits_memory and replicas.count(strategy) == 1
+        self._train = data.samples() if self._cached else data.train
         self._is_quiet = settings.quiet or not self._is_chief
         # a file keeps every redraw of a bar
         self._verbose = 0 if self._is_quiet else 1 if sys.stdout.isatty() else 2
@@ -120,7 +123,14 @@ class Training:
         return {
             "method": self._settings.method,
             **measurement.summary(past),
-            **measurement.result(past, own, reference, batch, lambda: self._fresh(self._method)),
+            **measurement.result(
+                past,
+                own,
+                reference,
+                batch,
+                lambda: self._fresh(self._method),
+                cached=self._cached,
+            ),
             **tested,
             "validation_accuracy": past[-1]["val_accuracy"] if tested else None,
             "head_seconds": self._head_seconds,
@@ -149,19 +159,19 @@ class Training:
 
     def _make_head(self, model: tf.keras.Model) -> float:
         """Give the network its new head; the seconds that it took."""
-        settings, data = self._settings, self._data
+        settings = self._settings
         if settings.head == "none":
             return 0.0
         head = harness.compiled(model, "adam", settings.head_rate)
         if settings.head == "solve":
-            found = et.solve_head(head, data.train)
+            found = et.solve_head(head, self._train)
             self._tell(f"New head in closed form, {found.accuracy:.1%} right of images left out")
             return found.seconds
         self._tell(f"Training the new head alone, epochs: {settings.head_epochs}")
         clock = recording.TrainingClock()
         head.set_mask(et.zoo.head_tensors(head))
         options = {"epochs": settings.head_epochs, "verbose": self._verbose}
-        head.fit(data.train, callbacks=[clock], **options)
+        head.fit(self._train, callbacks=[clock], **options)
         return clock.total("seconds")
 
     def _network(self, weights: str | None = None) -> tf.keras.Model:
@@ -200,7 +210,7 @@ class Training:
             backup = str(self._run.path / _BACKUP)
             callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
         shown = {"validation_data": data.validation or data.test, "verbose": self._verbose}
-        model.fit(data.train, epochs=settings.epochs, callbacks=callbacks, **shown)
+        model.fit(self._train, epochs=settings.epochs, callbacks=callbacks, **shown)
         if data.validation is None:
             return {}
         return model.evaluate(data.test, verbose=self._verbose, return_dict=True)
