@@ -6,7 +6,7 @@ Read from the graph that TensorFlow differentiates: the memory of this program, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -34,20 +34,14 @@ _SCRATCH = ("FusedBatchNormV3", 5)
 _NOT_RANDOM = READS | {"Placeholder"}
 
 
-class Activation(NamedTuple):
-    """A tensor that the forward pass hands to the backward pass."""
-
-    name: str  # of the op that makes it, in the traced graph
-    op: str  # type of that op
-    shape: tuple[int, ...] | None  # None where a length is known only while the step runs
-    bytes: int | None  # None where it is not known
-
-
-def activation_bytes(model: ElasticMixin, data: Any, mask: Plan | np.ndarray | None = None) -> int:
+def activation_bytes(
+    model: ElasticMixin, data: Any, mask: Plan | np.ndarray | None = None
+) -> int | None:
     """Bytes of the activations that a training step under `mask` keeps for its backward pass.
 
     What depends on weights alone is no activation. A tensor that several gradients take counts
-    once, also reshaped. The batch counts where a gradient takes it.
+    once, also reshaped. The batch counts where a gradient takes it. What a layer does inside a
+    `tf.function` of its own is one op here: it counts with all that it hands to its gradient.
 
     Args:
         model: compiled elastic model.
@@ -55,29 +49,12 @@ def activation_bytes(model: ElasticMixin, data: Any, mask: Plan | np.ndarray | N
         mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. None: the
             model's own plan.
 
+    Returns:
+        The bytes; None where the graph does not tell: a loop keeps as many as it runs. Recurrent
+        layers with unroll=True are known.
+
     Raises:
-        ValueError: `mask` does not fit, or the size of an activation is not known: a loop keeps as
-            many as it runs, which the graph does not tell.
-    """
-    kept = activations(model, data, mask)
-    unknown = [activation for activation in kept if activation.bytes is None]
-    if unknown:
-        raise ValueError(
-            "Every activation must have a known size. Received: "
-            f"'{unknown[0].name}' of type {unknown[0].op} ({len(unknown)} of {len(kept)} are "
-            "unknown). costs.activations.activations lists those that are known; recurrent "
-            "layers with unroll=True are known."
-        )
-    return sum(activation.bytes or 0 for activation in kept)
-
-
-def activations(
-    model: ElasticMixin, data: Any, mask: Plan | np.ndarray | None = None
-) -> tuple[Activation, ...]:
-    """The activations that `activation_bytes` counts, in the order in which they are made.
-
-    What a layer does inside a `tf.function` of its own is one op here: it counts with all that it
-    hands to its gradient.
+        ValueError: `mask` or `data` do not fit.
     """
     tensors = arguments.elastic(model, compiled=True).tensors
     mask = model.mask if mask is None else as_plan(mask, len(tensors)).mask
@@ -87,12 +64,16 @@ def activations(
         )
     data = as_batch(*data)
     if not mask.any():
-        return ()
+        return 0
     trained = [tensor for tensor, on in zip(tensors, mask) if on]
     with host_generators_kept(model), never_differentiated(), batch_explained(data):
         graph = _traced(model, data, trained)
     given = len(tf.nest.flatten(data))
-    return _handed_over(graph, graph.inputs[:given], graph.inputs[given])
+    sizes = [
+        _bytes(kept) for kept in _handed_over(graph, graph.inputs[:given], graph.inputs[given])
+    ]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def _traced(model: ElasticMixin, data: Any, trained: list[tf.Variable]) -> Any:
@@ -110,7 +91,7 @@ def _traced(model: ElasticMixin, data: Any, trained: list[tf.Variable]) -> Any:
     return gradients.get_concrete_function(data, tf.ones(())).graph
 
 
-def _handed_over(graph: Any, batch: Sequence[Any], seed: Any) -> tuple[Activation, ...]:
+def _handed_over(graph: Any, batch: Sequence[Any], seed: Any) -> list[tf.Tensor]:
     """Tensors made of the batch, or at random, that what depends on the seed takes."""
     ops = graph.get_operations()
     nodes = {
@@ -127,7 +108,7 @@ def _handed_over(graph: Any, batch: Sequence[Any], seed: Any) -> tuple[Activatio
     backward = reached_from(nodes, {seed.op.name: 1}, follow_controls=True)
     needed = needed_by(nodes, {tensor.op.name: 1 for tensor in graph.outputs})
 
-    kept: dict[str, Activation] = {}
+    kept = {}
     for op in ops:
         if op.name in backward and op.name in needed and op.type not in _SHAPES:
             for tensor in op.inputs:
@@ -136,13 +117,11 @@ def _handed_over(graph: Any, batch: Sequence[Any], seed: Any) -> tuple[Activatio
                     made = made.op.inputs[made.value_index]
                 is_handed_over = tensor.op.name not in backward and made.op.name in values
                 if is_handed_over and (made.op.type, made.value_index) != _SCRATCH:
-                    kept[made.name] = _described(made)
-    return tuple(kept.values())
+                    kept[made.name] = made
+    return list(kept.values())
 
 
-def _described(tensor: Any) -> Activation:
+def _bytes(tensor: tf.Tensor) -> int | None:
     count = tensor.shape.num_elements()
-    shape = None if count is None else tuple(tensor.shape)
     has_size = count is not None and tensor.dtype not in (tf.resource, tf.string, tf.variant)
-    size = count * tensor.dtype.size if has_size else None
-    return Activation(tensor.op.name, tensor.op.type, shape, size)
+    return count * tensor.dtype.size if has_size else None

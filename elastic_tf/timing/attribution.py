@@ -22,25 +22,17 @@ def members(bits: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Attribution:
-    """What the ops of a step belong to.
+    """What the ops of a step belong to."""
 
-    Attributes:
-        sets: tensors that need the op, as bits, by op outside the forward pass.
-        forward: ops of the forward pass.
-        update: of those in `sets`, the ops after the gradients.
-        layers: name of the layer by op outside the forward pass.
-    """
-
-    sets: Mapping[str, int]
-    forward: Collection[str]
-    update: Collection[str]
-    layers: Mapping[str, str]
+    sets: Mapping[str, int]  # tensors that need the op, as bits, by op outside the forward pass
+    forward: Collection[str]  # ops of the forward pass
+    update: Collection[str]  # of those in `sets`, the ops after the gradients
+    layers: Mapping[str, str]  # name of the layer by op outside the forward pass
 
     def items(self, times: Mapping[str, float] | None = None) -> list[CostItem]:
-        """The ops outside the forward pass that take time, gathered by condition and layer.
+        """The ops outside the forward pass that take time, gathered by tensors and layer.
 
-        Args:
-            times: microseconds by op; without any, each op counts alike.
+        `times` are microseconds by op; without any, each op counts alike.
         """
         times = times or dict.fromkeys(self.sets, 1.0)
         totals: dict[tuple[tuple[int, ...], str], float] = {}
@@ -101,16 +93,12 @@ def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str], set[str
 
 
 def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
-    """Which tensors need each op of a step, and the layer that it belongs to.
+    """Which tensors need each op of a step that trains all, and the layer that it belongs to.
 
     The work of one tensor is of its layer. An op that several tensors need is of the layer whose
     weights or activations it takes from the forward pass: the input gradient of a convolution
     belongs to that convolution, not to the layer before it. If it takes none, it belongs to the
-    layer of the last tensor of its set.
-
-    Args:
-        trace: a step that trains every tensor.
-        layers: name of the layer of each tensor.
+    layer of the last tensor of its set. `layers` names the layer of each tensor.
     """
     sets, forward, update = dependency_sets(trace)
     depends_on = _tensors_behind(trace)
@@ -124,8 +112,8 @@ def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
 
 
 def forward_surplus(
-    trace: StepTrace, trace_forward: StepTrace, work: Attribution
-) -> dict[int, tuple[float, int]]:
+    trace: StepTrace, trace_forward: StepTrace, work: Attribution, layers: Sequence[str]
+) -> list[CostItem]:
     """What the forward pass costs more because tensors are trained, by the tensors that cause it.
 
     A frozen part of the model runs fused: convolution, normalisation and activation as one op.
@@ -134,16 +122,13 @@ def forward_surplus(
 
     Ops are compared by level, the last tensor they depend on; a level that the frozen forward pass
     lacks was fused into the next one it has. The surplus of a level is caused by the tensors whose
-    gradients take something from inside it. It is negative where the fused op is the slower one
-    (oneDNN has no kernel for a convolution fused with a normalisation in TensorFlow 2.15).
+    gradients take something from inside it; it belongs to the layer before the most of it. It is
+    negative where the fused op is the slower one (oneDNN has no kernel for a convolution fused with
+    a normalisation in TensorFlow 2.15).
 
     Args:
-        trace: a step that trains every tensor.
+        trace: a step that trains every tensor; `work` is its attribution.
         trace_forward: a step that trains nothing.
-        work: the attribution of `trace`.
-
-    Returns:
-        Microseconds by bit set, and the last tensor before the most of it.
     """
     taken_by: dict[str, int] = {}
     for name, bits in work.sets.items():
@@ -165,11 +150,12 @@ def forward_surplus(
             bits = taken_by.get(name, 0)
             causes[host] |= bits if bits.bit_length() - 1 <= host else 0
 
-    found: dict[int, tuple[float, int]] = {}
+    found: dict[int, CostItem] = {}
     for level in sorted((k for k in present if causes[k]), key=surplus.__getitem__):
-        before, _ = found.get(causes[level], (0.0, level))
-        found[causes[level]] = before + surplus[level], level
-    return found
+        bits, layer = causes[level], layers[level]
+        time = surplus[level] + (found[bits].time if bits in found else 0.0)
+        found[bits] = CostItem.of(members(bits), time, layer=layer, kind="forward")
+    return list(found.values())
 
 
 def cacheable(trace_forward: StepTrace, layers: Sequence[str]) -> list[CostItem]:
@@ -177,10 +163,6 @@ def cacheable(trace_forward: StepTrace, layers: Sequence[str]) -> list[CostItem]
 
     Such an op has to run only where a tensor that its result depends on is trained; but for one
     that depends on a random number or on another state, which has to run in every step.
-
-    Args:
-        trace_forward: a step that trains nothing.
-        layers: name of the layer of each tensor.
     """
     states = {n: 1 for n, node in trace_forward.nodes.items() if _has_state(node.op)}
     varying = reached_from(trace_forward.nodes, states)
@@ -195,25 +177,18 @@ def cacheable(trace_forward: StepTrace, layers: Sequence[str]) -> list[CostItem]
     ]
 
 
-def with_surplus(
-    items: Sequence[CostItem], surplus: Mapping[int, tuple[float, int]], layers: Sequence[str]
-) -> list[CostItem]:
-    """Cost items and `forward_surplus`; one below 0 makes its condition cheaper."""
-    added = {members(bits): change for bits, change in surplus.items()}
+def with_surplus(items: Sequence[CostItem], surplus: Sequence[CostItem]) -> list[CostItem]:
+    """Cost items and `forward_surplus`; one below 0 makes the work of its tensors cheaper."""
     totals: dict[tuple[int, ...], float] = {}
     for item in items:
         totals[item.tensors] = totals.get(item.tensors, 0.0) + item.time
-    found = []
-    for item in items:
-        change, total = min(added.get(item.tensors, (0.0, 0))[0], 0.0), totals[item.tensors]
-        if total + change > 0.0:
-            found.append(replace(item, time=item.time * (1.0 + change / total)))
-    found += [
-        CostItem.of(tensors, time, layer=layers[level], kind="forward")
-        for tensors, (time, level) in added.items()
-        if time > 0.0
-    ]
-    return found
+    factors = {
+        one.tensors: max(1.0 + one.time / totals[one.tensors], 0.0)
+        for one in surplus
+        if one.time < 0.0 and one.tensors in totals
+    }
+    scaled = [replace(one, time=one.time * factors.get(one.tensors, 1.0)) for one in items]
+    return [one for one in scaled if one.time > 0.0] + [one for one in surplus if one.time > 0.0]
 
 
 def _tensors_behind(trace: StepTrace) -> dict[str, int]:

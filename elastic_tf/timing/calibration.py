@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import lsq_linear
 
+from elastic_tf.timing.cost_items import last_of
+
 SEGMENTS = 4  # parts of the model, of equal expected time: seven masks to time
 
 # How far a measured ratio is off, and how far the expected time of a cell may be (relative): what
@@ -25,20 +27,17 @@ _LEAST_FACTOR = 0.1  # noise must not make work free
 
 def segments(members: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """The part of the model that each tensor belongs to, input first: from 0, below SEGMENTS."""
-    own = np.bincount(_last(members), expected, members.shape[1])
+    own = np.bincount(last_of(members), expected, members.shape[1])
     middle = np.cumsum(own) - own / 2
     parts = np.minimum((SEGMENTS * middle / own.sum()).astype(int), SEGMENTS - 1)
     return np.unique(parts, return_inverse=True)[1]
 
 
 def chosen_masks(parts: np.ndarray) -> np.ndarray:
-    """The masks to time: from each segment on, all tensors and half of them.
+    """The masks to time, bool (masks, N): from each segment on, all tensors and half of them.
 
     The two families tell the work of a segment's own tensors from the work that passes through it;
-    half of the tensors is what selections look like.
-
-    Returns:
-        bool, shape (masks, N); distinct, full and empty masks left out.
+    half of the tensors is what selections look like. Full and empty masks are left out.
     """
     half = np.random.default_rng(0).random(len(parts)) < 0.5
     onward = parts >= np.arange(parts.max() + 1)[:, None]
@@ -68,8 +67,8 @@ def fit(
         forward_ratio: step time with nothing trained / full step time.
 
     Returns:
-        The factor of each cell, 1 where there is nothing in it, 2 * SEGMENTS in number; and the
-        root mean square of the part of the measured ratios that they leave unexplained.
+        2 * SEGMENTS factors, 1 where a cell is empty; and the root mean square of the part of the
+        measured ratios that they leave unexplained.
     """
     weights = expected * (1.0 - forward_ratio) / expected.sum()
     every = np.vstack([masks, np.ones((1, len(parts)), bool)])
@@ -88,9 +87,4 @@ def fit(
 
 def cells_of(members: np.ndarray, parts: np.ndarray) -> np.ndarray:
     """The cell of each set: the factor of the fit that its time is multiplied with; shape (S,)."""
-    return 2 * parts[_last(members)] + (members.sum(axis=1) > 1)
-
-
-def _last(members: np.ndarray) -> np.ndarray:
-    """The last tensor of each set."""
-    return members.shape[1] - 1 - members[:, ::-1].argmax(axis=1)
+    return 2 * parts[last_of(members)] + (members.sum(axis=1) > 1)

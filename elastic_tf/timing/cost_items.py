@@ -1,4 +1,4 @@
-"""Cost items: what a training step pays for, and the choices that make it pay."""
+"""Cost items: what a training step pays for, and the tensors that make it pay."""
 
 from __future__ import annotations
 
@@ -9,71 +9,47 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.plan import EXACT, NAMES
 
 KINDS = ("forward", "dw", "dy")
 MAX_TIME = 1e15  # microseconds: thirty years
 
-Condition = tuple[tuple[int, int], ...]
-
 
 @dataclass(frozen=True)
 class CostItem:
-    """Work of a step that is paid for if at least one of some choices is made.
+    """Work of a step that is paid for if at least one of some tensors is trained.
 
     Attributes:
-        condition: the choices, pairs of a tensor and a mode, ascending.
+        tensors: their indices, ascending.
         layer: name of the layer that the work belongs to; empty where nobody knows.
         kind: "dw" for work that one tensor needs: its weight gradient and its update; "dy" for
             backward work that several tensors need; "forward" for work of the forward pass.
         time: microseconds per step.
-        bytes: memory that it takes meanwhile.
     """
 
-    condition: Condition
+    tensors: tuple[int, ...]
     layer: str
     kind: str
     time: float
-    bytes: int = 0
 
     @classmethod
     def of(
         cls, tensors: Iterable[int], time: float, *, layer: str = "", kind: str | None = None
     ) -> CostItem:
-        """Work that runs when at least one of `tensors`, ascending, is trained exactly.
-
-        Without a `kind` it is "dw" of one tensor and "dy" of several.
-        """
-        condition = tuple((int(k), EXACT) for k in tensors)
-        return cls(condition, layer, kind or ("dw" if len(condition) == 1 else "dy"), float(time))
-
-    @property
-    def tensors(self) -> tuple[int, ...]:
-        """Indices of the tensors of the condition, ascending."""
-        return tuple(dict.fromkeys(k for k, _ in self.condition))
+        """An item that is "dw" of one tensor and "dy" of several, unless it has a `kind`."""
+        found = tuple(int(k) for k in tensors)
+        return cls(found, layer, kind or ("dw" if len(found) == 1 else "dy"), float(time))
 
 
 def check_items(name: str, items: Sequence[CostItem], count: int) -> None:
-    """Refuse work that no step of `count` tensors can have.
-
-    Raises:
-        ValueError: a time, a kind or a condition is out of range; the item is named.
-    """
+    """Refuse work that no step of `count` tensors can have; the `ValueError` names the item."""
     for place, item in enumerate(items):
         where = f"{name}[{place}]"
         arguments.number(f"{where}.time", item.time, low=0.0, high=MAX_TIME)
-        arguments.count(f"{where}.bytes", item.bytes, least=0, most=2**60)
         arguments.choice(f"{where}.kind", item.kind, KINDS)
-        pairs = np.array(item.condition)
-        if (
-            pairs.shape[1:] != (2,)
-            or pairs.dtype.kind not in "iu"
-            or not (0 <= pairs[0, 0] and pairs[-1, 0] < count and set(pairs[:, 1]) <= set(NAMES))
-            or not (np.diff(pairs[:, 0] * len(NAMES) + pairs[:, 1]) > 0).all()
-        ):
+        if not item.tensors or not (np.diff([-1, *item.tensors, count]) > 0).all():
             raise ValueError(
-                f"`{where}.condition` must be pairs of a tensor below {count} and a mode, "
-                f"ascending. Received: {brief(item.condition)}."
+                f"`{where}.tensors` must be indices from 0, ascending and below {count}. "
+                f"Received: {brief(item.tensors)}."
             )
 
 
@@ -83,3 +59,8 @@ def as_arrays(items: Sequence[CostItem], count: int) -> tuple[np.ndarray, np.nda
     for row, item in zip(members, items):
         row[list(item.tensors)] = True
     return members, np.array([item.time for item in items], np.float64)
+
+
+def last_of(members: np.ndarray) -> np.ndarray:
+    """The last tensor of each set in `members`, bool (S, N)."""
+    return members.shape[1] - 1 - members[:, ::-1].argmax(axis=1)

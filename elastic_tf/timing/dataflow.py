@@ -12,19 +12,12 @@ from typing import Any, NamedTuple
 
 
 class Node(NamedTuple):
-    """One op of an executed graph.
+    """One op of an executed graph."""
 
-    Attributes:
-        op: the op's type.
-        inputs: names of the nodes whose outputs it takes.
-        ports: number of the output taken, for each input.
-        controls: names of the nodes it waits for without taking anything.
-    """
-
-    op: str
-    inputs: tuple[str, ...]
-    ports: tuple[int, ...] = ()
-    controls: tuple[str, ...] = ()
+    op: str  # its type
+    inputs: tuple[str, ...]  # names of the nodes whose outputs it takes
+    ports: tuple[int, ...] = ()  # number of the output taken, for each input
+    controls: tuple[str, ...] = ()  # nodes that it waits for without taking anything
 
 
 Graph = Mapping[str, Node]
@@ -47,16 +40,10 @@ def read_graph_def(graph_def: Any) -> dict[str, Node]:
 def needed_by(
     graph: Graph, roots: Mapping[str, int], *, follow_controls: bool = False
 ) -> dict[str, int]:
-    """For each node, the set of roots that cannot be computed without it.
+    """For each node, the union of the bit sets of the roots that cannot be computed without it.
 
-    Args:
-        graph: nodes by name; loops are allowed.
-        roots: node name -> bit set it stands for.
-        follow_controls: also walk control edges.
-
-    Returns:
-        Node name -> union of the bit sets of the roots downstream of it. Nodes that no root needs
-        are left out.
+    Nodes that no root needs are left out. The graph may have loops; `follow_controls` also walks
+    control edges.
     """
     return _spread(
         {name: node.inputs + node.controls * follow_controls for name, node in graph.items()}, roots

@@ -16,9 +16,9 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.plan import EXACT, Plan, as_plan
+from elastic_tf.plan import Plan, as_plan
 from elastic_tf.timing import profile_file
-from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items
+from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items, last_of
 from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, describe_device
 
@@ -157,11 +157,6 @@ class TimingProfile:
         """Time of the step that trains every tensor."""
         return self.t_forward + math.fsum(item.time for item in self.items)
 
-    @property
-    def t_backward(self) -> float:
-        """Time of the backward pass and the update of every tensor."""
-        return self.t_full - self.t_forward
-
     def conditions(self) -> tuple[np.ndarray, np.ndarray]:
         """What the selector sees: the times of all items, by the tensors that need them.
 
@@ -216,19 +211,18 @@ class TimingProfile:
         """
         arguments.number("fill", fill, low=0.0, high=1.0)
         has = np.zeros(self.count, bool) if held is None else held
-        whole = tuple((int(k), EXACT) for k in np.flatnonzero(has))
+        whole = tuple(np.flatnonzero(has).tolist())
         spared = []
         for item in self.prefix:
             spared.append(replace(item, time=item.time * (1.0 - fill)))
             if has[list(item.tensors)].all():
-                spared.append(replace(item, time=item.time * fill, condition=whole))
+                spared.append(replace(item, time=item.time * fill, tensors=whole))
         left = max(self.t_forward - math.fsum(item.time for item in spared), 0.0)
         return replace(self, t_forward=left, items=(*self.items, *spared), prefix=())
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        profile_file.write(arguments.path("path", path), fields)
+        profile_file.write(arguments.path("path", path), self)
 
     @classmethod
     def load(cls, path: str | Path) -> TimingProfile:
@@ -241,19 +235,8 @@ class TimingProfile:
         """
         return profile_file.read(arguments.path("path", path), cls)
 
-    def check(
-        self,
-        model: Any,
-        *,
-        batch_size: int | None = None,
-        input_shape: Sequence[Sequence[int | None]] | None = None,
-    ) -> None:
-        """Refuse to serve another model, batch size or input shape.
-
-        Args:
-            model: an elastic model.
-            batch_size: samples in a step, if known.
-            input_shape: shape of one sample for each input, if known.
+    def check(self, model: Any, **data: Any) -> None:
+        """Refuse to serve another elastic model, or other data: keywords of `check_data`.
 
         Raises:
             ValueError: something differs; the message names the first difference.
@@ -274,7 +257,7 @@ class TimingProfile:
                 f"The profile has {self.count} tensors, the model has {len(specs)}{found}. "
                 + REMEASURE
             )
-        self.check_data(batch_size=batch_size, input_shape=input_shape)
+        self.check_data(**data)
         here = {**describe_device(), "xla": bool(model.jit_compile)}
         there = {**self.device, "xla": self.settings.xla} if self.device else {}
         if self.optimizer:
@@ -297,7 +280,11 @@ class TimingProfile:
         batch_size: int | None = None,
         input_shape: Sequence[Sequence[int | None]] | None = None,
     ) -> None:
-        """The part of `check` that needs no model."""
+        """Refuse another batch size, or another shape of one sample for each input, if given.
+
+        Raises:
+            ValueError: one differs.
+        """
         if batch_size is not None and self.batch_size and batch_size != self.batch_size:
             raise ValueError(
                 "The profile must be measured at the batch size of training. Received: profile of "
@@ -322,8 +309,7 @@ class TimingProfile:
     def _projection(self, *, alone: bool) -> np.ndarray:
         members, times = self.conditions()
         counted = (members.sum(axis=1) == 1) == alone
-        last = self.count - 1 - members[:, ::-1].argmax(axis=1)
-        projected = np.bincount(last[counted], times[counted], self.count)
+        projected = np.bincount(last_of(members)[counted], times[counted], self.count)
         projected.flags.writeable = False
         return projected
 

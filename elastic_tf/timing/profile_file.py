@@ -1,14 +1,13 @@
 """Timing profiles as files: one JSON object, of which every field is checked.
 
-Schema 2 holds the fields of a `TimingProfile`. Ranges [first, last] stand for the tensors of a
-condition: `{"exact": [[0, 5]]}` is paid when one of the first six tensors is trained. Schema 1 had
-`sets` of tensors in the place of cost items, `{"tensors": [[0, 5]], "time": 1.0}`.
+Schema 2 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
+item. Schema 1 had `sets` in the place of items, `{"tensors": [[0, 5]], "time": 1.0}`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +15,8 @@ from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files import strict_json
 from elastic_tf.files.atomic import write_json
+from elastic_tf.files.json_form import to_json
 from elastic_tf.files.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_indices
-from elastic_tf.plan import NAMES
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
 
@@ -27,7 +26,6 @@ REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
     "if it is one of the zoo."
 )
-_MODES = {name: mode for mode, name in NAMES.items()}
 
 # What a file holds, by example; (example,) stands for it or null.
 _SETTINGS = {"onednn": (True,), "inter_op_threads": 0, "intra_op_threads": 0, "xla": True}
@@ -66,23 +64,11 @@ class TensorSpec:
         return f"'{self.name}' {self.shape} {self.dtype}"
 
 
-def write(path: str | Path, fields: Mapping[str, Any]) -> None:
-    """Write the fields of a profile; the file appears whole or not at all.
-
-    Raises:
-        ValueError: it is too large to be read again.
-    """
-    data = {
-        "schema_version": SCHEMA_VERSION,
-        **fields,
-        **{
-            name: [{**vars(item), "condition": _in_ranges(item)} for item in fields[name]]
-            for name in ("items", "prefix")
-        },
-        "tensors": [asdict(spec) for spec in fields["tensors"]],
-        "settings": asdict(fields["settings"]),
-        "trials": [asdict(trial) for trial in fields["trials"]],
-    }
+def write(path: str | Path, profile: Any) -> None:
+    """Write a profile; the file appears whole or not at all."""
+    data = {"schema_version": SCHEMA_VERSION, **to_json(profile)}
+    for item in (*data["items"], *data["prefix"]):
+        item["tensors"] = indices_to_ranges(item["tensors"])
     write_json(path, data)
 
 
@@ -119,10 +105,9 @@ def read(path: str | Path, make: Callable[..., Made]) -> Made:
             SettingsTrial(**{**trial, "settings": RuntimeSettings(**trial["settings"])})
             for trial in fields["trials"]
         )
-        if version == 1:
-            return make(**fields, items=_items("sets", data, fields, _set))
-        prefix = _items("prefix", data, fields, _item) if "prefix" in data else ()
-        return make(**fields, items=_items("items", data, fields, _item), prefix=prefix)
+        name = "sets" if version == 1 else "items"
+        prefix = _items("prefix", data, fields) if "prefix" in data else ()
+        return make(**fields, items=_items(name, data, fields), prefix=prefix)
     except (ValueError, TypeError) as error:
         raise ValueError(f"'{path}' is a damaged timing profile: {error} {REMEASURE}") from error
 
@@ -146,51 +131,23 @@ def _checked(name: str, value: Any, like: Any) -> Any:
     return arguments.number(name, value, low=0.0, high=MAX_TIME)
 
 
-def _items(
-    name: str,
-    data: Mapping[str, Any],
-    fields: Mapping[str, Any],
-    read_item: Callable[[str, Any, Mapping[str, Any]], CostItem],
-) -> tuple[CostItem, ...]:
-    """The cost items under that name."""
-    given = arguments.items(name, data.get(name), what="a list")
-    if len(given) * fields["count"] > _MOST_CELLS:  # before there is an array of it
+def _items(name: str, data: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[CostItem, ...]:
+    """The cost items under that name; the profile checks what is not read here."""
+    given, count = arguments.items(name, data.get(name), what="a list"), fields["count"]
+    if len(given) * count > _MOST_CELLS:  # before there is an array of it
         raise ValueError(
-            f"`{name}` must be of one model. Received: {len(given)} items of "
-            f"{fields['count']} tensors."
+            f"`{name}` must be of one model. Received: {len(given)} items of {count} tensors."
         )
-    return tuple(read_item(f"{name}[{k}]", one, fields) for k, one in enumerate(given))
-
-
-def _item(name: str, value: Any, fields: Mapping[str, Any]) -> CostItem:
-    """A cost item of schema 2; the profile checks what is not read here."""
-    found = arguments.instance(name, value, dict, "an object")
-    modes = arguments.instance(
-        f"{name}.condition", found.get("condition"), dict, "ranges of tensors by mode"
-    )
-    choices = [
-        (int(k), _MODES[arguments.choice(f"{name}.condition", mode, _MODES)])
-        for mode, ranges in modes.items()
-        for k in ranges_to_indices(ranges, fields["count"])
-    ]
-    layer = arguments.text(f"{name}.layer", found.get("layer"))
-    kind, time, size = (found.get(key) for key in ("kind", "time", "bytes"))
-    return CostItem(tuple(sorted(choices)), layer, kind, time, size)
-
-
-def _set(name: str, value: Any, fields: Mapping[str, Any]) -> CostItem:
-    """A set of schema 1; its work belongs to the layer of its last tensor."""
-    found = arguments.instance(name, value, dict, "an object")
-    tensors = ranges_to_indices(found.get("tensors"), fields["count"])
-    time = arguments.number(f"{name}.time", found.get("time"))
-    has_layer = len(tensors) and len(fields["tensors"]) == fields["count"]
-    layer = fields["tensors"][tensors[-1]].name.rpartition("/")[0] if has_layer else ""
-    return CostItem.of(tensors, time, layer=layer)
-
-
-def _in_ranges(item: CostItem) -> dict[str, list[list[int]]]:
-    """The JSON form of an item's condition."""
-    return {
-        NAMES[mode]: indices_to_ranges([k for k, other in item.condition if other == mode])
-        for mode in sorted({mode for _, mode in item.condition})
-    }
+    items = []
+    for k, value in enumerate(given):
+        found = arguments.instance(f"{name}[{k}]", value, dict, "an object")
+        tensors = ranges_to_indices(found.get("tensors"), count)
+        time = arguments.number(f"{name}[{k}].time", found.get("time"))
+        if name == "sets":  # its work is of the layer of its last tensor
+            last = fields["tensors"][tensors[-1]].name if fields["tensors"] else ""
+            items.append(CostItem.of(tensors, time, layer=last.rpartition("/")[0]))
+        else:
+            layer = arguments.text(f"{name}[{k}].layer", found.get("layer"))
+            kind = arguments.text(f"{name}[{k}].kind", found.get("kind"))
+            items.append(CostItem.of(tensors, time, layer=layer, kind=kind))
+    return tuple(items)

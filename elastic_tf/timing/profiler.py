@@ -159,9 +159,9 @@ class Profiler:
         items, prefix, share = work.items(), [], 0.0
         if trace.times and trace_forward.times:
             trace, trace_forward = trace.scaled_to(t_full), trace_forward.scaled_to(t_forward)
-            surplus = forward_surplus(trace, trace_forward, work)
             layers = layer_names(self.model)
-            items = with_surplus(work.items(trace.times), surplus, layers)
+            surplus = forward_surplus(trace, trace_forward, work, layers)
+            items = with_surplus(work.items(trace.times), surplus)
             prefix = cacheable(trace_forward, layers)
             backward = sum(time for name, time in trace.times.items() if name in work.sets)
             share = backward / (backward + trace.time_unmatched)
@@ -228,16 +228,11 @@ class Profiler:
         whole = trace.times or dict.fromkeys(work.sets, 1.0)
         paid = {n: t / accumulation.steps if n in work.update else t for n, t in whole.items()}
         before, after = (
-            {(item.condition, item.layer): item.time for item in work.items(times)}
+            {(item.tensors, item.layer): item.time for item in work.items(times)}
             for times in (whole, paid)
         )
-        keys = [(item.condition, item.layer) for item in items]
-        return np.array(
-            [
-                1.0 if item.kind == "forward" else after[key] / before[key]
-                for item, key in zip(items, keys)
-            ]
-        )
+        shares = {key: after[key] / before[key] for key in before}
+        return np.array([1.0 if x.kind == "forward" else shares[x.tensors, x.layer] for x in items])
 
     def _method(self, share: float, trace: StepTrace) -> tuple[str, str]:
         """How the times were found, and why not from op times."""

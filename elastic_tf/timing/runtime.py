@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,9 @@ class RuntimeSettings:
     xla: bool = False
 
     @classmethod
-    def of_environment(
-        cls, environment: Mapping[str, str] | None = None, *, xla: bool = False
-    ) -> RuntimeSettings:
+    def of_environment(cls, *, xla: bool = False) -> RuntimeSettings:
         """What environment variables ask for; XLA is asked for by `compile`."""
-        given = os.environ if environment is None else environment
-        onednn = given.get(_ONEDNN, "")
-        inter, intra = (given.get(name, "") for name in (_INTER, _INTRA))
+        onednn, inter, intra = (os.environ.get(name, "") for name in (_ONEDNN, _INTER, _INTRA))
         return cls(
             onednn=None if not onednn else onednn.lower() in {"1", "true"},
             inter_op_threads=int(inter) if inter.isdigit() else 0,
@@ -75,19 +71,12 @@ class RuntimeSettings:
 
 @dataclass(frozen=True)
 class SettingsTrial:
-    """One setting tried on a device.
-
-    Attributes:
-        settings: what was tried.
-        step: microseconds of a full training step, median; None where it could not run.
-        ratio: its step time / that under the defaults, timed in turn; None where it could not run.
-        error: why it could not run; empty where it did.
-    """
+    """One setting tried on a device; without times where it could not run."""
 
     settings: RuntimeSettings
-    step: float | None
-    ratio: float | None
-    error: str = ""
+    step: float | None  # microseconds of a full training step, median
+    ratio: float | None  # to the step time under the defaults, timed in turn
+    error: str = ""  # why it could not run
 
 
 def usable_cores() -> int:
@@ -103,9 +92,7 @@ def usable_cores() -> int:
 def restart_under(settings: RuntimeSettings, command: Sequence[str]) -> None:
     """Start this program again under `settings`, unless it runs under them already.
 
-    Args:
-        settings: threads and oneDNN are taken from here; XLA is an argument of `compile`.
-        command: the program's arguments, as `sys.argv`.
+    XLA is not among them: it is an argument of `compile`. `command` is as `sys.argv`.
     """
     environment = settings.environment()
     if environment == dict(os.environ) or os.environ.get(_RESTARTED):
@@ -118,12 +105,9 @@ def restart_under(settings: RuntimeSettings, command: Sequence[str]) -> None:
 def describe_device() -> dict[str, Any]:
     """The device and the settings that step times depend on, as JSON values.
 
-    Returns:
-        `name`: the first GPU's name if TensorFlow sees one, else the processor's; `kind`: "gpu" or
-        "cpu"; `cores` that this process may use; `inter_op_threads` and `intra_op_threads`, as set
-        in the program or in the environment (0: TensorFlow chooses); `onednn`: whether oneDNN's
-        kernels are on; `xla`: whether the compiler clusters ops by itself; `tensorflow`: its
-        version; `system`.
+    The name is that of the first GPU if TensorFlow sees one, else of the board or the processor;
+    `cores` are those that this process may use; threads are as set in the program or in the
+    environment (0: TensorFlow chooses); `xla` is whether the compiler clusters ops by itself.
     """
     # seconds to import: run directories and doctor are read without it
     import tensorflow as tf

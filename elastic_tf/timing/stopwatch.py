@@ -62,10 +62,8 @@ def time_anew(runs: Sequence[StepFunction], data: Any, **options: Any) -> np.nda
 def ratio_uncertainty(steps: np.ndarray) -> float:
     """Half-width of the 95 % interval of the second function's time / the first one's.
 
-    From the middle half of the ratios of neighbouring steps: 1.96 standard errors of a median.
-
-    Args:
-        steps: times of two functions; shape (rounds, 2).
+    From the middle half of the ratios of neighbouring steps, of shape (rounds, 2): 1.96 standard
+    errors of a median.
     """
     low, high = np.quantile(steps[:, 1] / steps[:, 0], (0.25, 0.75))
     deviation = (high - low) / 1.349  # of a normal distribution

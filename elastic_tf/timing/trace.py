@@ -29,27 +29,17 @@ _WARM_UP = 2  # steps after the first that still allocate, pack weights and fill
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One traced training step.
+    """One traced training step; times are microseconds a step."""
 
-    Attributes:
-        nodes: the executed graph.
-        times: each node's share of the clock in microseconds a step; nodes without an event are
-            left out.
-        durations: microseconds a step that each node was busy; ops that overlap count twice.
-        gradients: for each tensor, the nodes that return its gradient (none where the loss does
-            not depend on it).
-        results: the nodes that return the loss and the logs.
-        handles: node that holds a variable -> index of the tensor, or -1 for any other variable.
-        time_unmatched: microseconds a step of op events that belong to no node. What ran in half of
-            the steps or fewer is not the step's: Python may free the data of others meanwhile.
-    """
-
-    nodes: dict[str, Node]
-    times: dict[str, float]
-    durations: dict[str, float]
+    nodes: dict[str, Node]  # the executed graph
+    times: dict[str, float]  # each node's share of the clock, where it has an event
+    durations: dict[str, float]  # how long each node was busy; ops that overlap count twice
+    # For each tensor, the nodes that return its gradient; none where the loss leaves it out.
     gradients: tuple[tuple[str, ...], ...]
-    results: tuple[str, ...]
-    handles: dict[str, int]
+    results: tuple[str, ...]  # the nodes that return the loss and the logs
+    handles: dict[str, int]  # node that holds a variable -> its tensor, or -1 for another variable
+    # Of op events that belong to no node. What ran in half of the steps or fewer is not the step's:
+    # Python may free the data of others meanwhile.
     time_unmatched: float
 
     def scaled_to(self, total: float) -> StepTrace:
@@ -88,8 +78,8 @@ class StepFunction:
     Args:
         model: compiled elastic model.
         plan: how each tensor is trained, or a bool mask. Nothing trained: the forward pass.
-        jit_compile: whether XLA compiles the step; its ops cannot be seen then. None: as the model
-            was compiled.
+        jit_compile: whether XLA compiles the step, whose ops cannot be seen then. None: as the
+            model was compiled.
     """
 
     def __init__(
@@ -233,9 +223,8 @@ def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarr
             for path in Path(folder).rglob("*.xplane.pb")
             for event in op_events(xplane_pb2.XSpace.FromString(path.read_bytes()))
         ]
-    names = np.array([event.name for event in events], object)
-    spans = np.array([event[1:] for event in events], np.float64).reshape(-1, 2)
-    return names, spans
+    names = np.array([name for name, *_ in events], object)
+    return names, np.array([span for _, *span in events], np.float64).reshape(-1, 2)
 
 
 def has_own_step(model: ElasticMixin) -> bool:
@@ -246,13 +235,8 @@ def has_own_step(model: ElasticMixin) -> bool:
 def wall_clock_shares(spans: np.ndarray) -> np.ndarray:
     """Share of the wall clock of each event: 1 / n of the time in which n are under way at once.
 
-    The shares add up to the time in which anything ran.
-
-    Args:
-        spans: start and end of each event; shape (E, 2).
-
-    Returns:
-        One share for each event, in the unit of `spans`; shape (E,).
+    The shares, of shape (E,), add up to the time in which anything ran. `spans` are start and end
+    of each event, of shape (E, 2).
     """
     if not len(spans):
         return np.zeros(0)

@@ -19,14 +19,6 @@ _START = "ExecutorState::ProcessAsync::Start"
 _PICOSECONDS = 1e6  # in a microsecond
 
 
-class OpEvent(NamedTuple):
-    """One execution of a node; microseconds on the profiler's clock."""
-
-    name: str
-    start: float
-    end: float
-
-
 class _Event(NamedTuple):
     name: str
     start: float
@@ -37,8 +29,8 @@ class _Event(NamedTuple):
 _Call = tuple[str, int]  # a node that ran a function, and the run it stood in itself
 
 
-def op_events(space: Any) -> Iterator[OpEvent]:
-    """The op events of an XSpace under the names of the nodes of the outermost graph."""
+def op_events(space: Any) -> Iterator[tuple[str, float, float]]:
+    """The op events of an XSpace: node of the outermost graph, start and end in microseconds."""
     ops: list[tuple[_Event, int | None]] = []
     calls: list[tuple[float, _Call]] = []
     first_seen: dict[int, float] = {}
@@ -63,7 +55,7 @@ def op_events(space: Any) -> Iterator[OpEvent]:
         name = event.name.partition(":")[0]
         while run in callers:
             name, run = callers[run]
-        yield OpEvent(name, event.start, event.end)
+        yield name, event.start, event.end
 
 
 def _callers(first_seen: dict[int, float], calls: list[tuple[float, _Call]]) -> dict[int, _Call]:

@@ -217,8 +217,8 @@ def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_insi
         traced(network()), {"Conv2D": 8.0, "FusedBatchNormV3": 4.0, "_FusedBatchNormEx": 4}
     )
     frozen = timed(traced(network(), on=False), {"_FusedConv2D": 5.0})
-    surplus = forward_surplus(full, frozen, attribute(full, [""] * 3))
-    assert {members(bits): time for bits, (time, _) in surplus.items()} == {(0, 1, 2): 7.0}
+    surplus = forward_surplus(full, frozen, attribute(full, [""] * 3), "abc")
+    assert surplus == [CostItem.of((0, 1, 2), 7.0, layer="c", kind="forward")]
 
 
 def test_work_belongs_to_the_layer_whose_weights_or_activations_it_takes():
@@ -248,12 +248,13 @@ def test_a_surplus_is_forward_work_and_a_saving_makes_its_condition_cheaper():
         CostItem.of([0, 1], 2.0, layer="b"),
         CostItem.of([1], 5.0, layer="b"),
     ]
-    surplus = {0b01: (3.0, 1), 0b11: (-4.0, 0), 0b10: (-5.0, 1)}
-    assert with_surplus(items, surplus, ["a", "b"]) == [
+    surplus = [CostItem.of([0], 3.0, layer="b", kind="forward")]
+    saving = [CostItem.of([0, 1], -4.0), CostItem.of([1], -5.0)]
+    assert with_surplus(items, [*surplus, *saving]) == [
         CostItem.of([0], 10.0, layer="a"),
         CostItem.of([0, 1], 3.0, layer="a"),
         CostItem.of([0, 1], 1.0, layer="b"),
-        CostItem.of([0], 3.0, layer="b", kind="forward"),
+        *surplus,
     ]
 
 
@@ -279,13 +280,16 @@ def test_surplus_of_a_fused_op_is_that_of_all_it_was_fused_from():
     frozen = chain_trace({"two 1": 5.0, "three 2": 2.5}, *names)  # `one` was fused into `two`
     sets = {f"of {name}": 1 << int(name[-1]) for name in names}
     work = Attribution(sets, set(full.nodes) - set(sets), set(), {})
-    assert forward_surplus(full, frozen, work) == {0b011: (2.0, 1), 0b100: (-0.5, 2)}
+    assert [(x.tensors, x.time, x.layer) for x in forward_surplus(full, frozen, work, "abc")] == [
+        ((2,), -0.5, "c"),
+        ((0, 1), 2.0, "b"),
+    ]
 
 
 def test_surplus_is_not_caused_by_tensors_after_it():
     full, frozen = chain_trace({"one 0": 4.0}, "one 0"), chain_trace({"one 0": 3.0}, "one 0")
     work = Attribution({"of one 0": 0b10}, set(full.nodes) - {"of one 0"}, set(), {})
-    assert forward_surplus(full, frozen, work) == {}
+    assert forward_surplus(full, frozen, work, "a") == []
 
 
 def test_forward_work_can_be_spared_until_a_tensor_before_it_is_trained():

@@ -21,7 +21,7 @@ PROFILE = TimingProfile(
         CostItem.of((0,), 1.0, layer="conv"),
         CostItem.of((0, 2), 30.0, layer="branch"),
         CostItem.of((1,), 2.0, layer="branch", kind="forward"),
-        CostItem(((2, 1),), "head", "dw", 4.0, bytes=64),
+        CostItem.of((2,), 4.0, layer="head"),
     ),
     prefix=(CostItem.of((0, 1), 6.0, layer="conv", kind="forward"),),
     count=3,
@@ -103,8 +103,7 @@ def test_load_raises_when_the_version_is_another(path, version):
 
 
 def item(**fields) -> list[dict]:
-    whole = {"condition": {"exact": [[0, 1]]}, "layer": "a", "kind": "dy", "time": 1.0, "bytes": 0}
-    return [{**whole, **fields}]
+    return [{"tensors": [[0, 1]], "layer": "a", "kind": "dy", "time": 1.0, **fields}]
 
 
 @pytest.mark.parametrize(
@@ -125,11 +124,10 @@ def item(**fields) -> list[dict]:
         ("items", item(time=-1.0), r"`items\[0\].time` must be .*=-1.0"),
         ("items", item(kind="up"), r"`items\[0\].kind` must be .*='up'"),
         ("items", item(layer=None), r"`items\[0\].layer` must be a text"),
-        ("items", item(condition={"half": [[0, 1]]}), "must be one of frozen, exact.*='half'"),
-        ("items", item(condition={"exact": [[1, 0]]}), r"Received: \[1, 0\]"),
-        ("items", item(condition={"exact": [[0, 3]]}), r"below 3. Received: \[0, 3\]"),
-        ("items", item(condition={"exact": []}), r"Received: \(\)"),
-        ("items", item(condition={}), r"Received: \(\)"),
+        ("items", item(tensors=None), r"`ranges` must be .*None"),
+        ("items", item(tensors=[[1, 0]]), r"Received: \[1, 0\]"),
+        ("items", item(tensors=[[0, 3]]), r"below 3. Received: \[0, 3\]"),
+        ("items", item(tensors=[]), r"Received: \(\)"),
     ],
 )
 def test_load_names_the_damaged_field(path, field, value, message):
@@ -138,6 +136,6 @@ def test_load_names_the_damaged_field(path, field, value, message):
 
 
 def test_a_small_file_that_stands_for_much_is_refused_before_it_is_unfolded(path):
-    wide = item(condition={"exact": [[0, 99_999]]}) * 2_000
+    wide = item(tensors=[[0, 99_999]]) * 2_000
     with pytest.raises(ValueError, match="`items` must be of one model. Received: 2000 items of 1"):
         TimingProfile.load(changed(path, count=100_000, tensors=[], items=wide))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,9 +20,11 @@ from elastic_tf.timing.runtime import (
 ALL = RuntimeSettings(onednn=True, inter_op_threads=2, intra_op_threads=3)
 
 
-def test_environment_and_settings_are_the_same_thing_said_twice():
-    assert RuntimeSettings.of_environment(ALL.environment()) == ALL
-    assert RuntimeSettings.of_environment(ALL.environment(), xla=True).xla
+def test_environment_and_settings_are_the_same_thing_said_twice(monkeypatch):
+    for name, value in ALL.environment().items():
+        monkeypatch.setenv(name, value)
+    assert RuntimeSettings.of_environment() == ALL
+    assert RuntimeSettings.of_environment(xla=True).xla
 
 
 def test_environment_keeps_what_else_is_there_and_clears_what_is_not_asked(monkeypatch):
@@ -37,8 +37,9 @@ def test_environment_keeps_what_else_is_there_and_clears_what_is_not_asked(monke
 
 
 @pytest.mark.parametrize("text", ["", "many", "-3"])
-def test_rubbish_in_the_environment_counts_as_not_asked(text):
-    assert RuntimeSettings.of_environment({"TF_NUM_INTRAOP_THREADS": text}).intra_op_threads == 0
+def test_rubbish_in_the_environment_counts_as_not_asked(monkeypatch, text):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", text)
+    assert RuntimeSettings.of_environment().intra_op_threads == 0
 
 
 def test_settings_read_as_a_sentence():
@@ -47,26 +48,19 @@ def test_settings_read_as_a_sentence():
     assert str(RuntimeSettings(onednn=False, xla=True)) == "oneDNN off, XLA"
 
 
-def test_restart_under_starts_the_program_again_once(tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(
-        "import os, sys\n"
-        "from elastic_tf.timing.runtime import RuntimeSettings, restart_under\n"
-        "restart_under(RuntimeSettings(inter_op_threads=3), sys.argv)\n"
-        "print(sys.argv[1:], os.environ['TF_NUM_INTEROP_THREADS'])\n"
+def test_restart_under_starts_the_program_again_once(monkeypatch, capsys):
+    monkeypatch.setattr(runtime.os, "execve", lambda *given: started.append(given))
+    started = []
+    restart_under(RuntimeSettings(inter_op_threads=3), ["program.py", "--word"])
+    ((python, words, environment),) = started
+    assert (
+        words == [python, "program.py", "--word"] and environment["TF_NUM_INTEROP_THREADS"] == "3"
     )
-    environment = {**RuntimeSettings().environment(), "PYTHONPATH": os.getcwd()}
-    printed = subprocess.run(
-        [sys.executable, str(script), "--word"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert printed.splitlines() == [
-        "Starting again with the settings of the profile: 3 inter-op threads.",
-        "['--word'] 3",
-    ]
+    assert "Starting again" in capsys.readouterr().out
+    for name, value in environment.items():  # as the started program finds them
+        monkeypatch.setenv(name, value)
+    restart_under(RuntimeSettings(), ["program.py"])
+    assert len(started) == 1
 
 
 def test_restart_under_goes_on_where_the_settings_hold_already(monkeypatch):

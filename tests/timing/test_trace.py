@@ -55,25 +55,16 @@ def test_trace_step_times_the_ops_of_the_executed_graph():
     assert all(time > 0 for time in trace.times.values())
 
 
-def test_trace_step_finds_a_gradient_for_each_tensor():
+def test_trace_step_finds_gradient_and_handle_of_each_tensor():
     model, trace = traced(True)
     assert len(trace.gradients) == len(model.tensors)
     assert all(trace.gradients)
-
-
-def test_trace_step_finds_the_handle_of_each_tensor():
-    model, trace = traced(True)
     assert sorted(k for k in trace.handles.values() if k >= 0) == list(range(len(model.tensors)))
 
 
 def test_trace_step_of_nothing_trained_has_no_backward_ops():
     _, trace = traced(False)
     assert not any("Backprop" in node.op or "Grad" in node.op for node in trace.nodes.values())
-
-
-def test_scaled_to_gives_times_of_that_sum():
-    _, trace = traced(False)
-    assert sum(trace.scaled_to(7.0).times.values()) == pytest.approx(7.0)
 
 
 def test_trace_step_leaves_out_what_ran_beside_a_step(monkeypatch):

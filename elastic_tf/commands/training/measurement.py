@@ -9,7 +9,7 @@ import numpy as np
 
 import elastic_tf as et
 from elastic_tf import optimizers
-from elastic_tf.costs.activations import activations
+from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.costs.flops import graph_flops
 from elastic_tf.engine.rows import RowStep
 from elastic_tf.engine.snapshot import kept
@@ -108,9 +108,8 @@ def costs(
     """Operations of a step in each epoch, and the most bytes of activations that a step keeps."""
 
     def found(model: et.ElasticModel, mask: np.ndarray) -> tuple[int, Any]:
-        sizes: list[Any] = [one.bytes for one in activations(model, batch, mask)]
-        total = None if None in sizes else sum(sizes)
-        return graph_flops(_step(model, mask, batch, cached=cached).graph), total
+        flops = graph_flops(_step(model, mask, batch, cached=cached).graph)
+        return flops, activation_bytes(model, batch, mask)
 
     flops, sizes = zip(*_of_each(epochs, found))
     most = None if None in sizes else max(sizes)
