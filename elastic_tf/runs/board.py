@@ -17,24 +17,19 @@ _WIDTH = 5.0  # inches of a picture: TensorBoard shows all pictures equally wide
 class Board:
     """Writes scalars of each epoch and each selection, and a picture of what was trained when.
 
-    Args:
-        log_dir: directory of the events; `tensorboard --logdir` reads it.
-        names: of the tensors, forward order.
+    `names` are those of the tensors; `tensorboard --logdir` reads `log_dir`.
     """
 
     def __init__(self, log_dir: str | Path, names: Sequence[str]) -> None:
-        self._names = list(names)
+        self._names = names
         self._writer = tf.summary.create_file_writer(str(directory(log_dir)))
 
     def selection(self, record: Any) -> None:
         """Seconds of the selection of a `SelectionRecord`, and what was asked for."""
-        values = {
-            "seconds_importance": record.seconds_importance,
-            "seconds_solve": record.seconds_solve,
-            "similarity": record.similarity,
-            "rho_asked_of_selector": record.selection.rho,
-            "tensors_trained": float(record.mask.sum()),
-        }
+        names = ("seconds_importance", "seconds_solve", "similarity")
+        values = {name: getattr(record, name) for name in names}
+        values["rho_asked_of_selector"] = record.selection.rho
+        values["tensors_trained"] = float(record.mask.sum())
         self._write(values, record.epoch)
 
     def epoch(self, epoch: int, record: Any, logs: Mapping[str, Any]) -> None:

@@ -57,11 +57,19 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.config = _read_object(self.path / "config.json", "settings")
+        file, result = self.path / "config.json", self.path / "result.json"
+        if not file.exists():
+            raise FileNotFoundError(
+                f"A run's directory holds {file.name}. Received: '{self.path}', which "
+                f"{'does not' if self.path.exists() else 'is not there'}."
+            )
+        with _named(file):
+            self.config = _object(read_bytes(file))
+            arguments.instance("settings", self.config.get("settings"), dict, "an object")
         self.history = _read_lines(self.path / "history.jsonl")
         self.selections = _read_lines(self.path / "selections.jsonl")
-        result = self.path / "result.json"
-        self.result = _read_object(result) if result.exists() else None
+        with _named(result):
+            self.result = _object(read_bytes(result)) if result.exists() else None
         self._claim: contextlib.ExitStack | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,7 +78,8 @@ class Run:
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:
         """Add a finished epoch; its number, from 0, is put in unless it is given."""
         data = to_json({"epoch": len(self.history), **epoch})
-        self._append("history.jsonl", data)
+        self._own()
+        append_line(self.path / "history.jsonl", json.dumps(data, allow_nan=False))
         self.history.append(data)
 
     def append_selection(self, record: Any) -> None:
@@ -84,7 +93,8 @@ class Run:
             "importance": to_json(worth),
         }
         found = _with_arrays(data)
-        self._append("selections.jsonl", data)
+        self._own()
+        append_line(self.path / "selections.jsonl", json.dumps(data, allow_nan=False))
         self.selections.append(found)
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -93,10 +103,6 @@ class Run:
         with self._own():
             write_json(self.path / "result.json", data)
         self.result, self._claim = data, None
-
-    def _append(self, name: str, data: dict[str, Any]) -> None:
-        self._own()
-        append_line(self.path / name, json.dumps(data, allow_nan=False))
 
     def _own(self) -> contextlib.ExitStack:
         """Claim the directory, unless this process has done so; what was cut off is removed.
@@ -115,9 +121,7 @@ class Run:
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
     """Start a run, or continue the one in `path` if its settings are the same.
 
-    Epochs that were finished are kept; selections made for later epochs are removed, for they will
-    be made again. A run that failed before its first epoch ended is started anew, with other
-    settings too.
+    A run that failed before its first epoch ended is started anew, with other settings too.
 
     Args:
         path: the run's directory.
@@ -217,35 +221,19 @@ def _scalars(data: Any) -> dict[str, Any]:
     return {name: to_json(value) for name, value in values.items() if isinstance(value, single)}
 
 
-def _read_object(path: Path, *parts: str) -> dict[str, Any]:
-    """The JSON object in a file, with these parts as objects."""
-    try:
-        with _named(path):
-            return _object(read_bytes(path), *parts)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"A run's directory holds {path.name}. Received: '{path.parent}', which "
-            f"{'does not' if path.parent.exists() else 'is not there'}."
-        ) from error
-
-
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file with an epoch in each; a last one that was cut off is passed over.
-
-    Masks and importance become arrays.
-    """
-    try:
-        with _named(path):
-            # what is after the last line break is empty, or was cut off
-            *lines, _ = read_bytes(path, _MOST_BYTES).split(b"\n")
-    except FileNotFoundError:
+    """The whole lines of a file, with arrays; a last one that was cut off is passed over."""
+    if not path.exists():
         return []
-    found: list[dict[str, Any]] = []
+    with _named(path):
+        # what is after the last line break is empty, or was cut off
+        *lines, _ = read_bytes(path, _MOST_BYTES).split(b"\n")
+    found = []
     for number, line in enumerate(lines, start=1):
         with _named(path, f" in line {number}"):
             try:
                 data = _object(line)
-            except ValueError:
+            except (ValueError, TypeError):
                 if number == len(lines):
                     break
                 raise
@@ -258,11 +246,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 def _with_arrays(line: dict[str, Any]) -> dict[str, Any]:
     """A selection with mask and importance as they are used."""
     worth = line.get("importance")
-    try:
-        mask = from_ranges(line.get("mask", ()), line.get("count", -1))
-        importance = np.array(worth, np.float64)  # None becomes NaN
-    except (TypeError, OverflowError) as error:  # of a file it is the value that is wrong
-        raise ValueError(str(error)) from error
+    mask = from_ranges(line.get("mask", ()), line.get("count", -1))
+    importance = np.array(worth, np.float64)  # None becomes NaN
     if importance.shape != mask.shape:
         raise ValueError(f"`importance` must be a list of {len(mask)}. Received: {brief(worth)}.")
     return {**line, "mask": mask, "importance": importance}
@@ -273,20 +258,14 @@ def _named(path: Path, place: str = "") -> Iterator[None]:
     """Names the file in what is wrong with it."""
     try:
         yield
-    except ValueError as error:
-        why = str(error).rstrip(".")
-        said = why if why.startswith("`") else f"it {why}"
-        raise ValueError(f"'{path}' is damaged{place}: {said}. Choose another directory.") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(
+            f"'{path}' is damaged{place} ({str(error).rstrip('.')}). Choose another directory."
+        ) from error
 
 
-def _object(data: bytes, *parts: str) -> dict[str, Any]:
-    value = parse(data)
-    if not isinstance(value, dict):
-        raise ValueError(f"must be a JSON object, and is {brief(value)}")
-    for name in parts:
-        if not isinstance(value.get(name), dict):
-            raise ValueError(f"has no object `{name}`, but {brief(value.get(name))}")
-    return value
+def _object(data: bytes) -> dict[str, Any]:
+    return arguments.instance("it", parse(data), dict, "a JSON object")
 
 
 def _cut(path: Path, keep: int) -> None:

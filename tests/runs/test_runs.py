@@ -174,16 +174,6 @@ def test_importance_that_does_not_fit_the_mask_is_not_written(tmp_path):
     assert runs.load(tmp_path).selections == []
 
 
-def test_a_half_line_is_removed_before_the_next_one_is_written(tmp_path):
-    run = runs.create(tmp_path, CONFIG)
-    run.append_epoch({"loss": 1.0})
-    del run
-    with open(tmp_path / "history.jsonl", "a", encoding="utf-8") as file:
-        file.write('{"epoch": 1, "lo')
-    runs.load(tmp_path).append_epoch({"loss": 0.5})
-    assert [epoch["loss"] for epoch in runs.load(tmp_path).history] == [1.0, 0.5]
-
-
 def test_damaged_files_are_named(tmp_path):
     run = runs.create(tmp_path, CONFIG)
     (tmp_path / "history.jsonl").write_text('{"epoch": 0\n{"epoch": 1}\n')
