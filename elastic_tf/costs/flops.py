@@ -6,8 +6,6 @@ as TensorFlow does later, moves their operations and does not change them.
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,20 +56,13 @@ def step_flops(model: ElasticMixin, x: Any, y: Any, mask: Plan | np.ndarray | No
 def graph_flops(graph: Any) -> int:
     """Floating point operations of one run of a FuncGraph, of those ops that something needs.
 
-    Warns:
-        UserWarning: ops are left out whose operations are known only while they run, as of loops.
+    What runs in a loop is left out: how often is known only while it runs.
     """
     nodes: dict[str, Node] = {}
     ops: dict[str, tf.Operation] = {}
     ends = [*_inline(graph, "", (), nodes, ops), *(op.name for op in graph.control_outputs)]
     needed = needed_by(nodes, dict.fromkeys(ends, 1), follow_controls=True)
-    counts = {name: op_flops.count(ops[name]) for name in ops.keys() & needed.keys()}
-    if unknown := Counter(ops[name].type for name, count in counts.items() if count is None):
-        warnings.warn(
-            f"Not counted are ops whose operations are known only while they run: {dict(unknown)}.",
-            stacklevel=2,
-        )
-    return sum(count or 0 for count in counts.values())
+    return sum(op_flops.count(ops[name]) or 0 for name in ops.keys() & needed.keys())
 
 
 def _inline(

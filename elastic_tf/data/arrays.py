@@ -45,7 +45,6 @@ def from_arrays(train: Labelled, test: Labelled, **options: Any) -> ImageData:
         rows(held_out),
         batching=batching,
         class_names=[str(label) for label in range(max(y.max(), y_test.max()) + 1)],
-        image_shape=x.shape[1:],
     )
 
 

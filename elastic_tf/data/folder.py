@@ -68,9 +68,6 @@ def image_folder(
     if cache is None:
         cache = fits_memory(sum(len(paths) for paths, _ in parts), (image_size, image_size, 3))
 
-    def read(file: tf.Tensor) -> tf.Tensor:
-        return decode(tf.io.read_file(file), image_size)
-
     sources, rows, skipped = [], [], []
     for part, (paths, labels) in zip(_PARTS, parts):
         pixels, good = _decoded(paths, image_size, keep=cache, skip_bad=on_bad_image == "skip")
@@ -81,9 +78,11 @@ def image_folder(
             )
         skipped += [path for path, is_good in zip(paths, good) if not is_good]
         rows.append(np.flatnonzero(good))
-        # As bytes: names of files need not be text.
-        files = [os.fsencode(path) for path in paths]
-        sources.append(rows_of(pixels, labels) if cache else rows_of(files, labels, read))
+        if cache:
+            sources.append(rows_of(pixels, labels))
+        else:  # as bytes: names of files need not be text
+            files = [os.fsencode(path) for path in paths]
+            sources.append(rows_of(files, labels, lambda x: decode(tf.io.read_file(x), image_size)))
     left, held_out = split_off(parts[0][1][rows[0]], batching)
     return batched(
         sources[0](rows[0][left]),
@@ -91,8 +90,7 @@ def image_folder(
         sources[0](rows[0][held_out]),
         batching=batching,
         class_names=[as_utf8(name) for name in names],
-        image_shape=(image_size, image_size, 3),
-        skipped=tuple(skipped),
+        skipped=skipped,
     )
 
 
@@ -148,10 +146,7 @@ def _listed(folder: Path, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
 def _decoded(
     paths: Sequence[str], size: int, *, keep: bool, skip_bad: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels of all files, uint8 (count, size, size, 3), empty unless `keep`; which are images.
-
-    The latter are bool (count,).
-    """
+    """The pixels of all files, uint8 (count, size, size, 3), if kept; and which are images."""
     pixels = np.empty((len(paths) if keep else 0, size, size, 3), np.uint8)
 
     def is_image(index: int) -> bool:

@@ -32,10 +32,6 @@ class Batching:
         flip: mirror each training image left to right in half of the passes.
         validation_share: share of the training images that becomes the validation part, in [0, 1):
             of each class, where the source says the classes before it is read.
-
-    Raises:
-        ValueError: one is out of range.
-        TypeError: one is of another kind.
     """
 
     batch_size: int
@@ -61,12 +57,9 @@ class ImageData:
             alone, so that runs with and without a probe see the same batches.
         validation: a part split off the training images, in a fixed order; None without one.
         class_names: names by label.
-        train_count: images in the training part; likewise `test_count` and `validation_count`.
-        batch_size: images in a training batch.
-        image_shape: height, width, channels.
+        train_count: images in the training part; likewise `test_count`.
         images: the training images and labels one by one, as they are stored, in a fixed order.
-        flip: whether training mirrors them.
-        seed: of their order and the flips.
+        batching: how these become `train`.
         skipped: files that are no images and were left out.
     """
 
@@ -77,12 +70,8 @@ class ImageData:
     class_names: tuple[str, ...]
     train_count: int
     test_count: int
-    validation_count: int
-    batch_size: int
-    image_shape: tuple[int, ...]
     images: tf.data.Dataset
-    flip: bool
-    seed: int
+    batching: Batching
     skipped: tuple[str, ...] = ()
 
     def samples(self, **options: Any) -> Samples:
@@ -93,15 +82,15 @@ class ImageData:
         Args:
             **options: of `Samples`; by default its batches, seed and flips are those of `train`.
         """
-        given = {"batch_size": self.batch_size, "seed": self.seed, **options}
-        if self.flip:
+        given = {"batch_size": self.batching.batch_size, "seed": self.batching.seed, **options}
+        if self.batching.flip:
             given = {"augment": _flipped, "views": 2, **given}
         return Samples(self.images, **given)
 
     @property
     def fits_memory(self) -> bool:
         """Whether the training images, in bytes, take at most a quarter of the memory."""
-        return fits_memory(self.train_count, self.image_shape)
+        return fits_memory(self.train_count, self.images.element_spec[0].shape)
 
     @property
     def classes(self) -> int:
@@ -111,23 +100,19 @@ class ImageData:
     @property
     def steps_per_epoch(self) -> int:
         """Training batches in one pass."""
-        return self.train_count // self.batch_size
+        return int(self.train.cardinality())
 
 
 class Source(NamedTuple):
-    """Images before they are loaded.
+    """Images before they are loaded."""
 
-    Attributes:
-        examples: what is known of each image, in a fixed order.
-        load: makes of it the image, uint8 or float, and the label.
-        size: images.
-        shuffled: examples among which the next one is drawn in training.
-    """
+    examples: tf.data.Dataset  # what is known of each image, in a fixed order
+    load: Callable[[Any], tuple[tf.Tensor, tf.Tensor]]  # makes of it the image and its label
 
-    examples: tf.data.Dataset
-    load: Callable[[Any], tuple[tf.Tensor, tf.Tensor]]
-    size: int
-    shuffled: int
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return int(self.examples.cardinality())
 
 
 def fits_memory(count: int, shape: Sequence[int]) -> bool:
@@ -136,7 +121,9 @@ def fits_memory(count: int, shape: Sequence[int]) -> bool:
     return count * math.prod(shape) <= _CACHED_SHARE * memory
 
 
-def rows_of(x: Any, y: np.ndarray, decode: Callable[[Any], Any] | None = None) -> Any:
+def rows_of(
+    x: Any, y: np.ndarray, decode: Callable[[Any], Any] = lambda image: image
+) -> Callable[[np.ndarray], Source]:
     """A function that makes a `Source` of some rows of `x` and `y`; all share one copy.
 
     `x` has an image for each row, or what TensorFlow's operations in `decode` make one of.
@@ -145,13 +132,10 @@ def rows_of(x: Any, y: np.ndarray, decode: Callable[[Any], Any] | None = None) -
         images, labels = tf.constant(x), tf.constant(y)
 
     def load(row: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return images[row] if decode is None else decode(images[row]), labels[row]
+        return decode(images[row]), labels[row]
 
-    def source(rows: np.ndarray) -> Source:
-        # numbers are shuffled, not images
-        return Source(tf.data.Dataset.from_tensor_slices(rows), load, len(rows), len(rows))
-
-    return source
+    # numbers are shuffled, not images
+    return lambda rows: Source(tf.data.Dataset.from_tensor_slices(rows), load)
 
 
 def split_off(labels: np.ndarray, batching: Batching) -> tuple[np.ndarray, np.ndarray]:
@@ -182,10 +166,13 @@ def batched(
     *,
     batching: Batching,
     class_names: Sequence[str],
-    image_shape: tuple[int, ...],
-    skipped: tuple[str, ...] = (),
+    window: int | None = None,
+    skipped: Sequence[str] = (),
 ) -> ImageData:
-    """The pipelines over the sources of a data set, which holds at least one batch."""
+    """The pipelines over the sources of a data set, which holds at least one batch.
+
+    The next training image is drawn among `window` of them; None: among all.
+    """
     size = batching.batch_size
     if train.size < size:
         raise ValueError(
@@ -199,11 +186,8 @@ def batched(
         # waits for it at the end of an epoch (9.5 s in trainings of a minute).
         options = tf.data.Options()
         options.autotune.enabled = False
-        return (
-            made.map(lambda x, y: (tf.cast(x, tf.float32), y))
-            .prefetch(_AHEAD)
-            .with_options(options)
-        )
+        made = made.map(lambda x, y: (tf.cast(x, tf.float32), y))
+        return made.prefetch(_AHEAD).with_options(options)
 
     def training(seed: int) -> tf.data.Dataset:
         def load(example: Any, draw: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -214,28 +198,23 @@ def batched(
 
         # One seeded number for each image: ops with a state would depend on the threads' order.
         draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
-        order = train.examples.shuffle(train.shuffled, seed=seed)
+        order = train.examples.shuffle(window or train.size, seed=seed)
         return batches(tf.data.Dataset.zip((order, draws)), load, full=True)
 
-    def in_order(source: Source) -> tf.data.Dataset:
-        return batches(source.examples, source.load, full=False)
+    def in_order(source: Source | None) -> tf.data.Dataset | None:
+        return batches(*source, full=False) if source is not None and source.size else None
 
-    held_out = validation if validation is not None and validation.size else None
     return ImageData(
         train=training(batching.seed),
         test=in_order(test),
         probe=training(batching.seed + 1),
-        validation=held_out and in_order(held_out),
+        validation=in_order(validation),
         class_names=tuple(class_names),
         train_count=train.size,
         test_count=test.size,
-        validation_count=held_out.size if held_out else 0,
-        batch_size=size,
-        image_shape=image_shape,
-        skipped=skipped,
         images=train.examples.map(train.load, _WORKERS),
-        flip=batching.flip,
-        seed=batching.seed,
+        batching=batching,
+        skipped=tuple(skipped),
     )
 
 

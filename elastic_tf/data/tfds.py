@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import tensorflow as tf
@@ -19,21 +18,14 @@ NAMES = ("caltech_birds2011", "oxford_iiit_pet", "stanford_dogs")
 _SHUFFLED = 2048
 
 
-def tfds_images(
-    name: str,
-    *,
-    image_size: int = 224,
-    data_dir: str | os.PathLike[str] | None = None,
-    download: bool = True,
-    **options: Any,
-) -> ImageData:
+def tfds_images(name: str, *, image_size: int = 224, **options: Any) -> ImageData:
     """Images of a data set of TensorFlow Datasets, decoded and resized in every pass.
+
+    Where it is not prepared in TFDS_DATA_DIR (~/tensorflow_datasets), it is downloaded.
 
     Args:
         name: one of `NAMES`.
         image_size: height and width to which images are squeezed, in pixels.
-        data_dir: where the prepared data are; None: TFDS_DATA_DIR, or ~/tensorflow_datasets.
-        download: download and prepare what is not there.
         **options: of `Batching`. The share of the training split that becomes the validation part
             is in whole percents, and holds the same images for every seed.
 
@@ -49,7 +41,7 @@ def tfds_images(
     # Seconds to import: only for those who need it.
     import tensorflow_datasets as tfds
 
-    builder = tfds.builder(name, data_dir=data_dir)
+    builder = tfds.builder(name)
     # The images stay compressed until they are shuffled; other features are not read.
     decoders = tfds.decode.PartialDecoding(
         {"image": True, "label": True}, decoders={"image": tfds.decode.SkipDecoding()}
@@ -59,29 +51,25 @@ def tfds_images(
     if percent:
         splits["validation"] = f"train[:{percent}%]"
     try:
-        if download:
-            builder.download_and_prepare()
+        builder.download_and_prepare()
         read = builder.as_dataset(split=splits, decoders=decoders)
     except Exception as error:  # the network, a checksum, an archive, a package that is missing
         raise FileNotFoundError(
             f"The data set must be prepared, or be there to download. Received: '{name}' in "
             f"'{builder.data_path.parent.parent}': {type(error).__name__}: {error} Prepare it "
             f"where there is a network (`tfds build {name} --data_dir DIR`), copy DIR/{name} to "
-            "this machine, and give its DIR as data_dir or in TFDS_DATA_DIR."
+            "this machine, and give its DIR in TFDS_DATA_DIR."
         ) from error
 
     def load(example: dict[str, Any]) -> tuple[tf.Tensor, tf.Tensor]:
         return decode(example["image"], image_size), example["label"]
 
-    sources = {
-        part: Source(examples, load, size=int(examples.cardinality()), shuffled=_SHUFFLED)
-        for part, examples in read.items()
-    }
+    sources = {part: Source(examples, load) for part, examples in read.items()}
     return batched(
         sources["train"],
         sources["test"],
         sources.get("validation"),
         batching=batching,
         class_names=builder.info.features["label"].names,
-        image_shape=(image_size, image_size, 3),
+        window=_SHUFFLED,
     )

@@ -29,7 +29,8 @@ def saved(path, channels=1, size=8, scale=1.0):
 
 def test_domains_of_the_digits_differ_and_have_the_channels_of_the_model():
     found = [load(name, channels=k) for name, k in zip(sources.DOMAINS, (1, 3, 1, 3))]
-    assert [one.image_shape for one in found] == [(16, 16, 1), (16, 16, 3)] * 2
+    shapes = [tuple(one.test.element_spec[0].shape[1:]) for one in found]
+    assert shapes == [(16, 16, 1), (16, 16, 3)] * 2
     first = [next(iter(one.test))[0].numpy()[..., :1].tobytes() for one in found]
     assert len(set(first)) == len(sources.DOMAINS)
 
@@ -38,8 +39,8 @@ def test_domains_of_the_digits_differ_and_have_the_channels_of_the_model():
 def test_arrays_become_images_of_the_models_size(tmp_path, channels, size):
     path = saved(tmp_path / "a.npz", channels, size)
     found = load(path, validation_share=0.25)
-    assert found.image_shape == (16, 16, 3)
-    assert (found.train_count, found.validation_count, found.test_count) == (9, 3, 6)
+    assert found.test.element_spec[0].shape[1:] == (16, 16, 3)
+    assert (found.train_count, found.test_count) == (9, 6)
     if size == 16:
         x, _ = next(iter(found.test))
         np.testing.assert_array_equal(x, np.load(path)["x_test"][:4])

@@ -71,13 +71,6 @@ def test_functions_called_are_counted_where_they_are_called():
     assert counted(Called()) == counted(Plain())
 
 
-def test_what_is_not_counted_is_told():
-    inputs = L.Input((5, 2))
-    model = tf.keras.Model(inputs, L.Dense(3)(L.RNN(L.SimpleRNNCell(2))(inputs)))
-    with pytest.warns(UserWarning, match="Not counted .*'While': 1"):
-        step_flops(compiled(model), np.ones((2, 5, 2), np.float32), BATCH[1])
-
-
 def test_step_flops_leaves_nothing_behind():
     model = compiled(network(), "adam", metrics=["accuracy"], jit_compile=True)
     step_flops(model, X, Y)
