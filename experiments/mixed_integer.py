@@ -22,41 +22,47 @@ def optimum(
         gap: relative, at which it stops.
     """
     members, times = profile.conditions()
-    budget = rho * profile.t_full - profile.t_forward
-    return best(importance, members, times, budget, seconds=seconds, gap=gap)
+    budget = np.array([rho * profile.t_full - profile.t_forward])
+    tensor = np.arange(len(importance))
+    return best(importance, tensor, members, times[:, None], budget, seconds=seconds, gap=gap)
 
 
 def best(
     worth: np.ndarray,
+    tensor: np.ndarray,
     member: np.ndarray,
     cost: np.ndarray,
-    budget: float,
+    budget: np.ndarray,
     *,
     seconds: float = 30.0,
     gap: float = 1e-7,
 ) -> float:
-    """Worth of the best tensors, or of the best found in time.
+    """Worth of the best choices, at most one for each tensor, or of the best found in time.
 
-    maximise worth @ x subject to cost @ y <= budget, x[k] <= y[s] for all k that need item s,
+    maximise worth @ x subject to cost.T @ y <= budget, x[k] <= y[s] for all k that need item s,
     x binary.
 
     Args:
-        worth: (n,) of the tensors.
-        member: (S, n) bool, the tensors that need each item.
-        cost: (S,) of the items.
-        budget: for the items.
+        worth: (n,) of the choices.
+        tensor: (n,) the tensor that each is for.
+        member: (S, n) bool, the choices that need each item.
+        cost: (S, R) of the items.
+        budget: (R,).
         seconds: after which the solver stops.
         gap: relative, at which it stops.
     """
     count, items = member.shape[1], len(member)
-    item, tensor = np.nonzero(member)
+    item, choice = np.nonzero(member)
     pairs = np.arange(len(item))
     links = coo_array(
         (
             np.repeat([1.0, -1.0], len(pairs)),
-            (np.tile(pairs, 2), np.concatenate([tensor, count + item])),
+            (np.tile(pairs, 2), np.concatenate([choice, count + item])),
         ),
         shape=(len(pairs), count + items),
+    )
+    once = coo_array(
+        (np.ones(count), (tensor, np.arange(count))), shape=(max(tensor) + 1, count + items)
     )
     result = milp(
         -np.concatenate([worth, np.zeros(items)]),
@@ -64,7 +70,8 @@ def best(
         bounds=Bounds(0.0, 1.0),
         constraints=[
             LinearConstraint(links.tocsr(), -np.inf, 0.0),
-            LinearConstraint(np.concatenate([np.zeros(count), cost])[None], -np.inf, budget),
+            LinearConstraint(once.tocsr(), -np.inf, 1.0),
+            LinearConstraint(np.hstack([np.zeros((len(budget), count)), cost.T]), -np.inf, budget),
         ],
         options={"mip_rel_gap": gap, "time_limit": seconds},
     )

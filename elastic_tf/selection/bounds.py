@@ -1,7 +1,7 @@
 """Upper bounds, by a price for the budget and by sharing costs.
 
 No selection is worth more than price * room plus what its parts are worth beyond their priced costs
-(Lagrangian relaxation). The cost of an item that several tensors need is divided among them: no
+(Lagrangian relaxation). The cost of an item that several choices need is divided among them: no
 selection pays more that way than it does in truth.
 """
 
@@ -14,66 +14,103 @@ import numpy as np
 from elastic_tf.selection.problem import Problem
 
 _PRICES = 64  # tried for the first bounds
+_AT_ONCE = 8  # tried at a time for the best one
 
 
 class Relaxed(NamedTuple):
-    """The best choice when room has a price.
+    """What is known of the selections among open choices.
 
     Attributes:
         bound: nothing is worth more.
-        price: worth per cost.
-        gain: (n,) worth beyond the priced costs; -inf where a tensor is not open.
-        order: the open tensors by worth per cost, own and shares of the common ones.
+        price: (R,) worth per cost.
+        gain: (n,) worth beyond the priced costs; -inf where a choice is not open.
+        cost: (n,) own cost and shares of the common ones, as one resource.
     """
 
     bound: float
-    price: float
+    price: np.ndarray
     gain: np.ndarray
-    order: np.ndarray
+    cost: np.ndarray
+
+
+def ways(resources: int) -> np.ndarray:
+    """(W, R) how resources are added up to one: each alone, and their mean."""
+    mean = np.full((1, resources), 1.0 / resources)
+    return mean if resources == 1 else np.vstack([np.eye(resources), mean])
 
 
 def first_bounds(problem: Problem) -> np.ndarray:
-    """(n,) upper bound of the selections that begin with each tensor.
+    """(n,) upper bound of the selections that begin with each choice; -inf where it does not fit.
 
-    A selection begins with its input-most tensor. Items that this one needs are paid, all other
-    common ones given away.
+    A selection begins with its choice for the input-most tensor. Items that this one needs are
+    paid, all other common ones given away.
     """
-    worth, own = problem.worth, problem.own
-    room = problem.room - problem.added(np.zeros(len(worth), bool))
-    prices = np.zeros(1)
-    if (own > 0.0).any():
-        ratios = np.sort(worth[own > 0.0] / own[own > 0.0])
-        prices = np.append(prices, ratios[:: len(ratios) // _PRICES + 1])
-    gain = np.maximum(worth - prices[:, None] * own, 0.0)
-    after = np.cumsum(gain[:, ::-1], axis=1)[:, ::-1] - gain
-    return (prices[:, None] * room + after).min(axis=0) + worth
+    worth, none = problem.worth, np.zeros(len(problem.worth), bool)
+    room = problem.room - problem.added(none)
+    bounds = np.full(len(worth), np.inf)
+    for way in ways(len(problem.room)):
+        cost = problem.own @ way
+        prices = _breaks(worth, cost)
+        prices = prices[:: len(prices) // _PRICES + 1]
+        gain = _best_gains(problem, worth, cost, prices)
+        after = (np.cumsum(gain[:, ::-1], axis=1)[:, ::-1] - gain)[:, problem.tensor]
+        bounds = np.minimum(bounds, (prices[:, None] * (room @ way) + after).min(axis=0) + worth)
+    return np.where((room < 0.0).any(axis=1), -np.inf, bounds)
 
 
 def relax(
-    problem: Problem, is_open: np.ndarray, rows: np.ndarray, room: float, price: float
+    problem: Problem, is_open: np.ndarray, rows: np.ndarray, room: np.ndarray, price: float
 ) -> Relaxed:
-    """The best of the open tensors at the best price; (n,) `is_open`.
+    """The best of the open choices at the best price; (n,) `is_open`, (R,) `room`.
 
     The costs of the common items `rows`, which are not paid, are shared at a guess of the price.
     """
-    cost = problem.own.copy()
-    # at that price a tensor can bear what its worth leaves after its own cost
-    able = np.where(is_open, np.maximum(problem.worth - price * cost, 0.0), 0.0)
+    worth = np.where(is_open, problem.worth, -np.inf)
     # the smallest items, which have the least choice, take first
     rows = rows[np.argsort(problem.member[rows] @ is_open, kind="stable")]
-    for member, common in zip(problem.member[rows], problem.cost[rows].tolist()):
-        total = float(able @ member)
-        if total > 0.0 and common > 0.0:
-            share = able * member * (common / total)
-            cost += share
-            able -= share * min(price, total / common)
-    order = np.flatnonzero(is_open)
-    with np.errstate(divide="ignore"):
-        ratio = problem.worth[order] / cost[order]
-    by = np.argsort(-ratio, kind="stable")
-    order, ratio = order[by], ratio[by]
-    # the first that does not fit sets the price
-    last = int(np.searchsorted(np.cumsum(cost[order]), room, side="right"))
-    price = float(ratio[last]) if last < len(order) else 0.0
-    gain = np.where(is_open, problem.worth - price * cost, -np.inf)
-    return Relaxed(price * room + float(np.maximum(gain, 0.0).sum()), price, gain, order)
+    found = []
+    for way in ways(len(room)):
+        cost = problem.own @ way
+        # at that price a choice can bear what its worth leaves after its own cost
+        able = np.where(is_open, np.maximum(problem.worth - price * cost, 0.0), 0.0)
+        for member, common in zip(problem.member[rows], (problem.cost[rows] @ way).tolist()):
+            total = float(able @ member)
+            if total > 0.0 and common > 0.0:
+                share = able * member * (common / total)
+                cost += share
+                able -= share * min(price, total / common)
+        best, bound = _best_price(problem, worth, cost, float(room @ way))
+        found.append(Relaxed(bound, best * way, worth - best * cost, cost))
+    return min(found, key=lambda one: one.bound)
+
+
+def _best_price(
+    problem: Problem, worth: np.ndarray, cost: np.ndarray, room: float
+) -> tuple[float, float]:
+    """The price of the least bound, and that bound, which is convex in the price."""
+    prices = _breaks(worth, cost)
+    low, high = 0, len(prices) - 1
+    while True:
+        tried = np.arange(low, high + 1, max((high - low) // _AT_ONCE, 1))
+        tried = prices[tried]
+        bounds = tried * room + _best_gains(problem, worth, cost, tried).sum(axis=1)
+        k, step = int(bounds.argmin()), max((high - low) // _AT_ONCE, 1)
+        if step == 1:
+            return float(tried[k]), float(bounds[k])
+        low, high = low + max(k - 1, 0) * step, min(low + (k + 1) * step, high)
+
+
+def _breaks(worth: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """Prices at which a choice stops to pay, from none upwards."""
+    matters = (worth > 0.0) & (cost > 0.0)
+    return np.append(0.0, np.sort(worth[matters] / cost[matters]))
+
+
+def _best_gains(
+    problem: Problem, worth: np.ndarray, cost: np.ndarray, prices: np.ndarray
+) -> np.ndarray:
+    """(P, T) best gains of the tensors at each price."""
+    gain = worth - prices[:, None] * cost
+    if not problem.is_single:
+        gain = np.maximum.reduceat(gain, problem.first, axis=1)
+    return np.maximum(gain, 0.0)

@@ -19,8 +19,8 @@ def recurrence(problem: Problem, ticks: int = TICKS) -> Solution:
     input: row[b] is the most worth that fits into b ticks over the tensors after d.
 
     Args:
-        problem: an item that several tensors need is charged for all up to the last of them, as a
-            chain charges it.
+        problem: of one resource and one mode; an item that several tensors need is charged for
+            all up to the last of them, as a chain charges it.
         ticks: steps into which the budget is divided.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6. The paper asks every shallower
@@ -28,11 +28,11 @@ def recurrence(problem: Problem, ticks: int = TICKS) -> Solution:
     """
     count = len(problem.worth)
     chosen = np.zeros(count, bool)
-    if not count or not problem.room:
+    if not count or not problem.room[0]:
         return Solution(chosen, float(problem.worth.sum()))
-    cost = problem.own * ticks - _ROUNDING
+    cost = problem.own[:, 0] * ticks - _ROUNDING
     last = count - 1 - problem.member[:, ::-1].argmax(axis=1)
-    tail = np.cumsum(np.bincount(last, problem.cost, count)[::-1])[::-1]
+    tail = np.cumsum(np.bincount(last, problem.cost[:, 0], count)[::-1])[::-1]
     room = (1.0 - tail) * ticks + _ROUNDING
     steps = np.ceil(np.maximum(cost, 0.0))
     row, taken = np.zeros(ticks + 1), np.zeros((count, ticks + 1), bool)

@@ -1,14 +1,16 @@
-"""What the solver decides: tensors with a worth, items with a cost, and room for the costs.
+"""What the solver decides: choices with a worth, items with a cost, and room for the costs.
 
 In short::
 
-    maximise    sum of the worth of the tensors chosen
-    subject to  sum of the costs of the items that a chosen tensor needs <= room.
+    maximise    sum of the worth of the choices made
+    subject to  sum of the costs of the items of which a choice is made <= room, for each resource,
+                at most one choice (a mode) for each tensor.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,33 +18,59 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The choice that is left when the required tensors are paid for.
+    """The choices that are left when the required ones are paid for.
 
     Attributes:
-        index: (n,) the tensors among those that were given to `reduce`, ascending.
+        index: (n,) the choices among those that were given to `reduce`.
+        tensor: (n,) the tensor of each, counted from 0 without gaps, ascending.
         worth: (n,) above 0, the largest 1.
-        own: (n,) cost of the items that no other tensor needs; 1 is the whole budget.
-        member: (S, n) 1.0 where a tensor needs an item, for the items that several need.
-        cost: (S,) their costs.
-        room: 1, or 0 where nothing is left.
+        own: (n, R) cost of the items that no other choice needs; 1 is the whole budget.
+        member: (S, n) 1.0 where a choice needs an item, for the items that several need.
+        cost: (S, R) their costs.
+        room: (R,) 1, or 0 where nothing of a resource is left.
+        first: (T,) the first choice of each tensor.
         scale: one unit of worth.
     """
 
     index: np.ndarray
+    tensor: np.ndarray
     worth: np.ndarray
     own: np.ndarray
     member: np.ndarray
     cost: np.ndarray
-    room: float
+    room: np.ndarray
+    first: np.ndarray
     scale: float
 
-    def spent(self, chosen: np.ndarray) -> float:
-        """Cost of the chosen ones; bool, shape (n,)."""
-        return float(chosen @ self.own + (self.member @ chosen > 0.0) @ self.cost)
+    def spent(self, chosen: np.ndarray) -> np.ndarray:
+        """(R,) cost of the chosen ones; bool, shape (n,)."""
+        return chosen @ self.own + (self.member @ chosen > 0.0) @ self.cost
 
     def added(self, chosen: np.ndarray) -> np.ndarray:
-        """(n,) cost that each tensor adds to that of the chosen ones."""
-        return self.own + (self.cost * (self.member @ chosen == 0.0)) @ self.member
+        """(n, R) cost that each choice adds to that of the chosen ones."""
+        unpaid = self.member @ chosen == 0.0
+        return self.own + self.member.T @ (self.cost * unpaid[:, None])
+
+    @cached_property
+    def is_single(self) -> bool:
+        """Whether no tensor has two choices."""
+        return len(self.first) == len(self.tensor)
+
+    def best(self, gain: np.ndarray) -> np.ndarray:
+        """(n,) largest gain among the choices for the same tensor."""
+        if self.is_single:
+            return gain
+        return np.maximum.reduceat(gain, self.first)[self.tensor]
+
+    def fits(self, chosen: np.ndarray) -> bool:
+        """Whether there is room for the chosen ones."""
+        return bool((self.spent(chosen) <= self.room).all())
+
+    def once(self, order: np.ndarray) -> np.ndarray:
+        """`order` with the first choice for each tensor alone."""
+        if self.is_single:
+            return order
+        return order[np.sort(np.unique(self.tensor[order], return_index=True)[1])]
 
 
 class Solution(NamedTuple):
@@ -53,63 +81,78 @@ class Solution(NamedTuple):
 
 
 def reduce(
-    worth: np.ndarray, member: np.ndarray, cost: np.ndarray, budget: float, required: np.ndarray
+    worth: np.ndarray,
+    tensor: np.ndarray,
+    member: np.ndarray,
+    cost: np.ndarray,
+    budget: np.ndarray,
+    required: np.ndarray,
 ) -> Problem:
     """The choice among what is worth more than 0 and fits, beside the required ones.
 
     Args:
         worth: (n,) finite.
-        member: (S, n) bool, the tensors that need each item.
-        cost: (S,) of the items, not negative.
-        budget: at least the cost of the required tensors.
+        tensor: (n,) the tensor that each choice is for, ascending.
+        member: (S, n) bool, the choices that need each item.
+        cost: (S, R) of the items, not negative.
+        budget: (R,) at least the cost of the required choices.
         required: (n,) bool.
     """
     due = member[:, required].any(axis=1)
-    left = budget - cost[due].sum()
-    room = float(left > 0.0)
-    member, cost = member[~due], cost[~due] / (left if room else 1.0)
-    index = np.flatnonzero((worth > 0.0) & ~required & (cost @ member <= room))
+    left = budget - cost[due].sum(axis=0)
+    member, cost = member[~due], cost[~due] / np.where(left > 0.0, left, 1.0)
+    room = (left > 0.0).astype(np.float64)
+    free = (worth > 0.0) & ~np.isin(tensor, tensor[required])
+    index = np.flatnonzero(free & (member.T.astype(np.float64) @ cost <= room).all(axis=1))
     member, count = member[:, index], len(index)
-    # items that the same tensors need are one
+    # items that the same choices need are one
     rows, owner = np.unique(np.packbits(member, axis=1), axis=0, return_inverse=True)
-    rows = np.unpackbits(rows, axis=1, count=count).astype(np.float64)
-    costs = np.bincount(owner.ravel(), cost, len(rows))
-    size = rows.sum(axis=1)
+    rows = np.unpackbits(rows, axis=1, count=count)
+    costs = np.zeros((len(rows), len(room)))
+    np.add.at(costs, owner.ravel(), cost)
+    size = rows.sum(axis=1, dtype=np.int64)
+    tensors, dense = np.unique(tensor[index], return_inverse=True)
     scale = float(worth[index].max(initial=0.0))
     return Problem(
         index=index,
-        worth=worth[index] / (scale or 1.0),
-        own=costs[size == 1] @ rows[size == 1],
-        member=rows[size > 1],
+        tensor=dense,
+        worth=worth[index] / scale if count else np.zeros(0),
+        own=rows[size == 1].T @ costs[size == 1],
+        member=rows[size > 1].astype(np.float64),
         cost=costs[size > 1],
         room=room,
+        first=np.searchsorted(dense, np.arange(len(tensors))),
         scale=scale,
     )
 
 
 def fill(problem: Problem, chosen: np.ndarray) -> np.ndarray:
-    """`chosen` and further tensors, most worth per added cost first, while they fit."""
+    """`chosen` and further choices, most worth per added cost first, while they fit."""
     chosen = chosen.copy()
     while True:
-        left, added = problem.room - problem.spent(chosen), problem.added(chosen)
-        new = np.flatnonzero(~chosen & (added <= left))
+        left = problem.room - problem.spent(chosen)
+        added = problem.added(chosen)
+        is_open = problem.best(chosen) == 0
+        new = np.flatnonzero(is_open & (added <= left).all(axis=1))
         if not len(new):
             return chosen
         with np.errstate(divide="ignore"):
-            new = new[np.argsort(-problem.worth[new] / added[new], kind="stable")]
+            ratio = problem.worth[new] / added[new].max(axis=1)
+        new = problem.once(new[np.argsort(-ratio, kind="stable")])
         # together they add no more than the sum of what each adds alone: so many at once
-        fit = np.cumsum(added[new]) <= left
+        fit = (np.cumsum(added[new], axis=0) <= left).all(axis=1)
         chosen[new[: max(1, int(fit.sum()))]] = True
 
 
 def in_order(problem: Problem) -> Solution:
-    """The tensors by their worth, the largest first, each that fits beside those before it."""
+    """The choices by their worth, the largest first, each that fits beside those before it."""
     chosen = np.zeros(len(problem.worth), bool)
-    paid, left = np.zeros(len(problem.cost), bool), problem.room
+    paid, left = np.zeros(len(problem.cost), bool), problem.room.copy()
+    is_open = np.ones(len(problem.first), bool)
     for k in np.argsort(-problem.worth, kind="stable"):
         due = (problem.member[:, k] > 0.0) & ~paid
         added = problem.own[k] + due @ problem.cost
-        if added <= left:
-            chosen[k] = True
+        if is_open[problem.tensor[k]] and (added <= left).all():
+            chosen[k], is_open[problem.tensor[k]] = True, False
             paid, left = paid | due, left - added
-    return Solution(chosen, float(problem.worth.sum()))
+    return Solution(chosen, float(problem.best(problem.worth)[problem.first].sum()))

@@ -116,11 +116,11 @@ def select_tensors(
     def extended(mask: np.ndarray, worth: np.ndarray) -> tuple[np.ndarray, float]:
         """The mask with the best of the others, and the most that these can be worth."""
         members, times = profile.conditions()
-        problem = reduce(worth, members, times, limit - profile.t_forward, mask)
+        room = np.array([limit - profile.t_forward])
+        problem = reduce(worth, np.arange(len(worth)), members, times[:, None], room, mask)
         solution = STRATEGIES[strategy](problem)
-        mask = mask.copy()
-        mask[problem.index[solution.chosen]] = True
-        return mask, solution.bound * problem.scale
+        added = np.isin(np.arange(len(worth)), problem.index[solution.chosen])
+        return mask | added, solution.bound * problem.scale
 
     best, bound = extended(must, worth)
     reached, bound = math.fsum(worth[best]), bound + math.fsum(worth[must])

@@ -1,10 +1,10 @@
 """The selection, solved to a certified gap by branch and bound.
 
-Every selection begins with its input-most tensor; each is a branch, and most fall at once to the
-first bounds. In the others the common items are decided one by one: either the item is paid, or
-the tensors that need it stay out. On the way tensors are taken or left for good where the opposite
-could not beat the best selection so far. When all common items are decided a knapsack is left,
-which is solved with a list of undominated states.
+Every selection begins with one choice, the one for its input-most tensor; each is a branch, and
+most fall at once to the first bounds. In the others the common items are decided one by one:
+either the item is paid, or the choices that need it stay out. On the way choices are made or left
+for good where the opposite could not beat the best selection so far. When all common items are
+decided a multiple-choice knapsack is left, which is solved with a list of undominated states.
 
 The work is limited, and counted rather than timed: the same problem has the same answer anywhere.
 """
@@ -30,7 +30,7 @@ class Node(NamedTuple):
     """All selections of `taken` and some of `open`."""
 
     taken: np.ndarray  # (n,) bool
-    open: np.ndarray  # (n,) bool, none of them taken
+    open: np.ndarray  # (n,) bool, none of them for a tensor of a taken one
     paid: np.ndarray  # (S,) bool, the common items that are paid in any case
     states: int  # of its knapsack's list
 
@@ -70,7 +70,7 @@ class _Search:
         problem = self.problem
         bounds = first_bounds(problem)
         for k in range(len(bounds)):
-            taken, is_open = np.arange(len(bounds)) == k, np.arange(len(bounds)) > k
+            taken, is_open = np.arange(len(bounds)) == k, problem.tensor > problem.tensor[k]
             paid = problem.member[:, k] > 0.0
             self._push(float(bounds[k]), Node(taken, is_open, paid, _STATES))
         while self._heap and -self._heap[0][0] > self.floor and self.work < work:
@@ -95,38 +95,44 @@ class _Search:
         problem, (taken, is_open, paid, states) = self.problem, node
         self.work += 1
         paid = paid | (problem.member @ taken > 0.0)
-        room = problem.room - float(taken @ problem.own + paid @ problem.cost)
-        if room < 0.0:
+        room = problem.room - taken @ problem.own - paid @ problem.cost
+        if (room < 0.0).any():
             return
-        is_open = is_open & (problem.own <= room)
+        is_open = is_open & (problem.own <= room).all(axis=1)
         rows = np.flatnonzero(~paid & (problem.member @ is_open > 0.0))
         relaxed = relax(problem, is_open, rows, room, self.price)
-        self.price = relaxed.price or self.price
+        self.price = float(relaxed.price.sum()) or self.price
         reach = relaxed.bound + float(problem.worth[taken].sum())
-        bound = min(bound, reach)
-        if not self._keeps(bound):
+        node = Node(taken, is_open, paid, states)
+        if not self._keeps(min(bound, reach)):
             return
-        self._round(taken, relaxed.order)
-        loss = np.where(is_open, np.abs(relaxed.gain), 0.0)  # of deciding otherwise
+        self._round(node, relaxed)
+        if not len(rows):
+            self._decide(reach, node, room, relaxed)
+            return
+        inside, loss = _losses(problem, relaxed)
         sure = is_open & (loss >= reach - self.floor)
         self.dropped = max(self.dropped, reach - float(loss[sure].min(initial=np.inf)))
-        node = Node(taken | (sure & (relaxed.gain > 0.0)), is_open & ~sure, paid, states)
-        if len(rows):
-            self._split(bound, node, rows, relaxed)
-        else:
-            self._decide(bound, node, relaxed)
+        is_open = is_open & ~sure & (problem.best(sure & inside) == 0)
+        node = Node(taken | (sure & inside), is_open, paid, states)
+        self._split(min(bound, reach), node, rows, relaxed)
 
-    def _round(self, taken: np.ndarray, order: np.ndarray) -> None:
-        """Offer the first ones of the order as far as they fit, filled up."""
-        problem, chosen = self.problem, taken.copy()
-        met = np.cumsum(problem.member[:, order], axis=1) + (problem.member @ taken)[:, None]
-        spent = taken @ problem.own + np.cumsum(problem.own[order]) + problem.cost @ (met > 0.0)
-        chosen[order[spent <= problem.room]] = True
+    def _round(self, node: Node, relaxed: Relaxed) -> None:
+        """Offer as many open choices as fit, by worth per shared cost."""
+        problem, chosen = self.problem, node.taken.copy()
+        order = np.flatnonzero(node.open)
+        with np.errstate(divide="ignore"):
+            ratio = problem.worth[order] / relaxed.cost[order]
+        order = problem.once(order[np.argsort(-ratio, kind="stable")])
+        spent = node.taken @ problem.own + np.cumsum(problem.own[order], axis=0)
+        met = np.cumsum(problem.member[:, order], axis=1) + (problem.member @ node.taken)[:, None]
+        spent += (met > 0.0).T @ problem.cost
+        chosen[order[(spent <= problem.room).all(axis=1)]] = True  # the first ones: costs add up
         self._offer(chosen)
 
     def _offer(self, chosen: np.ndarray) -> None:
         """Remember the selection, filled up, if it fits and is better than the best so far."""
-        if self.problem.spent(chosen) <= self.problem.room:
+        if self.problem.fits(chosen):
             chosen = fill(self.problem, chosen)
             value = float(self.problem.worth[chosen].sum())
             if value > self.value:
@@ -136,52 +142,75 @@ class _Search:
         """Decide the item for which both answers cost most."""
         problem = self.problem
         member = problem.member[rows] * node.open
-        # an item that the tensors of another one need is paid with that one
+        # an item that the choices of another one need is paid with that one
         holds = member @ member.T >= member.sum(axis=1)[:, None]
-        paying = holds @ problem.cost[rows] * relaxed.price
-        losing = member @ np.maximum(problem.worth - problem.own * relaxed.price, 0.0)
+        paying = holds @ (problem.cost[rows] @ relaxed.price)
+        losing = member @ np.maximum(problem.worth - problem.own @ relaxed.price, 0.0)
         k = int(np.argmax(np.minimum(paying, losing)))
         paid = node.paid.copy()
         paid[rows[holds[k]]] = True
         self._push(bound, node._replace(paid=paid))
         self._push(bound, node._replace(open=node.open & (member[k] == 0.0)))
 
-    def _decide(self, bound: float, node: Node, relaxed: Relaxed) -> None:
+    def _decide(self, bound: float, node: Node, room: np.ndarray, relaxed: Relaxed) -> None:
         """Solve the knapsack that is left when no common item is open.
 
-        Tensor after tensor each state goes on with it and without it. States are dropped that
-        cannot exceed the floor, that have less worth in less room than another one, and the least
-        promising ones where they become too many.
+        Tensor after tensor each state goes on with each option that does not lose too much. States
+        are dropped that cannot exceed the floor, that have less worth in more room than another
+        one, and the least promising ones where they become too many.
         """
-        problem, price, floor = self.problem, relaxed.price, self.floor
-        order = np.flatnonzero(node.open)
-        order = order[np.argsort(-np.abs(relaxed.gain[order]), kind="stable")]
-        taken, worth = node.taken.copy(), problem.worth
-        value = np.array([worth[taken].sum()])
-        left = np.array([problem.room - taken @ problem.own - node.paid @ problem.cost])
-        rest = np.cumsum(np.maximum(relaxed.gain[order], 0.0)[::-1])[::-1]
+        problem, floor = self.problem, self.floor
+        inside, loss = _losses(problem, relaxed)
+        best = np.maximum(problem.best(relaxed.gain), 0.0)
+        slack = bound - floor
+        options = node.open & (best - relaxed.gain < slack)
+        sure = inside & (loss >= slack)
+        undecided = problem.once(np.flatnonzero(options & ~sure))
+        order = undecided[np.argsort(-np.maximum(best, -relaxed.gain)[undecided], kind="stable")]
+        taken = node.taken | sure
+        worths = np.append(problem.worth, 0.0)
+        costs = np.vstack([problem.own, np.zeros(len(room))])
+        value = np.array([problem.worth[taken].sum()])
+        left = (room - sure @ problem.own)[None]
+        rest = float(best[order].sum())
         history, cut = [], -np.inf
-        for k, further in zip(order, np.append(rest[1:], 0.0)):
-            count = len(value)
-            value = np.append(value + worth[k], value)
-            left = np.append(left - problem.own[k], left)
-            reach = value + left * price + further
-            keep = np.flatnonzero((left >= 0.0) & (reach > floor))
-            keep = keep[np.lexsort((-value[keep], -left[keep]))]
-            most = np.maximum.accumulate(value[keep])
-            keep = keep[np.append(True, most[1:] > most[:-1])[: len(keep)]]
+        for k in order:
+            these = np.flatnonzero(options & (problem.tensor == problem.tensor[k]))
+            if best[k] < slack:
+                these = np.append(these, -1)  # none of them
+            value = (value[:, None] + worths[these]).ravel()
+            left = (left[:, None] - costs[these]).reshape(-1, len(room))
+            rest -= float(best[k])
+            reach = value + left @ relaxed.price + rest
+            keep = np.flatnonzero((left >= 0.0).all(axis=1) & (reach > floor))
+            if len(room) == 1:
+                keep = keep[np.lexsort((-value[keep], -left[keep, 0]))]
+                most = np.maximum.accumulate(value[keep])
+                keep = keep[np.append(True, value[keep][1:] > most[:-1])[: len(keep)]]
             if len(keep) > node.states:
                 keep = keep[np.argsort(-reach[keep], kind="stable")]
                 cut = max(cut, float(reach[keep[node.states]]))
                 keep = keep[: node.states]
-            history.append((k, count, keep))
+            history.append((these, keep))
             value, left = value[keep], left[keep]
             self.work += len(value) // _STATES_PER_NODE
         self.dropped = max(self.dropped, floor)
-        if len(value) and left.max() >= 0.0:
-            state = int(np.argmax(value))
-            for k, count, keep in reversed(history):
-                without, state = divmod(int(keep[state]), count)
-                taken[k] = not without
+        fits = np.flatnonzero((left >= 0.0).all(axis=1))
+        if len(fits):
+            state = fits[np.argmax(value[fits])]
+            for these, keep in reversed(history):
+                state, option = divmod(int(keep[state]), len(these))
+                if these[option] >= 0:
+                    taken[these[option]] = True
             self._offer(taken)
         self._push(min(bound, cut), node._replace(states=16 * node.states))
+
+
+def _losses(problem: Problem, relaxed: Relaxed) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) bool, the choices of the relaxed selection; (n,) what deciding otherwise loses."""
+    gain = relaxed.gain
+    best = np.maximum(problem.best(gain), 0.0)
+    inside = np.zeros(len(gain), bool)
+    inside[problem.once(np.flatnonzero((gain > 0.0) & (gain == best)))] = True
+    second = np.maximum(problem.best(np.where(inside, -np.inf, gain)), 0.0)
+    return inside, np.where(inside, gain - second, best - gain)
