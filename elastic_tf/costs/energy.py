@@ -64,10 +64,9 @@ class Meter:
 
 
 def find_sensor(sysfs: str | Path = "/sys") -> Sensor | None:
-    """The sensor of this machine: the processor's energy counters, or a Jetson board's input power.
+    """The sensor of this machine: of processors and memory by RAPL, or of a whole Jetson board.
 
-    RAPL counts processors and, where it is told apart, memory. On a Jetson the whole board is
-    measured; a board whose monitor has no rail that feeds all of it counts as without a sensor.
+    A board whose monitor has no rail that feeds all of it counts as without a sensor.
 
     Warns:
         UserWarning: there is a sensor that cannot be read.

@@ -18,10 +18,10 @@ _MOST_LABEL = 10**6
 
 
 def from_arrays(train: Labelled, test: Labelled, **options: Any) -> ImageData:
-    """Batches of arrays as `arrays` and `digits` return them; the labels are the class names.
+    """Batches of images (count, height, width, channels) and labels (count,), the class names.
 
     Args:
-        train: images (count, height, width, channels) and labels (count,).
+        train: images and labels, as of `arrays` and `digits`.
         test: likewise.
         **options: of `Batching`: batch_size, seed, flip, validation_share.
 

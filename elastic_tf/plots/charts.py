@@ -17,22 +17,12 @@ Curves = Mapping[str, tuple[Sequence[float], Any]]
 
 
 def lines(
-    curves: Curves,
-    *,
-    x: str,
-    y: str,
-    title: str = "",
-    is_log: bool = False,
-    is_whole: bool = False,
+    curves: Curves, *, x: str, y: str, title: str = "", is_log: bool = False, is_whole: bool = False
 ) -> Figure:
-    """Lines in one picture.
+    """Lines of label -> (values along x, values along y); methods have colours of their own.
 
-    Args:
-        curves: label -> (values along x, values along y); methods have colours of their own.
-        x: what stands along it, with its unit; likewise `y`.
-        title: above the picture.
-        is_log: whether x is logarithmic.
-        is_whole: whether x are whole numbers, as epochs are; otherwise x begins at 0.
+    `x` and `y` say what stands along them, with the unit. x is logarithmic, or whole numbers, as
+    epochs are, or begins at 0.
     """
     figure, axes = picture(7.0, 4.2)
     for (name, (along, values)), look in zip(curves.items(), styles(curves).values()):
@@ -59,13 +49,9 @@ def bars(
     title: str = "",
     notes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Figure:
-    """Groups of bars.
+    """Groups of bars: group -> label -> height; a label has one colour in all groups.
 
-    Args:
-        groups: group -> label of a bar -> its height; a label has one colour in all groups.
-        y: what stands along y, with its unit.
-        title: above the picture.
-        notes: what to write above a bar, like `groups`; None: the heights.
+    `notes`, of the same form, stand above the bars in the place of the heights.
     """
     looks = styles(label for group in groups.values() for label in group)
     figure, axes = picture(max(5.0, 1.5 + 0.55 * sum(len(bar) + 1 for bar in groups.values())), 4.2)
@@ -98,14 +84,9 @@ def agreement(
     within: float | None = None,
     is_log: bool = False,
 ) -> Figure:
-    """Points against the diagonal on which both values agree.
+    """Points of label -> (values along x, values along y), and the diagonal where both agree.
 
-    Args:
-        points: label -> (values along x, values along y), in one unit.
-        x: what stands along it, with its unit; likewise `y`.
-        title: above the picture.
-        within: half-width of a band around the diagonal, in that unit.
-        is_log: whether both axes are logarithmic; all values are above 0 then.
+    `within` is the half-width of a band around it. Values on logarithmic axes are above 0.
     """
     figure, axes = picture(5.4, 4.8)
     every = np.concatenate([np.ravel(part) for pair in points.values() for part in pair])

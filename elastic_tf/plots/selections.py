@@ -37,7 +37,7 @@ def selection_map(
         title: above the picture.
         x: what the masks stand for, if not epochs.
         ticks: what to write below each mask, if not its number.
-        width: inches; by default as many as the epochs need, within reason.
+        width: inches; by default what the epochs need.
     """
     chosen = np.asarray(masks, bool).T  # (N, epochs)
     colours = ListedColormap([PALE, BLUE])
@@ -55,12 +55,8 @@ def importance_map(
 ) -> Figure:
     """Importance of each tensor over the epochs, as its share of that epoch's importance.
 
-    Grey: training the tensor is expected to do harm.
-
-    Args:
-        worths: importance in each epoch; shape (N,), forward order.
-        names: of the tensors; a few are written along the axis.
-        title: above the picture.
+    `worths` has an array of shape (N,) for each epoch. Grey: training the tensor is expected to do
+    harm.
     """
     gains = np.maximum(np.asarray(worths, float), 0.0)
     shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
@@ -73,13 +69,7 @@ def importance_map(
 
 
 def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "") -> Figure:
-    """Importance of each tensor, and which of them are trained.
-
-    Args:
-        importance: shape (N,), forward order.
-        mask: True where a tensor is trained; bool, shape (N,).
-        title: above the picture.
-    """
+    """Importance of each tensor, shape (N,), and where `mask` is True, those that are trained."""
     figure, axes = picture(9.0, 3.4)
     axes.bar(np.arange(len(mask)), importance, width=1.0, color=np.where(mask, BLUE, GREY).tolist())
     axes.axhline(0.0, color=GREY, linewidth=0.8)
@@ -113,11 +103,7 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
 
 
 def _map(
-    values: np.ndarray,
-    names: Sequence[str],
-    title: str,
-    width: float | None = None,
-    **options: Any,
+    values: np.ndarray, names: Sequence[str], title: str, width: float | None = None, **options: Any
 ) -> Figure:
     """Tensors down, epochs across, values of shape (N, epochs)."""
     count, epochs = values.shape

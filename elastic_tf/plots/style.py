@@ -72,8 +72,7 @@ class Picture(Figure):
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """The look of each label: methods ("elastic@0.5", "full") have theirs, others take turns.
 
-    Equal methods with different settings, as at two values of rho, differ in lines and hatches, and
-    every second one is darker.
+    One method at several settings differs in lines and hatches; every second one is darker.
     """
     found: dict[str, Style] = {}
     seen: Counter[str] = Counter()

@@ -39,14 +39,10 @@ def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
 def step_parts(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Figure:
     """How a full step divides into forward pass, t_dw and t_dy; label -> profile."""
     figure, axes = picture(7.5, 1.4 + 0.5 * len(profiles))
-    full = np.array([p.t_full for p in profiles.values()])
-    left = np.zeros(len(profiles))
-    for label, colour, times in (
-        ("forward pass", FORWARD, [p.t_forward for p in profiles.values()]),
-        ("t_dw", T_DW, [p.t_dw.sum() for p in profiles.values()]),
-        ("t_dy", T_DY, [p.t_dy.sum() for p in profiles.values()]),
-    ):
-        widths = 100 * np.array(times) / full
+    times = np.array([(p.t_forward, p.t_dw.sum(), p.t_dy.sum()) for p in profiles.values()])
+    full, left = times.sum(axis=1), np.zeros(len(profiles))
+    looks = (("forward pass", FORWARD), ("t_dw", T_DW), ("t_dy", T_DY))
+    for (label, colour), widths in zip(looks, 100 * times.T / full):
         shown = axes.barh(list(profiles), widths, left=left, color=colour, label=label)
         axes.bar_label(shown, fmt="%.0f", label_type="center", fontsize=8)
         left += widths

@@ -55,8 +55,7 @@ class TimingProfile:
         spread: relative half-width of the middle half of the measured full step times.
         uncertainty: how far the ratio of forward pass and full step may be off: half-width of its
             95 % interval, and what differences leave unexplained.
-        share_attributed: share of the measured op time outside the forward pass that belongs to a
-            dependency set.
+        share_attributed: share of the op time outside the forward pass whose tensors were found.
         created: date and time, ISO 8601.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 2.2 and 5.
@@ -86,12 +85,7 @@ class TimingProfile:
     def from_chain(
         cls, *, t_dw: Sequence[float], t_dy: Sequence[float], t_forward: float
     ) -> TimingProfile:
-        """A profile from a table of t_dw and t_dy alone, for tests and what-if studies.
-
-        Args:
-            t_dw: microseconds that exist only because tensor k is trained; shape (N,).
-            t_dy: microseconds that run when the deepest trained tensor is k or earlier; shape (N,).
-            t_forward: microseconds of the forward pass.
+        """A profile from a table of `t_dw` and `t_dy`, shape (N,), for what-if studies.
 
         Raises:
             ValueError: lengths differ, or a time is negative or not finite.
@@ -158,11 +152,11 @@ class TimingProfile:
         return self.t_forward + math.fsum(item.time for item in self.items)
 
     def conditions(self) -> tuple[np.ndarray, np.ndarray]:
-        """What the selector sees: the times of all items, by the tensors that need them.
+        """What the selector sees: the items with equal tensors merged.
 
         Returns:
-            Members, bool (S, N): the tensors of each condition, equal ones merged; and the
-            microseconds of each, float64 (S,). Both read-only, and the same at each call.
+            Members, bool (S, N): the tensors of each; and microseconds, float64 (S,). Both
+            read-only, and the same at each call.
         """
         return self._conditions
 
@@ -176,15 +170,9 @@ class TimingProfile:
         return members, times
 
     def step_time(self, plan: Plan | np.ndarray) -> float:
-        """Time of one training step under `plan`.
+        """Microseconds of one training step under a plan, or a bool mask of shape (N,).
 
-        t_forward + sum of the times of the items of which a choice is made.
-
-        Args:
-            plan: how each tensor is trained; or a bool mask of shape (N,).
-
-        Returns:
-            Microseconds per step, at least `t_forward`.
+        t_forward + sum of the times of the items that have a trained tensor.
 
         Raises:
             ValueError: `plan` is of another length or dtype.

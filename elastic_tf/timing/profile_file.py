@@ -81,35 +81,33 @@ def read(path: str | Path, make: Callable[..., Made]) -> Made:
             the message names the field.
     """
     try:
-        data = strict_json.read(path)
+        return make(**_fields(strict_json.read(path)))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"There is no timing profile '{path}'. " + REMEASURE) from error
-    except ValueError as error:
-        raise ValueError(
-            f"A timing profile must be a JSON file. Received: '{path}', which {error}. " + REMEASURE
-        ) from error
-    if not isinstance(data, dict) or "schema_version" not in data:
-        raise ValueError(f"'{path}' is not a timing profile. " + REMEASURE)
-    version = data["schema_version"]
+    except (ValueError, TypeError) as error:
+        why = str(error).rstrip(".")
+        raise ValueError(f"'{path}' is no timing profile ({why}). {REMEASURE}") from error
+
+
+def _fields(data: Any) -> dict[str, Any]:
+    """The fields of a `TimingProfile`, checked one by one."""
+    data = arguments.instance("it", data, dict, "an object")
+    version = data.get("schema_version")
     if type(version) is not int or version not in (1, SCHEMA_VERSION):
         raise ValueError(
-            f"'{path}' is a timing profile of version {brief(version)}, this library reads the "
-            f"versions 1 and {SCHEMA_VERSION}. " + REMEASURE
+            f"it has the version {brief(version)}, this library reads 1 and {SCHEMA_VERSION}"
         )
-    try:
-        fields = {key: _checked(key, data.get(key), like) for key, like in _PROFILE.items()}
-        arguments.count("count", fields["count"], most=MOST_TENSORS)
-        fields["tensors"] = tuple(TensorSpec(**spec) for spec in fields["tensors"])
-        fields["settings"] = RuntimeSettings(**fields["settings"])
-        fields["trials"] = tuple(
-            SettingsTrial(**{**trial, "settings": RuntimeSettings(**trial["settings"])})
-            for trial in fields["trials"]
-        )
-        name = "sets" if version == 1 else "items"
-        prefix = _items("prefix", data, fields) if "prefix" in data else ()
-        return make(**fields, items=_items(name, data, fields), prefix=prefix)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"'{path}' is a damaged timing profile: {error} {REMEASURE}") from error
+    fields = {key: _checked(key, data.get(key), like) for key, like in _PROFILE.items()}
+    arguments.count("count", fields["count"], most=MOST_TENSORS)
+    fields["tensors"] = tuple(TensorSpec(**spec) for spec in fields["tensors"])
+    fields["settings"] = RuntimeSettings(**fields["settings"])
+    fields["trials"] = tuple(
+        SettingsTrial(**{**trial, "settings": RuntimeSettings(**trial["settings"])})
+        for trial in fields["trials"]
+    )
+    fields["items"] = _items("sets" if version == 1 else "items", data, fields)
+    fields["prefix"] = _items("prefix", data, fields) if "prefix" in data else ()
+    return fields
 
 
 def _checked(name: str, value: Any, like: Any) -> Any:

@@ -55,11 +55,9 @@ def profile_model(
     Runs real training steps on one batch and leaves nothing behind: weights, slots, moving
     statistics, metrics and random generators are as before, bit for bit.
 
-    The op times of a full step and of a step that trains nothing come from the TensorFlow
-    profiler and are put onto the tensors by data flow. The clock times these two steps and, to
-    calibrate, steps under seven more masks, all in turn: they correct what op times cannot tell
-    (see `timing.calibration`), and stand alone where ops cannot be seen, because XLA compiles
-    the step or the device tells the profiler nothing.
+    Op times come from the TensorFlow profiler and are put onto the tensors by data flow. Whole
+    steps under nine masks, timed in turn, correct them (see `timing.calibration`), and stand alone
+    where ops cannot be seen, because XLA compiles the step or the device does not tell.
 
     Args:
         model: compiled elastic model; the optimizer's update is part of the step. One that has
@@ -70,9 +68,6 @@ def profile_model(
         sample_weight: weights of the samples, if training has them.
         repeats: timed steps of each kind; the times are medians.
         calibrate: False leaves out the seven masks: a quarter of the time, and less exact.
-
-    Returns:
-        The profile, with times in microseconds per step.
 
     Raises:
         ValueError: the model is not compiled, refuses the batch or has no trainable tensor, the

@@ -23,19 +23,12 @@ _RESTARTED = "ELASTIC_TF_RESTARTED"
 
 @dataclass(frozen=True)
 class RuntimeSettings:
-    """How TensorFlow runs a step.
+    """How TensorFlow runs a step; by default it decides."""
 
-    Attributes:
-        onednn: whether oneDNN's kernels are used; None: TensorFlow decides by the processor.
-        inter_op_threads: ops that may run at once; 0: TensorFlow decides.
-        intra_op_threads: threads that share one op; 0: TensorFlow decides.
-        xla: whether XLA compiles the step (`compile(jit_compile=True)`).
-    """
-
-    onednn: bool | None = None
-    inter_op_threads: int = 0
-    intra_op_threads: int = 0
-    xla: bool = False
+    onednn: bool | None = None  # whether oneDNN's kernels are used
+    inter_op_threads: int = 0  # ops that may run at once
+    intra_op_threads: int = 0  # threads that share one op
+    xla: bool = False  # whether XLA compiles the step: `compile(jit_compile=True)`
 
     @classmethod
     def of_environment(cls, *, xla: bool = False) -> RuntimeSettings:
@@ -59,14 +52,13 @@ class RuntimeSettings:
         return {**kept, **{name: value for name, value in asked.items() if value}}
 
     def __str__(self) -> str:
-        parts = []
-        if self.onednn is not None:
-            parts.append(f"oneDNN {'on' if self.onednn else 'off'}")
-        if self.inter_op_threads:
-            parts.append(f"{self.inter_op_threads} inter-op threads")
-        if self.intra_op_threads:
-            parts.append(f"{self.intra_op_threads} intra-op threads")
-        return ", ".join([*parts, *["XLA"] * self.xla]) or "TensorFlow's defaults"
+        said = {
+            f"oneDNN {'on' if self.onednn else 'off'}": self.onednn is not None,
+            f"{self.inter_op_threads} inter-op threads": self.inter_op_threads,
+            f"{self.intra_op_threads} intra-op threads": self.intra_op_threads,
+            "XLA": self.xla,
+        }
+        return ", ".join(text for text, is_set in said.items() if is_set) or "TensorFlow's defaults"
 
 
 @dataclass(frozen=True)
@@ -80,10 +72,7 @@ class SettingsTrial:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on, fewer than there are under `taskset` or in a container.
-
-    All of the machine's where the system does not tell (macOS, Windows).
-    """
+    """Cores that this process may run on; all where the system does not tell (macOS, Windows)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -114,13 +114,10 @@ def build(
 
 
 def head_tensors(model: tf.keras.Model) -> np.ndarray:
-    """True for the tensors of the head: those of the layer that holds the last tensor.
+    """True for the tensors of the layer that holds the last one; bool, shape (N,), forward order.
 
     Args:
-        model: an elastic model whose last tensor, in forward order, belongs to its output layer.
-
-    Returns:
-        bool, shape (N,), forward order.
+        model: an elastic model whose last tensor belongs to its output layer.
     """
     tensors = arguments.elastic(model).tensors
     own = {id(tensors[-1])}

@@ -10,15 +10,10 @@ import tensorflow as tf
 
 
 def load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> None:
-    """Load a weights file into a model, or into the part of it without the head.
+    """Load what `save_weights` or `save` of Keras 2 wrote, in HDF5.
 
     A file that fits the whole model is loaded whole. Otherwise it goes into the backbone, which
     shares the layers, and the head stays fresh; a head of other classes in the file is passed over.
-
-    Args:
-        model: backbone and head.
-        backbone: the model without its head.
-        path: HDF5 file written by `save_weights` or `save` of Keras 2.
 
     Raises:
         FileNotFoundError: there is no such file.
