@@ -9,54 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, optimizers
 from elastic_tf.costs import op_flops
-from elastic_tf.engine.checks import batch_explained
-from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.inputs.batches import as_batch
-from elastic_tf.plan import Plan, as_plan
 from elastic_tf.timing.dataflow import Node, needed_by
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
-def step_flops(model: ElasticMixin, x: Any, y: Any, mask: Plan | np.ndarray | None = None) -> int:
-    """Floating point operations of one training step under `mask`; one multiply-add is 2.
-
-    The step is traced, not run: weights, slots, metrics and random generators stay as they are.
-
-    Args:
-        model: compiled elastic model.
-        x: inputs of one batch.
-        y: targets of that batch.
-        mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. None: all.
-
-    Raises:
-        ValueError: `mask` is not one bool for each tensor.
-    """
-    tensors = arguments.elastic(model, compiled=True).tensors
-    trained = [tensor for tensor, on in zip(tensors, as_plan(mask, len(tensors)).mask) if on]
-    optimizers.build(model.optimizer, model.trainable_variables)
-    data = as_batch(x, y)
-
-    @tf.function
-    def step(data: Any) -> Any:
-        made, gradients = model.gradients(data, trained)
-        optimizers.apply_selected(model.optimizer, gradients, trained)
-        return made.loss, model.finish(made), gradients
-
-    with host_generators_kept(model), batch_explained(data):
-        return graph_flops(step.get_concrete_function(data).graph)
-
-
 def graph_flops(graph: Any) -> int:
-    """Floating point operations of one run of a FuncGraph, of those ops that something needs.
+    """Floating point operations of one run of a FuncGraph; one multiply-add is 2.
 
-    What runs in a loop is left out: how often is known only while it runs.
+    `StepFunction(model, mask).graph(data)` is the graph of a training step. What runs in a loop is
+    left out: how often is known only while it runs.
     """
     nodes: dict[str, Node] = {}
     ops: dict[str, tf.Operation] = {}

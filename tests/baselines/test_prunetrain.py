@@ -16,6 +16,7 @@ from networks import (
     crossentropy,
     fit,
     images,
+    step_flops,
     values,
 )
 from prunable import (
@@ -32,7 +33,6 @@ from elastic_tf import ElasticMixin, ElasticModel, optimizers
 from elastic_tf.baselines import prunetrain
 from elastic_tf.baselines.prunetrain import PruneTrainCallback, groups, rebuild
 from elastic_tf.baselines.prunetrain.groups import channel_groups
-from elastic_tf.costs.flops import step_flops
 from elastic_tf.zoo import models
 
 PASS = (SAMPLES + 7) // 8  # steps of an epoch

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from networks import crossentropy, images, network
+from networks import crossentropy, images, network, step_flops
 
 from elastic_tf.commands.training import measurement, recording, sources
 from elastic_tf.costs.activations import activation_bytes
-from elastic_tf.costs.flops import step_flops
 from elastic_tf.model import ElasticModel
 from elastic_tf.runs import run as runs
 

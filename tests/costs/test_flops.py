@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import OPTIMIZERS, crossentropy, images, mask_of, network, values
+from networks import OPTIMIZERS, crossentropy, images, mask_of, network, step_flops
 
-from elastic_tf.costs.flops import step_flops
 from elastic_tf.model import ElasticModel
 
 L = tf.keras.layers
@@ -69,17 +68,3 @@ def test_functions_called_are_counted_where_they_are_called():
         return step_flops(compiled(tf.keras.Model(inputs, L.Dense(3)(x))), *BATCH)
 
     assert counted(Called()) == counted(Plain())
-
-
-def test_step_flops_leaves_nothing_behind():
-    model = compiled(network(), "adam", metrics=["accuracy"], jit_compile=True)
-    step_flops(model, X, Y)
-    before, state = values(model.variables), np.random.get_state()[1].tobytes()
-    step_flops(model, X, Y)
-    assert values(model.variables) == before
-    assert np.random.get_state()[1].tobytes() == state
-
-
-def test_step_flops_refuses_a_mask_of_another_length():
-    with pytest.raises(ValueError, match=r"shape \(2,\). Received: bool of shape \(3,\)"):
-        step_flops(stack(), *BATCH, mask=np.ones(3, bool))

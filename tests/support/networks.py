@@ -8,7 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
+from elastic_tf.costs.flops import graph_flops
+from elastic_tf.inputs.batches import as_batch
 from elastic_tf.optimizers import bias_correction
+from elastic_tf.timing.trace import StepFunction
 
 CLASSES = 3
 IMAGE = (6, 6, 2)
@@ -82,3 +85,10 @@ def values(variables: list[tf.Variable]) -> list[bytes]:
 def mask_of(model: Any, *starts: str) -> np.ndarray:
     """The mask that trains the tensors whose names start with one of `starts`."""
     return np.array([tensor.name.startswith(starts) for tensor in model.tensors])
+
+
+def step_flops(model: Any, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None = None) -> int:
+    """Operations of a training step on that batch."""
+    optimizers.build(model.optimizer, model.trainable_variables)
+    mask = np.ones(len(model.tensors), bool) if mask is None else mask
+    return graph_flops(StepFunction(model, mask).graph(as_batch(x, y)))
