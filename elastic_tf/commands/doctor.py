@@ -26,10 +26,10 @@ from elastic_tf.files.table import format_table
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
 _GIB = 2**30
-# A process that trains holds 0.7 GiB with the smallest networks (experiments/results/memory.json).
-_LEAST_MEMORY, _ENOUGH_MEMORY = 0.7, 2.0  # GiB
-# A run keeps weights and, until it ends, a backup of weights and slots: 2 GB for VGG16 with Adam.
-_LEAST_DISK, _ENOUGH_DISK = 0.1, 2.0  # GiB
+# GiB of memory and of disk. A process that trains holds 0.7 with the smallest networks
+# (experiments/results/memory.json). A run keeps weights and, until it ends, a backup of weights and
+# slots: 2 for VGG16 with Adam.
+_ENOUGH = 2.0
 _SECONDS = 600  # for TensorFlow to start and to train a step, on a small board with a slow disk
 # In a process of its own: a TensorFlow that does not fit the processor ends its process.
 _STEP = """
@@ -111,7 +111,7 @@ def memory() -> Finding:
     except (OSError, StopIteration):
         return Finding("memory", OK, "not known on this system")
     fix = "End other programs, add swap, or train a smaller model with smaller batches."
-    return _enough("memory", free, _LEAST_MEMORY, _ENOUGH_MEMORY, fix)
+    return _room("memory", free, fix)
 
 
 def disk(out: Path) -> Finding:
@@ -124,9 +124,9 @@ def disk(out: Path) -> Finding:
     except OSError as error:
         fix = "Choose another directory with --out, or let this user write there."
         return Finding("disk", BROKEN, f"{out}: {error.strerror}", fix)
-    return _enough("disk", free, _LEAST_DISK, _ENOUGH_DISK, "Make room, or choose another --out.")
+    return _room("disk", free, "Make room, or choose another --out.")
 
 
-def _enough(check: str, free: float, least: float, enough: float, fix: str) -> Finding:
-    state = BROKEN if free < least else NOTE if free < enough else OK
-    return Finding(check, state, f"{free:.1f} GiB free", "" if state == OK else fix)
+def _room(check: str, free: float, fix: str) -> Finding:
+    found = f"{free:.1f} GiB free"
+    return Finding(check, OK, found) if free >= _ENOUGH else Finding(check, NOTE, found, fix)

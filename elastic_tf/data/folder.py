@@ -73,8 +73,8 @@ def image_folder(
         pixels, good = _decoded(paths, image_size, keep=cache, skip_bad=on_bad_image == "skip")
         if empty := [name for label, name in enumerate(names) if label not in labels[good]]:
             raise ValueError(
-                f"Every class must have an image. Received: class {as_utf8(empty[0])!r} without "
-                f"one in {_shown(root / part / empty[0])}. Add images, or remove the class."
+                f"Every class must have an image. Received: class {empty[0]!r} without "
+                f"one in {str(root / part / empty[0])!r}. Add images, or remove the class."
             )
         skipped += [path for path, is_good in zip(paths, good) if not is_good]
         rows.append(np.flatnonzero(good))
@@ -160,7 +160,7 @@ def _decoded(
             why = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", said)
             raise ValueError(
                 "Every file in a class folder must be a JPEG, PNG, BMP or GIF image. Received: "
-                f"{_shown(paths[index])}: {why.strip(' .')}. Remove it, or train on the rest "
+                f"{paths[index]!r}: {why.strip(' .')}. Remove it, or train on the rest "
                 "with on_bad_image='skip' (--skip-bad-images)."
             ) from error
         if keep:
@@ -173,12 +173,7 @@ def _decoded(
     return pixels, good
 
 
-def _shown(path: str | Path) -> str:
-    """A path in quotes, on one line, with characters that can be printed."""
-    return repr(as_utf8(str(path)))
-
-
 def _some(names: Sequence[str] | set[str]) -> str:
     """The first names, for a message."""
     shown = sorted(names)
-    return ", ".join(map(_shown, shown[:3])) + ", ..." * (len(shown) > 3) or "none"
+    return ", ".join(map(repr, shown[:3])) + ", ..." * (len(shown) > 3) or "none"

@@ -59,7 +59,6 @@ _ALSO = {
 _OTHERS = tuple(map(Style, (GREEN, PURPLE, VERMILLION, SKY, BLACK, YELLOW, DARK), "osD^vPX"))
 # The parts of a step's time.
 FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
-_PARTS = {"forward pass": Style(FORWARD, "s"), "t_dw": Style(T_DW, "o"), "t_dy": Style(T_DY, "D")}
 
 
 class Picture(Figure):
@@ -79,7 +78,7 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     for label in dict.fromkeys(labels):
         name = label.partition("@")[0].partition(",")[0].strip().lower()
         name = _ALSO.get(name, name)
-        known = METHODS.get(name) or _PARTS.get(label)
+        known = METHODS.get(name)
         again = seen[name if known else ""]
         seen[name if known else ""] += 1
         if known is None:
