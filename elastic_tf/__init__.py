@@ -30,6 +30,7 @@ __all__ = [
     "Probe",
     "Samples",
     "Selection",
+    "SolveHead",
     "TimingProfile",
     "baselines",
     "data",
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.engine.mixin import ElasticMixin
-    from elastic_tf.head.solve import solve_head
+    from elastic_tf.head.solve import SolveHead, solve_head
     from elastic_tf.importance.probe import Probe
     from elastic_tf.inputs.samples import Samples
     from elastic_tf.model import ElasticModel
@@ -69,6 +70,7 @@ else:
         "Probe": "importance.probe",
         "Samples": "inputs.samples",
         "Selection": "selection.selector",
+        "SolveHead": "head.solve",
         "TimingProfile": "timing.profile",
         "profile_model": "timing.profiler",
         "select_tensors": "selection.selector",

@@ -11,7 +11,7 @@ cached value; the prefix itself is then dead and is dropped from the executed gr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,7 +147,8 @@ class PrefixCache:
         def of(rows: np.ndarray) -> list[tf.Tensor]:
             return read(*map(tf.constant, [rows] if before is None else before.read(rows)))
 
-        self._fill(of, forward.rows)
+        self._size = forward.rows
+        self._fill(of)
 
     @property
     def nbytes(self) -> int:
@@ -178,6 +179,29 @@ class PrefixCache:
         hand_over(cut, taken)
         return logs
 
+    def onward(self, function: Callable[[Any], tf.Tensor]) -> Iterator[np.ndarray]:
+        """What a function of a batch of inputs gives, for all rows in turn, from the activations.
+
+        Raises:
+            NotCacheable: it does not run the model's forward pass as it is up to the cut.
+        """
+        starts: list[tf.Tensor] = []
+        ends: list[tf.Tensor] = []
+
+        def traced() -> None:
+            inputs = tf.nest.map_structure(tf.identity, self._samples.inputs(self._size))
+            starts.extend(tf.nest.flatten(inputs))
+            ends.append(function(inputs))
+
+        graph = tf.function(traced, autograph=False).get_concrete_function().graph
+        cut = find_cut(graph, starts, ends, self.varying)
+        if cut.kinds() != self._kinds:
+            raise NotCacheable("inference does not run the model's forward pass as training does")
+        whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
+        run = whole.prune(cut.tensors, ends)
+        for rows, count in self._batches():
+            yield run(*map(tf.constant, self.read(rows)))[0].numpy()[:count]
+
     def read(self, rows: np.ndarray) -> list[np.ndarray]:
         """The activations of these rows."""
         return [
@@ -189,18 +213,23 @@ class PrefixCache:
         """Forget the activations; a file that holds them is removed."""
         self._arrays = []
 
-    def _fill(self, of: Callable[[np.ndarray], list[tf.Tensor]], size: int) -> None:
+    def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
+        """All rows in batches of one size, and how many of each are not there a second time."""
         every = np.arange(self._samples.rows)
-        for start in range(0, len(every), size):
-            rows = np.resize(every[start : start + size], size)  # the last ones again, if too few
+        for start in range(0, len(every), self._size):
+            rows = every[start : start + self._size]
+            yield np.resize(rows, self._size), len(rows)
+
+    def _fill(self, of: Callable[[np.ndarray], list[tf.Tensor]]) -> None:
+        for rows, _ in self._batches():
             for kept, part in zip(self._arrays, of(rows)):
                 with np.errstate(over="ignore"):
                     kept[rows] = part.numpy()
                 if kept.dtype == np.float16 and not np.isfinite(kept[rows]).all():
                     raise NotCacheable("an activation is too large for float16")
         # another batch: some of the rows, twice
-        mixed = np.random.default_rng(0).permutation(len(every))[: max(size // 2, 1)]
-        for kept, part in zip(self.read(mixed), of(np.resize(mixed, size))):
+        mixed = np.random.default_rng(0).permutation(self._samples.rows)[: max(self._size // 2, 1)]
+        for kept, part in zip(self.read(mixed), of(np.resize(mixed, self._size))):
             if not np.allclose(kept, part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
                 raise NotCacheable("what is computed of a sample depends on others in its batch")
 

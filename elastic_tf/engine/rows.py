@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,16 @@ class RowTraining:
         """What steps that train these variables alone can take, if there is something."""
         cache = self._cache
         return cache if cache is not None and cache.serves(trained) else None
+
+    def onward(self, function: Callable[[Any], tf.Tensor]) -> Iterator[np.ndarray]:
+        """What a function of a batch of inputs gives, for all rows in turn.
+
+        Raises:
+            NotCacheable: nothing is computed before it, or the function does not go on from there.
+        """
+        if self._cache is None:
+            raise NotCacheable("no activations are kept")
+        return self._cache.onward(function)
 
     def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
         """True for the tensors that the cached activations depend on; bool, shape (N,)."""

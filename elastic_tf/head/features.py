@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.arguments import brief
+from elastic_tf.engine.rows import RowTraining
 from elastic_tf.inputs.batches import is_batched
 
 _BATCHES = (16, 64, 256)  # sizes of the first batches; the fastest goes on
@@ -35,10 +36,9 @@ def dense_layer(model: tf.keras.Model, name: str | None) -> tf.keras.layers.Dens
     return named[-1]
 
 
-def reader(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any], np.ndarray]:
+def before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any], tf.Tensor]:
     """A function from a batch of inputs to what the dense layer is given; float32, (n, width)."""
 
-    @tf.function(reduce_retracing=True)
     def read(inputs: Any) -> tf.Tensor:
         given: list[tf.Tensor] = []
         call = dense.call
@@ -60,8 +60,14 @@ def reader(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any
             )
         return tf.cast(given[0], tf.float32)
 
-    read._omit_frequent_tracing_warning = True  # a trace for each of a few sizes is meant
-    return lambda inputs: read(inputs).numpy()
+    return read
+
+
+def reader(read: Callable[[Any], tf.Tensor]) -> Callable[[Any], np.ndarray]:
+    """The function traced for batches of several sizes."""
+    traced = tf.function(read, reduce_retracing=True)
+    traced._omit_frequent_tracing_warning = True  # a trace for each of a few sizes is meant
+    return lambda inputs: traced(inputs).numpy()
 
 
 def of_dataset(dataset: tf.data.Dataset) -> Iterator[tuple[Any, Any, Any]]:
@@ -95,18 +101,30 @@ def of_arrays(whole: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
         start += size
 
 
+def of_rows(
+    read: Callable[[Any], tf.Tensor], rows: RowTraining
+) -> Iterator[tuple[np.ndarray, Any, Any]]:
+    """Features, targets and weights of all rows, from what is kept of them.
+
+    Raises:
+        NotCacheable: nothing is kept, or nothing that the features follow from.
+    """
+    start = 0
+    for part in rows.onward(read):
+        y, *weight = rows.samples.targets(np.arange(start, start + len(part)))
+        yield part, y, weight[0] if weight else None
+        start += len(part)
+
+
 def collect(
-    read: Callable[[Any], np.ndarray],
-    batches: Iterator[tuple[Any, Any, Any]],
-    memory: int,
+    batches: Iterator[tuple[np.ndarray, Any, Any]], memory: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features, targets and weights of all batches; features beyond `memory` in a file."""
     parts: list[np.ndarray] = []
     targets, weights, held, count = [], [], 0, 0
     with contextlib.ExitStack() as files:
         spilled = None
-        for x, y, weight in batches:
-            part = read(x)
+        for part, y, weight in batches:
             if not np.isfinite(part).all():
                 raise ValueError(
                     f"Features must be finite. Received: {part.max()} among those of samples "

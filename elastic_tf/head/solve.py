@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -9,8 +10,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.prefix import NotCacheable
 from elastic_tf.head import targets
-from elastic_tf.head.features import collect, dense_layer, of_arrays, of_dataset, reader
+from elastic_tf.head.features import (
+    before,
+    collect,
+    dense_layer,
+    of_arrays,
+    of_dataset,
+    of_rows,
+    reader,
+)
 from elastic_tf.head.ridge import Ridge
 from elastic_tf.inputs.batches import as_batch
 from elastic_tf.inputs.samples import Samples
@@ -72,13 +83,7 @@ def solve_head(
     """
     started = time.perf_counter()
     dense = dense_layer(model, layer)
-    if isinstance(x, Samples):
-        x, y, sample_weight = (*x.arrays, None)[:3]
-    if isinstance(x, tf.data.Dataset):
-        batches = of_dataset(x)
-    else:
-        batches = of_arrays(as_batch(x, y, sample_weight))
-    features, y, weight = collect(reader(model, dense), batches, memory)
+    features, y, weight = _features(model, dense, x, y, sample_weight, memory)
     kind = targets.kind(model, dense, y)
     wanted = targets.wanted(y, dense.units, kind)
     ridge = Ridge(features, wanted, weight, memory=memory)
@@ -98,3 +103,53 @@ def solve_head(
         samples=len(wanted),
         seconds=time.perf_counter() - started,
     )
+
+
+class SolveHead(tf.keras.callbacks.Callback):
+    """Solves the head when a `fit` on `Samples` begins: `callbacks=[elastic, et.SolveHead()]`.
+
+    What the callbacks before it have computed once of each sample is used: one forward pass serves
+    the head and the training. Every other callback that trains by the head's gradients stands
+    behind it.
+
+    Args:
+        layer: as for `solve_head`.
+
+    Attributes:
+        solution: what `solve_head` found; None before.
+    """
+
+    def __init__(self, layer: str | None = None) -> None:
+        super().__init__()
+        self.layer = layer
+        self.solution: HeadSolution | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Before the first step."""
+        if self.solution is None:
+            rows = self.model._elastic.rows
+            if rows is None:
+                raise TypeError(
+                    "SolveHead is for `fit` on et.Samples. Received: other data. Call "
+                    "et.solve_head(model, x, y) before."
+                )
+            self.solution = solve_head(self.model, rows.samples, layer=self.layer)
+
+
+def _features(
+    model: Any, dense: Any, x: Any, y: Any, sample_weight: Any, memory: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What the layer is given, targets and weights of all samples."""
+    read = before(model, dense)
+    if isinstance(x, Samples):
+        rows = model._elastic.rows if isinstance(model, ElasticMixin) else None
+        if rows is not None and rows.samples is x:
+            with contextlib.suppress(NotCacheable):
+                return collect(of_rows(read, rows), memory)
+        x, y, sample_weight = (*x.arrays, None)[:3]
+    if isinstance(x, tf.data.Dataset):
+        batches = of_dataset(x)
+    else:
+        batches = of_arrays(as_batch(x, y, sample_weight))
+    traced = reader(read)
+    return collect(((traced(x), y, weight) for x, y, weight in batches), memory)

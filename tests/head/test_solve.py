@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from elastic_tf.baselines.fixed import TrainOnly
+from elastic_tf.head import solve
 from elastic_tf.head.ridge import Ridge
-from elastic_tf.head.solve import solve_head
+from elastic_tf.head.solve import SolveHead, solve_head
 from elastic_tf.inputs.samples import Samples
+from elastic_tf.model import ElasticModel
 
 SCE = tf.keras.losses.SparseCategoricalCrossentropy
 
@@ -233,3 +236,30 @@ def test_a_loss_named_as_one_of_classes_is_not_taken_for_it():
     x, _ = clusters()
     model = classifier(units=1, loss=not_binary_crossentropy)
     assert solve_head(model, x, x[:, 0]).scale == 1.0
+
+
+@pytest.mark.parametrize("frozen", [2, 0])
+def test_head_is_solved_from_what_training_keeps_of_the_samples(monkeypatch, frozen):
+    def solved_in_fit(callbacks):
+        tf.keras.utils.set_random_seed(0)
+        model = ElasticModel.from_model(classifier(loss=SCE(from_logits=True)))
+        model.compile("sgd", SCE(from_logits=True))
+        samples = Samples(*clusters(), batch_size=10, seed=1)
+        callbacks = [TrainOnly(np.arange(4) >= frozen), *callbacks(model, samples)]
+        model.fit(samples, epochs=2, verbose=0, callbacks=callbacks)
+        return model.get_weights(), callbacks[-1]
+
+    before, _ = solved_in_fit(lambda model, samples: solve_head(model, samples) and [])
+    if frozen:  # no input is looked at
+        monkeypatch.setattr(solve, "of_arrays", None)
+    after, callback = solved_in_fit(lambda model, samples: [SolveHead()])
+    for one, other in zip(before, after):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert callback.solution.samples == len(clusters()[1])
+
+
+def test_a_head_is_solved_at_the_beginning_of_a_fit_on_samples_alone():
+    model = ElasticModel.from_model(classifier())
+    model.compile("sgd", SCE(from_logits=True))
+    with pytest.raises(TypeError, match="solve_head"):
+        model.fit(*clusters(), verbose=0, callbacks=[SolveHead()])
