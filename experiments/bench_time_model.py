@@ -20,7 +20,7 @@ import elastic_tf as et
 from elastic_tf.commands.training import harness
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.inputs.batches import as_batch
-from elastic_tf.timing.attribution import dependency_sets
+from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.profiler import Profiler
 from elastic_tf.timing.stopwatch import time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
@@ -147,7 +147,7 @@ def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) ->
     """Op times as they are, and a forward pass of half the backward pass."""
     run = StepFunction(model, np.ones(count, bool))
     trace: StepTrace = trace_step(run, tuple(map(tf.constant, batch)), repeats=5)
-    items = dependency_sets(trace).items(trace.durations)
+    items = attribute(trace, [""] * count).items(trace.durations)
     return et.TimingProfile(sum(item.time for item in items) / 2, tuple(items), count)
 
 

@@ -36,7 +36,7 @@ class Table:
         t_dw, t_dy = np.zeros(count), np.zeros(count)
         for tensors, time in sets:
             (t_dw if len(tensors) == 1 else t_dy)[tensors[-1]] += time
-        groups = tuple(CostItem(tensors, time) for tensors, time in sets)
+        groups = tuple(CostItem.of(tensors, time) for tensors, time in sets)
         t_full = t_forward + sum(group.time for group in groups)
         return cls(t_dw, t_dy, float(t_forward), float(t_full), groups)
 

@@ -5,8 +5,8 @@ Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from elastic_tf.engine.snapshot import READS
 from elastic_tf.stack import op_def_registry
@@ -20,23 +20,30 @@ def members(bits: int) -> tuple[int, ...]:
     return tuple(k for k in range(bits.bit_length()) if bits >> k & 1)
 
 
-class Attribution(NamedTuple):
+@dataclass(frozen=True)
+class Attribution:
     """What the ops of a step belong to."""
 
     sets: Mapping[str, int]  # tensors that need the op, as bits, by op outside the forward pass
     forward: Collection[str]  # ops of the forward pass
     update: Collection[str]  # of those in `sets`, the ops after the gradients
+    layers: Mapping[str, str]  # name of the layer by op outside the forward pass
 
     def items(self, times: Mapping[str, float] | None = None) -> list[CostItem]:
-        """The ops outside the forward pass that take time, gathered by tensors.
+        """The ops outside the forward pass that take time, gathered by tensors and layer.
 
         `times` are microseconds by op; without any, each op counts alike.
         """
         times = times or dict.fromkeys(self.sets, 1.0)
-        return _gathered((bits, times.get(name, 0.0)) for name, bits in self.sets.items())
+        totals: dict[tuple[tuple[int, ...], str], float] = {}
+        for name, bits in self.sets.items():
+            if bits and times.get(name, 0.0) > 0.0:
+                key = members(bits), self.layers[name]
+                totals[key] = totals.get(key, 0.0) + times[name]
+        return [CostItem.of(k, totals[k, at], layer=at) for k, at in sorted(totals)]
 
 
-def dependency_sets(trace: StepTrace) -> Attribution:
+def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str], set[str]]:
     """For each op of the backward pass and the update, the tensors whose training needs it.
 
     An op runs when at least one tensor of its set is trained. Three rules give the sets:
@@ -50,6 +57,9 @@ def dependency_sets(trace: StepTrace) -> Attribution:
 
     Args:
         trace: a step that trains every tensor.
+
+    Returns:
+        Sets by node as bits, the nodes of the forward pass, and those of the update.
     """
     nodes = trace.nodes
     gradient_roots: dict[str, int] = {}
@@ -79,11 +89,30 @@ def dependency_sets(trace: StepTrace) -> Attribution:
         candidates = [bits for bits in (flows_from.get(name), leads_to.get(name)) if bits]
         fewest = min(candidates, key=lambda bits: bin(bits).count("1"), default=everything)
         sets[name] = backward.get(name, fewest)
-    return Attribution(sets, forward, {name for name in sets if name not in backward})
+    return sets, forward, {name for name in sets if name not in backward}
+
+
+def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
+    """Which tensors need each op of a step that trains all, and the layer that it belongs to.
+
+    The work of one tensor is of its layer. An op that several tensors need is of the layer whose
+    weights or activations it takes from the forward pass: the input gradient of a convolution
+    belongs to that convolution, not to the layer before it. If it takes none, it belongs to the
+    layer of the last tensor of its set. `layers` names the layer of each tensor.
+    """
+    sets, forward, update = dependency_sets(trace)
+    depends_on = _tensors_behind(trace)
+    found = {}
+    for name, bits in sets.items():
+        if bits & (bits - 1):
+            given = (n for n in trace.nodes[name].inputs if n in forward or n in trace.handles)
+            bits = max((depends_on.get(source, 0) for source in given), default=0) or bits
+        found[name] = layers[bits.bit_length() - 1]
+    return Attribution(sets, forward, update, found)
 
 
 def forward_surplus(
-    trace: StepTrace, trace_forward: StepTrace, work: Attribution
+    trace: StepTrace, trace_forward: StepTrace, work: Attribution, layers: Sequence[str]
 ) -> list[CostItem]:
     """What the forward pass costs more because tensors are trained, by the tensors that cause it.
 
@@ -93,8 +122,9 @@ def forward_surplus(
 
     Ops are compared by level, the last tensor they depend on; a level that the frozen forward pass
     lacks was fused into the next one it has. The surplus of a level is caused by the tensors whose
-    gradients take something from inside it. It is negative where the fused op is the slower one
-    (oneDNN has no kernel for a convolution fused with a normalisation in TensorFlow 2.15).
+    gradients take something from inside it; it belongs to the layer before the most of it. It is
+    negative where the fused op is the slower one (oneDNN has no kernel for a convolution fused with
+    a normalisation in TensorFlow 2.15).
 
     Args:
         trace: a step that trains every tensor; `work` is its attribution.
@@ -120,10 +150,15 @@ def forward_surplus(
             bits = taken_by.get(name, 0)
             causes[host] |= bits if bits.bit_length() - 1 <= host else 0
 
-    return _gathered((causes[level], surplus[level]) for level in present)
+    found: dict[int, CostItem] = {}
+    for level in sorted((k for k in present if causes[k]), key=surplus.__getitem__):
+        bits, layer = causes[level], layers[level]
+        time = surplus[level] + (found[bits].time if bits in found else 0.0)
+        found[bits] = CostItem.of(members(bits), time, layer=layer, kind="forward")
+    return list(found.values())
 
 
-def cacheable(trace_forward: StepTrace) -> list[CostItem]:
+def cacheable(trace_forward: StepTrace, layers: Sequence[str]) -> list[CostItem]:
     """The work of the forward pass that a cached prefix can spare, by the tensors before it.
 
     Such an op has to run only where a tensor that its result depends on is trained; but for one
@@ -131,28 +166,29 @@ def cacheable(trace_forward: StepTrace) -> list[CostItem]:
     """
     states = {n: 1 for n, node in trace_forward.nodes.items() if _has_state(node.op)}
     varying = reached_from(trace_forward.nodes, states)
-    return _gathered(
-        (bits, trace_forward.times.get(name, 0.0))
-        for name, bits in _tensors_behind(trace_forward).items()
-        if name not in varying
-    )
-
-
-def with_surplus(
-    items: Sequence[CostItem], surplus: Sequence[CostItem]
-) -> tuple[list[CostItem], list[CostItem]]:
-    """Items made cheaper by what of `forward_surplus` is below 0, and what of it is above."""
-    saved = {tensors: min(time, 0.0) for tensors, time in surplus}
-    reduced = [CostItem(one.tensors, one.time + saved.get(one.tensors, 0.0)) for one in items]
-    return [one for one in reduced if one.time > 0.0], [one for one in surplus if one.time > 0.0]
-
-
-def _gathered(parts: Iterable[tuple[int, float]]) -> list[CostItem]:
-    """The times of each bit set but the empty one, added up."""
     totals: dict[int, float] = {}
-    for bits, time in parts:
-        totals[bits] = totals.get(bits, 0.0) + time
-    return sorted(CostItem(members(bits), time) for bits, time in totals.items() if bits and time)
+    for name, bits in _tensors_behind(trace_forward).items():
+        if name not in varying and name in trace_forward.times:
+            totals[bits] = totals.get(bits, 0.0) + trace_forward.times[name]
+    return [
+        CostItem.of(members(bits), time, layer=layers[bits.bit_length() - 1], kind="forward")
+        for bits, time in sorted(totals.items())
+        if time > 0.0
+    ]
+
+
+def with_surplus(items: Sequence[CostItem], surplus: Sequence[CostItem]) -> list[CostItem]:
+    """Cost items and `forward_surplus`; one below 0 makes the work of its tensors cheaper."""
+    totals: dict[tuple[int, ...], float] = {}
+    for item in items:
+        totals[item.tensors] = totals.get(item.tensors, 0.0) + item.time
+    factors = {
+        one.tensors: max(1.0 + one.time / totals[one.tensors], 0.0)
+        for one in surplus
+        if one.time < 0.0 and one.tensors in totals
+    }
+    scaled = [replace(one, time=one.time * factors.get(one.tensors, 1.0)) for one in items]
+    return [one for one in scaled if one.time > 0.0] + [one for one in surplus if one.time > 0.0]
 
 
 def _tensors_behind(trace: StepTrace) -> dict[str, int]:

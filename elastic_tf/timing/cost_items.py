@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 
+KINDS = ("forward", "dw", "dy")
 MAX_TIME = 1e15  # microseconds: thirty years
 
 
-class CostItem(NamedTuple):
-    """Work of a step that is paid for if at least one of some tensors is trained."""
+@dataclass(frozen=True)
+class CostItem:
+    """Work of a step that is paid for if at least one of some tensors is trained.
 
-    tensors: tuple[int, ...]  # their indices, ascending
-    time: float  # microseconds per step
+    Attributes:
+        tensors: their indices, ascending.
+        layer: name of the layer that the work belongs to; empty where nobody knows.
+        kind: "dw" for work that one tensor needs: its weight gradient and its update; "dy" for
+            backward work that several tensors need; "forward" for work of the forward pass.
+        time: microseconds per step.
+    """
+
+    tensors: tuple[int, ...]
+    layer: str
+    kind: str
+    time: float
+
+    @classmethod
+    def of(
+        cls, tensors: Iterable[int], time: float, *, layer: str = "", kind: str | None = None
+    ) -> CostItem:
+        """An item that is "dw" of one tensor and "dy" of several, unless it has a `kind`."""
+        found = tuple(int(k) for k in tensors)
+        return cls(found, layer, kind or ("dw" if len(found) == 1 else "dy"), float(time))
 
 
 def check_items(name: str, items: Sequence[CostItem], count: int) -> None:
@@ -25,6 +45,7 @@ def check_items(name: str, items: Sequence[CostItem], count: int) -> None:
     for place, item in enumerate(items):
         where = f"{name}[{place}]"
         arguments.number(f"{where}.time", item.time, low=0.0, high=MAX_TIME)
+        arguments.choice(f"{where}.kind", item.kind, KINDS)
         if not item.tensors or not (np.diff([-1, *item.tensors, count]) > 0).all():
             raise ValueError(
                 f"`{where}.tensors` must be indices from 0, ascending and below {count}. "

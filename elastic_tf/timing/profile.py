@@ -98,8 +98,10 @@ class TimingProfile:
                 "`t_dw` and `t_dy` must be one-dimensional, of one length of at least 1. "
                 f"Received: shapes {dw.shape} and {dy.shape}: {brief(t_dw)} and {brief(t_dy)}."
             )
-        own = [CostItem((k,), time) for k, time in enumerate(dw) if time > 0]
-        shared = [CostItem(tuple(range(k + 1)), time) for k, time in enumerate(dy) if time > 0]
+        own = [CostItem.of([k], time, kind="dw") for k, time in enumerate(dw) if time > 0]
+        shared = [
+            CostItem.of(range(k + 1), time, kind="dy") for k, time in enumerate(dy) if time > 0
+        ]
         return cls(t_forward=forward, items=(*own, *shared), count=len(dw))
 
     def __post_init__(self) -> None:
@@ -199,10 +201,10 @@ class TimingProfile:
         has = np.zeros(self.count, bool) if held is None else held
         whole = tuple(np.flatnonzero(has).tolist())
         spared = []
-        for tensors, time in self.prefix:
-            spared.append(CostItem(tensors, time * (1.0 - fill)))
-            if has[list(tensors)].all():
-                spared.append(CostItem(whole, time * fill))
+        for item in self.prefix:
+            spared.append(replace(item, time=item.time * (1.0 - fill)))
+            if has[list(item.tensors)].all():
+                spared.append(replace(item, time=item.time * fill, tensors=whole))
         left = max(self.t_forward - math.fsum(item.time for item in spared), 0.0)
         return replace(self, t_forward=left, items=(*self.items, *spared), prefix=())
 
@@ -309,6 +311,16 @@ def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
         TensorSpec(v.name.split(":")[0], tuple(v.shape), tf.as_dtype(v.dtype).name)
         for v in model.tensors
     )
+
+
+def layer_names(model: Any) -> list[str]:
+    """Name of the layer of each tensor of an elastic model, in forward order."""
+    owners = {
+        id(tensor): layer.name
+        for layer in model._flatten_layers()
+        for tensor in layer._trainable_weights
+    }
+    return [owners.get(id(tensor), "") for tensor in model.tensors]
 
 
 def optimizer_name(model: Any) -> str:

@@ -1,7 +1,7 @@
 """Timing profiles as files: one JSON object, of which every field is checked.
 
-Schema 2 holds the fields of a `TimingProfile`. Ranges [first, last] stand for the tensors of a cost
-item: `{"tensors": [[0, 5]], "time": 1.0}`. In schema 1 items were called `sets`.
+Schema 2 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
+item. Schema 1 had `sets` in the place of items, `{"tensors": [[0, 5]], "time": 1.0}`.
 """
 
 from __future__ import annotations
@@ -67,10 +67,8 @@ class TensorSpec:
 def write(path: str | Path, profile: Any) -> None:
     """Write a profile; the file appears whole or not at all."""
     data = {"schema_version": SCHEMA_VERSION, **to_json(profile)}
-    for name in ("items", "prefix"):
-        data[name] = [
-            {"tensors": indices_to_ranges(tensors), "time": time} for tensors, time in data[name]
-        ]
+    for item in (*data["items"], *data["prefix"]):
+        item["tensors"] = indices_to_ranges(item["tensors"])
     write_json(path, data)
 
 
@@ -141,6 +139,13 @@ def _items(name: str, data: Mapping[str, Any], fields: Mapping[str, Any]) -> tup
     items = []
     for k, value in enumerate(given):
         found = arguments.instance(f"{name}[{k}]", value, dict, "an object")
+        tensors = ranges_to_indices(found.get("tensors"), count)
         time = arguments.number(f"{name}[{k}].time", found.get("time"))
-        items.append(CostItem(tuple(ranges_to_indices(found.get("tensors"), count).tolist()), time))
+        if name == "sets":  # its work is of the layer of its last tensor
+            last = fields["tensors"][tensors[-1]].name if fields["tensors"] else ""
+            items.append(CostItem.of(tensors, time, layer=last.rpartition("/")[0]))
+        else:
+            layer = arguments.text(f"{name}[{k}].layer", found.get("layer"))
+            kind = arguments.text(f"{name}[{k}].kind", found.get("kind"))
+            items.append(CostItem.of(tensors, time, layer=layer, kind=kind))
     return tuple(items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +20,13 @@ from elastic_tf.inputs.batches import as_batch, first_batch, sample_shapes
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (
     Attribution,
+    attribute,
     cacheable,
-    dependency_sets,
     forward_surplus,
     with_surplus,
 )
 from elastic_tf.timing.cost_items import CostItem, as_arrays
-from elastic_tf.timing.profile import TimingProfile, optimizer_name, tensor_specs
+from elastic_tf.timing.profile import TimingProfile, layer_names, optimizer_name, tensor_specs
 from elastic_tf.timing.runtime import RuntimeSettings, describe_device
 from elastic_tf.timing.stopwatch import ratio_uncertainty, time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, has_own_step, trace_step
@@ -150,17 +151,16 @@ class Profiler:
         steps = time_anew(runs, self._data, repeats=repeats, settled=settled)
 
         t_full, t_forward = _split(steps, trace, trace_forward)
-        items, share = work.items(), 0.0
-        added: list[CostItem] = []
-        prefix: list[CostItem] = []
+        items, prefix, share = work.items(), [], 0.0
         if trace.times and trace_forward.times:
             trace, trace_forward = trace.scaled_to(t_full), trace_forward.scaled_to(t_forward)
-            surplus = forward_surplus(trace, trace_forward, work)
-            items, added = with_surplus(work.items(trace.times), surplus)
-            prefix = cacheable(trace_forward)
+            layers = layer_names(self.model)
+            surplus = forward_surplus(trace, trace_forward, work, layers)
+            items = with_surplus(work.items(trace.times), surplus)
+            prefix = cacheable(trace_forward, layers)
             backward = sum(time for name, time in trace.times.items() if name in work.sets)
             share = backward / (backward + trace.time_unmatched)
-        members, expected = as_arrays([*items, *added], count)
+        members, expected = as_arrays(items, count)
         if self._calibration is None:
             ratios = np.median(steps[:, 2:] / steps[:, :1], axis=0)
             self._calibration, self._residual = differences.fit(
@@ -168,15 +168,13 @@ class Profiler:
             )
         times = expected * np.array(self._calibration)[differences.cells_of(members, parts)]
         times *= (t_full - t_forward) / times.sum()
-        times[: len(items)] *= self._share_paid(work, trace, items)
+        times *= self._share_paid(work, trace, items)
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
         inputs = tf.nest.flatten(self._data[0])
         method, note = self._method(share, trace)
         return TimingProfile(
             t_forward=t_forward,
-            items=tuple(
-                CostItem(one.tensors, time) for one, time in zip([*items, *added], times.tolist())
-            ),
+            items=tuple(replace(item, time=time) for item, time in zip(items, times.tolist())),
             prefix=tuple(prefix),
             count=count,
             tensors=tensor_specs(self.model),
@@ -207,7 +205,7 @@ class Profiler:
                     f"The loss must be finite on the batch. Received: loss={loss}. Look at the "
                     "batch, or lower the learning rate that the model was trained with."
                 )
-            self._work = dependency_sets(full.untimed(self._data))
+            self._work = attribute(full.untimed(self._data), layer_names(self.model))
             if not self._work.items():
                 raise ValueError(
                     "The loss must depend on a trainable tensor. Received: model "
@@ -224,8 +222,12 @@ class Profiler:
             return np.ones(len(items))
         whole = trace.times or dict.fromkeys(work.sets, 1.0)
         paid = {n: t / accumulation.steps if n in work.update else t for n, t in whole.items()}
-        before, after = dict(work.items(whole)), dict(work.items(paid))
-        return np.array([after[item.tensors] / before[item.tensors] for item in items])
+        before, after = (
+            {(item.tensors, item.layer): item.time for item in work.items(times)}
+            for times in (whole, paid)
+        )
+        shares = {key: after[key] / before[key] for key in before}
+        return np.array([1.0 if x.kind == "forward" else shares[x.tensors, x.layer] for x in items])
 
     def _method(self, share: float, trace: StepTrace) -> tuple[str, str]:
         """How the times were found, and why not from op times."""

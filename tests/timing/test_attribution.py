@@ -14,6 +14,7 @@ from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import build
 from elastic_tf.timing.attribution import (
     Attribution,
+    attribute,
     cacheable,
     dependency_sets,
     forward_surplus,
@@ -49,7 +50,7 @@ def timed(trace: StepTrace, times: dict[str, float]) -> StepTrace:
 def table(trace: StepTrace, times: dict[str, float]) -> TimingProfile:
     trace = timed(trace, times)
     count = len(trace.gradients)
-    items = dependency_sets(trace).items(trace.times)
+    items = attribute(trace, [f"layer {k}" for k in range(count)]).items(trace.times)
     return TimingProfile(t_forward=0.0, items=tuple(items), count=count)
 
 
@@ -216,20 +217,45 @@ def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_insi
         traced(network()), {"Conv2D": 8.0, "FusedBatchNormV3": 4.0, "_FusedBatchNormEx": 4}
     )
     frozen = timed(traced(network(), on=False), {"_FusedConv2D": 5.0})
-    surplus = forward_surplus(full, frozen, dependency_sets(full))
-    assert surplus == [CostItem((0, 1, 2), 7.0)]
+    surplus = forward_surplus(full, frozen, attribute(full, [""] * 3), "abc")
+    assert surplus == [CostItem.of((0, 1, 2), 7.0, layer="c", kind="forward")]
+
+
+def test_work_belongs_to_the_layer_whose_weights_or_activations_it_takes():
+    conv = {"use_bias": False}
+    layers = (L.Conv2D(3, 3, **conv), L.ReLU(), *(L.Conv2D(3, 3, **conv) for _ in range(3)))
+    times = {"Conv2DBackpropInput": 100.0, "ReluGrad": 7.0, "Conv2DBackpropFilter": 10.0}
+    items = table(traced(stack(*layers, shape=(10, 10, 2))), times).items
+    assert [(item.tensors, item.layer, item.time) for item in items] == [
+        ((0,), "layer 0", 10.0 + 7.0 + 100.0),
+        ((0, 1), "layer 2", 100.0),
+        ((0, 1, 2), "layer 3", 100.0),
+        ((1,), "layer 1", 10.0),
+        ((2,), "layer 2", 10.0),
+        ((3,), "layer 3", 10.0),
+    ]
 
 
 def test_each_op_counts_alike_where_there_are_no_times():
-    work = Attribution({"a": 1, "b": 2, "c": 2, "d": 0}, {"e"}, set())
-    assert work.items() == [((0,), 1.0), ((1,), 2.0)]
+    work = Attribution({"a": 1, "b": 2, "c": 2, "d": 0}, {"e"}, set(), dict.fromkeys("abcd", "x"))
+    assert [(item.tensors, item.time) for item in work.items()] == [((0,), 1.0), ((1,), 2.0)]
 
 
 def test_a_surplus_is_forward_work_and_a_saving_makes_its_condition_cheaper():
-    items = [CostItem((0,), 10.0), CostItem((0, 1), 8.0), CostItem((1,), 5.0)]
-    surplus = [CostItem((0,), 3.0), CostItem((0, 1), -4.0), CostItem((1,), -5.0)]
-    reduced, added = with_surplus(items, surplus)
-    assert reduced == [CostItem((0,), 10.0), CostItem((0, 1), 4.0)] and added == surplus[:1]
+    items = [
+        CostItem.of([0], 10.0, layer="a"),
+        CostItem.of([0, 1], 6.0, layer="a"),
+        CostItem.of([0, 1], 2.0, layer="b"),
+        CostItem.of([1], 5.0, layer="b"),
+    ]
+    surplus = [CostItem.of([0], 3.0, layer="b", kind="forward")]
+    saving = [CostItem.of([0, 1], -4.0), CostItem.of([1], -5.0)]
+    assert with_surplus(items, [*surplus, *saving]) == [
+        CostItem.of([0], 10.0, layer="a"),
+        CostItem.of([0, 1], 3.0, layer="a"),
+        CostItem.of([0, 1], 1.0, layer="b"),
+        *surplus,
+    ]
 
 
 def chain_trace(times: dict[str, float], *names: str) -> StepTrace:
@@ -253,24 +279,31 @@ def test_surplus_of_a_fused_op_is_that_of_all_it_was_fused_from():
     full = chain_trace({"one 0": 4.0, "two 1": 3.0, "three 2": 2.0, "of one 0": 9.0}, *names)
     frozen = chain_trace({"two 1": 5.0, "three 2": 2.5}, *names)  # `one` was fused into `two`
     sets = {f"of {name}": 1 << int(name[-1]) for name in names}
-    work = Attribution(sets, set(full.nodes) - set(sets), set())
-    assert forward_surplus(full, frozen, work) == [((0, 1), 2.0), ((2,), -0.5)]
+    work = Attribution(sets, set(full.nodes) - set(sets), set(), {})
+    assert [(x.tensors, x.time, x.layer) for x in forward_surplus(full, frozen, work, "abc")] == [
+        ((2,), -0.5, "c"),
+        ((0, 1), 2.0, "b"),
+    ]
 
 
 def test_surplus_is_not_caused_by_tensors_after_it():
     full, frozen = chain_trace({"one 0": 4.0}, "one 0"), chain_trace({"one 0": 3.0}, "one 0")
-    work = Attribution({"of one 0": 0b10}, set(full.nodes) - {"of one 0"}, set())
-    assert forward_surplus(full, frozen, work) == []
+    work = Attribution({"of one 0": 0b10}, set(full.nodes) - {"of one 0"}, set(), {})
+    assert forward_surplus(full, frozen, work, "a") == []
 
 
 def test_forward_work_can_be_spared_until_a_tensor_before_it_is_trained():
     frozen = traced(stack(L.Conv2D(2, 1), L.ReLU(), L.Conv2D(3, 1)), on=False)
     frozen = timed(frozen, {"Conv2D": 5.0, "_FusedConv2D": 5.0, "Mean": 1.0})
-    # the latter with the pooling, and the mean of the loss
-    assert cacheable(frozen) == [((0, 1), 5.0), ((0, 1, 2, 3), 7.0)]
+    work = {item.tensors: item for item in cacheable(frozen, ["a", "a", "b", "b"])}
+    assert {tensors: item.time for tensors, item in work.items()} == {
+        (0, 1): 5.0,
+        (0, 1, 2, 3): 7.0,  # with the pooling, and the mean of the loss
+    }
+    assert work[0, 1].layer == "a" and {item.kind for item in work.values()} == {"forward"}
 
 
 def test_forward_work_behind_a_random_number_cannot_be_spared():
     frozen = traced(stack(L.Dense(3), L.Dropout(0.5), L.Dense(2), shape=(4,)), on=False)
-    found = cacheable(timed(frozen, {"MatMul": 5.0, "_FusedMatMul": 5.0}))
-    assert found == [((0, 1), 5.0)]
+    found = cacheable(timed(frozen, {"MatMul": 5.0, "_FusedMatMul": 5.0}), ["a", "a", "b", "b"])
+    assert [(item.tensors, item.time) for item in found] == [((0, 1), 5.0)]

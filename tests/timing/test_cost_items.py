@@ -6,8 +6,13 @@ import pytest
 from elastic_tf.timing.cost_items import CostItem, as_arrays, check_items
 
 
+def test_work_of_one_tensor_is_dw_and_of_several_dy():
+    assert CostItem.of([2], 1.0).kind == "dw"
+    assert CostItem.of([0, 2], 1.0) == CostItem((0, 2), "", "dy", 1.0)
+
+
 def test_as_arrays_tells_the_tensors_of_each_item():
-    members, times = as_arrays([CostItem((0, 2), 3.0), CostItem((1,), 4.0)], 3)
+    members, times = as_arrays([CostItem.of([0, 2], 3.0), CostItem.of([1], 4.0)], 3)
     np.testing.assert_array_equal(members, [[True, False, True], [False, True, False]])
     np.testing.assert_array_equal(times, [3.0, 4.0])
 
@@ -15,15 +20,16 @@ def test_as_arrays_tells_the_tensors_of_each_item():
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (CostItem((0,), -1.0), r"`items\[1\].time` must be .*=-1.0"),
-        (CostItem((0,), np.nan), r"`items\[1\].time` must be .*=nan"),
-        (CostItem((), 1.0), r"`items\[1\].tensors` must be .*\(\)"),
-        (CostItem((3,), 1.0), r"below 3. Received: \(3,\)"),
-        (CostItem((-1,), 1.0), r"below 3. Received: \(-1,\)"),
-        (CostItem((1, 0), 1.0), r"Received: \(1, 0\)"),
-        (CostItem((1, 1), 1.0), r"Received: \(1, 1\)"),
+        (CostItem.of([0], -1.0), r"`items\[1\].time` must be .*=-1.0"),
+        (CostItem.of([0], np.nan), r"`items\[1\].time` must be .*=nan"),
+        (CostItem.of([0], 1.0, kind="up"), r"`items\[1\].kind` must be .*='up'"),
+        (CostItem.of([], 1.0), r"`items\[1\].tensors` must be .*\(\)"),
+        (CostItem.of([3], 1.0), r"below 3. Received: \(3,\)"),
+        (CostItem.of([-1], 1.0), r"below 3. Received: \(-1,\)"),
+        (CostItem.of([1, 0], 1.0), r"Received: \(1, 0\)"),
+        (CostItem.of([1, 1], 1.0), r"Received: \(1, 1\)"),
     ],
 )
 def test_check_items_names_what_no_step_can_have(item, message):
     with pytest.raises(ValueError, match=message):
-        check_items("items", [CostItem((0, 1), 1.0), item], 3)
+        check_items("items", [CostItem.of([0, 1], 1.0), item], 3)

@@ -18,11 +18,12 @@ BEST = RuntimeSettings(onednn=True, inter_op_threads=2, xla=True)
 PROFILE = TimingProfile(
     t_forward=10.0,
     items=(
-        CostItem((0,), 1.0),
-        CostItem((0, 2), 30.0),
-        CostItem((1,), 2.0),
+        CostItem.of((0,), 1.0, layer="conv"),
+        CostItem.of((0, 2), 30.0, layer="branch"),
+        CostItem.of((1,), 2.0, layer="branch", kind="forward"),
+        CostItem.of((2,), 4.0, layer="head"),
     ),
-    prefix=(CostItem((0, 1), 6.0),),
+    prefix=(CostItem.of((0, 1), 6.0, layer="conv", kind="forward"),),
     count=3,
     tensors=(
         TensorSpec("conv/kernel", (3, 3, 2, 4), "float32"),
@@ -74,6 +75,8 @@ def test_the_tables_of_schema_1_are_read(name):
     np.testing.assert_allclose(loaded.t_dw, data["t_dw"], rtol=1e-12)
     np.testing.assert_allclose(loaded.t_dy, data["t_dy"], rtol=1e-12)
     assert loaded.t_full == pytest.approx(data["t_full"], rel=1e-12)
+    layers = {spec.name.rpartition("/")[0] for spec in loaded.tensors}
+    assert {item.layer for item in loaded.items} <= layers
 
 
 def test_load_raises_when_the_file_is_cut_short(path):
@@ -100,7 +103,7 @@ def test_load_raises_when_the_version_is_another(path, version):
 
 
 def item(**fields) -> list[dict]:
-    return [{"tensors": [[0, 1]], "time": 1.0, **fields}]
+    return [{"tensors": [[0, 1]], "layer": "a", "kind": "dy", "time": 1.0, **fields}]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +122,8 @@ def item(**fields) -> list[dict]:
         ("items", 3, "`items` must be a list. Received: items=3"),
         ("items", [3], r"`items\[0\]` must be an object. Received: 3"),
         ("items", item(time=-1.0), r"`items\[0\].time` must be .*=-1.0"),
+        ("items", item(kind="up"), r"`items\[0\].kind` must be .*='up'"),
+        ("items", item(layer=None), r"`items\[0\].layer` must be a text"),
         ("items", item(tensors=None), r"`ranges` must be .*None"),
         ("items", item(tensors=[[1, 0]]), r"Received: \[1, 0\]"),
         ("items", item(tensors=[[0, 3]]), r"below 3. Received: \[0, 3\]"),
