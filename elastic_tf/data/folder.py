@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.arguments import brief
 from elastic_tf.data.pipelines import (
     MOST_SIZE,
     Batching,
@@ -116,10 +117,11 @@ def _class_names(root: Path) -> list[str]:
         )
     train, test = (set(_visible(root / part)) for part in _PARTS)
     if len(train) < 2 or train != test:
+        alone, other = (brief(sorted(names)) for names in (train - test, test - train))
         raise ValueError(
             f"'{root}' must hold train/CLASS/ and test/CLASS/ with the same classes, at least two. "
-            f"Received: {len(train & test)} in both, {_some(train - test)} in 'train' alone, "
-            f"{_some(test - train)} in 'test' alone; '{root}' holds {_some(_visible(root))}."
+            f"Received: {len(train & test)} in both, {alone} in 'train' alone, {other} in 'test' "
+            f"alone; '{root}' holds {brief(_visible(root))}."
         )
     return sorted(train)
 
@@ -171,9 +173,3 @@ def _decoded(
     with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
         good = np.fromiter(pool.map(is_image, range(len(paths))), bool)
     return pixels, good
-
-
-def _some(names: Sequence[str] | set[str]) -> str:
-    """The first names, for a message."""
-    shown = sorted(names)
-    return ", ".join(map(repr, shown[:3])) + ", ..." * (len(shown) > 3) or "none"

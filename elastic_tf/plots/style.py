@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,18 +48,9 @@ METHODS = {
     "offline_optimal": Style(BLACK, "*", trains="what is worth most at the start"),
 }
 # Names in the paper, and of plain Keras.
-_ALSO = {
-    "full training": "full",
-    "plain keras": "full",
-    "traditional tl": "traditional_tl",
-    "bn+bias": "bn_bias",
-    "last tensors": "elastic",
-    "offline optimal": "offline_optimal",
-}
+_ALSO = {"full_training": "full", "plain_keras": "full", "last_tensors": "elastic"}
 # What is no method: without the two colours of elastic and full training.
 _OTHERS = tuple(map(Style, (GREEN, PURPLE, VERMILLION, SKY, BLACK, YELLOW, DARK), "osD^vPX"))
-# The parts of a step's time.
-FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
 
 
 class Picture(Figure):
@@ -76,7 +68,7 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     found: dict[str, Style] = {}
     seen: Counter[str] = Counter()
     for label in dict.fromkeys(labels):
-        name = label.partition("@")[0].partition(",")[0].strip().lower()
+        name = re.sub(r"\W", "_", re.split("[@,]", label)[0].strip().lower())
         name = _ALSO.get(name, name)
         known = METHODS.get(name)
         again = seen[name if known else ""]

@@ -9,13 +9,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from elastic_tf.plots.charts import lines
-from elastic_tf.plots.style import FORWARD, T_DW, T_DY, head, picture
+from elastic_tf.plots.style import GREEN, GREY, VERMILLION, head, picture
 
 if TYPE_CHECKING:
     from elastic_tf.timing.profile import TimingProfile
 
 _MOST_NAMED = 24  # tensors whose names fit along an axis
 _MS = 1e3  # microseconds in a millisecond
+FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
 
 
 def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:

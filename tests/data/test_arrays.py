@@ -124,11 +124,6 @@ def test_settings_out_of_range_are_refused(options, received):
         data(**options)
 
 
-def test_an_unknown_setting_is_named():
-    with pytest.raises(TypeError, match="'batches'"):
-        data(batches=4)
-
-
 @pytest.mark.parametrize(
     ("part", "received"),
     [

@@ -76,12 +76,6 @@ def test_a_folder_yields_the_same_with_and_without_cache(tmp_path):
         np.testing.assert_array_equal(first[1], second[1])
 
 
-def test_a_validation_part_is_split_off_each_class(tmp_path):
-    found = read(write_folder(tmp_path), validation_share=0.34, batch_size=2)
-    assert (found.train_count, found.test_count) == (4, 4)
-    assert sorted(y for _, labels in found.validation for y in labels.numpy()) == [0, 1]
-
-
 def test_files_of_systems_and_beside_the_classes_are_passed_over(tmp_path):
     root = write_folder(tmp_path)
     for name in ("Thumbs.db", "desktop.ini", "._0.png", ".DS_Store"):
@@ -206,7 +200,7 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="file.zip', which is a file"):
         read(tmp_path / "file.zip")
     (tmp_path / "cats").mkdir()
-    with pytest.raises(ValueError, match="Received: 0 in both, .* holds 'cats'"):
+    with pytest.raises(ValueError, match="Received: 0 in both, .* holds .'cats'."):
         read(tmp_path)
     with pytest.raises(ValueError, match="at least two. Received: 1 in both"):
         read(write_folder(tmp_path / "single", classes=("red",)))
@@ -215,7 +209,7 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path):
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_classes_that_differ_are_refused(tmp_path, part):
     (write_folder(tmp_path) / part / "blue").mkdir()
-    with pytest.raises(ValueError, match=f"'blue' in '{part}' alone"):
+    with pytest.raises(ValueError, match=f"'blue'. in '{part}' alone"):
         read(tmp_path)
 
 

@@ -44,10 +44,7 @@ def draw(app: Sphinx) -> None:
         "timing_bars": plots.timing_bars(profiles["ResNet50"]),
         "step_parts": plots.step_parts(profiles),
         "cost_of_depth": plots.cost_of_depth(profiles),
-        "deadlines": plots.bars(
-            taken,
-            y="time taken / deadline (%)",
-        ),
+        "deadlines": plots.bars(taken, y="time taken / deadline (%)"),
         "predicted": plots.agreement(
             {name: (one["predicted"], one["measured"]) for name, one in time_model["data"].items()},
             x="predicted step time / full step",
