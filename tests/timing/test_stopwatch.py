@@ -3,13 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import OPTIMIZERS, crossentropy, images, network, values
 
-from elastic_tf import optimizers
 from elastic_tf.inputs.batches import as_batch
-from elastic_tf.model import ElasticModel
 from elastic_tf.timing import stopwatch
-from elastic_tf.timing.trace import StepFunction
 
 
 def test_busy_rounds_are_measured_again(monkeypatch):
@@ -26,19 +22,6 @@ def test_a_settled_step_follows_one_of_its_own_kind(settled, order):
     runs = [lambda data, name=name: done.append(name) for name in "ab"]
     stopwatch.time_in_turn(runs, None, repeats=1, settled=settled)
     assert "".join(done) == order
-
-
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_time_anew_leaves_nothing_behind(jit_compile):
-    model = ElasticModel.from_model(network())
-    model.compile(OPTIMIZERS["adam"](), crossentropy(), ["accuracy"], jit_compile=jit_compile)
-    optimizers.build(model.optimizer, model.trainable_variables)
-    before = values(model.variables)
-    x, y = images()
-    runs = [StepFunction(model, mask) for mask in (np.ones(10, bool), np.zeros(10, bool))]
-    steps = stopwatch.time_anew(runs, as_batch(x[:8], y[:8]), repeats=3)
-    assert steps.shape[1] == 2 and (steps > 0).all()
-    assert values(model.variables) == before
 
 
 def test_ratio_uncertainty_is_the_interval_of_a_median():
