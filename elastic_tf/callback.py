@@ -32,7 +32,6 @@ _ELSEWHERE = {
     "deadline": "rho=et.Deadline(seconds)",
     "seconds": "rho=et.Deadline(seconds)",
     "band": "control=et.Control(band=...)",
-    "smoothing": "control=et.Control(smoothing=...)",
     "reprofile_every": "control=et.Control(reprofile_every=...)",
     "probe_size": "probe=et.Probe(data, size=...)",
     "seed": "probe=et.Probe(data, seed=...)",
@@ -80,7 +79,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             last tensors that fit are trained, by `importance.depth`, chosen once and for nothing;
             with a `probe`, `importance.loss_decrease`.
         required: True where a tensor is trained whatever its importance; bool, shape (N,).
-        control: an `et.Control`: what keeping the ratio may cost, smoothing, profiling again.
+        control: an `et.Control`: what keeping the ratio may cost, profiling again.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
             with the same results (see "Power cuts" in keras.md). None keeps none.
         log_dir: directory for TensorBoard: ratios, similarity of the importance, seconds, and a

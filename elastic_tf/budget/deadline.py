@@ -19,41 +19,22 @@ _ERROR = 0.02  # of a predicted ratio, mean absolute: ResNet50 0.021, MobileNetV
 class DeadlineControl:
     """Which `rho` ends on time, whether there is time to select, and when to stop.
 
-    Args:
-        seconds: for the whole `fit`.
-        ledger: its clock.
-        costs: of steps that are not measured yet.
-        interval: epochs between two selections.
-        probe_steps: samples of the probe / batch size.
+    `probe_steps` is how many steps the first evaluation of the importance is thought to take.
     """
 
     def __init__(
-        self,
-        seconds: float,
-        ledger: Ledger,
-        costs: StepCosts,
-        *,
-        interval: int,
-        probe_steps: float,
+        self, seconds: float, ledger: Ledger, costs: StepCosts, interval: int, probe_steps: float
     ) -> None:
         self.seconds = seconds
         self._ledger, self._costs = ledger, costs
-        self._interval = interval
-        self._probe_steps = probe_steps
+        self._interval, self._probe_steps = interval, probe_steps
         self._evaluating: float | None = None  # least seconds of an evaluation but the first
         self._evaluated_at: int | None = None  # epoch of the last one
         self._selected = 0.0  # seconds at the last selection
         self._look_at = 0  # step under a plan at which the end is looked at
 
     def check_feasible(self, smallest: float | None) -> None:
-        """Refuse what no selection can keep.
-
-        Args:
-            smallest: feasible `rho`; None while not known.
-
-        Raises:
-            ValueError: the number of steps is not known, or too large.
-        """
+        """Refuse what no selection can keep; `smallest` feasible `rho`, None while not known."""
         steps = self._ledger.steps_left
         if steps is None:
             raise ValueError(
@@ -72,16 +53,6 @@ class DeadlineControl:
                 "or train fewer epochs."
             )
 
-    def check_started(self) -> None:
-        """Refuse to train where the time is over before the first step."""
-        elapsed = self._ledger.elapsed
-        if elapsed >= self.seconds:
-            raise ValueError(
-                "The deadline is over before the first step. Received: "
-                f"Deadline({self.seconds:g}), and {elapsed:.1f} seconds until the first "
-                "importance was evaluated. Give more seconds or a smaller probe."
-            )
-
     def has_time_to_select(self) -> bool:
         """Whether another selection takes a small part of the time since the last one only."""
         return self._seconds_of_one() <= _SELECTING * (self._ledger.elapsed - self._selected)
@@ -98,18 +69,13 @@ class DeadlineControl:
         self._look_at = 0
 
     def rho(self, smallest: float) -> float:
-        """Step time / full step time that ends on time with another plan, `smallest` at least."""
+        """What ends on time with another plan, `smallest` at least."""
         seconds = self._seconds_for_steps() - (self._ledger.retrace or 0.0)
         full = (self._ledger.steps_left or 0) * self._full_seconds
         return min(max(seconds / full, smallest), 1.0) if full > 0.0 else 1.0
 
     def is_off(self, predicted: float, is_full: bool) -> bool:
-        """Whether the planned end is so far off that selecting anew pays for its tracing.
-
-        Args:
-            predicted: ratio of the present plan.
-            is_full: whether it trains everything.
-        """
+        """Whether the end is so far off that another plan than that ratio pays for its tracing."""
         ledger = self._ledger
         if not ledger.is_settled or ledger.own < self._look_at:
             return False
@@ -123,11 +89,7 @@ class DeadlineControl:
         return abs(off) > least and not (off > 0.0 and is_full)
 
     def stops(self, model: tf.keras.Model) -> bool:
-        """Stop where one more step, and the end of its epoch, would be too late; whether it would.
-
-        Args:
-            model: the model that is trained.
-        """
+        """Stop where one more step, and the end of its epoch, would be too late; whether so."""
         ledger = self._ledger
         is_over = bool(ledger.steps_left) and ledger.elapsed + ledger.before_the_end > self.seconds
         if is_over and not model.stop_training:
@@ -167,8 +129,7 @@ class DeadlineControl:
     @property
     def _full_seconds(self) -> float:
         """Of a full step: measured, or else by the profile."""
-        measured = self._ledger.full_seconds
-        if measured is None:
-            profile = self._costs.profile
-            return 1e-6 * profile.t_full if profile else 0.0
-        return measured
+        measured, profile = self._ledger.full_seconds, self._costs.profile
+        if measured is None and profile is not None:
+            return 1e-6 * profile.t_full
+        return measured or 0.0

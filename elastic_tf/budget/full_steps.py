@@ -12,24 +12,14 @@ _TIMED = 3  # steps that a full step is compared with: those right before it
 
 
 class FullSteps:
-    """Times a full step now and then, of which nothing stays behind.
-
-    Args:
-        ratio: is told the measured ratios.
-        ledger: the clock of the `fit`.
-        lookahead: has the batches, and makes the full step.
-        share: of the training time that this and early selections may take.
-
-    Attributes:
-        spent: seconds of that share.
-    """
+    """Times a full step now and then, of which nothing stays behind."""
 
     def __init__(
-        self, ratio: RatioControl, ledger: Ledger, lookahead: Lookahead, *, share: float
+        self, ratio: RatioControl, ledger: Ledger, lookahead: Lookahead, share: float
     ) -> None:
-        self.spent = 0.0
+        self.share = share  # of the training time that this and early selections may take
+        self.spent = 0.0  # seconds of it
         self._ratio, self._ledger, self._lookahead = ratio, ledger, lookahead
-        self._share = share
         self._timed_at = 0.0
         self._is_timing = False
 
@@ -53,7 +43,7 @@ class FullSteps:
         """Whether so much more stays within the share of the training time."""
         ledger = self._ledger
         left = (ledger.steps_left or 0) * (ledger.step_seconds or 0.0)
-        return self.spent + seconds <= self._share * (ledger.elapsed + left)
+        return self.spent + seconds <= self.share * (ledger.elapsed + left)
 
     def _is_due(self) -> bool:
         ledger = self._ledger
@@ -63,5 +53,5 @@ class FullSteps:
         if not self._lookahead.is_traced:
             cost += (ledger.retrace or 0.0) + (ledger.full_seconds or 0.0)
         since = ledger.elapsed - self._timed_at
-        is_waited_for = since * self._share >= cost or not self._ratio.is_enough
+        is_waited_for = since * self.share >= cost or not self._ratio.is_enough
         return is_waited_for and self.can_afford(cost)

@@ -15,24 +15,15 @@ class Ledger:
 
     A step under a plan is thought to take `full_seconds` times the plan's predicted ratio, where
     `full_seconds` is the mean of seconds / predicted ratio over the last steps. Data waiting and
-    other callbacks are part of it.
-
-    Args:
-        clock: seconds now; where it jumps back, no time passes.
-        epochs: number of the epoch after the last one.
-        steps: steps in an epoch; None if not known before one has passed.
-
-    Attributes:
-        epoch: the present one.
-        done: steps made in it.
-        own: steps under the present plan, but for its first one.
-        retrace: seconds of the last first step under a new plan beyond a usual one.
+    other callbacks are part of it. `epochs` is the number of the epoch after the last one, `steps`
+    those in an epoch, None if not known before one has passed.
     """
 
     def __init__(self, clock: Callable[[], float], *, epochs: int, steps: int | None) -> None:
         self.epochs, self.steps = epochs, steps
-        self.epoch = self.done = self.own = 0
-        self.retrace: float | None = None
+        self.epoch = self.done = 0  # steps made in the present epoch
+        self.own = 0  # steps under the present plan, but for its first one
+        self.retrace: float | None = None  # seconds of the last such first step beyond a usual one
         self._clock = clock
         self._last = clock()
         self._passed = self._mark = 0.0
@@ -44,7 +35,7 @@ class Ledger:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the training began, those before an interruption included."""
+        """Seconds since the training began; where the clock jumps back, no time passes."""
         now = self._clock()
         self._passed += max(now - self._last, 0.0)
         self._last = now
@@ -77,8 +68,7 @@ class Ledger:
         seconds = self.elapsed - self._mark
         self.done += count
         if self._is_new:  # it was traced
-            usual = count * (self.step_seconds or 0.0)
-            self.retrace = max(seconds - usual, 0.0)
+            self.retrace = max(seconds - count * (self.step_seconds or 0.0), 0.0)
             self._is_new = False
             return
         self.own += 1

@@ -24,33 +24,19 @@ class Lookahead:
     """Stands in for `model.train_function` while it is needed; same batches, same results.
 
     Several replicas share an iterator that cannot be looked into: there no batch is drawn ahead.
-
-    Args:
-        model: the model that is trained.
-        clock: seconds now.
-
-    Attributes:
-        seconds: of each call that was given batches drawn ahead, for one step; since `ask`.
-        batch: one of the largest that were drawn, and the `element_spec` of its iterator.
-        is_traced: whether the next full step need not be.
     """
 
     def __init__(self, model: ElasticMixin, clock: Callable[[], float]) -> None:
         self.model = model
-        self.seconds: list[float] = []
-        self.batch: tuple[Any, Any] | None = None
-        self.is_traced = False
+        self.seconds: list[float] = []  # of a step in each call on batches drawn ahead, since `ask`
+        self.batch: tuple[Any, Any] | None = None  # of the largest drawn; its iterator's spec
+        self.is_traced = False  # the full step
         self._functions = TrainFunctions(1)  # of the full step
         self._clock = clock
         self._function: Any = None
         self._size = 0  # of `batch`
         self._asked: Any = None
         self._drawn: deque[Any] = deque()
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether batches are asked for."""
-        return self._asked is not None
 
     @property
     def is_active(self) -> bool:
@@ -63,13 +49,7 @@ class Lookahead:
         samples: int = 0,
         then: Callable[[list[Any]], None] | None = None,
     ) -> None:
-        """Draw batches at the next call, as far as there are.
-
-        Args:
-            batches: so many at least,
-            samples: and as many as hold so many.
-            then: called with the batches before the first one is trained on.
-        """
+        """Draw so many batches, and samples, at the next call; `then` is called before it."""
         self._asked = batches, samples, then
         self.seconds.clear()
 

@@ -19,9 +19,6 @@ class RatioControl:
 
     Both times of an achieved ratio are measured one right after the other: the speed of a shared
     device drifts by more than what is measured.
-
-    Args:
-        band: relative distance from `rho` within which the achieved ratio counts as kept.
     """
 
     def __init__(self, band: float) -> None:

@@ -35,18 +35,8 @@ class Scheduler:
     """Decides during one `fit`; called at the beginnings and ends of steps and epochs.
 
     The importance is evaluated on the probe at the beginning of an epoch; on batches of `fit`
-    itself, and whatever needs one, once the first ones of the epoch are drawn.
-
-    Args:
-        model: the model that is trained.
-        settings: what is asked for.
-        ledger: the clock of this `fit`.
-        batch_size: samples in a batch of one replica, where known.
-        clock: seconds now.
-        board: what TensorBoard shows; None shows nothing.
-
-    Attributes:
-        selections: a record for each selection.
+    itself, and whatever needs one, once the first ones of the epoch are drawn. `batch_size` is that
+    of one replica, where known.
     """
 
     def __init__(
@@ -72,27 +62,17 @@ class Scheduler:
         is_alone = replicas.count(model.distribute_strategy) == 1
         can_time = is_alone and not model.run_eagerly and model._elastic.accumulation is None
         share = settings.control.share if can_time else 0.0
-        self._full_steps = FullSteps(self._ratio, ledger, self._lookahead, share=share)
-        self._has_share = bool(share)
+        self._full_steps = FullSteps(self._ratio, ledger, self._lookahead, share)
         self._probe = settings.probe
         draws, gradient_draws = self._probe.draws()
-        self._tracking = Worth(
-            settings.importance,
-            draws,
-            gradient_probe=gradient_draws,
-            smoothing=settings.control.smoothing,
-            micro_batch_size=batch_size,
-        )
+        self._tracking = Worth(settings.importance, draws, gradient_draws, batch_size)
         probe_size = self._probe.size if self._tracking.needs_probe else 0
         self._takes_own = self._probe.data is None and bool(probe_size)
         self._deadline: DeadlineControl | None = None
         if settings.deadline is not None:
+            probe_steps = probe_size / (batch_size or probe_size or 1)
             self._deadline = DeadlineControl(
-                settings.deadline,
-                ledger,
-                self._costs,
-                interval=settings.interval,
-                probe_steps=probe_size / (batch_size or probe_size or 1),
+                settings.deadline, ledger, self._costs, settings.interval, probe_steps
             )
         self._selected_at: int | None = None  # epoch of the last evaluation
 
@@ -154,7 +134,7 @@ class Scheduler:
                 return
             if self._deadline.is_off(record.predicted_ratio, bool(record.mask.all())):
                 self._select_early("deadline")
-        elif self._has_share:
+        elif self._full_steps.share:
             self._full_steps.step_was_made(is_full=bool(record.mask.all()))
             retrace = self._ledger.retrace or 0.0
             if self._ratio.is_off(record.rho) and self._full_steps.can_afford(retrace):
@@ -298,8 +278,6 @@ class Scheduler:
             return
         importance, similarity, seconds = worth
         if self._deadline is not None:
-            if not self.selections:
-                self._deadline.check_started()
             self._deadline.evaluated(epoch, seconds if self.selections else None)
         rho = self._settings.rho_at(epoch)
         if self._ratio.is_off(rho):

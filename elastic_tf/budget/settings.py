@@ -39,20 +39,17 @@ class Control:
         share: part of the training time that timing full steps and selecting between two intervals
             may take, in [0, 1); 0 measures nothing and goes by the profile alone.
         band: relative distance from `rho` within which the achieved ratio counts as kept.
-        smoothing: weight of the importance so far in that of a selection, in [0, 1).
         reprofile_every: epochs after which the device is profiled again, for devices that throttle
             (paper, Sec. 5.4); about five steps each. None: never.
     """
 
     share: float = 0.05
     band: float = 0.05
-    smoothing: float = 0.0
     reprofile_every: int | None = None
 
     def __post_init__(self) -> None:
         arguments.number("share", self.share, low=0.0, high=1.0, below=True)
         arguments.number("band", self.band, low=0.0, high=1.0, above=True)
-        arguments.number("smoothing", self.smoothing, low=0.0, high=1.0, below=True)
         if self.reprofile_every is not None:
             arguments.count("reprofile_every", self.reprofile_every)
 
@@ -94,11 +91,7 @@ class Settings:
         return self.rho.seconds if isinstance(self.rho, Deadline) else None
 
     def rho_at(self, epoch: int) -> float:
-        """Allowed step time / full step time in that epoch, in (0, 1]; 1 with a deadline.
-
-        Raises:
-            ValueError: what a schedule returned is not in (0, 1].
-        """
+        """Allowed step time / full step time in that epoch, in (0, 1]; 1 with a deadline."""
         if isinstance(self.rho, Deadline):
             return 1.0
         if not callable(self.rho):

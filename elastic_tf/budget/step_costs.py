@@ -16,23 +16,13 @@ REPEATS = 2  # steps of each kind in a profile during training: 0.3 % of 1,500 s
 
 
 class StepCosts:
-    """The times by which plans are chosen in one `fit`.
-
-    Args:
-        model: the model that is trained.
-        profile: measured on this device before, if it was.
-        clock: seconds now.
-
-    Attributes:
-        profile: the times now; None until they are measured.
-        records: a record for each profile made in this `fit`.
-    """
+    """The times by which plans are chosen in one `fit`."""
 
     def __init__(
         self, model: ElasticMixin, profile: TimingProfile | None, clock: Callable[[], float]
     ) -> None:
-        self.profile = profile
-        self.records: list[ProfileRecord] = []
+        self.profile = profile  # as it is now; None until it is measured
+        self.records: list[ProfileRecord] = []  # of the profiles made in this `fit`
         self._model, self._clock = model, clock
         self._profiler: Profiler | None = None
 
@@ -51,11 +41,9 @@ class StepCosts:
         self.records.append(ProfileRecord(epoch, self.profile, seconds, is_first))
 
     def of_plans(self, epochs: int, *, filling: bool = True) -> TimingProfile | None:
-        """What a plan costs now: of forward passes too, where activations can be cached.
+        """What a plan costs in so many epochs, of forward passes too, where they can be cached.
 
-        Args:
-            epochs: that the plan will be trained for.
-            filling: whether computing the activations is a part of the steps that take them.
+        With `filling`, computing the activations is a part of the steps that take them.
         """
         rows, profile = self._model._elastic.rows, self.profile
         if rows is None or profile is None or not rows.can_cache:

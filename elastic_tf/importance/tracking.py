@@ -18,35 +18,24 @@ from elastic_tf.inputs.batches import sample_shapes
 class Worth:
     """Evaluates the importance again and again.
 
-    Args:
-        function: `(model, x, y, ...) -> array (N,)`, see `elastic_tf.importance`. Where it has
-            parameters `sample_weight`, `micro_batch_size` or `gradient_data`, it is given the
-            weights of the probe, the size of the batches of training and the second probe.
-        probe: samples that the update comes from; None: they are given at each evaluation.
-        gradient_probe: samples that the gradient is taken on; None: the probe.
-        smoothing: weight of the importance before, in [0, 1).
-        micro_batch_size: samples in one pass; None leaves it to the function.
-
-    Attributes:
-        needs_probe: whether the function has to be given samples.
-        strategy: of selecting by it, see `select_tensors`.
+    Where the function has parameters `sample_weight`, `micro_batch_size` or `gradient_data`, it is
+    given the weights of the probe, the size of the batches of training and the second probe.
+    Without a probe, samples are given at each evaluation.
     """
 
     def __init__(
         self,
         function: Callable[..., np.ndarray],
         probe: Draws | None,
-        *,
         gradient_probe: Draws | None = None,
-        smoothing: float = 0.0,
         micro_batch_size: int | None = None,
     ) -> None:
         parameters = set(inspect.signature(function).parameters)
         if gradient_probe is not None and "gradient_data" not in parameters:
             raise ValueError(
-                "`gradient_probe` needs an importance function that takes `gradient_data`. "
+                "`Probe(gradient=...)` needs an importance function that takes `gradient_data`. "
                 f"Received: {getattr(function, '__name__', function)!r}. Use "
-                "elastic_tf.importance.loss_decrease, or leave gradient_probe out."
+                "elastic_tf.importance.loss_decrease, or leave `gradient` out."
             )
         self._function, self._parameters = function, parameters
         second = [*inspect.signature(function).parameters.values()][1:2]
@@ -54,21 +43,17 @@ class Worth:
         self.strategy: str = getattr(function, "strategy", "exact")
         self._probe, self._gradient_probe = probe, gradient_probe
         self._probes = [one for one in (probe, gradient_probe) if one is not None]
-        self._smoothing, self._micro_batch_size = smoothing, micro_batch_size
+        self._micro_batch_size = micro_batch_size
         self._drawn: dict[int, list[int]] = {}  # by the epoch, batches of each probe until then
         self._evaluated: np.ndarray | None = None
-        self._smoothed: np.ndarray | None = None
 
     def evaluate(
         self, model: ElasticMixin, check: Callable[..., None], epoch: int, given: Any = None
     ) -> tuple[np.ndarray, float | None]:
-        """The importance now, smoothed, and its cosine similarity to the evaluation before.
+        """The importance as `epoch` begins, and its cosine similarity to that before.
 
-        Args:
-            model: the model that is trained.
-            check: called with `batch_size` and `input_shape` of the probe, before it is used.
-            epoch: the one that begins.
-            given: x, y and sample weights (or None) instead of a draw from the probe.
+        `check` is called with `batch_size` and `input_shape` of the probe, before it is used;
+        `given` are x, y and sample weights (or None) instead of a draw from the probe.
         """
         try:
             importance = self._evaluate(model, check, given)
@@ -76,29 +61,21 @@ class Worth:
             self._drawn[epoch] = [probe.drawn for probe in self._probes]
         before, self._evaluated = self._evaluated, importance
         if before is None or before.shape != importance.shape:
-            self._smoothed = importance
             return importance, None
-        if self._smoothing and self._smoothed is not None:
-            # of the same length: with the learning rate and the loss all importance falls
-            length = np.linalg.norm(self._smoothed)
-            scale = np.linalg.norm(importance) / length if length else 0.0
-            kept = self._smoothing * scale * self._smoothed
-            importance = kept + (1.0 - self._smoothing) * importance
-        self._smoothed = importance
-        return importance, cosine_similarity(before, self._evaluated)
+        return importance, cosine_similarity(before, importance)
 
     def state(self) -> dict[str, Any]:
         """All that `go_on` needs, as JSON values."""
         return {
-            "importance": to_json([self._evaluated, self._smoothed]),
+            "importance": to_json(self._evaluated),
             "probes": [probe.state() for probe in self._probes],
             "drawn": list(self._drawn.items()),
         }
 
     def go_on(self, state: dict[str, Any]) -> None:
         """Go on from `state`; `pass_over` is to be called for every epoch that was begun."""
-        kept = (None if one is None else np.array(one) for one in state["importance"])
-        self._evaluated, self._smoothed = kept
+        held = state["importance"]
+        self._evaluated = None if held is None else np.array(held)
         self._drawn = dict(state["drawn"])
         for probe, where in zip(self._probes, state["probes"]):
             probe.go_on(where)

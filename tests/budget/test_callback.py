@@ -141,17 +141,6 @@ def test_training_goes_on_with_the_last_selection_when_a_probe_fails():
     assert len(elastic_callback.selections) == 1
 
 
-def test_importance_is_smoothed_over_selections():
-    turns = iter([favour(8), favour(9)])
-    elastic_callback = callback(
-        control=Control(smoothing=0.75), importance=lambda model, x, y: next(turns)(model, x, y)
-    )
-    fit(elastic(), elastic_callback, epochs=4)
-    first, second = elastic_callback.selections
-    assert (first.similarity, second.similarity) == (None, 0.0)
-    np.testing.assert_allclose(second.importance[8:], [0.75, 0.25])
-
-
 def test_gradient_may_come_from_validation_data():
     x, y = images(seed=1)
     elastic_callback = callback(probe=Probe(dataset(), gradient=(x, y)), rho=0.7)

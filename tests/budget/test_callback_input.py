@@ -168,18 +168,6 @@ def test_batches_of_another_size_than_the_profiled_one_are_refused(data, receive
             model.fit(**data(), verbose=0, callbacks=[elastic_callback])
 
 
-@pytest.mark.parametrize("rho", [0.0, 1.7, -0.5, float("nan")])
-def test_rho_outside_its_range_is_refused(rho):
-    with pytest.raises(ValueError, match=f"Received: rho={rho}"):
-        callback(rho=rho)
-
-
-@pytest.mark.parametrize("interval", [0, -1, 1.5, True])
-def test_interval_below_one_is_refused(interval):
-    with pytest.raises(ValueError, match=f"`interval` .* Received: {interval}"):
-        callback(interval=interval)
-
-
 def test_profile_of_another_kind_is_refused():
     with pytest.raises(TypeError, match="Received: 'profile.json'"):
         ElasticCallback("profile.json", 0.6, 2, dataset())
@@ -188,11 +176,12 @@ def test_profile_of_another_kind_is_refused():
 @pytest.mark.parametrize(
     ("make", "received"),
     [
+        (lambda: callback(rho=1.7), "rho=1.7"),
+        (lambda: callback(interval=0), "`interval` .* Received: 0"),
         (lambda: Deadline(0), "seconds=0"),
         (lambda: Deadline(float("nan")), "seconds=nan"),
         (lambda: Control(share=1.0), "share=1.0"),
         (lambda: Control(band=0), "band=0"),
-        (lambda: Control(smoothing=-0.1), "smoothing=-0.1"),
         (lambda: Control(reprofile_every=0), "Received: 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Importance again and again: smoothed, compared, with weights and with a second probe."""
+"""Importance again and again: compared, with weights and with a second probe."""
 
 from __future__ import annotations
 
@@ -30,24 +30,6 @@ def test_similarity_is_that_of_consecutive_evaluations() -> None:
     worth = Worth(sequence([1, 0], [1, 1], [0, 0]), Draws((X, Y), 4, 0))
     similarities = [evaluated(worth)[1] for _ in range(3)]
     assert similarities == [None, pytest.approx(0.5**0.5), 0.0]
-
-
-def test_importance_is_not_smoothed_unless_asked_for() -> None:
-    worth = Worth(sequence([1, 0], [0, 3]), Draws((X, Y), 4, 0))
-    assert [evaluated(worth)[0].tolist() for _ in range(2)] == [[1, 0], [0, 3]]
-
-
-def test_smoothing_mixes_directions_not_lengths() -> None:
-    # the loss has fallen by the second evaluation, and with it all importances
-    worth = Worth(sequence([8, 0], [0, 2]), Draws((X, Y), 4, 0), smoothing=0.25)
-    first, second = (evaluated(worth)[0] for _ in range(2))
-    np.testing.assert_allclose(first, [8, 0])
-    np.testing.assert_allclose(second, [0.25 * 2, 0.75 * 2])
-
-
-def test_similarity_is_of_what_was_evaluated_not_of_the_smoothed() -> None:
-    worth = Worth(sequence([1, 0], [0, 1], [0, 1]), Draws((X, Y), 4, 0), smoothing=0.9)
-    assert [evaluated(worth)[1] for _ in range(3)] == [None, 0.0, 1.0]
 
 
 def test_function_is_given_what_it_takes() -> None:

@@ -139,7 +139,7 @@ def train(
             "rho": 0.6,
             "interval": 2,
             "probe": et.Probe(probe, size=8, gradient=gradient),
-            "control": et.Control(share=0.0, smoothing=0.5),
+            "control": et.Control(share=0.0),
             "backup": folder and et.Backup(folder, **{"every": 2, **(backup or {})}),
             **options,
         },
