@@ -178,23 +178,24 @@ def slots_of(model):
     return [rebuild.slots(inner, variable) for variable in model.trainable_variables]
 
 
+OPTIMIZERS = {**MORE_OPTIMIZERS, "fused": lambda: optimizers.adam(1e-2)}
+
+
 def scalars_of(model):
     found = [variable.numpy() for variable in optimizers.state(model.optimizer)]
     return [value for value in found if np.ndim(value) == 0]
 
 
-@pytest.mark.parametrize("kind", ["adam", "sgdw", "scaled"])
+@pytest.mark.parametrize("kind", ["adam", "sgdw", "scaled", "fused"])
 def test_training_goes_on_as_that_of_the_masked_model(kind):
-    masked, smaller = (compiled(block, MORE_OPTIMIZERS[kind]()) for _ in range(2))
+    masked, smaller = (compiled(block, OPTIMIZERS[kind]()) for _ in range(2))
     for model in (masked, smaller):
         step(model)
-        labels = np.flatnonzero(shrink(model.network)).tolist()
+        keep = ~shrink(model.network)
     before = [[slot.numpy() for slot in one] for one in slots_of(smaller)]
     scalars, channels = scalars_of(smaller), smaller.channels
-    keep = np.ones(len(channels.pinned), bool)
-    keep[labels] = False
     _, carried = rebuild.rebuilt(masked.network, channels, keep)
-    smaller.remove(labels)
+    smaller.reconfigure()
 
     np.testing.assert_array_equal(scalars_of(smaller), scalars)
     assert all(before)
@@ -204,7 +205,7 @@ def test_training_goes_on_as_that_of_the_masked_model(kind):
     for variable, was, now in zip(smaller.trainable_variables, before, slots_of(smaller)):
         assert len(was) == len(now)
         for old, slot in zip(was, now):
-            np.testing.assert_array_equal(slot, names[variable.name](old))
+            np.testing.assert_array_equal(slot, names[variable.name](old) if old.shape else old)
     step(masked, seed=2)
     step(smaller, seed=2)
     assert int(smaller.optimizer.iterations) == 2
@@ -216,7 +217,7 @@ def test_training_goes_on_as_that_of_the_masked_model(kind):
 def test_slots_of_another_shape_are_refused():
     model = compiled(block, K.Adafactor(1e-2))
     with pytest.raises(ValueError, match="Received: '.*' .* of Adafactor for 'stem/kernel:0'"):
-        model.remove([int(np.flatnonzero(shrink(model.network))[0])])
+        fit(model, epochs=1, callbacks=[PruneTrainCallback()])
 
 
 def test_the_lasso_is_in_the_gradient_by_its_ratio_and_not_in_the_loss_shown():
@@ -256,7 +257,6 @@ def test_training_removes_channels_parameters_and_operations():
     history = fit(model, x=x, y=y, epochs=40, callbacks=[callback])
     assert model.count_params() < 0.5 * history["parameters"][0]
     assert step_flops(model, x[:8], y[:8]) < 0.7 * flops
-    assert sum(map(len, model.removed)) >= 5
     assert history["loss"][-1] < history["loss"][0]
 
 
@@ -285,14 +285,11 @@ def test_fit_goes_on_over_a_rebuild():
     np.testing.assert_allclose(
         model.evaluate(x, y, verbose=0)[0], float(crossentropy()(y, model(x))), rtol=1e-5
     )
-    model.reconfigure()
-    assert len(model.removed) == 1
 
 
 def test_gradients_accumulate_over_a_rebuild():
     model = compiled(accumulate=2)
     fit(model, epochs=3, callbacks=[Shrink(), PruneTrainCallback(interval=1)])
-    assert len(model.removed) >= 1
     # 2 in the first epoch: a rebuild does not wait for a batch to come
     assert int(model.optimizer.iterations) == 5
 
@@ -300,9 +297,11 @@ def test_gradients_accumulate_over_a_rebuild():
 def test_the_lasso_ends_with_fit_and_a_callback_can_be_used_again():
     callback = PruneTrainCallback(interval=1)
     model = compiled()
+    sizes = [model.count_params()]
     for _ in range(2):
         fit(model, epochs=1, callbacks=[Shrink(), callback])
-    assert len(model.removed) == 2
+        sizes.append(model.count_params())
+    assert sizes[0] > sizes[1] > sizes[2]
     x, y = map(tf.constant, images())
     loss = model.gradients((x, y), model.trainable_variables)[0].loss
     np.testing.assert_allclose(loss, crossentropy()(y, model(x, training=True)), rtol=1e-6)

@@ -43,11 +43,6 @@ _ACTIVATIONS = {
 }
 
 
-# Under the root: the norm has no gradient at 0. As large as the square of the usual threshold: a
-# group well below the threshold is no longer driven to and fro across zero.
-_SQUARED_NORM_FLOOR = 1e-8
-
-
 class Site(NamedTuple):
     """The channels of one layer."""
 
@@ -91,8 +86,7 @@ class Channels(NamedTuple):
 
     def relabelled(self, change: Callable[[np.ndarray], np.ndarray]) -> Channels:
         """The same with other labels at the sites."""
-        sites = {name: site.relabelled(change) for name, site in self.sites.items()}
-        return Channels(self.pinned, sites)
+        return self._replace(sites={k: site.relabelled(change) for k, site in self.sites.items()})
 
 
 def channel_groups(network: tf.keras.Model) -> Channels:
@@ -173,9 +167,6 @@ def penalty(network: tf.keras.Model, channels: Channels) -> tf.Tensor:
     A depthwise convolution has no groups: its channels are those of its neighbours. Where a channel
     stands at several indices (a flattened feature map before a dense layer), these are one group.
 
-    Returns:
-        float32 scalar; part of the graph that is being traced, if one is.
-
     Source: Lym et al., PruneTrain, SC 2019; the floor under the root as in its released code.
     """
     norms = []
@@ -184,7 +175,9 @@ def penalty(network: tf.keras.Model, channels: Channels) -> tf.Tensor:
         squares = tf.reduce_sum(tf.square(tf.cast(kernel, tf.float32)), axis=others)
         squares = tf.math.unsorted_segment_sum(squares, labels, len(channels.pinned))
         squares = tf.gather(squares, np.unique(labels[~channels.pinned[labels]]))
-        norms.append(tf.reduce_sum(tf.sqrt(squares + _SQUARED_NORM_FLOOR)))
+        # The norm has no gradient at 0. As large as the square of the usual threshold: a group well
+        # below it is no longer driven to and fro across zero.
+        norms.append(tf.reduce_sum(tf.sqrt(squares + 1e-8)))
     return tf.add_n(norms)
 
 

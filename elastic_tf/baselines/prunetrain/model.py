@@ -92,20 +92,12 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
             self.remove(np.flatnonzero(~keep).tolist())
 
     def remove(self, labels: list[int]) -> None:
-        """Rebuild without the channels of these labels; the optimizer goes on with the rest.
-
-        The outputs stay what they are when the weights of these channels are zero.
-
-        Args:
-            labels: as in `channels`, not pinned; along every axis of a weight others must remain.
-        """
+        """Rebuild without the channels of these labels; the optimizer goes on with the rest."""
         keep = np.ones(len(self.channels.pinned), dtype=bool)
         keep[labels] = False
         accumulation, plan = self._elastic.accumulation, self.plan
         if accumulation is not None:
             accumulation.flush()
-        if self.optimizer is not None:
-            rebuild.check_slots(self.optimizer, self.trainable_variables)
         self.network, carried = rebuild.rebuilt(self.network, self.channels, keep)
         self._pruning.channels = self.channels.relabelled(lambda kept: kept[keep[kept]])
         self._pruning.removed.append(labels)
@@ -182,9 +174,6 @@ def adapt(model: tf.keras.Model) -> PruneTrainModel:
     The weights are shared until channels are removed. Channels that Keras's own layers of
     convolutional networks do not hand on one by one stay: those of a `Lambda`, of an operator on
     tensors, of a model inside the model.
-
-    Args:
-        model: functional or sequential model, built.
 
     Raises:
         TypeError: more than a graph of layers, a training step of its own, or a layer without

@@ -24,10 +24,7 @@ class Carried(NamedTuple):
 def rebuilt(
     network: tf.keras.Model, channels: Channels, keep: np.ndarray
 ) -> tuple[tf.keras.Model, dict[int, Carried]]:
-    """The network of the labels in `keep`, and what its variables came from by their ids.
-
-    All layers are made anew, so that nothing refers to the old weights.
-    """
+    """The network of the labels in `keep`, and what its variables came from by their ids."""
     sites = {layer.name: channels.sites[layer.name] for layer in network.layers}
     new, twins = graph.repeated(
         network, lambda layer: graph.anew(layer, **sites[layer.name].changes(layer, keep))
@@ -44,15 +41,13 @@ def rebuilt(
 def carried_on(
     optimizer: Any, carried: Mapping[int, Carried], variables: Sequence[tf.Variable]
 ) -> Any:
-    """The same optimizer for `variables` of a rebuilt network.
-
-    Step count and rates stay, and the numbers of what is kept, bit for bit.
-    """
+    """The same optimizer for `variables` of a rebuilt network, each number kept bit for bit."""
     inner = optimizers.unwrapped(optimizer)
     cuts = {
         id(slot): carried[id(variable)].cut
         for variable in variables
         for slot in slots(inner, carried[id(variable)].old)
+        if slot.shape.rank  # a step count has no channels
     }
     new = type(optimizer).from_config(optimizer.get_config())
     optimizers.build(new, variables)
@@ -68,7 +63,7 @@ def check_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
     inner = optimizers.unwrapped(optimizer)
     for variable in variables:
         for slot in slots(inner, variable):
-            if slot.shape != variable.shape:
+            if slot.shape.rank and slot.shape != variable.shape:
                 raise ValueError(
                     "Every slot of the optimizer must have the shape of its tensor, to be cut with "
                     f"it. Received: '{slot.name}' {tuple(slot.shape)} of {type(inner).__name__} "
