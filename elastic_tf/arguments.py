@@ -98,20 +98,9 @@ def numbers(
     shape: tuple[int | None, ...] = (None,),
     low: float = -math.inf,
     high: float = math.inf,
-    finite: bool = True,
     hint: str = "",
 ) -> np.ndarray:
-    """Real numbers from `low` to `high` as a new float64 array.
-
-    Args:
-        name: of the argument.
-        values: an array, or what makes one.
-        shape: its lengths; None: any, 0 too.
-        low: least value.
-        high: largest value.
-        finite: refuse NaN and infinity too; the first value out of range is named.
-        hint: a sentence on the way out.
-    """
+    """Finite numbers from `low` to `high` as a new float64 array; a length of None is any."""
     found = array(name, values)
     fits = len(shape) == found.ndim and all(
         want in (None, have) for want, have in zip(shape, found.shape)
@@ -120,12 +109,10 @@ def numbers(
         said = str(tuple("n" if size is None else size for size in shape)).replace("'", "")
         raise _refusal(ValueError, name, f"numbers of shape {said}", _kind(found, values), hint)
     result = found.astype(np.float64)
-    wrong = (result < low) | (result > high)
-    if finite:
-        wrong |= ~np.isfinite(result)
+    wrong = ~(np.isfinite(result) & (result >= low) & (result <= high))
     if wrong.any():
         where = tuple(int(k) for k in np.argwhere(wrong)[0])
-        rule = " and ".join(filter(None, ("finite" if finite else "", _range(low, high))))
+        rule = " and ".join(filter(None, ("finite", _range(low, high))))
         received = f"{result[where]} at {name}[{', '.join(map(str, where))}]"
         raise _refusal(ValueError, name, rule, received, hint)
     return result
@@ -189,14 +176,11 @@ def instance(
 
 def profile(name: str, value: Any, *parts: str) -> Any:
     """A timing profile, or what has the parts of one that are used."""
-    missing = [part for part in parts if not hasattr(value, part)]
-    if missing:
-        rule = "a TimingProfile, or have all that is used of one"
-        hint = (
-            "Measure one with elastic_tf.profile_model, or read one with "
-            "elastic_tf.TimingProfile.load."
-        )
-        raise _refusal(TypeError, name, rule, f"{brief(value)} without {missing[0]}", hint)
+    for part in parts:
+        if not hasattr(value, part):
+            hint = "Measure one with elastic_tf.profile_model, or read one: TimingProfile.load."
+            received = f"{brief(value)} without {part}"
+            raise _refusal(TypeError, name, "a TimingProfile", received, hint)
     return value
 
 

@@ -22,19 +22,11 @@ def start_at(
     arrived: Callable[[int], None],
     ready: Callable[[Any], None],
 ) -> None:
-    """Let a data handler begin in the middle, as if all before had been trained.
+    """Let the data handler of a new `fit` begin in the middle, as if all before had been trained.
 
-    Args:
-        handler: of a `fit` that has not begun its first epoch.
-        epoch: to begin with; the one after the last begins none.
-        step: batches of it that were trained.
-        steps: batches in an epoch, where known.
-        arrived: called with each epoch, earlier ones too, once its pass has begun.
-        ready: called with the iterator of the next batch, where `step` is above 0.
-
-    Raises:
-        ValueError: when the epochs begin, if the data are shorter than before, or somebody else
-            has changed where `fit` begins.
+    `step` of the `steps` in an epoch, where known, were trained of `epoch`; the one after the last
+    begins none. `arrived` is called with each epoch, earlier ones too, once its pass has begun, and
+    `ready` with the iterator of the next batch, where `step` is above 0.
     """
     first = handler._initial_epoch
     every = handler.enumerate_epochs

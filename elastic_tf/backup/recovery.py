@@ -76,18 +76,7 @@ class Recovery:
         self._optimizer = _settings(model.optimizer)  # before the first step
 
     def begin(self, *, anew: bool = False) -> str | None:
-        """Go on from a backup, if there is one; `anew` removes it.
-
-        Returns:
-            A line that says where the training goes on; None where it starts.
-
-        Raises:
-            ValueError: the directory cannot be written or another training has it, the backup is
-                of another training, or there are several replicas.
-
-        Warns:
-            UserWarning: there is nothing left to train.
-        """
+        """Go on from a backup, if there is one, and say where; `anew` removes it."""
         model, count = self._model, replicas.count(self._model.distribute_strategy)
         if count > 1:
             raise ValueError(
@@ -131,11 +120,7 @@ class Recovery:
         return self._done
 
     def steps_made(self, count: int, logs: dict[str, Any] | None) -> None:
-        """Back up where it is due, `count` steps after the last call.
-
-        Raises:
-            FloatingPointError: the loss is not finite, and nothing more can be done about it.
-        """
+        """Back up where it is due, `count` steps after the last call."""
         self._done += count
         loss = (logs or {}).get("loss")
         if self._options.nan != "ignore" and loss is not None and not np.isfinite(loss):

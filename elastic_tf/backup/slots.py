@@ -43,11 +43,7 @@ class Slots:
         self._number = 0  # of the newest good one
 
     def open(self) -> None:
-        """Take the directory for this process, until `close`; a kill gives it back.
-
-        Raises:
-            ValueError: it cannot be made or written, or another training has it.
-        """
+        """Take the directory for this process, until `close`; a kill gives it back."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             rule = "A directory of backups is that of one training."
@@ -63,14 +59,7 @@ class Slots:
         self._claim.close()
 
     def read(self) -> State | None:
-        """The newest backup that is whole; None where there is no file.
-
-        Raises:
-            ValueError: there are files, but none can be used.
-
-        Warns:
-            UserWarning: one of the two cannot be used; the other one is taken.
-        """
+        """The newest backup that is whole; None where there is no file, a ValueError if none is."""
         found: dict[int, Path] = {}
         refused = []
         for path in (self.path / name for name in _NAMES):
@@ -101,14 +90,9 @@ class Slots:
         return None
 
     def write(self, data: dict[str, Any], arrays: Iterable[tuple[str, np.ndarray]]) -> None:
-        """Put a backup in the place of the older one, whole or not at all.
+        """Put a backup of JSON values and arrays in the place of the older one, or change nothing.
 
-        Args:
-            data: JSON values; NaN and infinity are allowed.
-            arrays: names and arrays of numbers; only one of them at a time is in memory.
-
-        Raises:
-            OSError: it could not be written; both files are as they were.
+        NaN and infinity are allowed. Only one array at a time is in memory.
         """
         number = self._number + 1
         path = self.path / _NAMES[number % 2]

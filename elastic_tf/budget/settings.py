@@ -97,5 +97,5 @@ class Settings:
         if not callable(self.rho):
             return float(self.rho)
         value = self.rho(epoch)
-        check_rho(value, where=f" from the schedule at epoch {epoch}")
+        check_rho(value, f"The schedule gave it for epoch {epoch}.")
         return float(value)

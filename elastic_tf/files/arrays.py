@@ -25,9 +25,6 @@ def array(shape: tuple[int, ...], dtype: Any, *, memory: int) -> np.ndarray:
     """An array without values: in memory up to so many bytes, beyond them in a temporary file.
 
     The file has no name: it goes with the array, and when the process ends.
-
-    Raises:
-        OSError: there is no place for a temporary file.
     """
     if math.prod(shape) * np.dtype(dtype).itemsize <= memory:
         return np.empty(shape, dtype)
@@ -36,14 +33,9 @@ def array(shape: tuple[int, ...], dtype: Any, *, memory: int) -> np.ndarray:
 
 
 def read(path: str | Path, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays in an archive by name, in its order, checksums checked and nothing unpickled.
-
-    Args:
-        path: of the archive.
-        names: of the arrays to read, as far as they are there; None reads all.
+    """All arrays in an archive, or those of `names`, checksums checked and nothing unpickled.
 
     Raises:
-        OSError: it cannot be read.
         ValueError: it is no archive of arrays, or damaged. The text ends the sentence that begins
             with the path.
     """

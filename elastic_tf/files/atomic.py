@@ -48,11 +48,7 @@ def replaced(path: Path, part: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` to `path`, whole or not at all.
-
-    Raises:
-        OSError: the directory cannot be written; what was there is untouched.
-    """
+    """Write `text` to `path`, whole or not at all."""
     path, data = Path(path), text.encode("utf-8")
     # Not of `tempfile`, whose files nobody else may read.
     part = directory(path.parent) / f".{path.name}.{secrets.token_hex(4)}"
@@ -61,13 +57,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, data: Any) -> None:
-    """Write `data` as JSON, whole or not at all.
-
-    Raises:
-        ValueError: it is not finite, nested in itself, or takes more bytes than a reader takes.
-        TypeError: it has no JSON form.
-        OSError: the directory cannot be written; what was there is untouched.
-    """
+    """Write `data` as JSON, whole or not at all; a ValueError if no reader would take it."""
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if len(text) > MOST_BYTES:
         raise ValueError(

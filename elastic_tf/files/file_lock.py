@@ -19,11 +19,8 @@ def claim(
 ) -> contextlib.ExitStack:
     """Claim what the file `lock` stands for, until what is returned is closed or forgotten.
 
-    Args:
-        lock: the lock file, made where it is not there; it stays.
-        rule: a sentence for the message of a refusal.
-        what: what is claimed, for that message.
-        shared: whether this process may have several claims of it.
+    The file is made where it is not there, and stays. With `shared` this process may have several
+    claims of it. `rule` is a sentence on `what` is claimed, for the message of a refusal.
 
     Raises:
         ValueError: another process has claimed it (or this one, unless `shared`); it is named.

@@ -24,20 +24,8 @@ def to_json(value: Any) -> Any:
     """`value` of dicts, lists, scalars and text alone, as `json.loads` would return it.
 
     Arrays become lists, dataclasses dicts, paths text; a number that is not finite becomes None.
-
-    Raises:
-        TypeError: something that has no such form.
-        ValueError: it is nested in itself.
+    What has no such form is a TypeError.
     """
-    try:
-        return _json_form(value)
-    except RecursionError as error:
-        raise ValueError(
-            f"`value` must not be nested in itself. Received: {brief(value)}."
-        ) from error
-
-
-def _json_form(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (str, os.PathLike)):
@@ -48,17 +36,17 @@ def _json_form(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
-        return {field.name: _json_form(getattr(value, field.name)) for field in fields}
+        return {field.name: to_json(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        return {as_utf8(str(key)): _json_form(item) for key, item in value.items()}
+        return {as_utf8(str(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_json_form(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, (set, frozenset)):
-        return sorted((_json_form(item) for item in value), key=repr)
+        return sorted((to_json(item) for item in value), key=repr)
     if isinstance(value, (np.ndarray, np.generic)):
-        return _json_form(value.tolist())
+        return to_json(value.tolist())
     if callable(getattr(value, "numpy", None)):  # a tensor
-        return _json_form(value.numpy())
+        return to_json(value.numpy())
     raise TypeError(
         "A file stores a `value` of numbers, text, lists and dicts. Received: "
         f"{brief(value)} of type {type(value).__name__}. Store a description of it."

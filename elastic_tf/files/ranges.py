@@ -33,12 +33,7 @@ def from_ranges(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
 
 
 def ranges_to_indices(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
-    """The indices in `ranges`, ascending int64, of `count` tensors.
-
-    Raises:
-        TypeError: `ranges` are no list.
-        ValueError: they are not ascending [first, last] pairs below `count`.
-    """
+    """The indices in `ranges`, ascending int64, of `count` tensors."""
     parts, end = [np.zeros(0, np.int64)], -1
     for pair in arguments.items("ranges", ranges, what="[first, last] pairs"):
         whole = isinstance(pair, (list, tuple)) and [type(k) for k in pair] == [int, int]

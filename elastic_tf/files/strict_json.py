@@ -20,12 +20,10 @@ def read(path: str | Path) -> Any:
 
 
 def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
-    """All of a file of at most `most` bytes.
+    """All of a file of at most `most` bytes; a pipe or a device may have no end.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is larger, or no file but a folder, a pipe or a device, which may have no
-            end. The text ends the sentence that begins with the path.
+        ValueError: it is larger, or none. The text ends the sentence that begins with the path.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError("is no regular file")
@@ -37,12 +35,7 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
 
 
 def parse(data: bytes) -> Any:
-    """The value that `data`, UTF-8, stands for.
-
-    Raises:
-        ValueError: it is not JSON, holds a number that is not finite, or is nested too deeply. The
-            text ends the sentence that begins with the path.
-    """
+    """The value that `data`, UTF-8, stands for; errors as of `read_bytes`."""
     try:
         return json.loads(data.decode("utf-8"), parse_constant=_real, parse_float=_real)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

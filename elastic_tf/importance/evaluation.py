@@ -84,9 +84,6 @@ class Evaluator:
 
         Where they overflow under a loss scale, it is halved until they do not, as training would
         do; the optimizer's own scale stays.
-
-        Raises:
-            ValueError: the loss is not finite.
         """
         graphs = set()
         for _, data in batches:
@@ -109,10 +106,7 @@ class Evaluator:
     def decrease(
         self, update: list[tf.Tensor], gradients: Callable[[], list[tf.Tensor]]
     ) -> np.ndarray:
-        """-sum(gradients * dw) for each tensor, dw the optimizer's change for gradients `update`.
-
-        `gradients` is called when the change is made.
-        """
+        """-sum(gradients() * dw) of each tensor, called when the change dw for `update` is made."""
         graph = self._update.get_concrete_function(update).graph
         with kept(self.model, [graph]):
             variables = self._variables()
@@ -132,7 +126,6 @@ class Evaluator:
 
     @property
     def model(self) -> Any:
-        """The model that this evaluator is stored on."""
         return self._model()
 
     def _variables(self) -> list[tf.Variable]:

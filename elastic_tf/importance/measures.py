@@ -8,7 +8,6 @@ probe is drawn. An attribute `strategy` is that of `select_tensors`, else "exact
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +42,7 @@ def loss_decrease(
 
     * "other": before the update, on the half of the probe that dw does not come from, averaged
       over both ways round: the noise of the batch is not in the product. A probe of one sample
-      has no other half: "before" is taken then, with a warning.
+      has no other half: "before" is taken then.
     * "before": before the update, on the same samples (Eq. 5 with c = 0).
     * "after": after the update, on the same samples (as the paper's released code does). Negative
       wherever the step overshoots.
@@ -63,8 +62,7 @@ def loss_decrease(
         float64, shape (N,), forward order; larger is better, may be negative.
 
     Raises:
-        ValueError: the probe is empty, its loss or a gradient is not finite, or an option is
-            unknown.
+        ValueError: the probe is empty, or its loss or a gradient is not finite.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (2) and (5).
     """
@@ -80,13 +78,7 @@ def loss_decrease(
             )
         given = arguments.items("gradient_data", gradient_data, least=2, what="(x, y)")
         parts.append(Samples(*given[:3], name="gradient_data"))
-    elif gradient == "other" and samples.count == 1:
-        warnings.warn(
-            "A probe of one sample has no other half: the gradient is taken before the update, "
-            "on the same sample. Use a probe of at least two samples.",
-            stacklevel=2,
-        )
-    elif gradient == "other":
+    elif gradient == "other" and samples.count > 1:
         parts = list(samples.halves())
     batches = [part.batches(micro_batch_size) for part in parts]
     with host_generators_kept(model):

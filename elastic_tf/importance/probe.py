@@ -77,7 +77,7 @@ class Draws:
         return joined(batches, self.size)
 
     def skip(self, batches: int) -> None:
-        """Go on after so many batches, of which some may have failed."""
+        """Leave out so many batches, of which some may have failed."""
         for _ in range(batches):
             with contextlib.suppress(ValueError):
                 self._next()
@@ -95,13 +95,17 @@ class Draws:
         self.drawn += 1  # at first, for an error is no end of the data
         try:
             if self._batches is None:
-                self._batches = iter(endless(self.source))
+                # `tf.data` would read ahead otherwise, in a thread, and draw a pass's seeds early,
+                # from a sequence that the training data share if they are the same dataset.
+                options = tf.data.Options()
+                options.experimental_optimization.inject_prefetch = False
+                self._batches = iter(self.source.repeat().with_options(options))
             batch = next(self._batches, None)
         except Exception as error:  # whatever the data come from
             received = f"{type(error).__name__} from batch {self.drawn}: {brief(str(error))}"
-            raise self._error(received, "Look at its source.") from error
+            raise self._error(received) from error
         if batch is None:
-            raise self._error("an empty dataset", "Look at its source.")
+            raise self._error("an empty dataset")
         _, y, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
         if y is None or not is_batched(batch):
             raise self._error(self.source.element_spec, "Use dataset.batch(batch_size).")
@@ -109,7 +113,7 @@ class Draws:
         self.batch_size = max(size_of(batch), self.batch_size or 0)
         return batch
 
-    def _error(self, received: Any, hint: str) -> ValueError:
+    def _error(self, received: Any, hint: str = "Look at its source.") -> ValueError:
         rule = f"`{self.name}` must yield batches of (x, y)."
         return ValueError(f"{rule} Received: {received}. {hint}")
 
@@ -138,14 +142,3 @@ def joined(batches: list[Any], size: int) -> tuple[Any, Any, Any]:
     return tf.nest.map_structure(
         lambda *one: None if one[0] is None else tf.concat(one, axis=0)[:size], *parts
     )
-
-
-def endless(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Pass after pass, each begun only when its first batch is asked for.
-
-    `tf.data` would read ahead otherwise, in a thread. When a pass begins its seeds are drawn, from
-    a sequence that the training data share if they are the same dataset.
-    """
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    return batches.repeat().with_options(options)

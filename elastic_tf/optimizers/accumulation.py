@@ -19,18 +19,11 @@ from elastic_tf.stack import never_differentiated
 
 
 class Accumulation:
-    """Sums of the gradients of one model.
-
-    Args:
-        steps: micro-batches in one update.
-        strategy: of the model; every replica has sums of its own.
-        optimizer: of the model; it sees the means only.
-    """
+    """Sums of the gradients of one model; every replica has sums of its own."""
 
     def __init__(self, steps: int, strategy: tf.distribute.Strategy, optimizer: Any) -> None:
-        self.steps = steps
-        self._strategy = strategy
-        self._optimizer = optimizer
+        self.steps = steps  # micro-batches in one update
+        self._strategy, self._optimizer = strategy, optimizer
         self._sums: dict[int, tf.Variable] = {}  # by id of the tensor; empty unless it is trained
         self._trained: list[tf.Variable] = []
         self._without_gradient: set[int] = set()  # the loss does not depend on them
@@ -51,7 +44,15 @@ class Accumulation:
             if key in self._sums:
                 self._sums[key].assign(zeros)
             else:
-                self._sums[key] = self._variable(zeros)
+                with self._strategy.scope():
+                    self._sums[key] = tf.Variable(
+                        zeros,
+                        shape=tf.TensorShape(None),
+                        trainable=False,
+                        synchronization=tf.VariableSynchronization.ON_READ,
+                        aggregation=tf.VariableAggregation.SUM,
+                        name="gradient_sum",
+                    )
         self._trained = list(variables)
 
     def add(self, gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> None:
@@ -112,18 +113,6 @@ class Accumulation:
 
     def _sum(self, variable: tf.Variable) -> tf.Variable:
         return self._sums[id(variable)]
-
-    def _variable(self, value: tf.Tensor) -> tf.Variable:
-        """A sum; each replica has its own."""
-        with self._strategy.scope():
-            return tf.Variable(
-                value,
-                shape=tf.TensorShape(None),
-                trainable=False,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
-                name="gradient_sum",
-            )
 
     def _make_update(self, variables: Sequence[tf.Variable]) -> Callable[[tf.Tensor], None]:
         def on_replica(count: tf.Tensor) -> None:

@@ -64,10 +64,9 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
 def gradients(
     optimizer: Any, tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor | tf.IndexedSlices | None]:
-    """Gradients of a scalar `loss` as the optimizer wants them: scaled in `tape`, unscaled after.
+    """Gradients of a scalar `loss`, scaled in `tape` as the optimizer wants, unscaled after.
 
-    Returns:
-        One gradient per variable; None where the loss does not depend on it.
+    None where the loss does not depend on a variable.
     """
     legacy = isinstance(unwrapped(optimizer), LEGACY)
     compute = optimizer._compute_gradients if legacy else optimizer.compute_gradients
@@ -84,15 +83,7 @@ def apply_selected(
     Clipping sees the given gradients only; weight decay, moving averages and constraints touch the
     given variables only. A variable whose gradient is None is left alone; with no other variables
     this does nothing, `iterations` included. The optimizer was built over all tensors by `build`.
-
-    Raises:
-        ValueError: not as many gradients as variables.
     """
-    if len(gradients) != len(variables):
-        raise ValueError(
-            f"`gradients` must be one for each of `variables`. Received: {len(gradients)} for "
-            f"{len(variables)}. Take both from model.gradients."
-        )
     pairs = [pair for pair in zip(gradients, variables) if pair[0] is not None]
     if pairs:
         chosen = [variable for _, variable in pairs]

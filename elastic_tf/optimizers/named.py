@@ -14,10 +14,9 @@ _Schedule = tf.keras.optimizers.schedules.LearningRateSchedule
 
 @tf.keras.saving.register_keras_serializable(package="elastic_tf")
 class SGDW(tf.keras.optimizers.legacy.SGD):
-    """SGD with decoupled weight decay, made by `sgdw`.
+    """SGD with decoupled weight decay, made by `sgdw`; equals TensorFlow Addons' bit for bit.
 
-    Equals SGDW of TensorFlow Addons bit for bit, the names of its variables included. Of a sparse
-    gradient the rows that it has decay alone.
+    Of a sparse gradient the rows that it has decay alone.
     """
 
     def __init__(
@@ -84,9 +83,6 @@ def sgdw(
     w <- w - weight_decay * w - learning_rate * v, v the momentum of the gradient; the decay is not
     multiplied by the learning rate. Rate and decay may be a `LearningRateSchedule`.
 
-    Raises:
-        ValueError: a number that is negative, or a momentum of 1 or more.
-
     Source: Loshchilov & Hutter, Decoupled Weight Decay Regularization, ICLR 2019, Algorithm 1.
     """
     for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
@@ -132,9 +128,6 @@ def adam(learning_rate: Any, beta_1: float = 0.9, beta_2: float = 0.999) -> Fuse
 
     Differs from `tf.keras.optimizers.Adam` by the rounding of 1 - beta alone.
 
-    Raises:
-        ValueError: a rate that is negative, or a beta outside [0, 1).
-
     Source: Kingma & Ba, Adam, ICLR 2015, Algorithm 1.
     """
     _check_rate("learning_rate", learning_rate)
@@ -147,9 +140,6 @@ def by_name(name: str, learning_rate: Any) -> Any:
     """An optimizer with the paper's settings, for a rate or a `LearningRateSchedule`.
 
     "sgd" has momentum 0.9, "sgdw" momentum 0.9 and decay 5e-4, "adam" is `adam`.
-
-    Raises:
-        ValueError: another name, or a rate that is negative.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8 (SGDW, for ViT Adam).
     """

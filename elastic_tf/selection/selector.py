@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.plan import Plan
 from elastic_tf.selection.dynamic_program import recurrence
 from elastic_tf.selection.problem import Problem, Solution, in_order, reduce
@@ -140,15 +139,7 @@ def select_tensors(
 
 
 def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = None) -> float:
-    """Smallest `rho` for which `select_tensors` finds a selection.
-
-    Args:
-        profile: times measured on the target device.
-        required: True where a tensor is trained whatever its importance; bool, shape (N,).
-
-    Returns:
-        Time of the cheapest admissible step / full step time.
-    """
+    """Smallest `rho` for which `select_tensors`, of the same arguments, finds a selection."""
     must = _required(profile, required)
     if must.any():
         return profile.step_time(must) / profile.t_full
@@ -156,14 +147,9 @@ def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = 
     return (profile.t_forward + float((times @ members).min())) / profile.t_full
 
 
-def check_rho(rho: float, where: str = "") -> None:
-    """Raises a ValueError unless `rho` is a number in (0, 1]; `where` says whose it is."""
-    number = isinstance(rho, (int, float, np.integer, np.floating)) and not isinstance(rho, bool)
-    if not number or not 0.0 < rho <= 1.0:
-        raise ValueError(
-            f"`rho` must be a number in (0, 1]. Received: rho={brief(rho)}{where}. "
-            "Use 0.5 to halve the step time."
-        )
+def check_rho(rho: float, hint: str = "Use 0.5 to halve the step time.") -> None:
+    """Raises a ValueError unless `rho` is a number in (0, 1]."""
+    arguments.number("rho", rho, low=0.0, above=True, high=1.0, hint=hint)
 
 
 def _required(profile: TimingProfile, required: np.ndarray | None) -> np.ndarray:

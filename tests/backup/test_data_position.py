@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from elastic_tf.backup import data_position
-from elastic_tf.importance.probe import endless
+from elastic_tf.importance.probe import Draws
 from elastic_tf.stack import data_adapter
 
 ROWS, SIZE = 7, 2
@@ -89,17 +89,16 @@ def test_another_iterator_of_the_same_dataset_gets_what_it_got():
 
     def run(first: int) -> list[list[int]]:
         tf.keras.utils.set_random_seed(0)
-        data = shuffled()
-        probe, drawn = [], []
+        data = shuffled().map(lambda x: (x, x))
+        probe, drawn = Draws(data, SIZE, 0), []
 
         def draw(epoch):
-            if not probe:
-                probe.append(iter(endless(data)))
-            drawn.append(np.ravel(next(probe[0])).tolist())
+            drawn.append(probe.draw()[0].numpy().tolist())
 
         handler = data_adapter.DataHandler(x=data, epochs=8, model=None)
         start(handler, first, 0, arrived=draw)
-        return [drawn[first:], list(batches(handler).values())]
+        seen = [[x.numpy().tolist() for x, _ in it] for _, it in handler.enumerate_epochs()]
+        return [drawn[first:], seen]
 
     drawn, seen = run(0)
     assert run(5) == [drawn[5:], seen[5:]]

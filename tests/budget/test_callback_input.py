@@ -111,7 +111,7 @@ def test_model_that_was_frozen_since_is_refused():
 
 def test_schedule_that_turns_to_rubbish_is_named():
     elastic_callback = callback(rho=lambda epoch: 0.6 if epoch < 2 else 60)
-    with pytest.raises(ValueError, match="rho=60 from the schedule at epoch 2"):
+    with pytest.raises(ValueError, match="rho=60. The schedule gave it for epoch 2"):
         fit(elastic(), elastic_callback)
 
 

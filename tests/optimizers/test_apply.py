@@ -83,11 +83,6 @@ def test_apply_selected_without_tensors_does_nothing():
     assert int(optimizer.iterations) == 0
 
 
-def test_apply_selected_raises_on_too_few_gradients():
-    with pytest.raises(ValueError, match="Received: 1 for 4"):
-        optimizers.apply_selected(K.Adam(), [tf.ones(1)], tensors())
-
-
 def test_apply_selected_clips_by_the_norm_of_the_selected():
     variables, optimizer = tensors(), K.SGD(1.0, global_clipnorm=1.0)
     optimizers.build(optimizer, variables)
