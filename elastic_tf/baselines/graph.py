@@ -18,12 +18,7 @@ def nodes(network: tf.keras.Model) -> Iterator[Any]:
 
 
 def check(model: Any, method: str) -> None:
-    """Refuse a model that its layers and their calls do not describe whole, for `method`.
-
-    Raises:
-        TypeError: no model, or one that is more than a graph of layers: a call or training step of
-            its own, a loss or metric beside the graph, a weight in two layers.
-    """
+    """Refuse a model that its layers and their calls do not describe whole, for `method`."""
     ElasticModel.from_model(model)  # refuses what is no model, and training steps
     is_graph = getattr(model, "_is_graph_network", False)
     if is_graph and type(model).call in (Functional.call, tf.keras.Sequential.call):
@@ -40,19 +35,8 @@ def check(model: Any, method: str) -> None:
 
 
 def anew(layer: Any, **changes: Any) -> Any:
-    """A layer of the same config but for `changes`, without the weights.
-
-    Raises:
-        TypeError: Keras cannot tell the layer's config.
-    """
-    try:
-        config = layer.get_config()
-    except NotImplementedError as error:  # as Keras says it
-        raise TypeError(
-            "A layer that is made anew must tell its config. Received: "
-            f"'{layer.name}' of {type(layer).__name__}. Give that class a `get_config`."
-        ) from error
-    return type(layer).from_config({**config, **changes})
+    """A layer of the same config but for `changes`, without the weights."""
+    return type(layer).from_config({**layer.get_config(), **changes})
 
 
 def call(node: Any, layer: Any, tensors: dict[int, Any]) -> Any:
@@ -68,12 +52,9 @@ def repeated(
     make: Callable[[Any], Any],
     after: Callable[[Any, Any, dict[int, Any]], Any] = lambda old, new, tensors: new,
 ) -> tuple[tf.keras.Model, dict[str, Any]]:
-    """A model of other layers, and these by the name of the old ones; weights are not copied.
+    """A model of the layers that `make` makes, and these by the old ones' names, without weights.
 
-    Args:
-        network: functional or sequential model.
-        make: layer -> the layer in its place.
-        after: (old tensor, new one, all new ones by the old ones' id) -> what goes on.
+    `after`: (old tensor, new one, all new ones by the old ones' id) -> what goes on.
     """
     twins = {layer.name: make(layer) for layer in network.layers}
     tensors: dict[int, Any] = {}

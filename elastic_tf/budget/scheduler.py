@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elastic_tf.budget.deadline import DeadlineControl
-from elastic_tf.budget.full_steps import FullSteps
 from elastic_tf.budget.ledger import Ledger
 from elastic_tf.budget.lookahead import Lookahead
-from elastic_tf.budget.ratio import RatioControl
+from elastic_tf.budget.ratio import FullSteps, RatioControl
 from elastic_tf.budget.settings import Settings
 from elastic_tf.budget.step_costs import StepCosts
 from elastic_tf.engine import replicas

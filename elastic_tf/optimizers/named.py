@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 
-_Schedule = tf.keras.optimizers.schedules.LearningRateSchedule
-
 
 @tf.keras.saving.register_keras_serializable(package="elastic_tf")
 class SGDW(tf.keras.optimizers.legacy.SGD):
@@ -25,7 +23,7 @@ class SGDW(tf.keras.optimizers.legacy.SGD):
         momentum: float = 0.0,
         nesterov: bool = False,
         *,
-        weight_decay: Any,
+        weight_decay: float,
         name: str = "SGDW",
         **kwargs: Any,
     ) -> None:
@@ -37,56 +35,39 @@ class SGDW(tf.keras.optimizers.legacy.SGD):
         decay = self._serialize_hyperparameter("weight_decay")
         return {**super().get_config(), "weight_decay": decay}
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> SGDW:
-        """The optimizer of these settings."""
-        decay = config["weight_decay"]
-        if isinstance(decay, dict):
-            decay = tf.keras.optimizers.schedules.deserialize(decay, custom_objects)
-        return super().from_config({**config, "weight_decay": decay}, custom_objects)
-
-    def _prepare_local(self, var_device: Any, var_dtype: Any, apply_state: Any) -> None:
-        super()._prepare_local(var_device, var_dtype, apply_state)
-        decay = self._get_hyper("weight_decay", var_dtype)
-        if isinstance(decay, _Schedule):
-            decay = tf.cast(decay(self.iterations), var_dtype)
-        apply_state[(var_device, var_dtype)]["weight_decay"] = tf.identity(decay)
-
     def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        decayed = var.assign_sub(self._share(var, apply_state) * var, self._use_locking)
+        decayed = var.assign_sub(self._decay(var) * var, self._use_locking)
         with tf.control_dependencies([decayed]):
             return super()._resource_apply_dense(grad, var, apply_state)
 
     def _resource_apply_sparse(
         self, grad: Any, var: Any, indices: Any, apply_state: Any = None
     ) -> Any:
-        update = -self._share(var, apply_state) * tf.gather(var, indices)
+        update = -self._decay(var) * tf.gather(var, indices)
         with tf.control_dependencies([self._resource_scatter_add(var, indices, update)]):
             return super()._resource_apply_sparse(grad, var, indices, apply_state)
 
-    def _share(self, var: Any, apply_state: Any) -> tf.Tensor:
+    def _decay(self, var: Any) -> tf.Tensor:
         """What is taken off a weight, as a share of it."""
-        place = (var.device, var.dtype.base_dtype)
-        state = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
-        return state["weight_decay"]
+        return self._get_hyper("weight_decay", var.dtype.base_dtype)
 
 
 def sgdw(
     learning_rate: Any,
     momentum: float = 0.9,
-    weight_decay: Any = 5e-4,
+    weight_decay: float = 5e-4,
     *,
     nesterov: bool = False,
 ) -> SGDW:
     """SGD with momentum and decoupled weight decay.
 
     w <- w - weight_decay * w - learning_rate * v, v the momentum of the gradient; the decay is not
-    multiplied by the learning rate. Rate and decay may be a `LearningRateSchedule`.
+    multiplied by the learning rate, which may be a `LearningRateSchedule`.
 
     Source: Loshchilov & Hutter, Decoupled Weight Decay Regularization, ICLR 2019, Algorithm 1.
     """
-    for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
-        _check_rate(name, value)
+    _check_rate("learning_rate", learning_rate)
+    arguments.number("weight_decay", weight_decay, low=0.0)
     arguments.number("momentum", momentum, low=0.0, high=1.0, below=True)
     return SGDW(learning_rate, momentum, nesterov, weight_decay=weight_decay)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -183,14 +181,3 @@ def test_two_trainings_do_not_share_a_directory(tmp_path):
     one.close()
     two.open()
     two.close()
-
-
-def test_a_directory_of_a_process_that_was_killed_is_taken_over(tmp_path):
-    code = "from elastic_tf.backup.slots import Slots; import os, sys\n"
-    code += f"Slots({str(tmp_path)!r}).open(); os.kill(os.getpid(), 9)"
-    killed = subprocess.run([sys.executable, "-c", "import sys; sys.argv = ['-m']\n" + code])
-    assert killed.returncode == -9
-    slots = Slots(tmp_path)
-    slots.open()
-    write(slots, 1)
-    assert newest(tmp_path) == 1

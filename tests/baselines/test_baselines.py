@@ -214,16 +214,6 @@ def test_random_choice_is_the_same_for_a_seed():
     assert len(set(one)) > 1
 
 
-def test_registry_names_its_methods():
-    expected = {"full", "traditional_tl", "bn_bias", "offline_optimal"}
-    expected |= {"elastic", "elastic_loss", "elastic_weight", "elastic_grad", "random"}
-    assert expected <= set(baselines.NAMES)
-    for name, method in baselines.METHODS.items():
-        assert method.name == name
-        assert method.summary
-        assert "\n" not in method.summary
-
-
 def test_unknown_methods_are_answered_by_the_known_ones():
     with pytest.raises(ValueError, match=r"full, traditional_tl, .*elastic.*Received: name='lora'"):
         baselines.get("lora")

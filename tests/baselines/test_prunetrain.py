@@ -121,13 +121,6 @@ class OwnStep(tf.keras.Model):
         return super().train_step(data)
 
 
-class Silent(L.Layer):
-    """Keras cannot tell its config: what it was made with is nowhere kept."""
-
-    def __init__(self, given):
-        super().__init__()
-
-
 def of(*layers, kind=tf.keras.Model):
     inputs = x = L.Input((4,))
     for layer in layers:
@@ -156,7 +149,6 @@ def with_loss_beside():
         (lambda: tf.keras.Sequential([L.Dense(3)]), TypeError, "of class Sequential"),
         (lambda: of(L.Dense(5), L.Dense(3), kind=OwnCall), TypeError, "of class OwnCall"),
         (lambda: of(L.Dense(5), L.Dense(3), kind=OwnStep), TypeError, "OwnStep.*train_step"),
-        (lambda: of(L.Dense(5), Silent(object()), L.Dense(3)), TypeError, "of Silent. Give"),
         (with_loss_beside, TypeError, "no add_loss.*Received: 'model"),
         (tied, TypeError, "no weight in two layers. Received: 'model"),
         (lambda: of(L.Dense(3)), ValueError, "Received: 'model.*', where all belong"),

@@ -16,11 +16,7 @@ SETTINGS = {
     "plain": {"momentum": 0.0},
     "momentum": {"momentum": 0.9},
     "nesterov": {"momentum": 0.9, "nesterov": True},
-    "schedules": {
-        "learning_rate": Schedule(0.1, 2, 0.5),
-        "momentum": 0.9,
-        "weight_decay": Schedule(1e-2, 3, 0.5),
-    },
+    "schedule": {"learning_rate": Schedule(0.1, 2, 0.5), "momentum": 0.9},
     "clipped": {"momentum": 0.9, "clipnorm": 0.5},
 }
 

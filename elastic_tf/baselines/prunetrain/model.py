@@ -176,8 +176,7 @@ def adapt(model: tf.keras.Model) -> PruneTrainModel:
     tensors, of a model inside the model.
 
     Raises:
-        TypeError: more than a graph of layers, a training step of its own, or a layer without
-            config.
+        TypeError: more than a graph of layers, or a training step of its own.
         ValueError: a model of which nothing can be removed.
     """
     if isinstance(model, PruneTrainModel):

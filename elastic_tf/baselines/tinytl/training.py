@@ -24,8 +24,7 @@ def with_lite_residuals(model: tf.keras.Model) -> tf.keras.Model:
     such modules is returned as it is.
 
     Raises:
-        TypeError: more than a graph of layers, a training step of its own, or a layer without
-            config.
+        TypeError: more than a graph of layers, or a training step of its own.
         ValueError: no block is found.
     """
     graph.check(model, "TinyTL")
