@@ -55,7 +55,7 @@ class Draws:
         source = source.arrays if isinstance(source, Samples) else source
         self.source, self.size, self.name = source, size, name
         self.batch_size: int | None = None  # of the dataset, once a batch was drawn
-        self.drawn = 0  # batches of the dataset so far, those included that failed
+        self.drawn = 0  # so far, batches of the dataset, those included that failed
         self._generator = np.random.default_rng(seed)
         self._batches: Iterator[Any] | None = None
         if not isinstance(source, tf.data.Dataset) and not (
@@ -70,25 +70,17 @@ class Draws:
     def draw(self) -> tuple[Any, Any, Any]:
         """x, y and sample weights (or None) of `size` samples, or of all there are."""
         if not isinstance(self.source, tf.data.Dataset):
-            return self._draw_rows(*self.source)
+            return self._rows()
         batches: list[Any] = []
         while sum(map(size_of, batches)) < self.size:
             batches.append(self._next())
         return joined(batches, self.size)
 
-    def skip(self, batches: int) -> None:
-        """Leave out so many batches, of which some may have failed."""
-        for _ in range(batches):
+    def skip(self, drawn: int) -> None:
+        """Leave out what was drawn until then, of which some may have failed."""
+        while self.drawn < drawn:
             with contextlib.suppress(ValueError):
-                self._next()
-
-    def state(self) -> dict[str, Any]:
-        """Where the draws from arrays are, as JSON values."""
-        return dict(self._generator.bit_generator.state)
-
-    def go_on(self, state: dict[str, Any]) -> None:
-        """Draw from arrays what comes after `state`."""
-        self._generator.bit_generator.state = state
+                self._next() if isinstance(self.source, tf.data.Dataset) else self._rows()
 
     def _next(self) -> Any:
         """The next batch of the dataset."""
@@ -117,8 +109,9 @@ class Draws:
         rule = f"`{self.name}` must yield batches of (x, y)."
         return ValueError(f"{rule} Received: {received}. {hint}")
 
-    def _draw_rows(self, *data: Any) -> tuple[Any, Any, Any]:
-        counts = {len(part) for part in tf.nest.flatten(data) if part is not None}
+    def _rows(self) -> tuple[Any, Any, Any]:
+        self.drawn += 1
+        counts = {len(part) for part in tf.nest.flatten(self.source) if part is not None}
         if 0 in counts or len(counts) > 1:
             raise ValueError(
                 f"`{self.name}` must hold samples, as many in x as in y. Received: arrays of "
@@ -126,7 +119,7 @@ class Draws:
             )
         rows = self._generator.permutation(counts.pop())[: self.size]
         drawn = tf.nest.map_structure(
-            lambda part: None if part is None else tf.gather(part, rows), data
+            lambda part: None if part is None else tf.gather(part, rows), self.source
         )
         return tf.keras.utils.unpack_x_y_sample_weight(drawn)
 

@@ -68,7 +68,6 @@ class Worth:
         """All that `go_on` needs, as JSON values."""
         return {
             "importance": to_json(self._evaluated),
-            "probes": [probe.state() for probe in self._probes],
             "drawn": list(self._drawn.items()),
         }
 
@@ -77,13 +76,11 @@ class Worth:
         held = state["importance"]
         self._evaluated = None if held is None else np.array(held)
         self._drawn = dict(state["drawn"])
-        for probe, where in zip(self._probes, state["probes"]):
-            probe.go_on(where)
 
     def pass_over(self, epoch: int) -> None:
         """Draw what the probes drew before that epoch, and drop it."""
         for probe, batches in zip(self._probes, self._drawn.get(epoch, [])):
-            probe.skip(batches - probe.drawn)
+            probe.skip(batches)
 
     def _evaluate(self, model: ElasticMixin, check: Callable[..., None], given: Any) -> np.ndarray:
         if not self.needs_probe:
