@@ -13,8 +13,7 @@ import numpy as np
 
 from elastic_tf.selection.problem import Problem
 
-_PRICES = 64  # tried for the first bounds
-_AT_ONCE = 8  # tried at a time for the best one
+_AT_ONCE = 8  # prices tried at a time for the best one
 
 
 class Relaxed(NamedTuple):
@@ -37,25 +36,6 @@ def ways(resources: int) -> np.ndarray:
     """(W, R) how resources are added up to one: each alone, and their mean."""
     mean = np.full((1, resources), 1.0 / resources)
     return mean if resources == 1 else np.vstack([np.eye(resources), mean])
-
-
-def first_bounds(problem: Problem) -> np.ndarray:
-    """(n,) upper bound of the selections that begin with each choice; -inf where it does not fit.
-
-    A selection begins with its choice for the input-most tensor. Items that this one needs are
-    paid, all other common ones given away.
-    """
-    worth, none = problem.worth, np.zeros(len(problem.worth), bool)
-    room = problem.room - problem.added(none)
-    bounds = np.full(len(worth), np.inf)
-    for way in ways(len(problem.room)):
-        cost = problem.own @ way
-        prices = _breaks(worth, cost)
-        prices = prices[:: len(prices) // _PRICES + 1]
-        gain = _best_gains(problem, worth, cost, prices)
-        after = (np.cumsum(gain[:, ::-1], axis=1)[:, ::-1] - gain)[:, problem.tensor]
-        bounds = np.minimum(bounds, (prices[:, None] * (room @ way) + after).min(axis=0) + worth)
-    return np.where((room < 0.0).any(axis=1), -np.inf, bounds)
 
 
 def relax(

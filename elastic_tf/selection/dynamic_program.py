@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elastic_tf.selection.bounds import first_bounds
+from elastic_tf.selection.bounds import relax
 from elastic_tf.selection.problem import Problem, Solution
 
 TICKS = 10_000
@@ -58,4 +58,5 @@ def recurrence(problem: Problem, ticks: int = TICKS) -> Solution:
             if taken[k, left]:
                 chosen[k] = True
                 left -= int(steps[k])
-    return Solution(chosen, float(first_bounds(problem).max()))
+    every, rows = np.ones(count, bool), np.arange(len(problem.cost))
+    return Solution(chosen, relax(problem, every, rows, problem.room, 1.0).bound)

@@ -1,10 +1,9 @@
 """The selection, solved to a certified gap by branch and bound.
 
-Every selection begins with one choice, the one for its input-most tensor; each is a branch, and
-most fall at once to the first bounds. In the others the common items are decided one by one:
-either the item is paid, or the choices that need it stay out. On the way choices are made or left
-for good where the opposite could not beat the best selection so far. When all common items are
-decided a multiple-choice knapsack is left, which is solved with a list of undominated states.
+The items that several choices need are decided one by one: either the item is paid, or the choices
+that need it stay out. On the way choices are made or left for good where the opposite could not
+beat the best selection so far. When all common items are decided a multiple-choice knapsack is
+left, which is solved with a list of undominated states.
 
 The work is limited, and counted rather than timed: the same problem has the same answer anywhere.
 """
@@ -17,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_tf.selection.bounds import Relaxed, first_bounds, relax
+from elastic_tf.selection.bounds import Relaxed, relax
 from elastic_tf.selection.problem import Problem, Solution, fill
 
 GAP = 1e-3  # proven share of the worth that may be missing
-_WORK = 600  # nodes; a node of 214 tensors takes about half a millisecond
+_WORK = 1_000  # nodes; a node of 214 tensors takes about half a millisecond
 _STATES_PER_NODE = 2_000  # so many states of a knapsack take as long as a node
 _STATES = 256  # of a knapsack's list at its first try; 16 times as many at each further one
 
@@ -67,12 +66,8 @@ class _Search:
         return self.value / (1.0 - self.gap)
 
     def run(self, work: int) -> Solution:
-        problem = self.problem
-        bounds = first_bounds(problem)
-        for k in range(len(bounds)):
-            taken, is_open = np.arange(len(bounds)) == k, problem.tensor > problem.tensor[k]
-            paid = problem.member[:, k] > 0.0
-            self._push(float(bounds[k]), Node(taken, is_open, paid, _STATES))
+        none, unpaid = np.zeros(len(self.best), bool), np.zeros(len(self.problem.cost), bool)
+        self._push(float(self.problem.worth.sum()), Node(none, ~none, unpaid, _STATES))
         while self._heap and -self._heap[0][0] > self.floor and self.work < work:
             bound, _, node = heapq.heappop(self._heap)
             self._visit(-bound, node)

@@ -11,7 +11,7 @@ from instances import instance
 from mixed_integer import best
 
 from elastic_tf.selection import solver
-from elastic_tf.selection.bounds import first_bounds, relax
+from elastic_tf.selection.bounds import relax
 from elastic_tf.selection.problem import Problem, fill, reduce
 from elastic_tf.selection.solver import solve
 
@@ -50,14 +50,10 @@ def case(seed: int, tensors: int) -> Case:
     return Case(worth, tensor, np.array(rows), cost, budget)
 
 
-def enumerated(whole: Case, begins_with: int | None = None) -> float:
-    """The best of all choices, of those that begin with one."""
-    reached = 0.0 if begins_with is None else -np.inf
-    for bits in itertools.product([False, True], repeat=len(whole.worth)):
-        chosen = np.array(bits)
-        if begins_with in (None, chosen.argmax()) and chosen.any() and whole.fits(chosen):
-            reached = max(reached, float(whole.worth[chosen].sum()))
-    return reached
+def enumerated(whole: Case) -> float:
+    """The best of all choices."""
+    choices = map(np.array, itertools.product([False, True], repeat=len(whole.worth)))
+    return max(float(whole.worth[chosen].sum()) for chosen in choices if whole.fits(chosen))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -103,7 +99,7 @@ def test_bound_holds_where_a_knapsack_has_too_many_states(monkeypatch) -> None:
     for seed in range(12):
         whole = case(seed, 9 // (1 + seed % 3))
         problem, most = whole.problem(), enumerated(whole)
-        for work in (1, 600):
+        for work in (1, 1_000):
             found = solve(problem, 0.0, work)
             assert found.bound * problem.scale >= most * (1.0 - 1e-9)
         reached = problem.worth[found.chosen].sum() * problem.scale
@@ -125,14 +121,9 @@ def test_most_problems_take_little_work(kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_first_bounds_and_relaxation_hold(seed: int) -> None:
+def test_relaxation_holds(seed: int) -> None:
     whole = case(seed, 8 // (1 + seed % 3))
     problem = whole.problem()
-    bounds = np.full(len(whole.worth), -np.inf)
-    bounds[problem.index] = first_bounds(problem) * problem.scale
-    positive = whole._replace(worth=np.where(whole.worth > 0.0, whole.worth, -1e9))
-    for k in range(len(whole.worth)):
-        assert bounds[k] >= enumerated(positive, k) * (1.0 - 1e-9) or whole.worth[k] <= 0.0
     every = np.ones(len(problem.worth), bool)
     for price in (1e-3, 1.0, 1e3):
         found = relax(problem, every, np.arange(len(problem.member)), problem.room, price)
