@@ -1,10 +1,13 @@
 """What to train, at which accuracy in how many seconds: trials on photographs, everything counted.
 
 All trials begin at the same pre-trained network. Its head is solved in closed form, but for the
-trial that trains it; then some epochs on `et.Samples`, Adam on a cosine with a warm-up. Counted are
-the head, selecting, tracing, computing what is kept of each sample, and the steps; the timing
-profile is measured once per device before. The speed of a shared machine drifts: a fixed forward
-pass is timed before and after each trial, and seconds are given at its median speed as well.
+trial that trains it; then some epochs on `et.Samples`, Adam on a cosine with a warm-up. Methods are
+those of `elastic_tf.baselines`; `elastic@0.3:5x16` is `elastic` at rho 0.3, five epochs in batches
+of 16. Where nothing is evaluated before the first step, the head is solved from what training keeps
+of each sample (`et.SolveHead`). Counted are the head, selecting, tracing, computing what is kept of
+each sample, and the steps; the timing profile is measured once per device before. The speed of a
+shared machine drifts: a fixed forward pass is timed before and after each trial, and seconds are
+given at its median speed as well.
 
 Example::
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -26,32 +30,22 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import plots
-from elastic_tf.baselines import fixed, policies
+from elastic_tf import baselines, plots
 from elastic_tf.commands.comparing.contest import interval
 from elastic_tf.commands.training import harness, sources
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.importance import measures
 from elastic_tf.timing.runtime import describe_device
 
 RESULT = Path(__file__).parent / "results" / "choice.json"
-BATCH, WARM_UP, PROBE = 4, 0.15, 512
-# method, epochs
+WARM_UP = 0.15
 ROWS = (
-    ("solved", 0),
-    ("traditional_tl", 3),
-    ("full", 2),
-    ("full", 3),
-    ("elastic@0.2", 3),
-    ("elastic@0.3", 2),
-    ("elastic@0.3", 3),
-    ("elastic@0.5", 3),
-    ("random@0.5", 3),
-    ("elastic_loss@0.5", 3),
+    "solved:0x4,traditional_tl:3x4,full:1x4,full:2x4,full:3x4,bn_bias:1x4,bn_bias:3x4,"
+    "elastic@0.2:5x16,elastic@0.3:5x16,elastic@0.5:3x16,elastic@0.5:5x16,"
+    "random@0.3:5x16,random@0.5:5x16,elastic_weight@0.3:5x16"
 )
-# Chosen by the loss on validation parts of the birds and the flowers.
-RATES = {"traditional_tl": 1e-3, "full": 2e-4, "0.2": 2e-4, "0.3": 2e-4, "0.5": 2e-4}
+# Chosen by the loss on validation parts of the birds and the flowers: by method or by batch size.
+RATES: dict[Any, float] = {"solved": 0.0, "traditional_tl": 1e-3, 4: 2e-4, 16: 4e-4}
 
 
 def main() -> None:
@@ -65,21 +59,40 @@ def main() -> None:
     parser.add_argument("--part", default="validation", choices=("validation", "test"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", default="", help="instead of those chosen, by commas")
-    parser.add_argument("--rows", default="", help="as elastic@0.3:3,full:2")
+    parser.add_argument("--rows", default=ROWS, help="as elastic@0.3:5x16,full:3x4")
     parser.add_argument("--out", type=Path, default=RESULT)
     settings = parser.parse_args()
-    rows = [part.split(":") for part in settings.rows.split(",") if part] or ROWS
     trials = Trials(settings)
     for seed in range(settings.seeds):
-        for method, epochs in rows:
+        for row in settings.rows.split(","):
+            method, epochs, batch = re.fullmatch(r"(.+):(\d+)x(\d+)", row).groups()
             rates = [float(part) for part in settings.rates.split(",") if part]
-            for rate in rates or [RATES.get(method.partition("@")[2] or method, 0.0)]:
-                trials.run(method, int(epochs), seed, rate)
+            for rate in rates or [RATES.get(method, RATES[int(batch)])]:
+                trials.run(method, int(epochs), int(batch), seed, rate)
     rows = summary(trials.done, Path(settings.data).stem, settings.part)
     print(format_table(rows, COLUMNS))
-    longest = [row for row in rows if row["epochs"] == max(one["epochs"] for one in rows)]
     picture = settings.out.with_name(f"choice_{Path(settings.data).stem}.png")
-    plots.save(plots.accuracy_at_budgets({"equal_epochs": longest}), picture)
+    plots.save(over_seconds(rows), picture)
+
+
+def over_seconds(rows: list[dict[str, Any]]) -> Any:
+    """Accuracy over seconds, with 95 % intervals: a line for each method, from the solved head."""
+    usual = max(row["seconds"] for row in rows if row["method"] == "full") / 100.0
+    (start,) = (row for row in rows if row["method"] == "solved")
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["seconds"]):
+        name = row["method"].partition("@")[0]
+        if name not in ("solved", "traditional_tl"):
+            curves.setdefault(name, [start]).append(row)
+    values = {
+        name: (
+            [row["seconds"] / usual for row in points],
+            [100.0 * row["mean"] for row in points],
+            [100.0 * (row["half_width"] or 0.0) for row in points],
+        )
+        for name, points in curves.items()
+    }
+    return plots.lines(values, x="seconds, % of full training's", y="test accuracy (%)")
 
 
 class Trials:
@@ -95,10 +108,9 @@ class Trials:
             self.done = self._kept["trials"]
         self._load(0)
         self._watch = tf.function(functools.partial(self._network(), training=False))
-        self._profile = self._profiled()
-        self._trained(self._network(), "elastic@0.3", 2, 0, 1e-4)  # what is slow once
+        self._trained(self._network(), "elastic@0.3", 2, 16, 0, 1e-4)  # what is slow once
 
-    def run(self, method: str, epochs: int, seed: int, rate: float) -> None:
+    def run(self, method: str, epochs: int, batch: int, seed: int, rate: float) -> None:
         """One trial, unless it is there."""
         settings = self._settings
         name = {
@@ -107,6 +119,7 @@ class Trials:
             "part": settings.part,
             "method": method,
             "epochs": epochs,
+            "batch": batch,
             "seed": seed,
             "rate": rate,
         }
@@ -117,7 +130,7 @@ class Trials:
         model = self._network()
         before = self._speed()
         started = time.perf_counter()
-        found = self._trained(model, method, epochs, seed, rate)
+        found = self._trained(model, method, epochs, batch, seed, rate)
         seconds = time.perf_counter() - started
         reference = 0.5 * (before + self._speed())
         loss, accuracy = model.evaluate(*self._judge, batch_size=64, verbose=0)
@@ -160,56 +173,38 @@ class Trials:
         )
         return harness.compiled(network, "adam", 1e-4)
 
-    def _profiled(self) -> et.TimingProfile:
+    def _profiled(self, batch: int) -> et.TimingProfile:
         settings = self._settings
-        parts = (settings.model, settings.alpha, settings.input_size, self._classes)
+        parts = (settings.model, settings.alpha, settings.input_size, self._classes, batch)
         path = Path("runs") / "choice" / f"profile_{'_'.join(map(str, parts))}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            batch = self._x[:BATCH], self._y[:BATCH]
-            et.profile_model(self._network(), *batch, repeats=20).save(path)
+            images = self._x[:batch], self._y[:batch]
+            et.profile_model(self._network(), *images, repeats=20).save(path)
         return et.TimingProfile.load(path)
 
     def _trained(
-        self, model: et.ElasticModel, method: str, epochs: int, seed: int, rate: float
+        self, model: et.ElasticModel, method: str, epochs: int, batch: int, seed: int, rate: float
     ) -> dict[str, Any]:
         """Train the model; what the trial did."""
         name, _, rho = method.partition("@")
         found: dict[str, Any] = {}
-        if name != "traditional_tl":
-            found["head_seconds"] = et.solve_head(model, self._x, self._y).seconds
+        samples = et.Samples(self._x, self._y, batch_size=batch, seed=seed)
+        if name in ("solved", "full") or name.startswith("elastic_"):
+            found["head_seconds"] = et.solve_head(model, samples).seconds
         if not epochs:
             return found
-        steps = epochs * (len(self._x) // BATCH)
-        rates = harness.rate("cosine", rate, steps, warm_up=WARM_UP)
+        rates = harness.rate("cosine", rate, epochs * samples.steps, warm_up=WARM_UP)
         harness.compiled(model, "adam", rates)
-        head, callbacks = et.zoo.head_tensors(model), []
-        if name == "traditional_tl":
-            model.set_mask(head)
-        elif name == "bn_bias":
-            model.set_mask(fixed.bn_bias_tensors(model))
-        elif rho:
-            importance = {
-                "elastic": measures.depth,
-                "random": policies.at_random(seed),
-                "elastic_weight": measures.weight_magnitude,
-                "elastic_loss": functools.partial(measures.loss_decrease, gradient="before"),
-            }[name]
-            probe = et.Probe((self._x, self._y), size=PROBE, seed=seed)
-            callbacks = [
-                et.ElasticCallback(
-                    self._profile,
-                    rho=float(rho),
-                    interval=epochs,
-                    probe=probe,
-                    importance=importance,
-                    required=head,
-                    control=et.Control(share=0.0),
-                )
-            ]
-        samples = et.Samples(self._x, self._y, batch_size=BATCH, seed=seed)
+        options: dict[str, Any] = {}
+        if rho:
+            options = {"rho": float(rho), "profile": self._profiled(batch), "interval": epochs}
+        task = baselines.Task(model=model, probe=samples, seed=seed, **options)
+        callbacks = baselines.get(name).callbacks(task)
+        if not found and name != "traditional_tl":
+            callbacks.append(et.SolveHead())
         model.fit(samples, epochs=epochs, verbose=0, callbacks=callbacks)
-        if callbacks:
+        if rho:
             record = callbacks[0].selections[-1]
             found["predicted_ratio"] = record.predicted_ratio
             found["trained"] = np.flatnonzero(record.mask).tolist()
@@ -237,11 +232,13 @@ def summary(trials: list[dict[str, Any]], data: str, part: str) -> list[dict[str
     usual = np.median([one["reference_seconds"] for one in chosen]) if chosen else 1.0
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in chosen:
-        rows.setdefault((one["method"], one["epochs"], one["rate"]), []).append(one)
+        key = (one["method"], one["epochs"], one.get("batch", 4), one["rate"])
+        rows.setdefault(key, []).append(one)
     return [
         {
             "method": method,
             "epochs": epochs,
+            "batch": batch,
             "rate": rate,
             "seeds": len(found),
             **dict(zip(("mean", "half_width"), interval([one["accuracy"] for one in found]))),
@@ -251,13 +248,14 @@ def summary(trials: list[dict[str, Any]], data: str, part: str) -> list[dict[str
             * np.mean([one["seconds"] / one["reference_seconds"] for one in found]),
             "ratio": found[0].get("predicted_ratio"),
         }
-        for (method, epochs, rate), found in rows.items()
+        for (method, epochs, batch, rate), found in rows.items()
     ]
 
 
 COLUMNS = (
     Column("method", "method"),
     Column("epochs", "epochs", "d"),
+    Column("batch", "batch", "d"),
     Column("rate", "rate", ".0e"),
     Column("seeds", "seeds", "d"),
     Column("mean", "accuracy", ".1%"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from elastic_tf.plots.style import DARK, PALE, grid, head, picture, styles
 
 _MOST_MARKERS = 30  # on every point of a longer line they would hide it
 
-Curves = Mapping[str, tuple[Sequence[float], Any]]
+Curves = Mapping[str, tuple[Any, ...]]
 
 
 def lines(
@@ -21,21 +21,25 @@ def lines(
 ) -> Figure:
     """Lines of label -> (values along x, values along y); methods have colours of their own.
 
+    A third part is half the height of a band around the line, and not a number where there is none.
     `x` and `y` say what stands along them, with the unit. x is logarithmic, or whole numbers, as
     epochs are, or begins at 0.
     """
     figure, axes = picture(7.0, 4.2)
-    for (name, (along, values)), look in zip(curves.items(), styles(curves).values()):
+    for (name, (along, values, *band)), look in zip(curves.items(), styles(curves).values()):
         marker = look.marker if len(along) <= _MOST_MARKERS else ""
         options = {"color": look.colour, "linestyle": look.line, "linewidth": 1.8}
         axes.plot(along, values, label=name, marker=marker, markersize=4.5, **options)
+        for half in band:
+            low, high = np.subtract(values, half), np.add(values, half)
+            axes.fill_between(along, low, high, color=look.colour, alpha=0.12, linewidth=0)
     axes.set(xlabel=x, ylabel=y)
     if is_log:
         axes.set_xscale("log")
     elif is_whole:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:  # the margin is of the whole axis, so that the last marker is not cut
-        axes.set_xlim(0, 1.05 * max(max(along) for along, _ in curves.values()) or None)
+        axes.set_xlim(0, 1.05 * max(max(along) for along, *_ in curves.values()) or None)
     grid(axes)
     axes.legend(frameon=False)
     head(axes, title)
