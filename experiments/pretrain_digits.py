@@ -1,6 +1,8 @@
 """Pre-train the demo's model on the clean digits.
 
-The committed weights were made by: python experiments/pretrain_digits.py
+The committed weights were made by `python experiments/pretrain_digits.py`, those of the demo with
+`--image-size 64 --out experiments/weights/digits_resnet_64.h5`: 99.6 % right of the clean test
+images.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ class Settings:
     """One pre-training."""
 
     out: Path = option(WEIGHTS, help="file for the weights")
+    image_size: int = option(IMAGE_SIZE, help="height and width of the images in pixels")
     epochs: int = option(30, help="passes over the training images")
     batch_size: int = option(32, help="images in a training step")
     learning_rate: float = option(2e-3, help="of Adam at the start; falls on a cosine to zero")
@@ -40,12 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> float:
     settings = parse(Settings, __doc__ or "", arguments)
     tf.keras.utils.set_random_seed(settings.seed)
     data = et.data.from_arrays(
-        *et.data.digits(image_size=IMAGE_SIZE),
+        *et.data.digits(image_size=settings.image_size),
         batch_size=settings.batch_size,
         seed=settings.seed,
     )
     model = et.zoo.build(
-        "digits_resnet", classes=data.classes, input_size=IMAGE_SIZE, bn_training=True
+        "digits_resnet", classes=data.classes, input_size=settings.image_size, bn_training=True
     )
     augment = tf.keras.Sequential(
         [

@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
 
 def test_demo_compares_full_and_elastic_training(finished):
     _, rows = finished
-    assert [row["method"] for row in rows] == ["full", "elastic, rho=0.5"]
+    assert [row["method"] for row in rows] == ["full", "elastic, rho=0.4"]
     for row in rows:
         assert row["training_seconds"] > 0
         assert row["seconds_per_step"] > 0
@@ -77,8 +77,10 @@ def test_demo_says_of_each_method_what_its_steps_did_not_take(finished):
 
 
 def test_demo_network_knows_the_clean_digits():
-    _, (x, y) = et.data.digits()
-    model = et.zoo.build("digits_resnet", classes=10, input_size=32, weights=demo.WEIGHTS)
+    _, (x, y) = et.data.digits(image_size=demo.IMAGE_SIZE)
+    model = et.zoo.build(
+        "digits_resnet", classes=10, input_size=demo.IMAGE_SIZE, weights=demo.WEIGHTS
+    )
     assert np.mean(model.predict(x, verbose=0).argmax(axis=1) == y) > 0.98
 
 

@@ -31,11 +31,12 @@ class TrainingClock(tf.keras.callbacks.Callback):
         self.epochs: list[dict[str, Any]] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._begun = self.model._elastic.fit_started  # what is cached then counts
+        self._started = self.model._elastic.fit_started  # what is computed before the first epoch
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._evaluating = 0.0
         self._calls: list[float] = []
+        self._begun, self._started = self._started or time.perf_counter(), None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._called = time.perf_counter()
@@ -60,7 +61,6 @@ class TrainingClock(tf.keras.callbacks.Callback):
                 "steps": len(self._calls),
             }
         )
-        self._begun = time.perf_counter()
 
     def total(self, key: str) -> Any:
         """Over all epochs."""
