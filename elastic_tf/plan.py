@@ -14,7 +14,9 @@ from elastic_tf.files.table import Column, format_table
 
 FROZEN = 0  # keeps every bit, and so do its slots
 EXACT = 1  # trained as plain Keras trains it
-NAMES = {FROZEN: "frozen", EXACT: "exact"}
+# Kernels of convolutions, trained by gradients of patches of so many pixels a side.
+FILTERED = {2: 2, 4: 4, 7: 7}
+NAMES = {FROZEN: "frozen", EXACT: "exact", **{m: f"filtered:{r}" for m, r in FILTERED.items()}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +26,7 @@ class Plan:
     Plans are values: equal if their modes are equal, usable as keys, and never changed.
 
     Args:
-        modes: `elastic_tf.plan.FROZEN` or `EXACT` of each tensor; int8, shape (N,), read-only.
+        modes: of each tensor, a key of `elastic_tf.plan.NAMES`; int8, shape (N,), read-only.
 
     Raises:
         ValueError: no tensors, or a mode that is none.
@@ -74,6 +76,20 @@ class Plan:
                 "Plan.to_json writes one."
             )
         return cls(value["modes"])
+
+    def filtered(self, r: int, where: np.ndarray) -> Plan:
+        """The same, but filtered gradients (Yang et al., CVPR 2023) for some kernels.
+
+        Args:
+            r: side of a patch in pixels of the convolution's output: 2, 4 or 7.
+            where: True for these kernels; bool, shape (N,).
+
+        Raises:
+            ValueError: another r, or no mask.
+        """
+        if r not in FILTERED:
+            raise ValueError(f"`r` must be one of {sorted(FILTERED)}. Received: {brief(r)}.")
+        return Plan(np.where(arguments.mask("where", where, len(self)), r, self.modes))
 
     def to_json(self) -> dict[str, list[int]]:
         """The plan as a value that `json.dump` takes."""

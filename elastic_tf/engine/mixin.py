@@ -6,10 +6,11 @@ in the graph. A new plan is a new function; the last few are kept.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from elastic_tf import optimizers
 from elastic_tf.engine import checks, freezing, progress
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
+from elastic_tf.engine.modes import convolutions
 from elastic_tf.engine.prefix import NotCacheable
 from elastic_tf.engine.rows import RowTraining
 from elastic_tf.engine.step_functions import TrainFunctions
@@ -124,6 +126,7 @@ class ElasticMixin(_Model):
                     f"`plan` must train a tensor. Received: {len(plan)} frozen ones. Keep at least "
                     "the head trained."
                 )
+            convolutions.check(self, self.tensors, plan)
         self._elastic.plan = None if plan is None or plan == Plan.full(len(plan)) else plan
         if self.train_function is not None:
             self.make_train_function()
@@ -177,7 +180,7 @@ class ElasticMixin(_Model):
         """One forward pass in training mode, and the gradients for `variables` alone.
 
         Layers with buffers of which no tensor is among `variables` run as not trainable; see
-        `elastic_tf.engine.freezing`.
+        `elastic_tf.engine.freezing`. Kernels that the model's plan filters get filtered gradients.
 
         Args:
             data: batch as in `train_step`.
@@ -192,7 +195,11 @@ class ElasticMixin(_Model):
                 step = self.forward(data)
             else:
                 tape.watch(list(variables))
-                with freezing.frozen(freezing.left_out(self, variables)):
+                left_out = freezing.left_out(self, variables)
+                with (
+                    freezing.frozen(left_out),
+                    convolutions.filtered(self, self.tensors, self.plan),
+                ):
                     step = self.forward(data)
         if variables is None:
             variables = self.trainable_variables
@@ -211,7 +218,7 @@ class ElasticMixin(_Model):
             data: batch as in `train_step`.
             plan: as in `set_plan`. Nothing trained: forward pass, loss and metrics only.
         """
-        with never_differentiated():
+        with never_differentiated(), self._planned(plan):
             step, gradients = self.gradients(data, None if plan is None else self._trained(plan))
             if plan is None and all(gradient is None for gradient in gradients):
                 raise ValueError(
@@ -380,6 +387,16 @@ class ElasticMixin(_Model):
         if save_type != "checkpoint":
             children.pop("elastic_fit_state", None)
         return children
+
+    @contextlib.contextmanager
+    def _planned(self, plan: Plan | np.ndarray | None) -> Iterator[None]:
+        """Trace under another plan than the model's."""
+        state = self._elastic
+        own, state.plan = state.plan, None if plan is None else as_plan(plan, len(self.tensors))
+        try:
+            yield
+        finally:
+            state.plan = own
 
     def _trained(self, plan: Plan | np.ndarray | None) -> list[tf.Variable]:
         """Variables to train, in Keras's order: global norms are summed in that order."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
 from elastic_tf.inputs.samples import Rows, Samples
-from elastic_tf.plan import as_plan
+from elastic_tf.plan import Plan
 
 _ROWS = 64  # in a forward pass that fills a cache
 
@@ -148,7 +148,7 @@ class RowStep:
 
     Args:
         model: compiled elastic model.
-        mask: True where a tensor is trained; bool, shape (N,), forward order.
+        plan: how each tensor is trained, or a bool mask.
         samples: the rows; what lies before the first trained tensor is computed now. With
             `memory=0` it is computed in each step.
 
@@ -156,8 +156,8 @@ class RowStep:
         graph: the FuncGraph of the step.
     """
 
-    def __init__(self, model: Any, mask: np.ndarray, samples: Samples) -> None:
-        rows, trained = RowTraining(model, samples), model._trained(mask)
+    def __init__(self, model: Any, plan: Plan | np.ndarray, samples: Samples) -> None:
+        rows, trained = RowTraining(model, samples), model._trained(plan)
         own = type(model).train_step.__get__(model)
         spec = tf.TensorSpec((samples.batch_size,), tf.int64)
 
@@ -165,16 +165,12 @@ class RowStep:
             step = tf.function(lambda numbers: rows.step(own, Rows(numbers), trained))
             return step.get_concrete_function(spec)
 
-        state = model._elastic
-        plan, state.plan = state.plan, as_plan(mask, len(mask))
-        try:
+        with model._planned(plan):
             rows.cache(trained, epochs=2 * samples.views)
             try:
                 self._step = traced()
             except NotCacheable:
                 self._step = traced()  # whole
-        finally:
-            state.plan = plan
         self.graph = self._step.graph
 
     def __call__(self, numbers: Any) -> float:

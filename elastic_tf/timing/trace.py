@@ -120,7 +120,7 @@ class StepFunction:
 
     def _step(self, data: Any) -> Any:
         selected = [v for v, on in zip(self.model.tensors, self.mask) if on]
-        with never_differentiated():
+        with never_differentiated(), self.model._planned(self.plan):
             if has_own_step(self.model):
                 loss, logs, gradients = self._own_step(data, selected)
             else:
@@ -145,14 +145,11 @@ class StepFunction:
             asked.append((step.loss, {id(v): g for v, g in zip(of, found)}))
             return step, found
 
-        state, attributes = self.model._elastic, self.model.__dict__
-        plan = state.plan
-        state.plan, attributes["gradients"] = self.plan, gradients
+        self.model.__dict__["gradients"] = gradients
         try:
             logs = self.model.train_step(data)
         finally:
-            state.plan = plan
-            del attributes["gradients"]
+            del self.model.__dict__["gradients"]
         if len(asked) != 1:  # of several passes, no one is the step's
             return tf.convert_to_tensor(logs.get("loss", 0.0)), logs, [None] * len(selected)
         loss, by_id = asked[0]
