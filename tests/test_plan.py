@@ -51,7 +51,7 @@ def test_changing_the_array_that_was_given_leaves_the_plan_alone():
 @pytest.mark.parametrize(
     ("modes", "received"),
     [
-        ([0, 2], "2"),
+        ([0, 3], "3"),
         ([], "shape \\(0,\\)"),
         ([[1]], "shape \\(1, 1\\)"),
         ([True], "bool"),
