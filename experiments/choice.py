@@ -6,8 +6,7 @@ those of `elastic_tf.baselines`; `elastic@0.3:5x16` is `elastic` at rho 0.3, fiv
 of 16. Where nothing is evaluated before the first step, the head is solved from what training keeps
 of each sample (`et.SolveHead`). Counted are the head, selecting, tracing, computing what is kept of
 each sample, and the steps; the timing profile is measured once per device before. The speed of a
-shared machine drifts: a fixed forward pass is timed before and after each trial, and seconds are
-given at its median speed as well.
+shared machine drifts: all rows of a seed are run before those of the next one, and means compared.
 
 Example::
 
@@ -17,7 +16,6 @@ Example::
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import re
 import time
@@ -106,7 +104,6 @@ class Trials:
             self._kept = json.loads(settings.out.read_text("utf-8"))
             self.done = self._kept["trials"]
         self._load(0)
-        self._watch = tf.function(functools.partial(self._network(), training=False))
         self._trained(self._network(), "elastic@0.3", 2, 16, 0, 1e-4)  # what is slow once
 
     def run(self, method: str, epochs: int, batch: int, seed: int, rate: float) -> None:
@@ -127,14 +124,12 @@ class Trials:
         self._load(seed)
         tf.keras.utils.set_random_seed(seed)
         model = self._network()
-        before = self._speed()
         started = time.perf_counter()
         found = self._trained(model, method, epochs, batch, seed, rate)
         seconds = time.perf_counter() - started
-        reference = 0.5 * (before + self._speed())
         loss, accuracy = model.evaluate(*self._judge, batch_size=64, verbose=0)
         trial = {**name, "accuracy": accuracy, "loss": loss, "seconds": seconds}
-        self.done.append({**trial, "reference_seconds": reference, **found})
+        self.done.append({**trial, **found})
         print(" ".join(f"{key}={value}" for key, value in self.done[-1].items()), flush=True)
         self.save()
 
@@ -209,15 +204,6 @@ class Trials:
             found["trained"] = np.flatnonzero(record.mask).tolist()
         return found
 
-    def _speed(self) -> float:
-        """Seconds of a fixed forward pass, the median of ten."""
-        images, times = tf.constant(self._x[:16]), []
-        for _ in range(10):
-            started = time.perf_counter()
-            self._watch(images).numpy()
-            times.append(time.perf_counter() - started)
-        return float(np.median(times))
-
 
 def arrays(data: tf.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """All images and labels of a dataset of batches."""
@@ -228,7 +214,6 @@ def arrays(data: tf.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
 def summary(trials: list[dict[str, Any]], data: str, part: str) -> list[dict[str, Any]]:
     """A row for each method, its epochs and its rate: means over the seeds."""
     chosen = [one for one in trials if (one["data"], one["part"]) == (data, part)]
-    usual = np.median([one["reference_seconds"] for one in chosen]) if chosen else 1.0
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in chosen:
         key = (one["method"], one["epochs"], one.get("batch", 4), one["rate"])
@@ -242,9 +227,7 @@ def summary(trials: list[dict[str, Any]], data: str, part: str) -> list[dict[str
             "seeds": len(found),
             **dict(zip(("mean", "half_width"), interval([one["accuracy"] for one in found]))),
             "loss": np.mean([one["loss"] for one in found]),
-            "raw": np.mean([one["seconds"] for one in found]),
-            "seconds": usual
-            * np.mean([one["seconds"] / one["reference_seconds"] for one in found]),
+            "seconds": np.mean([one["seconds"] for one in found]),
             "ratio": found[0].get("predicted_ratio"),
         }
         for (method, epochs, batch, rate), found in rows.items()
@@ -261,7 +244,6 @@ COLUMNS = (
     Column("half_width", "95 % interval, +-", ".1%"),
     Column("loss", "loss", ".3f"),
     Column("ratio", "step ratio", ".3f"),
-    Column("raw", "s as passed", ".1f"),
     Column("seconds", "s", ".1f"),
 )
 
