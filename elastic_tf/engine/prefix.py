@@ -112,6 +112,25 @@ class Forward:
         return [variable for variable in self._variables if id(variable.handle) not in cut.reads]
 
 
+class _Kept:
+    """Arrays of a value for each row. TensorFlow never lets go of what a step calls: of this."""
+
+    def __init__(self, samples: Samples, tensors: Sequence[tf.Tensor]) -> None:
+        left, self.arrays, self._dtypes = samples.memory, [], []
+        for tensor in tensors:
+            shape = (samples.rows, *tensor.shape[1:])
+            self._dtypes.append(tensor.dtype.as_numpy_dtype)
+            is_half = samples.half and tensor.dtype == tf.float32
+            dtype = np.float16 if is_half else self._dtypes[-1]
+            self.arrays.append(array(shape, dtype, memory=left))
+            left -= 0 if isinstance(self.arrays[-1], np.memmap) else self.arrays[-1].nbytes
+
+    def read(self, rows: np.ndarray) -> list[np.ndarray]:
+        return [
+            kept[rows].astype(dtype, copy=False) for kept, dtype in zip(self.arrays, self._dtypes)
+        ]
+
+
 class PrefixCache:
     """The activations on a cut, for every row of some samples.
 
@@ -135,13 +154,7 @@ class PrefixCache:
         self.cut = cut
         self._samples, self._kinds = samples, cut.kinds()
         self.varying = forward.varying(cut)
-        left, self._arrays = samples.memory, []
-        for tensor in cut.tensors:
-            shape = (samples.rows, *tensor.shape[1:])
-            is_half = samples.half and tensor.dtype == tf.float32
-            dtype = np.float16 if is_half else tensor.dtype.as_numpy_dtype
-            self._arrays.append(array(shape, dtype, memory=left))
-            left -= 0 if isinstance(self._arrays[-1], np.memmap) else self._arrays[-1].nbytes
+        self._kept = _Kept(samples, cut.tensors)
         read = forward.function(cut, None if before is None else before.cut)
 
         def of(rows: np.ndarray) -> list[tf.Tensor]:
@@ -153,7 +166,7 @@ class PrefixCache:
     @property
     def nbytes(self) -> int:
         """Bytes of the activations."""
-        return sum(kept.nbytes for kept in self._arrays)
+        return sum(kept.nbytes for kept in self._kept.arrays)
 
     def serves(self, trained: Collection[tf.Variable]) -> bool:
         """Whether steps that train these variables alone can take the activations."""
@@ -173,7 +186,7 @@ class PrefixCache:
         cut = find_cut(graph, tf.nest.flatten(inputs), results, self.varying)
         if cut.kinds() != self._kinds:
             raise NotCacheable("the training step does not run the model's forward pass as it is")
-        taken = tf.numpy_function(self.read, [rows], [dtype for _, dtype, _ in self._kinds])
+        taken = tf.numpy_function(self._kept.read, [rows], [dtype for _, dtype, _ in self._kinds])
         for part, (_, _, shape) in zip(taken, self._kinds):
             part.set_shape((rows.shape[0], *shape))
         hand_over(cut, taken)
@@ -204,14 +217,11 @@ class PrefixCache:
 
     def read(self, rows: np.ndarray) -> list[np.ndarray]:
         """The activations of these rows."""
-        return [
-            kept[rows].astype(dtype.as_numpy_dtype, copy=False)
-            for kept, (_, dtype, _) in zip(self._arrays, self._kinds)
-        ]
+        return self._kept.read(rows)
 
     def close(self) -> None:
         """Forget the activations; a file that holds them is removed."""
-        self._arrays = []
+        self._kept.arrays = []
 
     def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
         """All rows in batches of one size, and how many of each are not there a second time."""
@@ -222,7 +232,7 @@ class PrefixCache:
 
     def _fill(self, of: Callable[[np.ndarray], list[tf.Tensor]]) -> None:
         for rows, _ in self._batches():
-            for kept, part in zip(self._arrays, of(rows)):
+            for kept, part in zip(self._kept.arrays, of(rows)):
                 with np.errstate(over="ignore"):
                     kept[rows] = part.numpy()
                 if kept.dtype == np.float16 and not np.isfinite(kept[rows]).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -101,7 +102,12 @@ class Samples:
         """
         self.epoch = 0
         spec = tf.TensorSpec((self.steps, self.batch_size), tf.int64)
-        dataset = tf.data.Dataset.from_generator(self._order, output_signature=spec).unbatch()
+        # TensorFlow never lets go of a generator
+        order = weakref.WeakMethod(self._order)
+        dataset = tf.data.Dataset.from_generator(
+            lambda: order()(),  # type: ignore[misc]
+            output_signature=spec,
+        ).unbatch()
         options = tf.data.Options()
         options.autotune.enabled = False  # TensorFlow 2.15 may wait for its thread at each end
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.steps))

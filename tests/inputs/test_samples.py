@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -151,6 +154,16 @@ def test_nothing_is_left_behind():
     model, _ = trained(chain, Samples(x, y, batch_size=4), 4)
     assert "train_step" not in vars(model) and model._elastic.rows is None
     model.fit(x, y, verbose=0)
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+def test_samples_and_what_was_computed_of_them_are_freed(memory):
+    samples = Samples(*data(), batch_size=4, memory=memory)
+    model, _ = trained(chain, samples, 4)
+    freed = weakref.ref(samples)
+    del samples
+    gc.collect()
+    assert freed() is None and model.built
 
 
 def test_samples_that_see_each_other_are_trained_whole_and_said_so():
