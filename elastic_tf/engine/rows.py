@@ -13,8 +13,6 @@ from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
 from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan
 
-_ROWS = 64  # in a forward pass that fills a cache
-
 
 class RowTraining:
     """One `fit` on `Samples`, whose batches are numbers of rows.
@@ -62,7 +60,9 @@ class RowTraining:
     def _passed(self) -> Forward:
         """The forward pass, traced when it is needed first."""
         if self._forward is None:
-            self._forward = Forward(self._model, self.samples, min(_ROWS, self.samples.rows))
+            self._forward = Forward(
+                self._model, self.samples, min(self.samples.cache_batch, self.samples.rows)
+            )
         return self._forward
 
     def cache(self, trained: Sequence[tf.Variable], epochs: int) -> None:

@@ -43,6 +43,10 @@ class Samples:
             `ElasticMixin.cache_prefix`); beyond, it is kept in a temporary file. 0 computes
             everything in every step.
         half: keep what is computed once in float16: half the memory, three digits.
+        cache_batch: rows in a pass that computes what is kept. Some kernels (Eigen's convolutions
+            and matrix products) round otherwise in batches of another size, in the last bit;
+            `cache_batch=batch_size` gives the bits of training in batches, but where a matrix
+            product depends on the place in the batch too, as attention's do.
 
     Attributes:
         count: number of samples.
@@ -63,6 +67,7 @@ class Samples:
         views: int = 1,
         memory: int = 1 << 30,
         half: bool = False,
+        cache_batch: int = 64,
     ) -> None:
         if isinstance(x, tf.data.Dataset):
             x, y, sample_weight = _read(x)
@@ -82,6 +87,7 @@ class Samples:
         self.augment = augment
         self.memory = arguments.count("memory", memory, least=0, most=2**63)
         self.half = arguments.flag("half", half)
+        self.cache_batch = arguments.count("cache_batch", cache_batch)
         self.rows = self.count * self.views
         self.epoch = 0
 

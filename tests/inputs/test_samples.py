@@ -156,6 +156,20 @@ def test_nothing_is_left_behind():
     model.fit(x, y, verbose=0)
 
 
+def test_what_is_kept_is_computed_in_batches_of_the_size_that_is_asked_for(monkeypatch):
+    sizes = []
+    make = prefix.Forward.__init__
+
+    def noted(self, model, samples, rows):
+        sizes.append(rows)
+        make(self, model, samples, rows)
+
+    monkeypatch.setattr(prefix.Forward, "__init__", noted)
+    for asked in (4, 64):
+        trained(chain, Samples(*data(), batch_size=4, cache_batch=asked), 4)
+    assert sizes == [4, 16]
+
+
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 def test_samples_and_what_was_computed_of_them_are_freed(memory):
     samples = Samples(*data(), batch_size=4, memory=memory)
