@@ -117,7 +117,9 @@ class Samples:
         options = tf.data.Options()
         options.autotune.enabled = False  # TensorFlow 2.15 may wait for its thread at each end
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.steps))
-        return dataset.map(Rows).with_options(options)
+        dataset = dataset.map(Rows).with_options(options)
+        dataset._samples = self  # live as long as it
+        return dataset
 
     def take(self, rows: tf.Tensor) -> tuple[Any, ...]:
         """The batch (x, y) or (x, y, sample_weight) of these rows, as tensors."""
