@@ -17,9 +17,11 @@ from bench_time_model import BATCH, CLASSES
 import elastic_tf as et
 from elastic_tf import optimizers
 from elastic_tf.commands.training import harness
-from elastic_tf.engine.rows import RowStep, RowTraining
+from elastic_tf.engine.rows import RowTraining
 from elastic_tf.files.table import Column, format_table
+from elastic_tf.inputs.samples import Rows
 from elastic_tf.timing.stopwatch import time_in_turn
+from elastic_tf.timing.trace import StepFunction
 
 MODELS = (  # name, width multiplier, input size in pixels
     ("mobilenet", 0.75, 128),
@@ -65,13 +67,14 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         seconds = time.perf_counter() - started
         cache = rows.cache_for(trained)
         runs = [
-            RowStep(model, np.ones(count, bool), uncached),
-            RowStep(model, mask, uncached),
-            RowStep(model, mask, samples),
+            StepFunction(model, np.ones(count, bool), uncached),
+            StepFunction(model, mask, uncached),
+            StepFunction(model, mask, samples),
         ]
         for run in runs * WARM_UP:
-            run(np.arange(BATCH))
-        steps = time_in_turn(runs, rng.integers(0, SAMPLES, BATCH), repeats=ROUNDS)
+            run(Rows(tf.range(BATCH, dtype=tf.int64)))
+        drawn = Rows(tf.constant(rng.integers(0, SAMPLES, BATCH)))
+        steps = time_in_turn(runs, drawn, repeats=ROUNDS)
         ratio = np.median(steps[:, 1:] / steps[:, :1], axis=0)
         cuts.append(
             {

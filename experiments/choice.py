@@ -15,10 +15,10 @@ Example::
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import baselines, plots
+from elastic_tf.commands.commandline import option, parse, run
 from elastic_tf.commands.comparing.contest import interval
 from elastic_tf.commands.training import harness, sources
 from elastic_tf.files.atomic import write_json
@@ -38,38 +39,58 @@ from elastic_tf.timing.runtime import describe_device
 RESULT = Path(__file__).parent / "results" / "choice.json"
 WARM_UP = 0.15
 ROWS = (
-    "solved:0x4,full:1x4,full:2x4,full:3x4,bn_bias:1x4,bn_bias:3x4,elastic@0.2:5x16,"
-    "elastic@0.3:5x16,elastic@0.5:5x16,elastic@0.7:5x16,random@0.3:5x16,random@0.5:5x16"
+    *("solved:0x4", "full:1x4", "full:2x4", "full:3x4", "bn_bias:1x4", "bn_bias:3x4"),
+    *("elastic@0.2:5x16", "elastic@0.3:5x16", "elastic@0.5:5x16", "elastic@0.7:5x16"),
+    *("random@0.3:5x16", "random@0.5:5x16"),
 )
 # Chosen on validation parts of the birds: by method, or else by batch size.
 RATES: dict[Any, float] = {"solved": 0.0, "bn_bias": 3e-3, 4: 2e-4, 16: 4e-4}
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What to try, on which data."""
+
+    data: str = option(help="folder or file, as for the command train")
+    weights: str = option(help="of the network without its head")
+    model: str = option("mobilenet", help="network of the zoo")
+    alpha: float = option(0.75, help="width multiplier of the network")
+    input_size: int = option(128, help="pixels of the images")
+    part: str = option("validation", help="what is judged on", choices=("validation", "test"))
+    seeds: int = option(3, help="trials of each row")
+    rates: tuple[float, ...] = option((), help="learning rates instead of those chosen")
+    rows: tuple[str, ...] = option(ROWS, help="as elastic@0.3:5x16 full:3x4")
+    out: Path = option(RESULT, help="file of all trials")
+
+
 def main() -> None:
     """Run the trials that are not there yet; print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="folder or file, as for the command train")
-    parser.add_argument("--weights", required=True, help="of the network without its head")
-    parser.add_argument("--model", default="mobilenet")
-    parser.add_argument("--alpha", type=float, default=0.75)
-    parser.add_argument("--input-size", type=int, default=128)
-    parser.add_argument("--part", default="validation", choices=("validation", "test"))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rates", default="", help="instead of those chosen, by commas")
-    parser.add_argument("--rows", default=ROWS, help="as elastic@0.3:5x16,full:3x4")
-    parser.add_argument("--out", type=Path, default=RESULT)
-    settings = parser.parse_args()
+    settings = parse(Settings, __doc__ or "", None)
+    rows = [parts(row) for row in settings.rows]
     trials = Trials(settings)
     for seed in range(settings.seeds):
-        for row in settings.rows.split(","):
-            method, epochs, batch = re.fullmatch(r"(.+):(\d+)x(\d+)", row).groups()
-            rates = [float(part) for part in settings.rates.split(",") if part]
-            for rate in rates or [RATES.get(method, RATES[int(batch)])]:
-                trials.run(method, int(epochs), int(batch), seed, rate)
-    rows = summary(trials.done, Path(settings.data).stem, settings.part)
-    print(format_table(rows, COLUMNS))
+        for method, epochs, batch in rows:
+            for rate in settings.rates or [RATES.get(method, RATES[batch])]:
+                trials.run(method, epochs, batch, seed, rate)
+    table = summary(trials.done, Path(settings.data).stem, settings.part)
+    print(format_table(table, COLUMNS))
     picture = settings.out.with_name(f"choice_{Path(settings.data).stem}.png")
-    plots.save(over_seconds(rows), picture)
+    plots.save(over_seconds(table), picture)
+
+
+def parts(row: str) -> tuple[str, int, int]:
+    """Method, epochs and batch size of a row.
+
+    Raises:
+        ValueError: for something else.
+    """
+    found = re.fullmatch(r"(.+):(\d+)x(\d+)", row)
+    if found is None:
+        raise ValueError(
+            f"`rows` must be METHOD:EPOCHSxBATCH. Received: {row!r}. Write elastic@0.3:5x16."
+        )
+    method, epochs, batch = found.groups()
+    return method, int(epochs), int(batch)
 
 
 def over_seconds(rows: list[dict[str, Any]]) -> Any:
@@ -95,7 +116,7 @@ def over_seconds(rows: list[dict[str, Any]]) -> Any:
 class Trials:
     """The trials on one data set; those of all sets are in one file."""
 
-    def __init__(self, settings: argparse.Namespace) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._seed: int | None = None
         self.done: list[dict[str, Any]] = []
@@ -249,4 +270,4 @@ COLUMNS = (
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

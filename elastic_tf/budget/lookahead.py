@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import kept
-from elastic_tf.engine.step_functions import TrainFunctions
+from elastic_tf.engine.state import TrainFunctions
 from elastic_tf.importance.probe import size_of
 
 

@@ -7,25 +7,20 @@ in the graph. A new plan is a new function; the last few are kept.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.engine import checks, freezing, progress
+from elastic_tf.engine import checks, freezing, progress, rows
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.modes import convolutions
-from elastic_tf.engine.prefix import NotCacheable
-from elastic_tf.engine.rows import RowTraining
-from elastic_tf.engine.step_functions import TrainFunctions
+from elastic_tf.engine.state import State
 from elastic_tf.inputs import fit_data
-from elastic_tf.inputs.samples import Samples
 from elastic_tf.optimizers.accumulation import Accumulation
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import never_differentiated
@@ -44,25 +39,6 @@ class Step(NamedTuple):
     sample_weight: Any
     y_pred: Any
     loss: tf.Tensor
-
-
-class _State:
-    """What an elastic model remembers; a plain object, so that Keras does not track it."""
-
-    def __init__(self) -> None:
-        self.plan: Plan | None = None  # None: everything exact, of a model not yet built too
-        self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
-        self.variables: list[tf.Variable] = []  # the same in Keras's order
-        self.averaged: set[int] = set()  # id of each variable trained in this `fit`
-        self.functions = TrainFunctions()
-        self.accumulation: Accumulation | None = None
-        # of this `fit`
-        self.callback: Any = None  # that chooses the plan
-        self.rows: RowTraining | None = None  # where it trains on samples that have numbers
-        self.fit_started: float | None = None  # seconds of time.perf_counter
-        self.data: Any = None  # Keras's data handler
-        self.callbacks: Any = None  # that it was given
-        self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
 
 
 class ElasticMixin(_Model):
@@ -256,8 +232,8 @@ class ElasticMixin(_Model):
                 self.train_tf_function._omit_frequent_tracing_warning = True
             if state.accumulation is not None:
                 self.train_function = state.accumulation.function(self.train_function, trained)
-            if cache is not None:
-                self.train_function = functools.partial(self._or_whole, self.train_function)
+            if state.rows is not None and cache is not None:
+                self.train_function = state.rows.or_whole(self.train_function)
             state.functions.put(key, (self.train_function, self.train_tf_function))
         else:
             self.train_function, self.train_tf_function = kept
@@ -286,7 +262,7 @@ class ElasticMixin(_Model):
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None
         try:
-            args, kwargs = self._take_samples(args, kwargs)
+            args, kwargs = rows.enter(self, args, kwargs)
             with optimizers.finalizing_only(self.optimizer, state.averaged, before=flush):
                 with fit_data.caught(self, self._note_data):
                     history = super().fit(*args, **kwargs)
@@ -297,7 +273,7 @@ class ElasticMixin(_Model):
                 state.accumulation.forget()
             saved.listening = False
             state.plan = plan
-            self._leave_samples()
+            rows.leave(self)
             functions = state.functions.get((plan, None)) or (None, None)  # None: made when needed
             self.train_function, self.train_tf_function = functions
             state.callback = state.data = state.callbacks = None
@@ -311,46 +287,12 @@ class ElasticMixin(_Model):
         Args:
             epochs: for which the plan will be trained.
         """
-        rows = self._elastic.rows
-        if rows is None:
+        state = self._elastic
+        if state.rows is None:
             return
-        rows.cache(self._trained(self._elastic.plan), epochs)
+        state.rows.cache(self._trained(state.plan), epochs)
         if self.train_function is not None:
             self.make_train_function()
-
-    def _take_samples(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of `fit`, with numbers of rows in the place of `Samples`."""
-        x = args[0] if args else kwargs.get("x")
-        if not isinstance(x, Samples):
-            return args, kwargs
-        state, own = self._elastic, type(self).train_step.__get__(self)
-        rows = state.rows = RowTraining(self, x)
-        # not a variable of the model's: Keras does not track it
-        self.__dict__["train_step"] = lambda data: rows.step(own, data, self._trained(state.plan))
-        state.functions.clear()
-        given = inspect.signature(tf.keras.Model.fit).bind(self, *args, **kwargs).arguments
-        self.cache_prefix(given.get("epochs", 1) - given.get("initial_epoch", 0))
-        if args:
-            return (x.row_batches(), *args[1:]), kwargs
-        return args, {**kwargs, "x": x.row_batches()}
-
-    def _or_whole(self, train_function: Callable[[Any], Any], iterator: Any) -> Any:
-        """Make a step that takes cached activations; a whole one where its trace cannot."""
-        try:
-            return train_function(iterator)
-        except NotCacheable:  # told while it is traced: nothing was drawn
-            return self.make_train_function(force=True)(iterator)
-
-    def _leave_samples(self) -> None:
-        """Forget samples and what was computed of them, and the steps that take them."""
-        state = self._elastic
-        if state.rows is not None:
-            state.rows.close()
-            state.rows = None
-            state.functions.clear()
-            self.__dict__.pop("train_step", None)
 
     def _note_data(self, handler: Any) -> None:
         self._elastic.data = handler
@@ -368,9 +310,9 @@ class ElasticMixin(_Model):
         self._build_optimizer()
 
     @property
-    def _elastic(self) -> _State:
+    def _elastic(self) -> State:
         if "_elastic_state" not in self.__dict__:
-            self._elastic_state = _State()
+            self._elastic_state = State()
         return self._elastic_state
 
     @property

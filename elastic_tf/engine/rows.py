@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,7 +12,6 @@ import tensorflow as tf
 
 from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
 from elastic_tf.inputs.samples import Rows, Samples
-from elastic_tf.plan import Plan
 
 
 class RowTraining:
@@ -132,6 +132,17 @@ class RowTraining:
             self.cache_nothing(reason)
             raise
 
+    def or_whole(self, train_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A train function that takes cached activations; a whole one where its trace cannot."""
+
+        def function(iterator: Any) -> Any:
+            try:
+                return train_function(iterator)
+            except NotCacheable:  # told while it is traced: nothing was drawn
+                return self._model.make_train_function(force=True)(iterator)
+
+        return function
+
     def as_samples(self, data: Any) -> Any:
         """A batch of `fit`, with samples in the place of the numbers of their rows."""
         return self.samples.take(data.numbers) if isinstance(data, Rows) else data
@@ -143,36 +154,36 @@ class RowTraining:
         self._cache = None
 
 
-class RowStep:
-    """A training step under a fixed plan on rows, as a `fit` on samples makes it.
+def enter(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Begin a `fit`: its arguments, with numbers of rows in the place of `Samples`.
 
     Args:
-        model: compiled elastic model.
-        plan: how each tensor is trained, or a bool mask.
-        samples: the rows; what lies before the first trained tensor is computed now. With
-            `memory=0` it is computed in each step.
-
-    Attributes:
-        graph: the FuncGraph of the step.
+        model: elastic model.
+        args: of `tf.keras.Model.fit`, by place.
+        kwargs: likewise, by name.
     """
+    x = args[0] if args else kwargs.get("x")
+    if not isinstance(x, Samples):
+        return args, kwargs
+    state, own = model._elastic, type(model).train_step.__get__(model)
+    rows = state.rows = RowTraining(model, x)
+    # not a variable of the model's: Keras does not track it
+    model.__dict__["train_step"] = lambda data: rows.step(own, data, model._trained(state.plan))
+    state.functions.clear()
+    given = inspect.signature(tf.keras.Model.fit).bind(model, *args, **kwargs).arguments
+    model.cache_prefix(given.get("epochs", 1) - given.get("initial_epoch", 0))
+    if args:
+        return (x.row_batches(), *args[1:]), kwargs
+    return args, {**kwargs, "x": x.row_batches()}
 
-    def __init__(self, model: Any, plan: Plan | np.ndarray, samples: Samples) -> None:
-        rows, trained = RowTraining(model, samples), model._trained(plan)
-        own = type(model).train_step.__get__(model)
-        spec = tf.TensorSpec((samples.batch_size,), tf.int64)
 
-        def traced() -> Any:
-            step = tf.function(lambda numbers: rows.step(own, Rows(numbers), trained))
-            return step.get_concrete_function(spec)
-
-        with model._planned(plan):
-            rows.cache(trained, epochs=2 * samples.views)
-            try:
-                self._step = traced()
-            except NotCacheable:
-                self._step = traced()  # whole
-        self.graph = self._step.graph
-
-    def __call__(self, numbers: Any) -> float:
-        """Run one step on the rows of these numbers; returns the loss."""
-        return float(self._step(tf.constant(numbers, tf.int64))["loss"])
+def leave(model: Any) -> None:
+    """End a `fit`: forget samples and what was computed of them, and the steps that take them."""
+    state = model._elastic
+    if state.rows is not None:
+        state.rows.close()
+        state.rows = None
+        state.functions.clear()
+        model.__dict__.pop("train_step", None)

@@ -6,6 +6,7 @@ lowered loops), so the names of its nodes are those of the profiler's events.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ import tensorflow as tf
 from elastic_tf import optimizers
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.prefix import NotCacheable
+from elastic_tf.engine.rows import RowTraining
+from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import context, never_differentiated, xplane_pb2
 from elastic_tf.timing.dataflow import Node, read_graph_def
@@ -78,12 +82,19 @@ class StepFunction:
     Args:
         model: compiled elastic model.
         plan: how each tensor is trained, or a bool mask. Nothing trained: the forward pass.
+        samples: makes it a step on their `Rows`, as a `fit` on them has it: what lies before the
+            first trained tensor is computed now. With `memory=0` it is computed in each step.
         jit_compile: whether XLA compiles the step, whose ops cannot be seen then. None: as the
             model was compiled.
     """
 
     def __init__(
-        self, model: ElasticMixin, plan: Plan | np.ndarray, *, jit_compile: bool | None = None
+        self,
+        model: ElasticMixin,
+        plan: Plan | np.ndarray,
+        samples: Samples | None = None,
+        *,
+        jit_compile: bool | None = None,
     ) -> None:
         self.model = model
         self.plan = as_plan(plan, len(model.tensors))
@@ -92,6 +103,14 @@ class StepFunction:
         self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
         self._untimed: StepTrace | None = None
         self._is_warm = False
+        self._rows: RowTraining | None = None
+        if samples is not None:
+            self._rows = RowTraining(model, samples)
+            with model._planned(self.plan):
+                self._rows.cache(model._trained(self.plan), epochs=2 * samples.views)
+            with contextlib.suppress(NotCacheable):  # traced whole when it is called
+                rows = Rows(tf.TensorSpec((samples.batch_size,), tf.int64))
+                self._function.get_concrete_function(rows)
 
     def __call__(self, data: Any) -> float:
         """Run one step and wait for it; returns the loss."""
@@ -119,6 +138,11 @@ class StepFunction:
         self._is_warm = True
 
     def _step(self, data: Any) -> Any:
+        if self._rows is None:
+            return self._whole(data)
+        return self._rows.step(self._whole, data, self.model._trained(self.plan))
+
+    def _whole(self, data: Any) -> Any:
         selected = [v for v, on in zip(self.model.tensors, self.mask) if on]
         with never_differentiated(), self.model._planned(self.plan):
             if has_own_step(self.model):

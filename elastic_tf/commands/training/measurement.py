@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import optimizers
 from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.costs.flops import graph_flops
-from elastic_tf.engine.rows import RowStep
 from elastic_tf.engine.snapshot import kept
+from elastic_tf.inputs.samples import Rows
 from elastic_tf.runs.run import trained_masks
 from elastic_tf.timing.stopwatch import time_in_turn
+from elastic_tf.timing.trace import StepFunction
 
 _WARM_UP = 3  # steps that allocate and fill caches
 _LASSO = 0.2  # share of the group lasso in the loss; any takes as long
@@ -69,7 +71,8 @@ def result(
         "achieved_ratio": ratio,
         "full_step_seconds": full_step_seconds,
         "flops": flops,
-        "flops_ratio": flops / (sum(steps) * graph_flops(_full_step(full, batch).graph)),
+        "flops_ratio": flops
+        / (sum(steps) * graph_flops(_full_step(full, batch).graph(_rows(batch)))),
         **found,
     }
 
@@ -86,13 +89,13 @@ def speed(
 
     Also the seconds of a full step, as fast as the machine was then.
     """
-    rows = np.arange(len(batch[1]))
+    rows = _rows(batch)
     whole = _full_step(full, batch)
 
     def timed(model: et.ElasticModel, mask: np.ndarray) -> tuple[float, float]:
         is_full = model is full and mask.all()
         steps = [whole] if is_full else [whole, _step(model, mask, batch, cached=cached)]
-        with kept(full, [whole.graph]), kept(model, [steps[-1].graph]):
+        with kept(full, [whole.graph(rows)]), kept(model, [steps[-1].graph(rows)]):
             for run in steps * _WARM_UP:
                 run(rows)
             times = time_in_turn(steps, rows, repeats=repeats)
@@ -108,7 +111,7 @@ def costs(
     """Operations of a step in each epoch, and the most bytes of activations that a step keeps."""
 
     def found(model: et.ElasticModel, mask: np.ndarray) -> tuple[int, Any]:
-        flops = graph_flops(_step(model, mask, batch, cached=cached).graph)
+        flops = graph_flops(_step(model, mask, batch, cached=cached).graph(_rows(batch)))
         return flops, activation_bytes(model, batch, mask)
 
     flops, sizes = zip(*_of_each(epochs, found))
@@ -118,15 +121,21 @@ def costs(
 
 def _step(
     model: et.ElasticModel, mask: np.ndarray, batch: tuple[Any, Any], *, cached: bool
-) -> RowStep:
+) -> StepFunction:
     """A training step on that batch alone, as `fit` makes it."""
     optimizers.build(model.optimizer, model.trainable_variables)
     memory = 1 << 30 if cached else 0
-    return RowStep(model, mask, et.Samples(*batch, batch_size=len(batch[1]), memory=memory))
+    samples = et.Samples(*batch, batch_size=len(batch[1]), memory=memory)
+    return StepFunction(model, mask, samples)
 
 
-def _full_step(model: et.ElasticModel, batch: tuple[Any, Any]) -> RowStep:
+def _full_step(model: et.ElasticModel, batch: tuple[Any, Any]) -> StepFunction:
     return _step(model, np.ones(len(model.tensors), bool), batch, cached=False)
+
+
+def _rows(batch: tuple[Any, Any]) -> Rows:
+    """All samples of a batch, by their numbers."""
+    return Rows(tf.range(len(batch[1]), dtype=tf.int64))
 
 
 def _epochs_of(

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import tensorflow as tf
 
-from elastic_tf.engine.step_functions import TrainFunctions
+from elastic_tf.engine.state import TrainFunctions
 from elastic_tf.plan import Plan
 from elastic_tf.stack import gradient_registry, never_differentiated
 

@@ -1,0 +1,64 @@
+"""What an elastic model remembers: its plan, its train functions, the `fit` it is in."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.engine.rows import RowTraining
+from elastic_tf.optimizers.accumulation import Accumulation
+from elastic_tf.plan import Plan
+
+
+class State:
+    """A plain object, so that Keras does not track it."""
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None  # None: everything exact, of a model not yet built too
+        self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
+        self.variables: list[tf.Variable] = []  # the same in Keras's order
+        self.averaged: set[int] = set()  # id of each variable trained in this `fit`
+        self.functions = TrainFunctions()
+        self.accumulation: Accumulation | None = None
+        # of this `fit`
+        self.callback: Any = None  # that chooses the plan
+        self.rows: RowTraining | None = None  # where it trains on samples that have numbers
+        self.fit_started: float | None = None  # seconds of time.perf_counter
+        self.data: Any = None  # Keras's data handler
+        self.callbacks: Any = None  # that it was given
+        self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
+
+
+class TrainFunctions:
+    """The last used train functions by plan and cut; the others leave nothing in memory.
+
+    Args:
+        size: how many are kept; the least recently used one is dropped.
+    """
+
+    def __init__(self, size: int = 4) -> None:
+        self.size = size
+        self._entries: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
+
+    def get(self, key: Hashable) -> tuple[Any, Any] | None:
+        """(train_function, train_tf_function) of that key, or None."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
+
+    def put(self, key: Hashable, functions: tuple[Any, Any]) -> None:
+        """Keep `functions` under that key; drop the least recently used beyond `size`."""
+        self._entries[key] = functions
+        self._entries.move_to_end(key)
+        while len(self._entries) > self.size:
+            self._entries.popitem(last=False)
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._entries.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)
