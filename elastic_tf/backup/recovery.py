@@ -275,11 +275,15 @@ class Recovery:
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:
-    """What the optimizer is made with, as far as it tells, as JSON values."""
+    """What the optimizer is made with, as far as it tells, as JSON values.
+
+    Keras lets a schedule of one's own have no `get_config`, and a setting be no JSON value: only
+    the kind of optimizer is compared then, beside all that is no setting of it.
+    """
     told = {"optimizer": type(optimizer).__name__}
     try:
         config = to_json(optimizer.get_config())
-    except (NotImplementedError, TypeError):  # a schedule of one's own without `get_config`
+    except (NotImplementedError, TypeError):
         return told
     return {**told, **{f"optimizer's {name}": value for name, value in config.items()}}
 
