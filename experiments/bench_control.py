@@ -70,7 +70,7 @@ class Bench:
         self.head = et.zoo.head_tensors(model)
         self.profile = et.profile_model(model, *self.batch, repeats=20)
         self.foreign = dataclasses.replace(
-            self.profile, t_forward=self.profile.t_forward / 2, uncertainty=0.0
+            self.profile, t_forward=self.profile.t_forward / 2, prefix=(), uncertainty=0.0
         )
 
     def ratios(self) -> list[dict[str, Any]]:
