@@ -60,6 +60,7 @@ class Settings:
     seeds: int = option(3, help="trials of each row")
     rates: tuple[float, ...] = option((), help="learning rates instead of those chosen")
     rows: tuple[str, ...] = option(ROWS, help="as elastic@0.3:5x16 full:3x4")
+    untimed: bool = option(False, help="count no seconds, for other programs run beside")
     out: Path = option(RESULT, help="file of all trials")
 
 
@@ -72,10 +73,11 @@ def main() -> None:
         for method, epochs, batch in rows:
             for rate in settings.rates or [RATES.get(method, RATES[batch])]:
                 trials.run(method, epochs, batch, seed, rate)
-    table = summary(trials.done, Path(settings.data).stem, settings.part)
+    name = Path(settings.data).stem
+    table = summary(trials.done, data=name, model=settings.model, part=settings.part)
     print(format_table(table, COLUMNS))
-    picture = settings.out.with_name(f"choice_{Path(settings.data).stem}.png")
-    plots.save(over_seconds(table), picture)
+    if settings.part == "test":
+        plots.save(over_seconds(table), settings.out.with_name(f"choice_{name}.png"))
 
 
 def parts(row: str) -> tuple[str, int, int]:
@@ -150,6 +152,8 @@ class Trials:
         seconds = time.perf_counter() - started
         loss, accuracy = model.evaluate(*self._judge, batch_size=64, verbose=0)
         trial = {**name, "accuracy": accuracy, "loss": loss, "seconds": seconds}
+        if settings.untimed:
+            trial["seconds"] = None
         self.done.append({**trial, **found})
         print(" ".join(f"{key}={value}" for key, value in self.done[-1].items()), flush=True)
         self.save()
@@ -232,9 +236,9 @@ def arrays(data: tf.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(x), np.concatenate(y)
 
 
-def summary(trials: list[dict[str, Any]], data: str, part: str) -> list[dict[str, Any]]:
-    """A row for each method, its epochs and its rate: means over the seeds."""
-    chosen = [one for one in trials if (one["data"], one["part"]) == (data, part)]
+def summary(trials: list[dict[str, Any]], **of: str) -> list[dict[str, Any]]:
+    """A row for each method, its epochs and its rate: means over the seeds of trials `of` these."""
+    chosen = [one for one in trials if of.items() <= one.items()]
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in chosen:
         key = (one["method"], one["epochs"], one.get("batch", 4), one["rate"])
@@ -248,7 +252,7 @@ def summary(trials: list[dict[str, Any]], data: str, part: str) -> list[dict[str
             "seeds": len(found),
             **dict(zip(("mean", "half_width"), interval([one["accuracy"] for one in found]))),
             "loss": np.mean([one["loss"] for one in found]),
-            "seconds": np.mean([one["seconds"] for one in found]),
+            "seconds": np.mean([one["seconds"] for one in found if one["seconds"]] or [np.nan]),
             "ratio": found[0].get("predicted_ratio"),
         }
         for (method, epochs, batch, rate), found in rows.items()
