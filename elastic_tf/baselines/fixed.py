@@ -10,18 +10,20 @@ import tensorflow as tf
 
 from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.modes import convolutions
+from elastic_tf.plan import Plan
 from elastic_tf.zoo import models
 
 
 class TrainOnly(tf.keras.callbacks.Callback):
-    """Trains the tensors where a mask is True, from the first step of a `fit` to the last."""
+    """Trains by one plan, or what is True in a mask, from the first step of a `fit` to the last."""
 
-    def __init__(self, mask: np.ndarray) -> None:
+    def __init__(self, plan: Plan | np.ndarray) -> None:
         super().__init__()
-        self._mask = mask
+        self._plan = plan
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.model.set_mask(self._mask)
+        self.model.set_plan(self._plan)
         self.model.cache_prefix(self.params["epochs"])
 
 
@@ -48,6 +50,27 @@ def scale_tensors(model: ElasticMixin) -> np.ndarray:
     return _held(model, lambda layer, name: name == "gamma" and _normalises(layer))
 
 
+def filtered_plan(model: ElasticMixin, count: int = 4, r: int = 2) -> Plan:
+    """Filtered gradients for the last convolutions, exact ones behind and beside their kernels.
+
+    Everything before is frozen. A convolution whose outputs have fewer than r pixels a side keeps
+    exact gradients.
+
+    Args:
+        model: elastic model.
+        count: of convolutions; one with fewer is trained from its first one on.
+        r: side of a patch in pixels.
+
+    Source: Yang, Li, Marculescu, Efficient On-device Training via Gradient Filtering, CVPR 2023,
+    Sec. 4, which trains the last 2 to 10 with r = 2 or 4.
+    """
+    kernels = np.flatnonzero(convolutions.kernels(model))
+    first = kernels[-count:][0] if len(kernels) else 0
+    fits = convolutions.kernels(model, r)
+    behind = np.arange(len(fits)) >= first
+    return Plan.from_mask(behind).filtered(r, fits & behind)
+
+
 def _held(
     model: ElasticMixin, is_chosen: Callable[[tf.keras.layers.Layer, str], bool]
 ) -> np.ndarray:
@@ -66,7 +89,9 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
     return {"gamma", "beta"} <= vars(layer).keys()
 
 
-def _method(name: str, summary: str, find: Callable[[Task], np.ndarray], **options: Any) -> Method:
+def _method(
+    name: str, summary: str, find: Callable[[Task], Plan | np.ndarray], **options: Any
+) -> Method:
     return Method(name, summary, lambda task: [TrainOnly(find(task))], **options)
 
 
@@ -77,5 +102,10 @@ METHODS = (
         "bn_bias",
         "head, biases and normalisation parameters",
         lambda task: bn_bias_tensors(task.model),
+    ),
+    _method(
+        "gradient_filtering",
+        "the last four convolutions by gradients of patches of 2 x 2 pixels (Yang et al., 2023)",
+        lambda task: filtered_plan(task.model),
     ),
 )

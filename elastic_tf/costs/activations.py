@@ -16,6 +16,7 @@ from elastic_tf.arguments import brief
 from elastic_tf.engine import freezing
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.modes import convolutions
 from elastic_tf.engine.snapshot import READS, host_generators_kept
 from elastic_tf.inputs.batches import as_batch
 from elastic_tf.plan import Plan, as_plan
@@ -35,9 +36,9 @@ _NOT_RANDOM = READS | {"Placeholder"}
 
 
 def activation_bytes(
-    model: ElasticMixin, data: Any, mask: Plan | np.ndarray | None = None
+    model: ElasticMixin, data: Any, plan: Plan | np.ndarray | None = None
 ) -> int | None:
-    """Bytes of the activations that a training step under `mask` keeps for its backward pass.
+    """Bytes of the activations that a training step under a plan keeps for its backward pass.
 
     What depends on weights alone is no activation. A tensor that several gradients take counts
     once, also reshaped. The batch counts where a gradient takes it. What a layer does inside a
@@ -46,7 +47,7 @@ def activation_bytes(
     Args:
         model: compiled elastic model.
         data: one batch, (x, y) or (x, y, sample_weight).
-        mask: a plan, or True where a tensor is trained; bool, shape (N,), forward order. None: the
+        plan: how each tensor is trained, or a bool mask, shape (N,), forward order. None: the
             model's own plan.
 
     Returns:
@@ -54,20 +55,19 @@ def activation_bytes(
         layers with unroll=True are known.
 
     Raises:
-        ValueError: `mask` or `data` do not fit.
+        ValueError: `plan` or `data` do not fit.
     """
     tensors = arguments.elastic(model, compiled=True).tensors
-    mask = model.mask if mask is None else as_plan(mask, len(tensors)).mask
+    plan = model.plan if plan is None else as_plan(plan, len(tensors))
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         raise ValueError(
             f"`data` must be (x, y) or (x, y, sample_weight). Received: data={brief(data)}."
         )
     data = as_batch(*data)
-    if not mask.any():
+    if not plan.mask.any():
         return 0
-    trained = [tensor for tensor, on in zip(tensors, mask) if on]
     with host_generators_kept(model), never_differentiated(), batch_explained(data):
-        graph = _traced(model, data, trained)
+        graph = _traced(model, data, plan)
     given = len(tf.nest.flatten(data))
     sizes = [
         _bytes(kept) for kept in _handed_over(graph, graph.inputs[:given], graph.inputs[given])
@@ -76,14 +76,16 @@ def activation_bytes(
     return sum(known) if len(known) == len(sizes) else None
 
 
-def _traced(model: ElasticMixin, data: Any, trained: list[tf.Variable]) -> Any:
+def _traced(model: ElasticMixin, data: Any, plan: Plan) -> Any:
     """The FuncGraph of a batch and the loss's gradient; what depends on the latter is backward."""
+    trained = [tensor for tensor, on in zip(model.tensors, plan.mask) if on]
 
     @tf.function
     def gradients(data: Any, seed: tf.Tensor) -> list[Any]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(trained)
-            with freezing.frozen(freezing.left_out(model, trained)):
+            left_out = freezing.left_out(model, trained)
+            with freezing.frozen(left_out), convolutions.filtered(model, model.tensors, plan):
                 loss = model.forward(data).loss
         seed = tf.broadcast_to(tf.cast(seed, loss.dtype), loss.shape)
         return tape.gradient(loss, trained, output_gradients=seed)

@@ -67,7 +67,7 @@ class Samples:
         views: int = 1,
         memory: int = 1 << 30,
         half: bool = False,
-        cache_batch: int = 64,
+        cache_batch: int = 16,
     ) -> None:
         if isinstance(x, tf.data.Dataset):
             x, y, sample_weight = _read(x)

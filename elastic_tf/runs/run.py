@@ -28,6 +28,7 @@ from elastic_tf.files.json_form import now, to_json
 from elastic_tf.files.ranges import from_ranges, to_ranges
 from elastic_tf.files.strict_json import parse, read_bytes
 from elastic_tf.files.table import Column
+from elastic_tf.plan import Plan
 from elastic_tf.timing.runtime import describe_device
 
 _PACKAGES = ("elastic_tf", "tensorflow", "keras", "tf_keras", "numpy", "keras-cv")
@@ -178,9 +179,19 @@ def load(path: str | Path) -> Run:
     return Run(arguments.path("path", path))
 
 
+def trained_plans(history: Sequence[Mapping[str, Any]]) -> list[Plan]:
+    """How tensors were trained at the end of each epoch of `Run.history`."""
+    return [
+        Plan(epoch["modes"])
+        if "modes" in epoch
+        else Plan.from_mask(from_ranges(epoch["trained"], epoch["tensors"]))
+        for epoch in history
+    ]
+
+
 def trained_masks(history: Sequence[Mapping[str, Any]]) -> list[np.ndarray]:
     """What was trained at the end of each epoch of `Run.history`; bool, shape (N,)."""
-    return [from_ranges(epoch["trained"], epoch["tensors"]) for epoch in history]
+    return [plan.mask for plan in trained_plans(history)]
 
 
 def peak_memory_bytes() -> int:

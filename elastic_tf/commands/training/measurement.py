@@ -14,7 +14,7 @@ from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.costs.flops import graph_flops
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.inputs.samples import Rows
-from elastic_tf.runs.run import trained_masks
+from elastic_tf.runs.run import trained_plans
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction
 
@@ -22,7 +22,7 @@ _WARM_UP = 3  # steps that allocate and fill caches
 _LASSO = 0.2  # share of the group lasso in the loss; any takes as long
 
 History = Sequence[Mapping[str, Any]]
-Epoch = tuple[et.ElasticModel, np.ndarray]  # a compiled model and the mask it was trained under
+Epoch = tuple[et.ElasticModel, et.Plan]  # a compiled model and the plan it was trained under
 Found = TypeVar("Found")
 
 
@@ -92,9 +92,9 @@ def speed(
     rows = _rows(batch)
     whole = _full_step(full, batch)
 
-    def timed(model: et.ElasticModel, mask: np.ndarray) -> tuple[float, float]:
-        is_full = model is full and mask.all()
-        steps = [whole] if is_full else [whole, _step(model, mask, batch, cached=cached)]
+    def timed(model: et.ElasticModel, plan: et.Plan) -> tuple[float, float]:
+        is_full = model is full and plan == et.Plan.full(len(plan))
+        steps = [whole] if is_full else [whole, _step(model, plan, batch, cached=cached)]
         with kept(full, [whole.graph(rows)]), kept(model, [steps[-1].graph(rows)]):
             for run in steps * _WARM_UP:
                 run(rows)
@@ -110,9 +110,9 @@ def costs(
 ) -> dict[str, Any]:
     """Operations of a step in each epoch, and the most bytes of activations that a step keeps."""
 
-    def found(model: et.ElasticModel, mask: np.ndarray) -> tuple[int, Any]:
-        flops = graph_flops(_step(model, mask, batch, cached=cached).graph(_rows(batch)))
-        return flops, activation_bytes(model, batch, mask)
+    def found(model: et.ElasticModel, plan: et.Plan) -> tuple[int, Any]:
+        flops = graph_flops(_step(model, plan, batch, cached=cached).graph(_rows(batch)))
+        return flops, activation_bytes(model, batch, plan)
 
     flops, sizes = zip(*_of_each(epochs, found))
     most = None if None in sizes else max(sizes)
@@ -120,17 +120,17 @@ def costs(
 
 
 def _step(
-    model: et.ElasticModel, mask: np.ndarray, batch: tuple[Any, Any], *, cached: bool
+    model: et.ElasticModel, plan: et.Plan, batch: tuple[Any, Any], *, cached: bool
 ) -> StepFunction:
     """A training step on that batch alone, as `fit` makes it."""
     optimizers.build(model.optimizer, model.trainable_variables)
     memory = 1 << 30 if cached else 0
     samples = et.Samples(*batch, batch_size=len(batch[1]), memory=memory)
-    return StepFunction(model, mask, samples)
+    return StepFunction(model, plan, samples)
 
 
 def _full_step(model: et.ElasticModel, batch: tuple[Any, Any]) -> StepFunction:
-    return _step(model, np.ones(len(model.tensors), bool), batch, cached=False)
+    return _step(model, et.Plan.full(len(model.tensors)), batch, cached=False)
 
 
 def _rows(batch: tuple[Any, Any]) -> Rows:
@@ -142,20 +142,20 @@ def _epochs_of(
     history: History, model: et.ElasticModel, build: Callable[[], et.ElasticModel]
 ) -> list[Epoch]:
     """What each epoch of a run trained."""
-    masks, removed = trained_masks(history), getattr(model, "removed", None)
+    plans, removed = trained_plans(history), getattr(model, "removed", None)
     if not removed:
-        return [(model, mask) for mask in masks]
+        return [(model, plan) for plan in plans]
     models: dict[int, Any] = {}  # PruneTrain: the networks that it had, with the group lasso
     for count in {epoch["rebuilds"] for epoch in history}:
         models[count] = build()
         for labels in removed[:count]:
             models[count].remove(labels)
         models[count].use_lasso(_LASSO)
-    return [(models[epoch["rebuilds"]], mask) for epoch, mask in zip(history, masks)]
+    return [(models[epoch["rebuilds"]], plan) for epoch, plan in zip(history, plans)]
 
 
 def _of_each(epochs: Sequence[Epoch], measure: Callable[..., Found]) -> list[Found]:
     """What is measured of each epoch; equal ones are measured once."""
-    keys = [(id(model), mask.tobytes()) for model, mask in epochs]
+    keys = [(id(model), plan) for model, plan in epochs]
     found = {key: measure(*epoch) for key, epoch in dict(zip(keys, epochs)).items()}
     return [found[key] for key in keys]

@@ -11,6 +11,7 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf.costs import energy
 from elastic_tf.files.ranges import to_ranges
+from elastic_tf.plan import Plan
 from elastic_tf.runs.run import Run, peak_memory_bytes
 
 _TRACED = 3.0  # times the median of an epoch: a step that took longer was traced
@@ -119,20 +120,22 @@ class Recorder(tf.keras.callbacks.Callback):
         if self._meter is not None:
             now = self._meter.joules()
             joules = None if now is None or self._joules is None else now - self._joules
-        mask, measured = self.model.mask, self._clock.epochs[-1]
-        once = {} if self._run.history else {"head_seconds": self._head_seconds}
+        plan, measured = self.model.plan, self._clock.epochs[-1]
+        rest: dict[str, Any] = {} if self._run.history else {"head_seconds": self._head_seconds}
+        if plan != Plan.from_mask(plan.mask):
+            rest["modes"] = plan.modes
         self._run.append_epoch(
             {
                 "epoch": epoch,
                 **(logs or {}),
                 **measured,
                 "seconds_per_step": measured["seconds"] / measured["steps"],
-                "trained": to_ranges(mask),
-                "tensors": len(mask),
+                "trained": to_ranges(plan.mask),
+                "tensors": len(plan),
                 "rebuilds": len(getattr(self.model, "removed", ())),  # by PruneTrain
                 "peak_memory_bytes": peak_memory_bytes(),
                 "energy_joules": joules,
-                **once,
+                **rest,
             }
         )
         # a training that goes on after a crash brings its present selection with it

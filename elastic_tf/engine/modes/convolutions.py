@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from elastic_tf.engine.modes.filtering import Filter
@@ -29,6 +30,20 @@ def check(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> 
                 f"without dilation. Received: the mode '{NAMES[mode]}' for '{tensor.name}'. Make "
                 "it exact or frozen."
             )
+
+
+def kernels(model: Any, r: int = 1) -> np.ndarray:
+    """True for the kernels that can be filtered by patches of side r; bool, shape (N,)."""
+    layers = _layers(model)
+    found = (layers.get(id(tensor)) for tensor in model.tensors)
+    return np.array([layer is not None and _least_side(layer) >= r for layer in found])
+
+
+def _least_side(layer: Any) -> int:
+    """Pixels of a layer's outputs along the shorter axis; 1 where they are not known."""
+    nodes = getattr(layer, "_inbound_nodes", ())
+    sides = [node.output_shapes[axis] or 1 for node in nodes for axis in (1, 2)]
+    return min(sides, default=1)
 
 
 @contextlib.contextmanager
