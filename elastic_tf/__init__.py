@@ -34,6 +34,7 @@ __all__ = [
     "TimingProfile",
     "baselines",
     "data",
+    "finetune",
     "importance",
     "optimizers",
     "plots",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.engine.mixin import ElasticMixin
+    from elastic_tf.fine_tuning import finetune
     from elastic_tf.head.solve import SolveHead, solve_head
     from elastic_tf.importance.probe import Probe
     from elastic_tf.inputs.samples import Samples
@@ -72,6 +74,7 @@ else:
         "Selection": "selection.selector",
         "SolveHead": "head.solve",
         "TimingProfile": "timing.profile",
+        "finetune": "fine_tuning",
         "profile_model": "timing.profiler",
         "select_tensors": "selection.selector",
         "solve_head": "head.solve",

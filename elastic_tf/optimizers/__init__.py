@@ -11,7 +11,7 @@ from elastic_tf.optimizers.apply import (
     finalizing_only,
     gradients,
 )
-from elastic_tf.optimizers.named import NAMES, adam, by_name, sgdw
+from elastic_tf.optimizers.named import NAMES, adam, by_name, cosine, sgdw
 from elastic_tf.optimizers.slots import LEGACY, rate, state, unwrapped
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "build",
     "by_name",
     "check",
+    "cosine",
     "finalizing_only",
     "gradients",
     "rate",

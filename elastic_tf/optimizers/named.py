@@ -129,6 +129,24 @@ def by_name(name: str, learning_rate: Any) -> Any:
     return _BY_NAME[name](learning_rate)
 
 
+def cosine(
+    learning_rate: float, steps: int, *, warm_up: float = 0.0
+) -> tf.keras.optimizers.schedules.CosineDecay:
+    """A learning rate that falls on a cosine to zero in so many steps.
+
+    It rises linearly before, in a share `warm_up` of them, in [0, 1); never from zero, where no
+    tensor would have any importance.
+    """
+    arguments.number("learning_rate", learning_rate, low=0.0)
+    arguments.number("warm_up", warm_up, low=0.0, high=1.0, below=True)
+    made = tf.keras.optimizers.schedules.CosineDecay
+    rising = round(warm_up * steps)
+    if not rising:
+        return made(learning_rate, max(steps, 1))
+    options = {"warmup_target": learning_rate, "warmup_steps": rising}
+    return made(learning_rate / rising, max(steps - rising, 1), **options)
+
+
 def _check_rate(name: str, value: Any) -> None:
     """Refuse a number that is no rate; schedules, variables and functions are Keras's to judge."""
     if isinstance(value, (bool, int, float, str)) or value is None:

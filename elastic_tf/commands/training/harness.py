@@ -39,22 +39,13 @@ def model_and_batch(settings: Any) -> tuple[et.ElasticModel, tuple[np.ndarray, n
 def rate(schedule: str, learning_rate: float, steps: int, *, warm_up: float = 0.0) -> Any:
     """The learning rate over a run of `steps` steps: "cosine" to zero, or "constant".
 
-    A cosine rises to it linearly in the first steps, a share `warm_up` of all; never from zero,
-    where no tensor would have any importance.
-
     Raises:
         ValueError: `warm_up` is no share, or is given for a constant.
     """
-    if not 0 <= warm_up < 1 or (warm_up and schedule == "constant"):
-        raise ValueError(
-            "`warm_up` must be a share of a cosine's steps in [0, 1). Received: "
-            f"warm_up={warm_up}, schedule='{schedule}'."
-        )
-    if schedule == "constant":
+    if schedule == "constant" and not warm_up:
         return learning_rate
-    cosine = tf.keras.optimizers.schedules.CosineDecay
-    rising = round(warm_up * steps)
-    if not rising:
-        return cosine(learning_rate, max(steps, 1))
-    options = {"warmup_target": learning_rate, "warmup_steps": rising}
-    return cosine(learning_rate / rising, max(steps - rising, 1), **options)
+    if schedule == "constant":
+        raise ValueError(
+            f"`warm_up` is for a cosine. Received: warm_up={warm_up}, schedule='constant'."
+        )
+    return et.optimizers.cosine(learning_rate, steps, warm_up=warm_up)

@@ -1,0 +1,190 @@
+"""One call: a pre-trained classifier fitted to new classes in the seconds that there are."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments, optimizers
+from elastic_tf.arguments import brief
+from elastic_tf.budget.settings import Deadline
+from elastic_tf.callback import ElasticCallback
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.head.solve import SolveHead
+from elastic_tf.inputs.batches import is_batched
+from elastic_tf.inputs.samples import Samples
+from elastic_tf.model import ElasticModel
+from elastic_tf.timing.profiler import profile_model
+
+L = tf.keras.layers
+_WARM_UP = 0.15  # share of the steps in which the rate rises; see docs/choice.md
+
+
+def finetune(
+    model: tf.keras.Model,
+    train: Any,
+    validation: Any = None,
+    *,
+    seconds: float = 600.0,
+    epochs: int = 5,
+    batch_size: int = 16,
+    learning_rate: float = 4e-4,
+    verbose: int = 1,
+) -> ElasticMixin:
+    """Fit a pre-trained classifier to new data, in `seconds` at most.
+
+    The head gets as many outputs as there are classes, if it has not, and is solved in closed form.
+    This device is measured. Then the last tensors are trained, as many as the time admits, on what
+    is computed once of each sample, with Adam; and with `validation`, the best weights are kept,
+    those before the first epoch among them.
+
+    Args:
+        model: built Keras classifier, or a network that ends in features. Weights are shared with
+            the result; a new head is the result's own.
+        train: `Samples`; or arrays (x, y), as the model takes them and class numbers or rows of
+            zeros and ones; or a finite `tf.data.Dataset` of such samples or batches. Read into
+            memory.
+        validation: arrays (x, y), or a `tf.data.Dataset` of batches. None keeps the last weights.
+        seconds: for all of it.
+        epochs: passes over the samples, fewer only where there is no time.
+        batch_size: of a step, where `train` is not `Samples`.
+        learning_rate: of Adam at its highest; it falls on a cosine to zero.
+        verbose: as in `tf.keras.Model.fit`; 0 prints nothing.
+
+    Returns:
+        The trained elastic model, with `history` as after `fit`.
+
+    Raises:
+        ValueError: there are no classes to learn, the network's end is no classifier's, or the
+            seconds are too few.
+    """
+    started = time.perf_counter()
+    Deadline(seconds)  # checked before the work
+    arguments.count("epochs", epochs)
+    samples = _samples(train, batch_size)
+    _check_validation(validation)
+    labels = np.asarray(samples.arrays[1])
+    network, has_logits = _with_head(model, _classes(labels))
+    elastic = ElasticModel.from_model(network)
+    rate = optimizers.cosine(learning_rate, epochs * samples.steps, warm_up=_WARM_UP)
+    kind = tf.keras.losses.CategoricalCrossentropy
+    if labels.ndim == 1:
+        kind = tf.keras.losses.SparseCategoricalCrossentropy
+    loss = kind(from_logits=has_logits)
+    elastic.compile(optimizers.adam(rate), loss, metrics=["accuracy"])
+    if verbose:
+        print("Measuring the training step on this device ...", flush=True)
+    x, y, *weight = samples.take(tf.range(samples.batch_size, dtype=tf.int64))
+    profile = profile_model(elastic, x, y, sample_weight=weight[0] if weight else None)
+    left = seconds - (time.perf_counter() - started)
+    if left <= 0.0:
+        raise ValueError(
+            "`seconds` must suffice to measure the training step. Received: "
+            f"seconds={seconds:g}, of which {seconds - left:.0f} are over before the first step. "
+            "Give more."
+        )
+    callbacks: list[Any] = [ElasticCallback(profile, rho=Deadline(left)), SolveHead()]
+    options: dict[str, Any] = {"epochs": epochs, "verbose": verbose}
+    if validation is not None:
+        options["validation_data"] = validation
+        callbacks.append(_Best(validation))
+    elastic.fit(samples, callbacks=callbacks, **options)
+    return elastic
+
+
+class _Best(tf.keras.callbacks.Callback):
+    """Puts the weights with the best validation accuracy back at the end of a `fit`.
+
+    Stands behind what solves the head: the weights before the first step are judged too.
+    """
+
+    def __init__(self, validation: Any) -> None:
+        super().__init__()
+        is_dataset = isinstance(validation, tf.data.Dataset)
+        self._validation = (validation,) if is_dataset else validation
+        self._best: tuple[float, float] | None = None
+        self._weights: list[np.ndarray] = []
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._best is None:
+            found = self.model.evaluate(*self._validation, verbose=0, return_dict=True)
+            self._judge(found["accuracy"], found["loss"])
+            self.model.reset_metrics()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._judge(logs["val_accuracy"], logs["val_loss"])  # type: ignore[index]
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self.model.set_weights(self._weights)
+
+    def _judge(self, accuracy: float, loss: float) -> None:
+        rank = (accuracy, -loss if math.isfinite(loss) else -math.inf)
+        if self._best is None or rank > self._best:
+            self._best, self._weights = rank, self.model.get_weights()
+
+
+def _samples(train: Any, batch_size: int) -> Samples:
+    if isinstance(train, Samples):
+        return train
+    if isinstance(train, tf.data.Dataset):
+        single = train.unbatch() if is_batched(train.element_spec) else train
+        return Samples(single, batch_size=batch_size)
+    if not isinstance(train, (tuple, list)) or len(train) not in (2, 3):
+        raise ValueError(
+            f"`train` must be (x, y), a tf.data.Dataset or et.Samples. Received: {brief(train)}."
+        )
+    x, y, weight = (*train, None)[:3]
+    return Samples(x, y, sample_weight=weight, batch_size=batch_size)
+
+
+def _check_validation(validation: Any) -> None:
+    is_pair = isinstance(validation, tuple) and len(validation) == 2
+    if not (validation is None or is_pair or isinstance(validation, tf.data.Dataset)):
+        raise ValueError(
+            "`validation` must be (x, y) or a tf.data.Dataset of batches. Received: "
+            f"{brief(validation)}."
+        )
+
+
+def _classes(y: np.ndarray) -> int:
+    """How many classes the targets name."""
+    whole = y.dtype.kind in "iub" or (y.dtype.kind == "f" and not (y % 1).any())
+    if y.ndim == 2 and y.shape[1] > 1 and whole and (y.sum(axis=1) == 1).all():
+        return y.shape[1]
+    if y.ndim == 1 and whole and y.min() >= 0 and y.max() > 0:
+        return int(y.max()) + 1
+    raise ValueError(
+        "The targets must be numbers of two classes or more from 0, or rows with a single 1. "
+        f"Received: {brief(y)} of shape {y.shape}. Compile and fit an et.ElasticModel for others."
+    )
+
+
+def _with_head(model: tf.keras.Model, classes: int) -> tuple[tf.keras.Model, bool]:
+    """The network with so many outputs, and whether these are logits."""
+    arguments.instance("model", model, tf.keras.Model, "a Keras model")
+    dense = [one for one in model._flatten_layers() if isinstance(one, L.Dense)]
+    layers = [one for one in model._flatten_layers() if one.built and not one.submodules]
+    ends_in_softmax = bool(layers) and _is_softmax(layers[-1])
+    shape = tf.TensorShape(model.output_shape)
+    is_classifier = bool(dense) and dense[-1].units == shape[-1] and shape.rank == 2
+    if is_classifier and shape[-1] == classes:
+        return model, not ends_in_softmax
+    if not getattr(model, "_is_graph_network", False) or (ends_in_softmax and not is_classifier):
+        raise ValueError(
+            f"The network must end in a dense layer of {classes} classes, or in features. "
+            f"Received: '{model.name}' with outputs of {shape}. Give it a new end: "
+            f"tf.keras.layers.Dense({classes})."
+        )
+    features = dense[-1].input if is_classifier else model.output
+    if len(features.shape) == 4:
+        features = L.GlobalAveragePooling2D()(features)
+    return tf.keras.Model(model.inputs, L.Dense(classes, name="new_head")(features)), True
+
+
+def _is_softmax(layer: tf.keras.layers.Layer) -> bool:
+    softmax = tf.keras.activations.softmax
+    return isinstance(layer, L.Softmax) or getattr(layer, "activation", None) is softmax

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import L, values
+
+import elastic_tf as et
+
+CLASSES, COUNT = 3, 48
+
+
+def images(*, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Noise with a brighter channel for each class."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, COUNT)
+    x = rng.normal(0.0, 1.0, (COUNT, 6, 6, CLASSES)).astype(np.float32)
+    x[np.arange(COUNT), :, :, y] += 2.0
+    return x, y
+
+
+def features(end: str = "map") -> tf.keras.Model:
+    tf.keras.utils.set_random_seed(0)
+    inputs = L.Input((6, 6, CLASSES))
+    x = L.Conv2D(8, 3, strides=2, padding="same", activation="relu", name="one")(inputs)
+    x = L.Conv2D(8, 1, activation="relu", name="two")(x)
+    if end == "map":
+        return tf.keras.Model(inputs, x)
+    x = L.Flatten()(x)
+    if end == "vector":
+        return tf.keras.Model(inputs, x)
+    units, activation = end.split()
+    return tf.keras.Model(inputs, L.Dense(int(units), activation=activation, name="old")(x))
+
+
+@pytest.mark.parametrize("end", ["map", "vector", "7 softmax", "7 linear"])
+def test_a_network_of_other_classes_gets_a_new_head_and_learns(end, capsys):
+    network = features(end)
+    model = et.finetune(network, images(), images(seed=1), seconds=300, epochs=2, verbose=0)
+    assert capsys.readouterr().out == ""
+    assert model.layers[-1].name == "new_head"
+    assert model.output_shape == (None, CLASSES)
+    _, accuracy = model.evaluate(*images(seed=2), verbose=0)
+    assert accuracy > 0.8
+    assert values(model.get_layer("one").weights) == values(network.get_layer("one").weights)
+
+
+@pytest.mark.parametrize("end", ["3 softmax", "3 linear"])
+def test_a_network_of_as_many_classes_keeps_its_head(end):
+    network = features(end)
+    model = et.finetune(network, images(), seconds=300, epochs=1, verbose=0)
+    assert model.layers[-1].name == "old"
+    assert model.loss.get_config()["from_logits"] == (end == "3 linear")
+    assert np.isfinite(model.history.history["loss"]).all()
+
+
+@pytest.mark.parametrize("kind", ["samples", "single", "batches", "one-hot", "weighted"])
+def test_data_come_as_for_fit(kind):
+    x, y = images()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    train = {
+        "samples": et.Samples(x, y, batch_size=8),
+        "single": dataset,
+        "batches": dataset.batch(5),
+        "one-hot": (x, np.eye(CLASSES, dtype=np.float32)[y]),
+        "weighted": (x, y, np.ones(COUNT, np.float32)),
+    }[kind]
+    steps = 6 if kind == "samples" else 3
+    model = et.finetune(features("vector"), train, seconds=300, epochs=1, verbose=0)
+    assert model.history.params["steps"] == steps
+    assert model.output_shape == (None, CLASSES)
+
+
+def test_the_best_weights_are_kept_those_of_the_solved_head_among_them():
+    held = images(seed=1)
+    options = {"seconds": 300, "epochs": 2, "verbose": 0}
+    broken = et.finetune(features("vector"), images(), held, learning_rate=1e4, **options)
+    reached = broken.history.history["val_accuracy"]
+    _, kept = broken.evaluate(*held, verbose=0)
+    assert kept > max(reached)
+    last = et.finetune(features("vector"), images(), learning_rate=1e4, **options)
+    assert last.evaluate(*held, verbose=0)[1] < kept
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": 3}, r"`train` must be \(x, y\).*Received: 3"),
+        ({"train": (images()[0], np.zeros(COUNT, int))}, "two classes or more.*Received"),
+        ({"train": (images()[0], np.full(COUNT, 0.5))}, "Compile and fit an et.ElasticModel"),
+        ({"validation": images()[0]}, r"`validation` must be \(x, y\)"),
+        ({"seconds": 0}, "`seconds`.*Received: seconds=0"),
+        ({"seconds": 1e-3}, "suffice to measure.*Received: seconds=0.001"),
+        ({"epochs": 0}, "`epochs`.*Received: 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, message):
+    given = {"train": images(), "seconds": 300, "verbose": 0, **change}
+    with pytest.raises(ValueError, match=message):
+        et.finetune(features("vector"), **given)
+
+
+def test_an_end_that_is_no_classifiers_is_refused():
+    inputs = L.Input((6, 6, CLASSES))
+    x = L.Softmax()(L.Flatten()(L.Conv2D(2, 6)(inputs)))
+    with pytest.raises(ValueError, match=r"must end in a dense layer of 3.*Dense\(3\)"):
+        et.finetune(tf.keras.Model(inputs, x), images(), verbose=0)
