@@ -16,8 +16,9 @@ MODELS = (
     "vit_ti16, digits_resnet"
 )
 METHODS = (
-    "how to choose what to train: full, traditional_tl, bn_bias, tinytl, prunetrain, elastic, "
-    "elastic_loss, elastic_weight, elastic_grad, elastictrainer, random, offline_optimal"
+    "how to choose what to train: full, traditional_tl, bn_bias, gradient_filtering, "
+    "tinytl, prunetrain, elastic, elastic_loss, elastic_weight, elastic_grad, elastictrainer, "
+    "random, offline_optimal"
 )
 
 

@@ -8,7 +8,9 @@ from networks import crossentropy, images, network, step_flops
 
 from elastic_tf.commands.training import measurement, recording, sources
 from elastic_tf.costs.activations import activation_bytes
+from elastic_tf.engine.modes.convolutions import kernels
 from elastic_tf.model import ElasticModel
+from elastic_tf.plan import Plan
 from elastic_tf.runs import run as runs
 
 
@@ -144,16 +146,36 @@ def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sens
 
 def test_costs_are_those_of_each_epoch(model):
     batch = tuple(part[:10] for part in images())
-    full, head = np.ones(len(model.tensors), bool), np.arange(len(model.tensors)) > 2
+    count = len(model.tensors)
+    full, head = Plan.full(count), Plan.from_mask(np.arange(count) > 2)
     found = measurement.costs([(model, head), (model, full), (model, head)], batch)
     cheap, dear = (step_flops(model, *batch, mask) for mask in (head, full))
     assert found["flops_by_epoch"] == [cheap, dear, cheap]
     assert found["activation_bytes"] == activation_bytes(model, batch, full) > 0
 
 
+def test_costs_are_those_of_the_modes_that_an_epoch_had(tmp_path):
+    model = ElasticModel.from_model(network())
+    model.compile("sgd", crossentropy())
+    batch = tuple(part[:10] for part in images())
+    full = Plan.full(len(model.tensors))
+    filtered = full.filtered(2, kernels(model, 2))
+    run = runs.create(tmp_path / "run", {"seed": 0})
+    recorder = recording.Recorder(run, recording.TrainingClock())
+    for plan in (full, filtered):
+        model.set_plan(plan)
+        recorder._clock.epochs = [{"seconds": 1.0, "steps": 1}]
+        recorder.set_model(model)
+        recorder.on_epoch_end(len(run.history), {})
+    plans = runs.trained_plans(run.history)
+    assert plans == [full, filtered]
+    dear, cheap = measurement.costs([(model, plan) for plan in plans], batch)["flops_by_epoch"]
+    assert cheap == step_flops(model, *batch, filtered) < dear == step_flops(model, *batch)
+
+
 def test_what_was_computed_before_the_steps_is_in_no_cost_of_them(model):
     batch = tuple(part[:10] for part in images())
-    head = np.arange(len(model.tensors)) == len(model.tensors) - 1
+    head = Plan.from_mask(np.arange(len(model.tensors)) == len(model.tensors) - 1)
     (whole,), (cut,) = (
         measurement.costs([(model, head)], batch, cached=cached)["flops_by_epoch"]
         for cached in (False, True)
@@ -165,7 +187,7 @@ def test_speed_is_measured_against_another_full_model_and_leaves_nothing_behind(
     full = ElasticModel.from_model(network())
     full.compile("sgd", crossentropy())
     before = [variable.numpy().tobytes() for variable in model.variables + full.variables]
-    head = np.arange(len(model.tensors)) == len(model.tensors) - 1
+    head = Plan.from_mask(np.arange(len(model.tensors)) == len(model.tensors) - 1)
     batch = tuple(part[:10] for part in images())
     for cached in (False, True):
         ratio, seconds = measurement.speed(

@@ -7,6 +7,7 @@ from networks import OPTIMIZERS, K, L, crossentropy, images, mask_of, network, v
 
 from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.model import ElasticModel
+from elastic_tf.plan import Plan
 
 FLOAT = 4  # bytes
 
@@ -49,6 +50,14 @@ def test_a_convolution_needs_its_input_for_its_kernel_alone():
     assert activation_bytes(model, data, mask_of(model, "b")) == FLOAT * 2 * 4 * 4 * 3
     assert activation_bytes(model, data, mask_of(model, "a/bias", "b/bias")) == 0
     assert activation_bytes(model, data) == FLOAT * (2 * 6 * 6 * 2 + 2 * 4 * 4 * 3)
+
+
+def test_a_filtered_convolution_keeps_one_number_for_each_patch_and_channel():
+    model = compiled(L.Input((8, 8, 2)), L.Conv2D(3, 3, padding="same", name="a"))
+    data = batch(2, 8, 8, 2)
+    filtered = Plan.full(2).filtered(4, np.array([True, False]))
+    assert activation_bytes(model, data) == FLOAT * 2 * 8 * 8 * 2
+    assert activation_bytes(model, data, filtered) == FLOAT * 2 * 2 * 2 * 2
 
 
 def test_relu_keeps_its_result_once_for_itself_and_the_next_layer():
