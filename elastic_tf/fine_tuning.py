@@ -38,7 +38,7 @@ def finetune(
     """Fit a pre-trained classifier to new data, in `seconds` at most.
 
     The head gets as many outputs as there are classes, if it has not, and is solved in closed form.
-    This device is measured. Then the last tensors are trained, as many as the time admits, on what
+    Layers run as in inference: batch normalisation on its stored statistics. The device is measured. Then the last tensors are trained, as many as the time admits, on what
     is computed once of each sample, with Adam; and with `validation`, the best weights are kept,
     those before the first epoch among them.
 
@@ -164,25 +164,40 @@ def _classes(y: np.ndarray) -> int:
 
 
 def _with_head(model: tf.keras.Model, classes: int) -> tuple[tf.keras.Model, bool]:
-    """The network with so many outputs, and whether these are logits."""
+    """The network with so many outputs, and whether these are logits.
+
+    It runs as in inference but for its gradients: batches are too small for statistics of theirs.
+    """
     arguments.instance("model", model, tf.keras.Model, "a Keras model")
     dense = [one for one in model._flatten_layers() if isinstance(one, L.Dense)]
     layers = [one for one in model._flatten_layers() if one.built and not one.submodules]
     ends_in_softmax = bool(layers) and _is_softmax(layers[-1])
     shape = tf.TensorShape(model.output_shape)
+    is_graph = bool(getattr(model, "_is_graph_network", False))
     is_classifier = bool(dense) and dense[-1].units == shape[-1] and shape.rank == 2
     if is_classifier and shape[-1] == classes:
+        if is_graph:
+            inputs = tf.nest.map_structure(_input_like, model.input)
+            model = tf.keras.Model(inputs, model(inputs, training=False))
         return model, not ends_in_softmax
-    if not getattr(model, "_is_graph_network", False) or (ends_in_softmax and not is_classifier):
+    can_cut = not ends_in_softmax or (is_classifier and dense[-1] in model.layers)
+    if not is_graph or not can_cut:
         raise ValueError(
             f"The network must end in a dense layer of {classes} classes, or in features. "
             f"Received: '{model.name}' with outputs of {shape}. Give it a new end: "
             f"tf.keras.layers.Dense({classes})."
         )
-    features = dense[-1].input if is_classifier else model.output
+    inputs = tf.nest.map_structure(_input_like, model.input)
+    if is_classifier and dense[-1] in model.layers:
+        model = tf.keras.Model(model.input, dense[-1].input)
+    features = model(inputs, training=False)
     if len(features.shape) == 4:
         features = L.GlobalAveragePooling2D()(features)
-    return tf.keras.Model(model.inputs, L.Dense(classes, name="new_head")(features)), True
+    return tf.keras.Model(inputs, L.Dense(classes, name="new_head")(features)), True
+
+
+def _input_like(tensor: Any) -> Any:
+    return tf.keras.Input(tensor.shape[1:], dtype=tensor.dtype)
 
 
 def _is_softmax(layer: tf.keras.layers.Layer) -> bool:

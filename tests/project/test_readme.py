@@ -42,9 +42,17 @@ def test_readme_is_short():
     assert len(README.read_text(encoding="utf-8").split()) <= WORDS
 
 
+def test_one_line_runs(names, capsys):
+    x, y = images()
+    names |= {"et": et, "network": names["keras_model"], "x": x, "y": y, "x_held": x, "y_held": y}
+    exec(blocks(README)[0], names)
+    assert "val_accuracy" in capsys.readouterr().out
+    assert len(names["model"].tensors) == 10
+
+
 def test_ten_lines_run(names, capsys):
     # steps of a tiny network are nearly all forward pass: half of them would not do
-    exec(blocks(README)[0].replace("rho=0.5", "rho=1.0"), names)
+    exec(blocks(README)[1].replace("rho=0.5", "rho=1.0"), names)
     said = capsys.readouterr().out
     assert [record.epoch for record in names["callback"].selections] == [0]
     assert "achieved" in said and "exact" in said
@@ -55,7 +63,7 @@ def test_options_of_the_callback_run(names, capsys):
     model.compile("adam", names["loss"])
     profile = et.profile_model(model, names["train"])
     names |= {"et": et, "model": model, "profile": profile}
-    exec(blocks(README)[1], names)
+    exec(blocks(README)[2], names)
     model.fit(names["train"], epochs=2, callbacks=[names["callback"]], verbose=0)
     assert "Epoch 1: " in capsys.readouterr().out
     assert list(Path("runs/board").glob("events*")) and list(Path("backup").iterdir())
