@@ -38,9 +38,10 @@ def finetune(
     """Fit a pre-trained classifier to new data, in `seconds` at most.
 
     The head gets as many outputs as there are classes, if it has not, and is solved in closed form.
-    Layers run as in inference: batch normalisation on its stored statistics. The device is measured. Then the last tensors are trained, as many as the time admits, on what
-    is computed once of each sample, with Adam; and with `validation`, the best weights are kept,
-    those before the first epoch among them.
+    Layers run as in inference: batch normalisation on its stored statistics. The device is
+    measured. Then the last tensors are trained, as many as the time admits, on what is computed
+    once of each sample, with Adam; and with `validation`, the best weights are kept, those before
+    the first epoch among them.
 
     Args:
         model: built Keras classifier, or a network that ends in features. Weights are shared with

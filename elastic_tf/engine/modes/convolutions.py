@@ -112,7 +112,9 @@ def _with_gradients(
 ) -> tf.Tensor:
     @tf.custom_gradient
     def convolved(x: tf.Tensor, kernel: tf.Tensor) -> Any:
-        sums = made.sums(x)  # all that is kept of it
+        # not of x alone: a cached prefix ends at x, and the sums of it are work of the step
+        inputs, _ = tf.identity_n([x, kernel])
+        sums = made.sums(inputs)  # all that is kept of it
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             means = made.means(upstream)
