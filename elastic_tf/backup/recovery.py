@@ -277,13 +277,19 @@ class Recovery:
 def _settings(optimizer: Any) -> dict[str, Any]:
     """What the optimizer is made with, as far as it tells, as JSON values.
 
-    Keras lets a schedule of one's own have no `get_config`, and a setting be no JSON value: only
-    the kind of optimizer is compared then, beside all that is no setting of it.
+    Keras lets a schedule of one's own have no `get_config`, and a setting be no JSON value: its
+    kind alone can be compared then, and the user is told.
     """
     told = {"optimizer": type(optimizer).__name__}
     try:
         config = to_json(optimizer.get_config())
-    except (NotImplementedError, TypeError):
+    except (NotImplementedError, TypeError) as error:
+        warnings.warn(
+            "Backups are compared by the settings of the optimizer. Received: "
+            f"{told['optimizer']}, which does not tell them ({error}). A backup made with other "
+            "settings will be taken up. Give its learning-rate schedule a `get_config`.",
+            stacklevel=5,
+        )
         return told
     return {**told, **{f"optimizer's {name}": value for name, value in config.items()}}
 

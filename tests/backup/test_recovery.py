@@ -281,6 +281,21 @@ def test_a_backup_of_another_training_is_refused(tmp_path, monkeypatch):
         )
 
 
+def test_an_optimizer_that_does_not_tell_its_settings_is_named(tmp_path):
+    class Halving(tf.keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.1 * 0.5 ** tf.cast(step, tf.float32)
+
+    model = et.ElasticModel.from_model(networks.network())
+    model.compile(tf.keras.optimizers.SGD(Halving()), crossentropy())
+    x, y = networks.images()
+    profile = et.profile_model(model, x[:4], y[:4], repeats=1, calibrate=False)
+    callback = et.ElasticCallback(profile, rho=1.0, backup=et.Backup(tmp_path / "backup"))
+    with pytest.warns(UserWarning, match=r"Received: SGD, which does not tell.*get_config"):
+        model.fit(x, y, batch_size=4, verbose=0, callbacks=[callback])
+    assert list((tmp_path / "backup").iterdir())
+
+
 def test_two_backups_of_one_training_are_refused(tmp_path):
     def keras():
         return tf.keras.callbacks.BackupAndRestore(str(tmp_path / "keras"))
