@@ -6,7 +6,8 @@ its moving statistics stand still, so the batch must be normalised with them. No
 batch's statistics while the moving ones stand still would train the layers after it on activations
 that inference never produces, the further off the more the layers before it change or the data
 differ from those of pre-training. It also makes a mask comparable to a plain Keras model whose
-layers are frozen by `trainable = False`: the two train alike, bit for bit.
+layers are frozen by `trainable = False`: the two train alike, up to the rounding of normalisations
+that are folded into the convolutions before them.
 
 A layer with buffers but no trainable tensor of its own cannot be left out: it behaves as in Keras.
 """
@@ -20,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from elastic_tf.engine.modes import folding
 
 _lock = threading.Lock()
 # Replicas of a mirrored strategy trace the same layers interleaved: the last one out thaws.
@@ -74,6 +77,7 @@ def _own(layer: tf.keras.layers.Layer) -> list[tf.Variable]:
 def _freeze(layer: tf.keras.layers.Layer) -> None:
     # Not `layer.trainable`: its setter would freeze the layers inside as well.
     layer._trainable = False
+    folding.fold(layer)
     for variable in _own(layer):
         for name in _assignments(variable):
             setattr(variable, name, _skip(variable))
@@ -81,6 +85,7 @@ def _freeze(layer: tf.keras.layers.Layer) -> None:
 
 def _thaw(layer: tf.keras.layers.Layer) -> None:
     layer._trainable = True
+    folding.unfold(layer)
     for variable in _own(layer):
         for name in _assignments(variable):
             variable.__dict__.pop(name, None)

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.engine import freezing
+from elastic_tf.engine.modes import folding
 from elastic_tf.engine.snapshot import READS, host_generators_kept
 from elastic_tf.files.arrays import array
 from elastic_tf.inputs.samples import Samples
@@ -76,7 +77,7 @@ class Forward:
 
         def forward(rows: tf.Tensor) -> None:
             inputs = tf.nest.map_structure(tf.identity, samples.take(rows)[0])
-            with freezing.frozen(freezing.left_out(model, [])):
+            with freezing.frozen(freezing.left_out(model, [])), folding.only_behind([]):
                 self._results = tf.nest.flatten(model(inputs, training=True))
             self._inputs = tf.nest.flatten(inputs)
 
@@ -180,7 +181,8 @@ class PrefixCache:
             rows: numbers of the rows, of a fixed shape.
         """
         inputs = self._samples.inputs(rows.shape[0])
-        logs = train_step((inputs, *self._samples.targets(rows)))
+        with folding.only_behind(self.varying):
+            logs = train_step((inputs, *self._samples.targets(rows)))
         graph = tf.compat.v1.get_default_graph()
         results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]
         cut = find_cut(graph, tf.nest.flatten(inputs), results, self.varying)

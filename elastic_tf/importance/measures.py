@@ -128,9 +128,23 @@ def gradient_magnitude(
 
 
 def depth(model: ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:
-    """1 to N in forward order, without the probe: the last tensors that fit are trained."""
+    """1 to N, without the probe: the last tensors that fit are trained.
+
+    In forward order, but scale and offset of batch normalisations before all others: training them
+    takes a fifth to a third of a step of a convolutional network, and brings next to nothing.
+    """
     arguments.elastic(model)
-    return np.arange(1.0, len(model.tensors) + 1.0)
+    layers = model._flatten_layers()
+    normal = {
+        id(tensor)
+        for layer in layers
+        if isinstance(layer, tf.keras.layers.BatchNormalization)
+        for tensor in layer._trainable_weights
+    }
+    later = np.array([id(tensor) not in normal for tensor in model.tensors])
+    rank = np.empty(len(later))
+    rank[np.argsort(later, kind="stable")] = np.arange(1.0, len(later) + 1.0)
+    return rank
 
 
 depth.strategy = "order"  # type: ignore[attr-defined]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from elastic_tf.engine.snapshot import READS
 from elastic_tf.stack import op_def_registry
 from elastic_tf.timing.cost_items import CostItem
@@ -28,6 +30,12 @@ class Attribution:
     forward: Collection[str]  # ops of the forward pass
     update: Collection[str]  # of those in `sets`, the ops after the gradients
     layers: Mapping[str, str]  # name of the layer by op outside the forward pass
+    folded: Collection[int] = ()  # tensors of each normalisation that is folded when frozen, as bits
+
+    def is_folded(self, count: int) -> np.ndarray:
+        """True for the tensors of folded normalisations; bool, shape (count,)."""
+        own = [k for bits in self.folded for k in members(bits)]
+        return np.isin(np.arange(count), own)
 
     def items(self, times: Mapping[str, float] | None = None) -> list[CostItem]:
         """The ops outside the forward pass that take time, gathered by tensors and layer.
@@ -43,10 +51,12 @@ class Attribution:
         return [CostItem.of(k, totals[k, at], layer=at) for k, at in sorted(totals)]
 
 
-def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str], set[str]]:
+def dependency_sets(
+    trace: StepTrace, folded: Mapping[str, int] | None = None
+) -> tuple[dict[str, int], set[str], set[str]]:
     """For each op of the backward pass and the update, the tensors whose training needs it.
 
-    An op runs when at least one tensor of its set is trained. Three rules give the sets:
+    An op runs when at least one tensor of its set is trained. Four rules give the sets:
 
     1. What the loss, the logs or a variable outside training needs is the forward pass; it has no
        set.
@@ -54,9 +64,12 @@ def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str], set[str
     3. The rest is the update. An op there belongs to the tensors whose gradients flow into it or
        to those whose new value needs it, whichever are fewer: of a norm over all gradients, the
        square of one gradient belongs to that tensor, the sum to all.
+    4. A normalisation that is folded into a convolution when it is frozen has a backward pass only
+       if its own scale or offset is trained.
 
     Args:
         trace: a step that trains every tensor.
+        folded: the backward ops of these, with their own tensors as bits.
 
     Returns:
         Sets by node as bits, the nodes of the forward pass, and those of the update.
@@ -67,6 +80,7 @@ def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str], set[str
         for root in roots:
             gradient_roots[root] = gradient_roots.get(root, 0) | 1 << k
     backward = needed_by(nodes, gradient_roots)
+    backward.update(folded or {})
     writes = _writes(nodes, trace.handles)
     everything = 0
     for bits in (*gradient_roots.values(), *(1 << k for k in writes.values() if k >= 0)):
@@ -92,15 +106,19 @@ def dependency_sets(trace: StepTrace) -> tuple[dict[str, int], set[str], set[str
     return sets, forward, {name for name in sets if name not in backward}
 
 
-def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
+def attribute(
+    trace: StepTrace, layers: Sequence[str], trace_forward: StepTrace | None = None
+) -> Attribution:
     """Which tensors need each op of a step that trains all, and the layer that it belongs to.
 
     The work of one tensor is of its layer. An op that several tensors need is of the layer whose
     weights or activations it takes from the forward pass: the input gradient of a convolution
     belongs to that convolution, not to the layer before it. If it takes none, it belongs to the
-    layer of the last tensor of its set. `layers` names the layer of each tensor.
+    layer of the last tensor of its set. `layers` names the layer of each tensor; `trace_forward` is
+    a step that trains nothing, where normalisations may be folded.
     """
-    sets, forward, update = dependency_sets(trace)
+    folded = {} if trace_forward is None else _of_folded(trace, trace_forward)
+    sets, forward, update = dependency_sets(trace, folded)
     depends_on = _tensors_behind(trace)
     found = {}
     for name, bits in sets.items():
@@ -108,7 +126,7 @@ def attribute(trace: StepTrace, layers: Sequence[str]) -> Attribution:
             given = (n for n in trace.nodes[name].inputs if n in forward or n in trace.handles)
             bits = max((depends_on.get(source, 0) for source in given), default=0) or bits
         found[name] = layers[bits.bit_length() - 1]
-    return Attribution(sets, forward, update, found)
+    return Attribution(sets, forward, update, found, set(folded.values()))
 
 
 def forward_surplus(
@@ -122,9 +140,8 @@ def forward_surplus(
 
     Ops are compared by level, the last tensor they depend on; a level that the frozen forward pass
     lacks was fused into the next one it has. The surplus of a level is caused by the tensors whose
-    gradients take something from inside it; it belongs to the layer before the most of it. It is
-    negative where the fused op is the slower one (oneDNN has no kernel for a convolution fused with
-    a normalisation in TensorFlow 2.15).
+    gradients take something from inside it, that of a folded normalisation by its own; it belongs
+    to the layer before the most of it. It is negative where the fused op is the slower one.
 
     Args:
         trace: a step that trains every tensor; `work` is its attribution.
@@ -149,6 +166,7 @@ def forward_surplus(
             surplus[host] += trace.times.get(name, 0.0)
             bits = taken_by.get(name, 0)
             causes[host] |= bits if bits.bit_length() - 1 <= host else 0
+    causes.update({bits.bit_length() - 1: bits for bits in work.folded})
 
     found: dict[int, CostItem] = {}
     for level in sorted((k for k in present if causes[k]), key=surplus.__getitem__):
@@ -195,6 +213,40 @@ def _tensors_behind(trace: StepTrace) -> dict[str, int]:
     """The tensors that each op depends on, as bits; ops that depend on none are left out."""
     roots = {name: 1 << k for name, k in trace.handles.items() if k >= 0}
     return reached_from(trace.nodes, roots)
+
+
+def _of_folded(trace: StepTrace, trace_forward: StepTrace) -> dict[str, int]:
+    """The backward ops of normalisations that the frozen pass folds, with their own tensors."""
+    read = {
+        kind: {name: k for name, k in one.handles.items() if k >= 0}
+        for kind, one in (("full", trace), ("frozen", trace_forward))
+    }
+
+    def own(kind: str, nodes: Graph, name: str) -> int:
+        """The tensors that an op takes as they are."""
+        found = 0
+        for source in nodes[name].inputs:
+            while nodes[source].op in READS and nodes[source].inputs:
+                source = nodes[source].inputs[0]
+            k = read[kind].get(source, -1)
+            found |= 1 << k if k >= 0 else 0
+        return found
+
+    unfolded = 0
+    for name, node in trace_forward.nodes.items():
+        if "BatchNorm" in node.op or node.op.startswith("_Fused"):
+            unfolded |= own("frozen", trace_forward.nodes, name)
+    of_input = {
+        node.inputs[0]: own("full", trace.nodes, name)
+        for name, node in trace.nodes.items()
+        if "BatchNorm" in node.op and "Grad" not in node.op
+    }
+    return {
+        name: of_input[node.inputs[1]]
+        for name, node in trace.nodes.items()
+        if "BatchNorm" in node.op and "Grad" in node.op
+        if of_input.get(node.inputs[1]) and not of_input[node.inputs[1]] & unfolded
+    }
 
 
 def _has_state(op: str) -> bool:

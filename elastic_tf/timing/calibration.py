@@ -6,7 +6,8 @@ nothing, there are no op times at all. So a few chosen masks are timed by the cl
 expected times are corrected, part by part of the model, until they explain these steps.
 
 Sets of tensors stand here as `members`, bool of shape (S, N), with the `expected` time of the work
-of each in any unit, shape (S,); `parts` are the `segments` of the tensors, shape (N,).
+of each in any unit, shape (S,); `parts` are the `segments` of the tensors, shape (N,); `folded` is
+True for the tensors of normalisations that cost nothing when they are frozen, shape (N,).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from scipy.optimize import lsq_linear
 
 from elastic_tf.timing.cost_items import last_of
 
-SEGMENTS = 4  # parts of the model, of equal expected time: seven masks to time
+SEGMENTS = 4  # parts of the model, of equal expected time: seven masks to time, or eleven
+CELLS = 3 * SEGMENTS
 
 # How far a measured ratio is off, and how far the expected time of a cell may be (relative): what
 # the clock says of a cell counts by its size against the first of these.
@@ -33,15 +35,16 @@ def segments(members: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return np.unique(parts, return_inverse=True)[1]
 
 
-def chosen_masks(parts: np.ndarray) -> np.ndarray:
-    """The masks to time, bool (masks, N): from each segment on, all tensors and half of them.
+def chosen_masks(parts: np.ndarray, folded: np.ndarray) -> np.ndarray:
+    """The masks to time, bool (masks, N): from each segment on, all, half, and all but the folded.
 
-    The two families tell the work of a segment's own tensors from the work that passes through it;
-    half of the tensors is what selections look like. Full and empty masks are left out.
+    The families tell the work of a segment's own tensors from the work that passes through it, and
+    what normalisations cost; half of the tensors is what selections by importance look like. Full
+    and empty masks are left out.
     """
     half = np.random.default_rng(0).random(len(parts)) < 0.5
     onward = parts >= np.arange(parts.max() + 1)[:, None]
-    masks = np.unique(np.vstack([onward, onward & half]), axis=0)
+    masks = np.unique(np.vstack([onward, onward & half, onward & ~folded]), axis=0)
     return masks[masks.any(axis=1) & ~masks.all(axis=1)]
 
 
@@ -49,35 +52,36 @@ def fit(
     members: np.ndarray,
     expected: np.ndarray,
     parts: np.ndarray,
+    folded: np.ndarray,
     masks: np.ndarray,
     ratios: np.ndarray,
     forward_ratio: float,
 ) -> tuple[tuple[float, ...], float]:
     """The positive factors with which the expected times explain the measured steps best.
 
-    The sets are gathered in cells: by the segment of their last tensor, those of one tensor apart
-    from those of several. Within a cell times keep the expected proportions; the factor of each
+    The sets are gathered in cells: by the segment of their last tensor, those of one tensor, those
+    of several and those of folded normalisations apart. Within a cell times keep the expected proportions; the factor of each
     cell is fitted, by least squares with a bound that also hold it near 1 where the steps say
     nothing of it.
 
     Args:
-        members, expected, parts: as above.
+        members, expected, parts, folded: as above.
         masks: True where a tensor was trained; bool, shape (masks, N).
         ratios: step time / full step time under each mask; shape (masks,).
         forward_ratio: step time with nothing trained / full step time.
 
     Returns:
-        2 * SEGMENTS factors, 1 where a cell is empty; and the root mean square of the part of the
+        CELLS factors, 1 where a cell is empty; and the root mean square of the part of the
         measured ratios that they leave unexplained.
     """
     weights = expected * (1.0 - forward_ratio) / expected.sum()
     every = np.vstack([masks, np.ones((1, len(parts)), bool)])
     runs = (every[:, None, :] & members[None]).any(axis=2)  # (masks + 1, S)
-    design = np.zeros((len(every), 2 * SEGMENTS))
-    np.add.at(design.T, cells_of(members, parts), (runs * weights).T)
+    design = np.zeros((len(every), CELLS))
+    np.add.at(design.T, cells_of(members, parts, folded), (runs * weights).T)
     measured = np.append(ratios, 1.0) - forward_ratio
 
-    near_one = np.eye(2 * SEGMENTS) / _EXPECTATION_ERROR
+    near_one = np.eye(CELLS) / _EXPECTATION_ERROR
     rows = np.vstack([design / _RATIO_ERROR, near_one])
     wanted = np.append(measured / _RATIO_ERROR, near_one.sum(axis=1))
     factors = lsq_linear(rows, wanted, bounds=(_LEAST_FACTOR, np.inf), method="bvls").x
@@ -85,6 +89,8 @@ def fit(
     return tuple(factors.tolist()), residual
 
 
-def cells_of(members: np.ndarray, parts: np.ndarray) -> np.ndarray:
+def cells_of(members: np.ndarray, parts: np.ndarray, folded: np.ndarray) -> np.ndarray:
     """The cell of each set: the factor of the fit that its time is multiplied with; shape (S,)."""
-    return 2 * parts[last_of(members)] + (members.sum(axis=1) > 1)
+    part, is_several = parts[last_of(members)], members.sum(axis=1) > 1
+    is_folded = ~members[:, ~folded].any(axis=1)
+    return np.where(is_folded, 2 * SEGMENTS + part, 2 * part + is_several)

@@ -38,7 +38,7 @@ _MOST_REPEATS = 1_000_000
 _PROFILED = 10  # steps under the profiler, at most
 _AT_MOST = 0.95  # of the full step: what is believed of a forward pass
 _LEAST_ATTRIBUTED = 0.9  # of the time outside the forward pass, for op times to be believed
-_AS_THEY_ARE = (1.0,) * 2 * differences.SEGMENTS
+_AS_THEY_ARE = (1.0,) * differences.CELLS
 
 
 def profile_model(
@@ -56,7 +56,7 @@ def profile_model(
     statistics, metrics and random generators are as before, bit for bit.
 
     Op times come from the TensorFlow profiler and are put onto the tensors by data flow. Whole
-    steps under nine masks, timed in turn, correct them (see `timing.calibration`), and stand alone
+    steps under seven to eleven masks, timed in turn, correct them (see `timing.calibration`), and stand alone
     where ops cannot be seen, because XLA compiles the step or the device does not tell.
 
     Args:
@@ -67,7 +67,7 @@ def profile_model(
         y: targets of that batch; left out with a dataset, like `sample_weight`.
         sample_weight: weights of the samples, if training has them.
         repeats: timed steps of each kind; the times are medians.
-        calibrate: False leaves out the seven masks: a quarter of the time, and less exact.
+        calibrate: False leaves out these masks: a quarter of the time, and less exact.
 
     Raises:
         ValueError: the model is not compiled, refuses the batch or has no trainable tensor, the
@@ -120,7 +120,9 @@ class Profiler:
                 model(self._data[0])
         self._work: Attribution | None = None
         self._residual = 0.0  # of the calibration
-        self._calibration = None if calibration is None else tuple(calibration) or _AS_THEY_ARE
+        self._calibration = None
+        if calibration is not None:  # one of an older version has fewer cells
+            self._calibration = (*calibration, *_AS_THEY_ARE[len(calibration) :])
         optimizers.build(model.optimizer, model.trainable_variables)
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
@@ -144,9 +146,10 @@ class Profiler:
             trace_forward = trace_step(forward, self._data, repeats=profiled)
         count = len(self.model.tensors)
         parts = differences.segments(*as_arrays(work.items(trace.times), count))
+        folded = work.is_folded(count)
         masks = np.zeros((0, count), bool)
         if self._calibration is None:
-            masks = differences.chosen_masks(parts)
+            masks = differences.chosen_masks(parts, folded)
         runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
         steps = time_anew(runs, self._data, repeats=repeats, settled=settled)
 
@@ -164,9 +167,10 @@ class Profiler:
         if self._calibration is None:
             ratios = np.median(steps[:, 2:] / steps[:, :1], axis=0)
             self._calibration, self._residual = differences.fit(
-                members, expected, parts, masks, ratios, t_forward / t_full
+                members, expected, parts, folded, masks, ratios, t_forward / t_full
             )
-        times = expected * np.array(self._calibration)[differences.cells_of(members, parts)]
+        cells = differences.cells_of(members, parts, folded)
+        times = expected * np.array(self._calibration)[cells]
         times *= (t_full - t_forward) / times.sum()
         times *= self._share_paid(work, trace, items)
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
@@ -205,7 +209,9 @@ class Profiler:
                     f"The loss must be finite on the batch. Received: loss={loss}. Look at the "
                     "batch, or lower the learning rate that the model was trained with."
                 )
-            self._work = attribute(full.untimed(self._data), layer_names(self.model))
+            self._work = attribute(
+                full.untimed(self._data), layer_names(self.model), forward.untimed(self._data)
+            )
             if not self._work.items():
                 raise ValueError(
                     "The loss must depend on a trainable tensor. Received: model "

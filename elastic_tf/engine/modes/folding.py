@@ -1,0 +1,92 @@
+"""Batch normalisation that is left out of training, folded into the convolution before it.
+
+On stored statistics, with a frozen scale and offset, it is a linear function: a convolution with a
+scaled kernel and a bias does the work of both, and TensorFlow runs the activation behind it in the
+same op. Neither the normalisation nor its gradient runs then, and what lies between is not kept.
+Results are those of Keras up to rounding. Where there is nothing to fold it into (another layer, a
+filtered kernel, channels first), in half precision and in eager execution, Keras's own runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+_ATTRIBUTES = ("strides", "padding", "explicit_paddings", "dilations", "data_format")
+_tracing = threading.local()
+
+
+def fold(layer: tf.keras.layers.Layer) -> None:
+    """Let a layer in inference mode be folded from its next call on, if it is one of these."""
+    if type(layer) is not tf.keras.layers.BatchNormalization:
+        return
+
+    def call(inputs: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
+        if not tf.executing_eagerly() and inputs.dtype == tf.float32 and _is_last(layer):
+            bias, op = None, inputs.op
+            if op.type == "BiasAdd":
+                bias, op = op.inputs[1], op.inputs[0].op
+            if op.type in _CONVOLUTIONS and _may_change(op):
+                return _folded(layer, op, bias)
+        return type(layer).call(layer, inputs, *args, **kwargs)
+
+    layer.__dict__["call"] = tf.autograph.experimental.do_not_convert(call)
+
+
+def unfold(layer: tf.keras.layers.Layer) -> None:
+    """Let the layer run as its class has it."""
+    layer.__dict__.pop("call", None)
+
+
+@contextlib.contextmanager
+def only_behind(variables: Collection[tf.Variable]) -> Iterator[None]:
+    """Fold into convolutions alone whose results depend on one of these variables.
+
+    What lies before is computed once, by a forward pass in which nothing is folded.
+    """
+    _tracing.handles = {id(variable.handle) for variable in variables}
+    try:
+        yield
+    finally:
+        _tracing.handles = None
+
+
+def _is_last(layer: Any) -> bool:
+    """Whether it normalises the last axis, in the usual way."""
+    usual = not getattr(layer, "renorm", False) and not getattr(layer, "virtual_batch_size", None)
+    return usual and list(layer.axis) == [3]
+
+
+def _may_change(op: tf.Operation) -> bool:
+    handles = getattr(_tracing, "handles", None)
+    if handles is None:
+        return True
+    inside = {id(tensor) for outside, tensor in op.graph.captures if id(outside) in handles}
+    reached, waiting = {op}, [op]
+    while waiting:
+        one = waiting.pop()
+        if any(id(tensor) in inside for tensor in one.outputs):
+            return True
+        before = {tensor.op for tensor in one.inputs} - reached
+        reached |= before
+        waiting += before
+    return False
+
+
+def _folded(layer: Any, op: tf.Operation, bias: tf.Tensor | None) -> tf.Tensor:
+    """What the layer makes of a convolution's results, as another convolution."""
+    scale = tf.math.rsqrt(layer.moving_variance + layer.epsilon)
+    scale = scale if layer.gamma is None else scale * layer.gamma
+    offset = (0.0 if bias is None else bias) - layer.moving_mean
+    offset = offset * scale if layer.beta is None else offset * scale + layer.beta
+    x, kernel = op.inputs
+    options = {name: op.get_attr(name) for name in _ATTRIBUTES}
+    if op.type == "DepthwiseConv2dNative":
+        scale = tf.reshape(scale, kernel.shape[2:])
+    convolve = getattr(tf.raw_ops, op.type)
+    return tf.nn.bias_add(convolve(input=x, filter=kernel * scale, **options), offset)
