@@ -30,7 +30,9 @@ class Attribution:
     forward: Collection[str]  # ops of the forward pass
     update: Collection[str]  # of those in `sets`, the ops after the gradients
     layers: Mapping[str, str]  # name of the layer by op outside the forward pass
-    folded: Collection[int] = ()  # tensors of each normalisation that is folded when frozen, as bits
+    folded: Collection[
+        int
+    ] = ()  # tensors of each normalisation that is folded when frozen, as bits
 
     def is_folded(self, count: int) -> np.ndarray:
         """True for the tensors of folded normalisations; bool, shape (count,)."""

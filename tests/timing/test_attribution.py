@@ -221,6 +221,21 @@ def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_insi
     assert surplus == [CostItem.of((0, 1, 2), 7.0, layer="c", kind="forward")]
 
 
+def test_a_normalisation_that_is_folded_when_frozen_costs_only_its_own_tensors():
+    conv = {"use_bias": False}
+    layers = (L.Conv2D(3, 3, **conv), L.BatchNormalization(), L.ReLU(), L.Conv2D(3, 3, **conv))
+    full, frozen = (traced(stack(*layers), on=on) for on in (True, False))
+    times = {"FusedBatchNormGradV3": 4.0, "_FusedBatchNormGradEx": 4.0, "ReluGrad": 2.0}
+    times |= {"FusedBatchNormV3": 3.0, "_FusedBatchNormEx": 3.0, "Conv2D": 5.0}
+    full, frozen = timed(full, times), timed(frozen, {"_FusedConv2D": 5.0, "Conv2D": 5.0})
+    work = attribute(full, [f"layer {k}" for k in range(4)], frozen)
+    assert work.is_folded(4).tolist() == [False, True, True, False]
+    found = {item.tensors: item.time for item in work.items(full.times)}
+    assert found[1, 2] >= 4.0 and sum(t for k, t in found.items() if k != (1, 2)) <= 2.0
+    surplus = [item for item in forward_surplus(full, frozen, work, "abcd") if item.time]
+    assert surplus == [CostItem.of((1, 2), 3.0, layer="c", kind="forward")]
+
+
 def test_work_belongs_to_the_layer_whose_weights_or_activations_it_takes():
     conv = {"use_bias": False}
     layers = (L.Conv2D(3, 3, **conv), L.ReLU(), *(L.Conv2D(3, 3, **conv) for _ in range(3)))

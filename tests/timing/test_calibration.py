@@ -9,6 +9,7 @@ FORWARD = 0.3
 COUNT = 24
 # the sets of a chain: each tensor alone, and each with all before it
 MEMBERS = np.vstack([np.eye(COUNT, dtype=bool), np.tri(COUNT, dtype=bool)[1:]])
+NONE = np.zeros(COUNT, bool)
 
 
 def ratios(times: np.ndarray, masks: np.ndarray) -> np.ndarray:
@@ -24,8 +25,8 @@ def truth(seed: int) -> np.ndarray:
 def test_fit_changes_nothing_where_the_expectation_is_right():
     times = truth(0)
     parts = segments(MEMBERS, times)
-    masks = chosen_masks(parts)
-    factors, residual = fit(MEMBERS, times, parts, masks, ratios(times, masks), FORWARD)
+    masks = chosen_masks(parts, NONE)
+    factors, residual = fit(MEMBERS, times, parts, NONE, masks, ratios(times, masks), FORWARD)
     assert residual < 1e-6
     np.testing.assert_allclose(factors, 1.0, rtol=1e-3)
 
@@ -37,37 +38,53 @@ def test_fit_corrects_an_expectation_that_is_wrong_by_parts(seed):
     single, early = MEMBERS.sum(axis=1) == 1, ~MEMBERS[:, 12:].any(axis=1)
     wrong = times / (1 + single) / (1 + early)
     parts = segments(MEMBERS, wrong)
-    masks = chosen_masks(parts)
+    masks = chosen_masks(parts, NONE)
     measured = ratios(times, masks) + rng.normal(0, 0.002, len(masks))
-    factors = np.array(fit(MEMBERS, wrong, parts, masks, measured, FORWARD)[0])
+    factors = np.array(fit(MEMBERS, wrong, parts, NONE, masks, measured, FORWARD)[0])
     probes = rng.random((40, COUNT)) < rng.random((40, 1))
     probes[:, -1] = True
     right, before = ratios(times, probes), ratios(wrong, probes)
-    after = ratios(wrong * factors[cells_of(MEMBERS, parts)], probes)
+    after = ratios(wrong * factors[cells_of(MEMBERS, parts, NONE)], probes)
     assert np.abs(after - right).mean() < 0.6 * np.abs(before - right).mean()
 
 
 def test_fit_makes_no_work_free_and_tells_what_it_leaves_unexplained():
     times = truth(1)
     parts = segments(MEMBERS, times)
-    masks = chosen_masks(parts)
+    masks = chosen_masks(parts, NONE)
     noise = np.random.default_rng(0).normal(0, 0.1, len(masks))
-    factors, residual = fit(MEMBERS, times, parts, masks, ratios(times, masks) + noise, FORWARD)
+    factors, residual = fit(
+        MEMBERS, times, parts, NONE, masks, ratios(times, masks) + noise, FORWARD
+    )
     assert min(factors) >= 0.1
     assert residual > 1e-3
 
 
 def test_chosen_masks_are_few_distinct_and_neither_full_nor_empty():
-    masks = chosen_masks(segments(MEMBERS, truth(2)))
+    masks = chosen_masks(segments(MEMBERS, truth(2)), NONE)
     assert len({mask.tobytes() for mask in masks}) == len(masks)
     assert len(masks) <= 2 * SEGMENTS - 1
     assert masks.any(axis=1).all() and not masks.all(axis=1).any()
 
 
 def test_a_model_of_one_tensor_needs_no_mask():
-    members, times = np.ones((1, 1), bool), np.array([2.0])
+    members, times, none = np.ones((1, 1), bool), np.array([2.0]), np.zeros(1, bool)
     parts = segments(members, times)
-    masks = chosen_masks(parts)
+    masks = chosen_masks(parts, none)
     assert masks.shape == (0, 1)
-    factors, _ = fit(members, times, parts, masks, np.zeros(0), 0.25)
+    factors, _ = fit(members, times, parts, none, masks, np.zeros(0), 0.25)
     np.testing.assert_allclose(factors, 1.0)
+
+
+def test_normalisations_that_cost_more_than_expected_have_factors_of_their_own():
+    folded = np.arange(COUNT) % 3 == 2
+    of_folded = folded @ MEMBERS.T.astype(int) == MEMBERS.sum(axis=1)
+    wrong = truth(0)
+    times = wrong * (1 + of_folded)
+    parts = segments(MEMBERS, wrong)
+    masks = chosen_masks(parts, folded)
+    assert len(masks) <= 3 * SEGMENTS - 1
+    factors = np.array(fit(MEMBERS, wrong, parts, folded, masks, ratios(times, masks), FORWARD)[0])
+    scaled = factors[cells_of(MEMBERS, parts, folded)]
+    relative = scaled[of_folded].mean() / scaled[~of_folded].mean()
+    np.testing.assert_allclose(relative, 2.0, rtol=0.3)

@@ -1,0 +1,185 @@
+"""Frozen normalisations run inside the convolutions before them, and training is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import elastic_tf as et
+from elastic_tf.costs.activations import activation_bytes
+from elastic_tf.engine import freezing
+
+pytestmark = pytest.mark.usefixtures("deterministic")
+L = tf.keras.layers
+SCE = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def bias_before(x):
+    return L.BatchNormalization()(L.Conv2D(4, 3, 2, padding="same", name="conv")(x))
+
+
+def no_scale(x):
+    return L.BatchNormalization(scale=False)(L.Conv2D(4, 3, use_bias=False, name="conv")(x))
+
+
+def no_offset(x):
+    return L.BatchNormalization(center=False)(L.Conv2D(4, 3, strides=2, name="conv")(x))
+
+
+def depthwise(x):
+    layer = L.DepthwiseConv2D(3, 2, depth_multiplier=2, use_bias=False, name="conv")
+    return L.BatchNormalization()(layer(x))
+
+
+def separable(x):
+    return L.BatchNormalization()(L.SeparableConv2D(4, 3, name="conv")(x))
+
+
+def two_users(x):
+    x = L.Conv2D(4, 3, padding="same", name="conv")(x)
+    return L.Add()([x, L.BatchNormalization()(x)])
+
+
+FOLDED = [bias_before, no_scale, no_offset, depthwise, separable, two_users]
+
+
+def after_an_activation(x):
+    return L.BatchNormalization()(L.Conv2D(4, 3, activation="relu", name="conv")(x))
+
+
+def dilated(x):  # TensorFlow moves pixels before and after
+    return L.BatchNormalization()(L.Conv2D(4, 3, dilation_rate=2, name="conv")(x))
+
+
+def other_axis(x):
+    return L.BatchNormalization(axis=1)(L.Conv2D(4, 3, name="conv")(x))
+
+
+def half(x):
+    x = L.Conv2D(4, 3, dtype="mixed_bfloat16", name="conv")(x)
+    return L.BatchNormalization(dtype="mixed_bfloat16")(x)
+
+
+KEPT = [after_an_activation, dilated, other_axis, half]
+
+
+def network(end):
+    """Something trained, an end with a normalisation that has statistics, and a head."""
+    tf.keras.utils.set_random_seed(0)
+    inputs = L.Input((12, 12, 3))
+    x = L.Conv2D(3, 3, padding="same", activation="relu", name="first")(inputs)
+    x = L.ReLU(6.0)(L.Activation("linear", dtype="float32")(end(x)))
+    x = L.Dense(3, name="head")(L.GlobalAveragePooling2D()(x))
+    made = tf.keras.Model(inputs, x)
+    rng = np.random.default_rng(0)
+    for layer in made.layers:
+        if isinstance(layer, L.BatchNormalization):
+            layer.set_weights([rng.uniform(0.5, 1.5, part.shape) for part in layer.get_weights()])
+    return made
+
+
+def batch(count=8):
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(count, 12, 12, 3)).astype(np.float32), np.arange(count) % 3
+
+
+def normal_of(model):
+    return np.array(["batch_norm" in tensor.name for tensor in model.tensors])
+
+
+def gradients_of(model, variables):
+    """The loss and the gradients, and the types of the ops that run."""
+    data = tuple(map(tf.constant, batch()))
+    traced = tf.function(
+        lambda: (lambda step, found: (step.loss, *found))(*model.gradients(data, variables))
+    )
+    graph = traced.get_concrete_function().graph
+    wanted, waiting = set(), [tensor.op for tensor in graph.outputs]
+    while waiting:
+        op = waiting.pop()
+        if op not in wanted:
+            wanted.add(op)
+            waiting += [tensor.op for tensor in op.inputs]
+    return [part.numpy() for part in traced()], [op.type for op in wanted]
+
+
+def by_keras(made, variables):
+    data = batch()
+    with tf.GradientTape() as tape:
+        loss = SCE(data[1], made(data[0], training=True))
+    return [loss.numpy(), *(part.numpy() for part in tape.gradient(loss, variables))]
+
+
+def elastic(end):
+    model = et.ElasticModel.from_model(network(end))
+    model.compile("sgd", SCE)
+    return model
+
+
+@pytest.mark.parametrize("end", FOLDED + KEPT)
+def test_gradients_are_those_of_keras(end):
+    model, theirs = elastic(end), network(end)
+    for layer in theirs.layers:
+        layer.trainable = not isinstance(layer, L.BatchNormalization)
+    variables = [v for v, out in zip(model.tensors, normal_of(model)) if not out]
+    ours, kinds = gradients_of(model, variables)
+    by_name = {v.name: v for v in theirs.trainable_variables}
+    expected = by_keras(theirs, [by_name[v.name] for v in variables])
+    for one, other in zip(ours, expected):
+        tolerance = 2e-2 if end is half else 1e-4
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * np.abs(other).max())
+    runs = any("FusedBatchNorm" in kind for kind in kinds) or end is other_axis
+    assert runs == (end in KEPT)
+
+
+def test_a_trained_normalisation_is_not_folded():
+    model = elastic(bias_before)
+    _, kinds = gradients_of(model, model.tensors[-3:])  # its offset among them
+    assert "FusedBatchNormV3" in kinds
+
+
+def test_layers_are_as_before_when_they_are_thawed():
+    model = elastic(bias_before)
+    layer = next(one for one in model.layers if isinstance(one, L.BatchNormalization))
+    with freezing.frozen([layer]):
+        assert "call" in vars(layer)
+    assert "call" not in vars(layer) and layer.trainable
+
+
+def test_eager_training_runs_keras_own():
+    losses = []
+    for run_eagerly in (False, True):
+        model = elastic(bias_before)
+        model.compile("sgd", SCE, run_eagerly=run_eagerly)
+        model.set_mask(~normal_of(model))
+        losses.append(model.fit(*batch(), batch_size=4, verbose=0).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4, 5])
+def test_training_on_samples_is_that_on_batches(first):
+    """Whatever is the first trained tensor, before, in or behind the normalisation."""
+    x, y = batch(16)
+    weights = []
+    for is_cached in (False, True):
+        model = elastic(depthwise)
+        mask = np.arange(len(model.tensors)) >= first
+        model.set_mask(mask if first % 2 else mask & ~normal_of(model) | (mask & (first > 2)))
+        samples = et.Samples(x, y, batch_size=4, shuffle=False, memory=int(2**30 * is_cached))
+        with np.testing.suppress_warnings() as told:
+            told.filter(UserWarning, "nothing is computed")
+            model.fit(samples, epochs=3, verbose=0)
+        weights.append(model.get_weights())
+    for one, other in zip(*weights):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_keeps_less_and_takes_no_normalisation():
+    model = elastic(bias_before)
+    everything = np.ones(len(model.tensors), bool)
+    kept = [
+        activation_bytes(model, batch(), mask)
+        for mask in (everything, everything & ~normal_of(model))
+    ]
+    assert kept[1] < kept[0]
