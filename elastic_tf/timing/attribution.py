@@ -30,9 +30,7 @@ class Attribution:
     forward: Collection[str]  # ops of the forward pass
     update: Collection[str]  # of those in `sets`, the ops after the gradients
     layers: Mapping[str, str]  # name of the layer by op outside the forward pass
-    folded: Collection[
-        int
-    ] = ()  # tensors of each normalisation that is folded when frozen, as bits
+    folded: Collection[int] = ()  # as bits, the tensors of each normalisation folded when frozen
 
     def is_folded(self, count: int) -> np.ndarray:
         """True for the tensors of folded normalisations; bool, shape (count,)."""

@@ -60,9 +60,9 @@ def fit(
     """The positive factors with which the expected times explain the measured steps best.
 
     The sets are gathered in cells: by the segment of their last tensor, those of one tensor, those
-    of several and those of folded normalisations apart. Within a cell times keep the expected proportions; the factor of each
-    cell is fitted, by least squares with a bound that also hold it near 1 where the steps say
-    nothing of it.
+    of several and those of folded normalisations apart. Within a cell times keep the expected
+    proportions; the factor of each cell is fitted, by least squares with a bound that also hold it
+    near 1 where the steps say nothing of it.
 
     Args:
         members, expected, parts, folded: as above.

@@ -56,8 +56,8 @@ def profile_model(
     statistics, metrics and random generators are as before, bit for bit.
 
     Op times come from the TensorFlow profiler and are put onto the tensors by data flow. Whole
-    steps under seven to eleven masks, timed in turn, correct them (see `timing.calibration`), and stand alone
-    where ops cannot be seen, because XLA compiles the step or the device does not tell.
+    steps under seven to eleven masks, timed in turn, correct them (see `timing.calibration`), and
+    stand alone where ops cannot be seen, because XLA compiles the step or the device does not tell.
 
     Args:
         model: compiled elastic model; the optimizer's update is part of the step. One that has

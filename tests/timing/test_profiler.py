@@ -10,6 +10,7 @@ from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import state
 from elastic_tf.timing import profiler, stopwatch
 from elastic_tf.timing import trace as trace_module
+from elastic_tf.timing.calibration import CELLS
 from elastic_tf.timing.profiler import profile_model
 from elastic_tf.timing.trace import StepTrace
 
@@ -91,7 +92,7 @@ def test_profile_model_splits_the_full_step():
         profile.t_full
     )
     assert (profile.t_dw > 0).all() and profile.share_attributed > 0.98
-    assert 0 < profile.uncertainty < np.inf and len(profile.calibration) == 8
+    assert 0 < profile.uncertainty < np.inf and len(profile.calibration) == CELLS
 
 
 def test_profile_model_can_leave_calibration_out():
@@ -176,10 +177,12 @@ def test_profiler_finds_its_calibration_once():
 
 def test_profiler_takes_over_the_calibration_of_an_earlier_profile(monkeypatch):
     model = elastic()
-    factors = tuple(float(k) for k in range(1, 9))
-    monkeypatch.setattr(profiler.differences, "chosen_masks", lambda parts: pytest.fail("timed"))
+    factors = tuple(float(k) for k in range(1, CELLS + 1))
+    monkeypatch.setattr(profiler.differences, "chosen_masks", lambda *_: pytest.fail("timed"))
     profile = profiler.Profiler(model, *batch(), calibration=factors).measure(repeats=3)
     assert profile.calibration == factors
+    older = profiler.Profiler(model, *batch(), calibration=factors[:8]).measure(repeats=3)
+    assert older.calibration == (*factors[:8], *[1.0] * (CELLS - 8))
 
 
 def test_profile_model_raises_when_the_model_is_not_compiled():
