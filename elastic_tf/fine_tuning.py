@@ -14,6 +14,7 @@ from elastic_tf.arguments import brief
 from elastic_tf.budget.settings import Deadline
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.head.features import dense_layers
 from elastic_tf.head.solve import SolveHead
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
@@ -170,7 +171,7 @@ def _with_head(model: tf.keras.Model, classes: int) -> tuple[tf.keras.Model, boo
     It runs as in inference but for its gradients: batches are too small for statistics of theirs.
     """
     arguments.instance("model", model, tf.keras.Model, "a Keras model")
-    dense = [one for one in model._flatten_layers() if isinstance(one, L.Dense)]
+    dense = dense_layers(model)
     layers = [one for one in model._flatten_layers() if one.built and not one.submodules]
     ends_in_softmax = bool(layers) and _is_softmax(layers[-1])
     shape = tf.TensorShape(model.output_shape)

@@ -18,9 +18,14 @@ from elastic_tf.inputs.batches import is_batched
 _BATCHES = (16, 64, 256)  # sizes of the first batches; the fastest goes on
 
 
+def dense_layers(model: tf.keras.Model) -> list[tf.keras.layers.Dense]:
+    """All dense layers of a model, in the order in which it holds them."""
+    return [one for one in model._flatten_layers() if isinstance(one, tf.keras.layers.Dense)]
+
+
 def dense_layer(model: tf.keras.Model, name: str | None) -> tf.keras.layers.Dense:
     """The dense layer of that name, or the model's last one."""
-    found = [one for one in model._flatten_layers() if isinstance(one, tf.keras.layers.Dense)]
+    found = dense_layers(model)
     named = [one for one in found if name in (None, one.name)]
     if not named:
         names = ", ".join(repr(one.name) for one in found) or "none"
