@@ -1,4 +1,4 @@
-"""What can be done without code: `python -m elastic_tf COMMAND ...`."""
+"""What can be done without code: `elastic-tf COMMAND ...`, or `python -m elastic_tf COMMAND ...`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from elastic_tf import __version__
 from elastic_tf.commands import commandline
 
-PROGRAM = "python -m elastic_tf"
 # Each is a module of `elastic_tf.commands` with a `main`.
 COMMANDS = {
     "profile": "measure, once per device, what training each tensor of a model costs there",
@@ -24,18 +24,20 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that comes first; the words after it are its own."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    is_installed = Path(sys.argv[0]).stem == "elastic-tf"
+    program = "elastic-tf" if is_installed else "python -m elastic_tf"
     listed = "\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items())
     parser = commandline.Parser(
-        prog=PROGRAM,
+        prog=program,
         description="Train the part of a Keras model that pays off most within a share of the step "
         f"time.\n\ncommands:\n{listed}",
-        epilog=f"{PROGRAM} COMMAND --help explains a command's options.",
+        epilog=f"{program} COMMAND --help explains a command's options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"elastic_tf {__version__}")
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those above")
     name = parser.parse_args(words[:1]).command
-    sys.argv = [f"{PROGRAM} {name}", *words[1:]]  # as a script of that name would see it
+    sys.argv = [f"{program} {name}", *words[1:]]  # as a script of that name would see it
     commandline.run(importlib.import_module(f"elastic_tf.commands.{name}").main)
 
 

@@ -115,6 +115,17 @@ def test_help_names_every_command(capsys):
 
 
 @pytest.mark.parametrize(
+    ("started", "named"),
+    [("/usr/bin/elastic-tf", "elastic-tf"), ("elastic_tf/__main__.py", "python -m elastic_tf")],
+)
+def test_help_names_the_program_as_it_was_started(started, named, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", [started, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        program.main()
+    assert capsys.readouterr().out.startswith(f"usage: {named} ")
+
+
+@pytest.mark.parametrize(
     ("words", "received"),
     [(["tran"], "invalid choice: 'tran'"), ([], "required: COMMAND")],
 )

@@ -65,6 +65,11 @@ def test_wheel_names_its_commands(python):
     assert "doctor" in done.stdout
 
 
+def test_wheel_installs_a_command(unpacked):
+    (entries,) = unpacked.glob("elastic_tf-*.dist-info/entry_points.txt")
+    assert "elastic-tf = elastic_tf.__main__:main" in entries.read_text("utf-8")
+
+
 def test_wheel_is_examined_by_its_own_doctor(python):
     done = python("-m", "elastic_tf", "doctor")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
