@@ -1,4 +1,4 @@
-"""What can be done without code: `elastic-tf COMMAND ...`, or `python -m elastic_tf COMMAND ...`."""
+"""What can be done without code: `elastic-tf COMMAND ...`, `python -m elastic_tf COMMAND ...`."""
 
 from __future__ import annotations
 
