@@ -233,6 +233,13 @@ def test_compiling_anew_takes_the_new_optimizer_and_frees_the_old_traces() -> No
     assert graph() is None
 
 
+def test_by_depth_scale_and_offset_of_normalisations_come_last() -> None:
+    found = measures.depth(elastic(fitted=False))
+    normal = ["bn1" in tensor.name or "bn2" in tensor.name for tensor in elastic().tensors]
+    assert normal == [False, False, True, True, False, False, True, True, False, False]
+    np.testing.assert_array_equal(found, [5, 6, 1, 2, 7, 8, 3, 4, 9, 10])
+
+
 def test_freezing_a_layer_is_noticed() -> None:
     model = elastic(fitted=False)
     assert len(measures.loss_decrease(model, *images())) == 10
