@@ -185,7 +185,6 @@ def shuffled(elastic_callback=None, **options) -> Seen:
     return model
 
 
-@pytest.mark.filterwarnings("ignore:The machine is too busy")
 def test_neither_probe_nor_profiles_from_the_data_of_fit_change_their_order(capsys):
     elastic_callback = ElasticCallback(
         None,

@@ -15,7 +15,6 @@ from elastic_tf.commands.commandline import parse
 from elastic_tf.timing.profile import TensorSpec
 from elastic_tf.timing.runtime import RuntimeSettings
 
-pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
 WORDS = NETWORK + "--classes 3 --repeats 3 "
 
 

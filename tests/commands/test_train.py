@@ -21,8 +21,6 @@ from elastic_tf.commands.training import harness, measurement, recording
 from elastic_tf.runs import run as runs
 from elastic_tf.timing import runtime
 
-pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
-
 
 def words(arrays, out, more=""):
     return [*TRAINING.split(), "--data", str(arrays), "--out", str(out), *shlex.split(more)]

@@ -10,10 +10,7 @@ import pytest
 
 import elastic_tf as et
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:The machine is too busy"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

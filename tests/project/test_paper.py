@@ -156,7 +156,6 @@ def test_pictures_of_a_number_are_all_its_panels():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The machine is too busy")
 @pytest.mark.parametrize("name", paper_measures.MEASURES)
 def test_measures_give_positive_numbers(name, monkeypatch):
     timed = {"resnet50": {"name": "digits_resnet", "input_size": 16}}

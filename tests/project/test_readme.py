@@ -23,7 +23,6 @@ SHORT = {
     "elastic": "--epochs 1 --quiet --probe-size 32 --rho 0.9 --input-size 16",
     "full": "--epochs 1 --quiet --input-size 16",
 }
-pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
 
 
 def blocks(path: Path, language: str = "python") -> list[str]:

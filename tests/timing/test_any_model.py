@@ -13,11 +13,8 @@ from elastic_tf.zoo import models
 
 L = tf.keras.layers
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The machine is too busy"),
-    # KerasCV's layers that AutoGraph leaves as they are
-    pytest.mark.filterwarnings("ignore:.*AutoGraph"),
-]
+# KerasCV's layers that AutoGraph leaves as they are
+pytestmark = pytest.mark.filterwarnings("ignore:.*AutoGraph")
 
 
 def shared_layer() -> tf.keras.Model:

@@ -16,9 +16,6 @@ from elastic_tf.timing.trace import StepTrace
 
 L = tf.keras.layers
 
-# Steps of tiny models on a shared machine are noise to the clock.
-pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
-
 
 def elastic(optimizer="sgd") -> ElasticModel:
     model = ElasticModel.from_model(network())

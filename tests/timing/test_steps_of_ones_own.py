@@ -22,9 +22,6 @@ from elastic_tf.timing.trace import StepFunction
 L = tf.keras.layers
 X, Y = np.ones((4, 5), np.float32), np.ones((4, 2), np.float32)
 
-# Steps of tiny models on a shared machine are noise to the clock.
-pytestmark = pytest.mark.filterwarnings("ignore:The machine is too busy")
-
 
 class Pooled(tf.keras.Model):
     """Like BERT, it has a pooler that the loss does not use: its last two tensors."""
