@@ -114,17 +114,12 @@ class Plan:
             ValueError: the plan is for another number of tensors.
         """
         plan = as_plan(self, len(model.tensors))
-        layers = {
-            id(tensor): layer.name
-            for layer in model._flatten_layers()
-            for tensor in layer._trainable_weights
-        }
         rows: list[dict[str, Any]] = []
         sizes = []
-        for tensor, mode in zip(model.tensors, plan.modes):
+        for tensor, layer, mode in zip(model.tensors, layers_of(model), plan.modes):
             rows.append(
                 {
-                    "layer": layers.get(id(tensor), ""),
+                    "layer": layer.name,
                     "tensor": tensor.name.partition(":")[0].rpartition("/")[2],
                     "shape": str(tuple(tensor.shape)),
                     "mode": NAMES[mode],
@@ -154,6 +149,19 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Plan, (self.modes,)  # an array that is unpickled could be written to
+
+
+def layers_of(model: Any) -> list[Any]:
+    """The layer that owns each tensor of an elastic model, in forward order.
+
+    It is the model itself for a tensor that no layer owns.
+    """
+    owners = {
+        id(tensor): layer
+        for layer in model._flatten_layers()
+        for tensor in layer._trainable_weights
+    }
+    return [owners.get(id(tensor), model) for tensor in model.tensors]
 
 
 def as_plan(value: Plan | np.ndarray | None, count: int) -> Plan:

@@ -209,7 +209,7 @@ class Trials:
         name, _, rho = method.partition("@")
         found: dict[str, Any] = {}
         samples = et.Samples(self._x, self._y, batch_size=batch, seed=seed)
-        if name in ("solved", "full") or name.startswith("elastic_"):
+        if name in ("solved", "full", "elastictrainer") or name.startswith("elastic_"):
             found["head_seconds"] = et.solve_head(model, samples).seconds
         if not epochs:
             return found

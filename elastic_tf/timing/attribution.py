@@ -52,7 +52,7 @@ class Attribution:
 
 
 def dependency_sets(
-    trace: StepTrace, folded: Mapping[str, int] | None = None
+    trace: StepTrace, folded: Mapping[str, int]
 ) -> tuple[dict[str, int], set[str], set[str]]:
     """For each op of the backward pass and the update, the tensors whose training needs it.
 
@@ -69,7 +69,7 @@ def dependency_sets(
 
     Args:
         trace: a step that trains every tensor.
-        folded: the backward ops of these, with their own tensors as bits.
+        folded: the backward ops of folded normalisations, with their own tensors as bits.
 
     Returns:
         Sets by node as bits, the nodes of the forward pass, and those of the update.
@@ -80,7 +80,7 @@ def dependency_sets(
         for root in roots:
             gradient_roots[root] = gradient_roots.get(root, 0) | 1 << k
     backward = needed_by(nodes, gradient_roots)
-    backward.update(folded or {})
+    backward.update(folded)
     writes = _writes(nodes, trace.handles)
     everything = 0
     for bits in (*gradient_roots.values(), *(1 << k for k in writes.values() if k >= 0)):
@@ -114,8 +114,12 @@ def attribute(
     The work of one tensor is of its layer. An op that several tensors need is of the layer whose
     weights or activations it takes from the forward pass: the input gradient of a convolution
     belongs to that convolution, not to the layer before it. If it takes none, it belongs to the
-    layer of the last tensor of its set. `layers` names the layer of each tensor; `trace_forward` is
-    a step that trains nothing, where normalisations may be folded.
+    layer of the last tensor of its set.
+
+    Args:
+        trace: a step that trains every tensor.
+        layers: name of the layer of each tensor.
+        trace_forward: a step that trains nothing; without it no normalisation counts as folded.
     """
     folded = {} if trace_forward is None else _of_folded(trace, trace_forward)
     sets, forward, update = dependency_sets(trace, folded)
@@ -217,36 +221,29 @@ def _tensors_behind(trace: StepTrace) -> dict[str, int]:
 
 def _of_folded(trace: StepTrace, trace_forward: StepTrace) -> dict[str, int]:
     """The backward ops of normalisations that the frozen pass folds, with their own tensors."""
-    read = {
-        kind: {name: k for name, k in one.handles.items() if k >= 0}
-        for kind, one in (("full", trace), ("frozen", trace_forward))
-    }
-
-    def own(kind: str, nodes: Graph, name: str) -> int:
-        """The tensors that an op takes as they are."""
-        found = 0
-        for source in nodes[name].inputs:
-            while nodes[source].op in READS and nodes[source].inputs:
-                source = nodes[source].inputs[0]
-            k = read[kind].get(source, -1)
-            found |= 1 << k if k >= 0 else 0
-        return found
-
     unfolded = 0
     for name, node in trace_forward.nodes.items():
         if "BatchNorm" in node.op or node.op.startswith("_Fused"):
-            unfolded |= own("frozen", trace_forward.nodes, name)
-    of_input = {
-        node.inputs[0]: own("full", trace.nodes, name)
-        for name, node in trace.nodes.items()
-        if "BatchNorm" in node.op and "Grad" not in node.op
-    }
-    return {
-        name: of_input[node.inputs[1]]
-        for name, node in trace.nodes.items()
-        if "BatchNorm" in node.op and "Grad" in node.op
-        if of_input.get(node.inputs[1]) and not of_input[node.inputs[1]] & unfolded
-    }
+            unfolded |= _tensors_taken(trace_forward, name)
+    forward, backward = {}, {}
+    for name, node in trace.nodes.items():
+        if "BatchNorm" in node.op and "Grad" in node.op:
+            backward[name] = node.inputs[1]
+        elif "BatchNorm" in node.op:
+            forward[node.inputs[0]] = _tensors_taken(trace, name)
+    own = {name: forward.get(source, 0) for name, source in backward.items()}
+    return {name: bits for name, bits in own.items() if bits and not bits & unfolded}
+
+
+def _tensors_taken(trace: StepTrace, name: str) -> int:
+    """The tensors whose values an op takes as they are, as bits."""
+    found = 0
+    for source in trace.nodes[name].inputs:
+        while trace.nodes[source].op in READS and trace.nodes[source].inputs:
+            source = trace.nodes[source].inputs[0]
+        k = trace.handles.get(source, -1)
+        found |= 1 << k if k >= 0 else 0
+    return found
 
 
 def _has_state(op: str) -> bool:

@@ -313,16 +313,6 @@ def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
     )
 
 
-def layer_names(model: Any) -> list[str]:
-    """Name of the layer of each tensor of an elastic model, in forward order."""
-    owners = {
-        id(tensor): layer.name
-        for layer in model._flatten_layers()
-        for tensor in layer._trainable_weights
-    }
-    return [owners.get(id(tensor), "") for tensor in model.tensors]
-
-
 def optimizer_name(model: Any) -> str:
     """Class name of the optimizer that updates the weights; loss scaling looked through."""
     optimizer = getattr(model, "optimizer", None)

@@ -17,6 +17,7 @@ from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.files.json_form import now
 from elastic_tf.inputs.batches import as_batch, first_batch, sample_shapes
+from elastic_tf.plan import layers_of
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (
     Attribution,
@@ -26,7 +27,7 @@ from elastic_tf.timing.attribution import (
     with_surplus,
 )
 from elastic_tf.timing.cost_items import CostItem, as_arrays
-from elastic_tf.timing.profile import TimingProfile, layer_names, optimizer_name, tensor_specs
+from elastic_tf.timing.profile import TimingProfile, optimizer_name, tensor_specs
 from elastic_tf.timing.runtime import RuntimeSettings, describe_device
 from elastic_tf.timing.stopwatch import ratio_uncertainty, time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, has_own_step, trace_step
@@ -118,6 +119,7 @@ class Profiler:
         if not model.built:  # a subclassed model is, by the first batch that it is called on
             with batch_explained(self._data):
                 model(self._data[0])
+        self._layers = [layer.name for layer in layers_of(model)]
         self._work: Attribution | None = None
         self._residual = 0.0  # of the calibration
         self._calibration = None
@@ -157,7 +159,7 @@ class Profiler:
         items, prefix, share = work.items(), [], 0.0
         if trace.times and trace_forward.times:
             trace, trace_forward = trace.scaled_to(t_full), trace_forward.scaled_to(t_forward)
-            layers = layer_names(self.model)
+            layers = self._layers
             surplus = forward_surplus(trace, trace_forward, work, layers)
             items = with_surplus(work.items(trace.times), surplus)
             prefix = cacheable(trace_forward, layers)
@@ -209,9 +211,8 @@ class Profiler:
                     f"The loss must be finite on the batch. Received: loss={loss}. Look at the "
                     "batch, or lower the learning rate that the model was trained with."
                 )
-            self._work = attribute(
-                full.untimed(self._data), layer_names(self.model), forward.untimed(self._data)
-            )
+            frozen = forward.untimed(self._data)
+            self._work = attribute(full.untimed(self._data), self._layers, frozen)
             if not self._work.items():
                 raise ValueError(
                     "The loss must depend on a trainable tensor. Received: model "

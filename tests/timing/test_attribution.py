@@ -109,7 +109,7 @@ def test_attention_is_needed_by_query_and_key_and_what_lies_before():
     model = tf.keras.Model(inputs, x)
     trace = traced(model)
     elastic_names = [v.name for v in ElasticModel.from_model(model).tensors]
-    sets, _, _ = dependency_sets(trace)
+    sets, _, _ = dependency_sets(trace, {})
     softmax = next(n for n, node in trace.nodes.items() if node.op == "Softmax")
     needed = {
         elastic_names[k]
@@ -166,14 +166,14 @@ def _first_kernels(model: tf.keras.Model) -> set[str]:
 
 def test_model_without_branches_has_only_single_tensors_and_prefixes():
     trace = traced(stack(L.Conv2D(3, 3), L.ReLU(), L.Conv2D(3, 3)))
-    sets, _, _ = dependency_sets(trace)
+    sets, _, _ = dependency_sets(trace, {})
     # bits of a prefix are 2^k - 1; the loss's own gradient is needed by all four
     assert {bits for bits in sets.values() if bits & (bits + 1)} <= {1 << k for k in range(4)}
 
 
 def test_every_op_is_in_the_forward_pass_or_in_a_set():
     trace = traced(stack(L.Conv2D(3, 3), L.BatchNormalization(), L.ReLU(), L.Conv2D(3, 3)))
-    sets, forward, _ = dependency_sets(trace)
+    sets, forward, _ = dependency_sets(trace, {})
     assert set(trace.nodes) == set(sets) | forward
     assert not set(sets) & forward
     assert all(0 < bits < 1 << len(trace.gradients) for bits in sets.values())

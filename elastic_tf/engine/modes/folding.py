@@ -58,8 +58,7 @@ def only_behind(variables: Collection[tf.Variable]) -> Iterator[None]:
 
 def _is_last(layer: Any) -> bool:
     """Whether it normalises the last axis, in the usual way."""
-    usual = not getattr(layer, "renorm", False) and not getattr(layer, "virtual_batch_size", None)
-    return usual and list(layer.axis) == [3]
+    return list(layer.axis) == [3] and not layer.renorm and layer.virtual_batch_size is None
 
 
 def _may_change(op: tf.Operation) -> bool:
