@@ -1,7 +1,8 @@
 """Timing profiles as files: one JSON object, of which every field is checked.
 
-Schema 2 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
-item. Schema 1 had `sets` in the place of items, `{"tensors": [[0, 5]], "time": 1.0}`.
+Schema 3 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
+item. Before, `calibration` had other factors, and is left out. Schema 1 had `sets` in the place of
+items, `{"tensors": [[0, 5]], "time": 1.0}`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from elastic_tf.files.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_i
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _MOST_CELLS = 10_000_000  # items times tensors: a hundred times those of a ViT
 REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
@@ -93,11 +94,13 @@ def _fields(data: Any) -> dict[str, Any]:
     """The fields of a `TimingProfile`, checked one by one."""
     data = arguments.instance("it", data, dict, "an object")
     version = data.get("schema_version")
-    if type(version) is not int or version not in (1, SCHEMA_VERSION):
+    if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         raise ValueError(
-            f"it has the version {brief(version)}, this library reads 1 and {SCHEMA_VERSION}"
+            f"it has the version {brief(version)}, this library reads 1 to {SCHEMA_VERSION}"
         )
     fields = {key: _checked(key, data.get(key), like) for key, like in _PROFILE.items()}
+    if version < SCHEMA_VERSION:
+        fields["calibration"] = ()
     arguments.count("count", fields["count"], most=MOST_TENSORS)
     fields["tensors"] = tuple(TensorSpec(**spec) for spec in fields["tensors"])
     fields["settings"] = RuntimeSettings(**fields["settings"])

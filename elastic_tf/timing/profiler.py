@@ -57,7 +57,7 @@ def profile_model(
     statistics, metrics and random generators are as before, bit for bit.
 
     Op times come from the TensorFlow profiler and are put onto the tensors by data flow. Whole
-    steps under seven to eleven masks, timed in turn, correct them (see `timing.calibration`), and
+    steps under four masks, timed in turn, correct them (see `timing.calibration`), and
     stand alone where ops cannot be seen, because XLA compiles the step or the device does not tell.
 
     Args:
@@ -68,7 +68,7 @@ def profile_model(
         y: targets of that batch; left out with a dataset, like `sample_weight`.
         sample_weight: weights of the samples, if training has them.
         repeats: timed steps of each kind; the times are medians.
-        calibrate: False leaves out these masks: a quarter of the time, and less exact.
+        calibrate: False leaves out these masks: a third of the time, and less exact.
 
     Raises:
         ValueError: the model is not compiled, refuses the batch or has no trainable tensor, the
@@ -122,9 +122,7 @@ class Profiler:
         self._layers = [layer.name for layer in layers_of(model)]
         self._work: Attribution | None = None
         self._residual = 0.0  # of the calibration
-        self._calibration = None
-        if calibration is not None:  # one of an older version has fewer cells
-            self._calibration = (*calibration, *_AS_THEY_ARE[len(calibration) :])
+        self._calibration = None if calibration is None else tuple(calibration) or _AS_THEY_ARE
         optimizers.build(model.optimizer, model.trainable_variables)
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]

@@ -96,9 +96,14 @@ def test_load_raises_when_the_file_is_not_a_profile(tmp_path):
         TimingProfile.load(tmp_path / "other.json")
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None])
+def test_the_factors_of_schema_2_are_left_out(path):
+    assert TimingProfile.load(path).calibration
+    assert TimingProfile.load(changed(path, schema_version=2)).calibration == ()
+
+
+@pytest.mark.parametrize("version", [0, 4, "1", None])
 def test_load_raises_when_the_version_is_another(path, version):
-    with pytest.raises(ValueError, match=f"version {version!r}, this library reads 1 and 2"):
+    with pytest.raises(ValueError, match=f"version {version!r}, this library reads 1 to 3"):
         TimingProfile.load(changed(path, schema_version=version))
 
 

@@ -178,8 +178,6 @@ def test_profiler_takes_over_the_calibration_of_an_earlier_profile(monkeypatch):
     monkeypatch.setattr(profiler.differences, "chosen_masks", lambda *_: pytest.fail("timed"))
     profile = profiler.Profiler(model, *batch(), calibration=factors).measure(repeats=3)
     assert profile.calibration == factors
-    older = profiler.Profiler(model, *batch(), calibration=factors[:8]).measure(repeats=3)
-    assert older.calibration == (*factors[:8], *[1.0] * (CELLS - 8))
 
 
 def test_profile_model_raises_when_the_model_is_not_compiled():
