@@ -61,7 +61,7 @@ def save_delta(
         model: built Keras model.
         base: what training began with: `model.get_weights()` from before, or a Keras model with
             weights of its own.
-        path: file to write, usually *.safetensors.
+        path: file to write; its usual ending is .safetensors.
         dtype: "float32" stores the new values, bit for bit. "float16" and "int8" store kernels in 2
             or 1 bytes a value and a scale for each channel: their differences or, where these are
             larger than the values, as in a new head, the values. Vectors stay exact.
