@@ -36,9 +36,11 @@ __all__ = [
     "data",
     "finetune",
     "importance",
+    "load_delta",
     "optimizers",
     "plots",
     "profile_model",
+    "save_delta",
     "select_tensors",
     "solve_head",
     "zoo",
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from elastic_tf.backup.recovery import Backup
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback
+    from elastic_tf.delta import load_delta, save_delta
     from elastic_tf.engine.mixin import ElasticMixin
     from elastic_tf.fine_tuning import finetune
     from elastic_tf.head.solve import SolveHead, solve_head
@@ -75,7 +78,9 @@ else:
         "SolveHead": "head.solve",
         "TimingProfile": "timing.profile",
         "finetune": "fine_tuning",
+        "load_delta": "delta",
         "profile_model": "timing.profiler",
+        "save_delta": "delta",
         "select_tensors": "selection.selector",
         "solve_head": "head.solve",
     }

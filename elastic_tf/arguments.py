@@ -6,6 +6,7 @@ is anything else raises a `TypeError` or `ValueError`; `hint` is its last senten
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Collection, Sequence
@@ -77,7 +78,9 @@ def choice(name: str, value: Any, choices: Collection[str]) -> str:
     """One of some texts."""
     if not isinstance(value, str) or value not in choices:
         rule = f"one of {', '.join(choices)}"
-        raise _refusal(ValueError, name, rule, f"{name}={brief(value)}")
+        near = difflib.get_close_matches(str(value), choices, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else ""
+        raise _refusal(ValueError, name, rule, f"{name}={brief(value)}", hint)
     return value
 
 

@@ -144,6 +144,18 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         """A table of the selections: what was asked for, predicted, achieved, and what it took."""
         return records.table(self.selections)
 
+    def to_dataframe(self) -> Any:
+        """The table of `summary` as a `pandas.DataFrame`, a row for each selection.
+
+        Columns: epoch (from 1), step, reason, trained (tensors), tensors (N), rho, asked (of the
+        selector), predicted_ratio, achieved_ratio, similarity, and seconds_importance,
+        seconds_solve and seconds_retrace; NaN where one is not known.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return records.dataframe(self.selections)
+
     def bar_ratios(self) -> dict[str, float | None]:
         """What Keras's progress bar shows: `rho` and the step ratio, achieved or predicted."""
         # those among the logs of an epoch are hidden

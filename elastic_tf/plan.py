@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -115,7 +117,6 @@ class Plan:
         """
         plan = as_plan(self, len(model.tensors))
         rows: list[dict[str, Any]] = []
-        sizes = []
         for tensor, layer, mode in zip(model.tensors, layers_of(model), plan.modes):
             rows.append(
                 {
@@ -125,11 +126,7 @@ class Plan:
                     "mode": NAMES[mode],
                 }
             )
-            sizes.append(int(np.prod(tensor.shape)))
-        said = (
-            f"Trains {plan.mask.sum()} of {len(plan)} tensors, {np.dot(sizes, plan.mask):,} of "
-            f"{sum(sizes):,} parameters"
-        )
+        said = describe_trained(plan.mask, model.tensors).capitalize()
         columns: list[Column | str] = ["layer", "tensor", "shape", "mode"]
         if profile is not None:
             for row, time, trained in zip(rows, profile.t_dw, plan.mask):
@@ -162,6 +159,15 @@ def layers_of(model: Any) -> list[Any]:
         for tensor in layer._trainable_weights
     }
     return [owners.get(id(tensor), model) for tensor in model.tensors]
+
+
+def describe_trained(mask: np.ndarray, tensors: Sequence[Any]) -> str:
+    """How much of `tensors`, of which each has a shape, is trained where `mask` is True."""
+    sizes = [math.prod(tensor.shape) for tensor in tensors]
+    return (
+        f"trains {np.sum(mask)} of {len(sizes)} tensors, {np.dot(sizes, mask):,} of {sum(sizes):,} "
+        "parameters"
+    )
 
 
 def as_plan(value: Plan | np.ndarray | None, count: int) -> Plan:

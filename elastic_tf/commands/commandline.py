@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import re
 import shlex
 import sys
@@ -19,11 +20,15 @@ _REFUSED, _INTERRUPTED = 2, 130  # exit codes: argparse's, and a shell's after S
 
 
 def option(
-    default: Any = dataclasses.MISSING, *, help: str, choices: Sequence[str] | None = None
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str,
+    choices: Sequence[str] | None = None,
+    alias: str | None = None,
 ) -> Any:
     """A field of a settings dataclass; required on the command line where it has no default."""
     required = default is dataclasses.MISSING
-    metadata = {"help": help, "choices": choices, "required": required}
+    metadata = {"help": help, "choices": choices, "required": required, "alias": alias}
     return dataclasses.field(default=None if required else default, metadata=metadata)
 
 
@@ -49,17 +54,34 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
         else:
             options.update(type=one, choices=given["choices"], required=given["required"])
             options["nargs"] = "+" if word == "tuple" else None
-        parser.add_argument(f"--{field.name.replace('_', '-')}", **options)
+        names = [f"--{field.name.replace('_', '-')}", given["alias"]]
+        parser.add_argument(*filter(None, names), **options)
     found = vars(parser.parse_args(arguments))
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what it refuses in one line."""
+    """Says in one line what it refuses, and what may have been meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse an option that there is not, before one is missed that it may stand for."""
+        for word in sys.argv[1:] if args is None else args:
+            name = word.partition("=")[0]
+            if re.match("--.", name) and name not in self._option_string_actions:
+                self.error(f"unrecognized arguments: {word}")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """End the program."""
-        self.exit(_REFUSED, f"error: {message}. {self.prog} --help lists what there is.\n")
+        known: list[str] = [*self._option_string_actions]
+        received = re.search(r"arguments: ([^\s=]+)", message)
+        choice = re.fullmatch(r".*invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if choice is not None:
+            received, known = choice, re.findall(r"[\w-]+", choice[2])
+        names = {name.lstrip("-"): name for name in known}  # dashes would make all alike
+        near = difflib.get_close_matches(received[1].lstrip("-"), names, 1) if received else []
+        meant = f"Did you mean {names[near[0]]}? " if near else ""
+        self.exit(_REFUSED, f"error: {message}. {meant}{self.prog} --help lists what there is.\n")
 
 
 def command(name: str, words: Sequence[str]) -> list[str]:

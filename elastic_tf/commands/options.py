@@ -42,7 +42,11 @@ class Adaptation(Network):
     out: Path = option(help="directory of all that is written")
     weights: str = option("imagenet", help="'imagenet', 'none', or a file of weights")
     epochs: int = option(12, help="passes over the training images")
-    warm_up: float = option(0.0, help="share of the steps in which the learning rate rises to it")
+    warm_up: float = option(
+        0.0,
+        help="share of the steps in which the learning rate rises to it",
+        alias="--warmup-ratio",
+    )
     head: str = option(
         "solve",
         help="where the new head starts: the best linear one in closed form, trained alone, or as "
@@ -60,5 +64,6 @@ class Adaptation(Network):
         0.1,
         help="share of the training images to evaluate on after each epoch; the test images are "
         "then used once, at the end. 0: they are used after each epoch",
+        alias="--validation-split",
     )
     flip: bool = option(False, help="flip training images at random")

@@ -30,7 +30,7 @@ class Settings(options.Adaptation):
         None,
         help="allowed step time / full step time, for methods that keep to one: 0.5 if left out",
     )
-    learning_rate: float = option(1e-4, help="learning rate at the start")
+    learning_rate: float = option(1e-4, help="learning rate at the start", alias="--lr")
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
     strategy: str = option(

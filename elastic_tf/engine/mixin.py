@@ -22,7 +22,7 @@ from elastic_tf.engine.modes import convolutions
 from elastic_tf.engine.state import State
 from elastic_tf.inputs import fit_data
 from elastic_tf.optimizers.accumulation import Accumulation
-from elastic_tf.plan import Plan, as_plan
+from elastic_tf.plan import Plan, as_plan, describe_trained
 from elastic_tf.stack import never_differentiated
 
 if TYPE_CHECKING:
@@ -79,6 +79,28 @@ class ElasticMixin(_Model):
     def mask(self) -> np.ndarray:
         """True where a tensor is trained; bool, shape (N,), forward order, read-only."""
         return self.plan.mask
+
+    def __repr__(self) -> str:
+        # without the order of the tensors, which takes a trace
+        said = "not built"
+        if getattr(self, "built", False):
+            state, variables = self._elastic, self.trainable_variables
+            said = describe_trained(np.ones(len(variables), bool), variables)
+            if state.plan is not None and state.tensors is not None:
+                said = describe_trained(state.plan.mask, state.tensors)
+        return f"<{type(self).__name__} '{self.name}': {said}>"
+
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: Sequence[float] | None = None,
+        print_fn: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """`tf.keras.Model.summary`, with a last line that says what is trained."""
+        super().summary(line_length, positions, print_fn, *args, **kwargs)
+        (print_fn or print)(repr(self))
 
     def set_plan(self, plan: Plan | np.ndarray | None) -> None:
         """Train as `plan` says from the next step on.

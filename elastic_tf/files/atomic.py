@@ -49,7 +49,12 @@ def replaced(path: Path, part: Path) -> Iterator[BinaryIO]:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path`, whole or not at all."""
-    path, data = Path(path), text.encode("utf-8")
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all."""
+    path = Path(path)
     # Not of `tempfile`, whose files nobody else may read.
     part = directory(path.parent) / f".{path.name}.{secrets.token_hex(4)}"
     with replaced(path, part) as file:

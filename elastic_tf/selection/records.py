@@ -101,15 +101,48 @@ def table(records: Sequence[SelectionRecord]) -> str:
     `asked` is what the selector was asked for, `similar` the similarity of the importance,
     `worth s` the seconds of evaluating it.
     """
-    rows = [
+    shown = [{**row, "trained": f"{row['trained']} of {row['tensors']}"} for row in rows(records)]
+    return format_table(shown, COLUMNS)
+
+
+def rows(records: Sequence[SelectionRecord]) -> list[dict[str, Any]]:
+    """The numbers of each selection, epochs from 1; None where one is not known."""
+    return [
         {
-            **vars(record),
-            "trained": f"{record.mask.sum()} of {len(record.mask)}",
+            "epoch": record.epoch + 1,
+            "step": record.step,
+            "reason": record.reason,
+            "trained": int(record.mask.sum()),
+            "tensors": len(record.mask),
+            "rho": record.rho,
             "asked": record.selection.rho,
+            "predicted_ratio": record.predicted_ratio,
+            "achieved_ratio": record.achieved_ratio,
+            "similarity": record.similarity,
+            "seconds_importance": record.seconds_importance,
+            "seconds_solve": record.seconds_solve,
+            "seconds_retrace": record.seconds_retrace,
         }
         for record in records
     ]
-    return format_table(rows, COLUMNS)
+
+
+def dataframe(records: Sequence[SelectionRecord]) -> Any:
+    """`rows` as a `pandas.DataFrame`, NaN where a number is not known.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError(
+            "A DataFrame needs pandas, which is not installed: pip install pandas. summary() "
+            "gives the same table as text."
+        ) from error
+    frame = pd.DataFrame(rows(records))
+    unknown = [name for name in frame if frame[name].isna().any()]
+    return frame.astype(dict.fromkeys(unknown, float))
 
 
 def line(record: SelectionRecord) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import numpy as np
 import pytest
@@ -32,6 +33,23 @@ def test_callback_selects_at_the_start_and_after_every_interval():
     assert len(elastic_callback.summary().splitlines()) == 2 + 3
     fit(elastic(), elastic_callback, epochs=1)  # once more
     assert [record.epoch for record in elastic_callback.selections] == [0]
+
+
+def test_dataframe_has_the_numbers_of_the_summary(monkeypatch):
+    elastic_callback = callback()
+    fit(elastic(), elastic_callback)
+    frame = elastic_callback.to_dataframe()
+    record = elastic_callback.selections[1]
+    assert frame["epoch"].tolist() == [1, 3, 5]
+    assert (frame["trained"][1], frame["tensors"][1]) == (record.mask.sum(), 10)
+    for name in ("rho", "predicted_ratio", "seconds_importance", "seconds_retrace"):
+        assert frame[name][1] == getattr(record, name)
+    assert np.isnan(frame["similarity"][0]) and frame["similarity"].dtype == np.float64
+    lines = elastic_callback.summary().splitlines()[2:]
+    assert [line.split()[0] for line in lines] == ["1", "3", "5"]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        elastic_callback.to_dataframe()
 
 
 def test_tensor_that_left_comes_back():

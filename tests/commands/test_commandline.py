@@ -13,7 +13,7 @@ import pytest
 
 from elastic_tf import __main__ as program
 from elastic_tf import baselines, optimizers, zoo
-from elastic_tf.commands import commandline, options
+from elastic_tf.commands import commandline, options, train
 from elastic_tf.commands.commandline import option, parse, typed, words_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ class Settings:
     count: int = option(3, help="how many")
     share: float | None = option(None, help="how much")
     kind: str = option("one", help="which", choices=("one", "two"))
-    loud: bool = option(False, help="aloud")
+    loud: bool = option(False, help="aloud", alias="--noisy")
     more: tuple[int, ...] = option((), help="others")
 
 
@@ -46,14 +46,39 @@ def test_parse_takes_the_defaults():
         ([], "required: --folder"),
         (["--folder", "x", "--kind", "three"], "invalid choice: 'three'"),
         (["--folder", "x", "--count", "1.5"], "invalid int value: '1.5'"),
-        (["--folder", "x", "--cout=4"], "unrecognized arguments: --cout=4"),
+        (["--folder", "x", "--cout=4"], "unrecognized arguments: --cout=4. Did you mean --count? "),
+        (["--foldr", "x"], "unrecognized arguments: --foldr. Did you mean --folder? "),
+        (
+            ["--folder", "x", "--kind", "tow"],
+            "'tow' (choose from 'one', 'two'). Did you mean two? ",
+        ),
+        (["--hell"], "unrecognized arguments: --hell. Did you mean --help? "),
+        (["--lr", "1"], "unrecognized arguments: --lr. program --help"),
     ],
 )
-def test_parse_says_in_one_line_what_it_cannot_take(capsys, words, message):
+def test_parse_says_in_one_line_what_it_cannot_take(capsys, monkeypatch, words, message):
+    monkeypatch.setattr("sys.argv", ["program"])
     with pytest.raises(SystemExit, match="2"):
         parse(Settings, "", words)
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
+
+
+def test_an_option_has_its_usual_name_as_well():
+    assert parse(Settings, "", ["--folder", "x", "--noisy"]).loud
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        ("--lr 0.5", "learning_rate", 0.5),
+        ("--warmup-ratio 0.25", "warm_up", 0.25),
+        ("--validation-split 0.3", "validation", 0.3),
+    ],
+)
+def test_train_takes_the_names_that_others_use(words, field, value):
+    found = parse(train.Settings, "", ["--data", "x", "--out", "y", *words.split()])
+    assert getattr(found, field) == value
 
 
 def test_help_explains_every_field_and_keeps_the_example(capsys):
@@ -92,6 +117,13 @@ def test_run_reports_a_refusal_of_this_package_in_one_line(capsys):
     assert said.startswith("error: ") and "name='magic'" in said and said.count("\n") == 1
 
 
+def test_the_nearest_name_of_a_registry_is_said():
+    with pytest.raises(ValueError, match="name='mobilnet'. Did you mean 'mobilenet'?"):
+        zoo.build("mobilnet", classes=2, input_size=32)
+    with pytest.raises(ValueError, match=r"name=7\.$"):
+        baselines.get(7)
+
+
 def test_run_reports_a_file_that_is_missing_and_keeps_other_tracebacks(tmp_path, capsys):
     with pytest.raises(SystemExit):
         commandline.run((tmp_path / "gone.json").read_text)
@@ -127,7 +159,11 @@ def test_help_names_the_program_as_it_was_started(started, named, capsys, monkey
 
 @pytest.mark.parametrize(
     ("words", "received"),
-    [(["tran"], "invalid choice: 'tran'"), ([], "required: COMMAND")],
+    [
+        (["tran"], "'tran' (choose from"),
+        (["tran"], "Did you mean train?"),
+        ([], "required: COMMAND"),
+    ],
 )
 def test_what_is_no_command_is_refused(words, received, capsys):
     with pytest.raises(SystemExit, match="2"):

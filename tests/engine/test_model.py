@@ -27,6 +27,20 @@ from training import (
 from elastic_tf.model import ElasticModel
 
 
+def test_repr_and_summary_say_what_is_trained(monkeypatch):
+    model = ElasticModel.from_model(network())
+    with monkeypatch.context() as patch:
+        patch.setattr(tf, "function", None)  # no trace for a text
+        assert repr(model).endswith(": trains 10 of 10 tensors, 234 of 234 parameters>")
+    model.set_mask(mask_of(model, "head"))
+    said = f"<ElasticModel '{model.name}': trains 2 of 10 tensors, 51 of 234 parameters>"
+    lines = []
+    model.summary(print_fn=lambda text, **_: lines.append(text))
+    assert repr(model) == lines[-1] == said
+    assert "conv1 (Conv2D)" in "".join(lines[:-1])
+    assert repr(ElasticModel.from_model(Subclassed())).endswith(": not built>")
+
+
 class TestFromModel:
     def test_weights_are_shared(self):
         source = network()

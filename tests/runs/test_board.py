@@ -97,7 +97,7 @@ def test_table_has_a_line_for_each_selection():
         ).split()
     )
     trained = record().mask.sum()
-    assert lines[2].split()[:8] == f"3 0 interval {trained} of 10 0.700 0.650".split()
+    assert lines[2].split()[:8] == f"4 0 interval {trained} of 10 0.700 0.650".split()
     assert lines[3].split()[2] == "ratio"
     assert max(map(len, lines)) <= 115
     assert "0.610" in lines[3]
