@@ -36,6 +36,7 @@ __all__ = [
     "data",
     "finetune",
     "importance",
+    "memory",
     "optimizers",
     "plots",
     "profile_model",
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from elastic_tf import baselines, data, importance, optimizers, plots, zoo
+    from elastic_tf import baselines, data, importance, memory, optimizers, plots, zoo
     from elastic_tf.backup.recovery import Backup
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback
