@@ -78,14 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def last_tensors(count: int, last: int | None) -> np.ndarray:
     """True for the last of `count` tensors; all if `last` is None."""
-    return np.arange(count) >= count - checks.count("last", last or count, most=count)
+    return np.arange(count) >= count - checks.count(
+        "last", count if last is None else last, most=count
+    )
 
 
 def report(plan: MemoryPlan) -> str:
     """The largest of what is in use when most is, and the totals."""
     at = plan.fullest
     largest = sorted(
-        (buffer for buffer in plan.buffers if buffer.first <= at <= buffer.last),
+        (buffer for buffer in plan.buffers if buffer.orders[0] <= at <= buffer.orders[-1]),
         key=lambda buffer: -buffer.bytes,
     )
     rows = [
@@ -94,8 +96,8 @@ def report(plan: MemoryPlan) -> str:
             "kind": one.kind,
             "bytes": one.bytes / _MIB,
             "offset": one.offset / _MIB,
-            "first": one.first,
-            "last": one.last,
+            "first": one.orders[0],
+            "last": one.orders[-1],
         }
         for one in largest[:_SHOWN]
     ]

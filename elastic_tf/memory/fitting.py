@@ -18,7 +18,8 @@ def largest_batch(
 ) -> int:
     """The largest batch size whose planned step fits into memory; 0 if none does.
 
-    Peaks grow almost in proportion to the batch, so that a few plans are enough.
+    Peaks grow almost in proportion to the batch, so that a few plans are enough. The next size
+    does not fit; offsets are found by rules of thumb, and a larger one still might.
 
     Args:
         model: as of `elastic_tf.memory.plan`.

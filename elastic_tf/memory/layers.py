@@ -96,7 +96,7 @@ def size(tensor: Any, layer: str) -> int:
     found = tensor_bytes(tensor)
     if found is None:
         raise ValueError(
-            "The size of each tensor must be known before a step runs. Received: layer "
+            "The size of each tensor must be known before a step runs. Received: "
             f"'{layer}' with a {tensor.dtype.name} of shape {tensor.shape}. Give inputs their full "
             "shape, and recurrent layers unroll=True."
         )
@@ -131,6 +131,8 @@ def trace(
 
     Source: Moon et al., NNTrainer, ICSE 2024, Tables 1 and 3.
     """
+    for key, spec in inputs.items():
+        size(spec, key)
     run = _Run(call, inputs, through, [weights[one] for one in trained])
     several = len(run.outputs) > 1
     names = [f"{name}/{k}" if several else name for k in range(len(run.outputs))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,27 +50,6 @@ class PlannedTensor:
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """Memory of one tensor, or of several that stand in the same place.
-
-    Attributes:
-        name: of the first tensor.
-        kind: of that tensor.
-        bytes: size.
-        offset: where it begins, in bytes.
-        first: execution order from which it is taken.
-        last: execution order up to which.
-    """
-
-    name: str
-    kind: str
-    bytes: int
-    offset: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
 class MemoryPlan:
     """Where each tensor of a training step stands, and when.
 
@@ -85,27 +64,21 @@ class MemoryPlan:
     steps: dict[int, str]
 
     @cached_property
-    def buffers(self) -> tuple[Buffer, ...]:
-        """Memory of the tensors; of those that share theirs once."""
-        groups: dict[str, list[PlannedTensor]] = {}
+    def buffers(self) -> tuple[PlannedTensor, ...]:
+        """Memory of the tensors: the first of those that share it, with the orders of all."""
+        orders: dict[str, set[int]] = {}
         for tensor in self.tensors:
-            groups.setdefault(tensor.buffer, []).append(tensor)
+            orders.setdefault(tensor.buffer, set()).update(tensor.orders)
         return tuple(
-            Buffer(
-                name,
-                group[0].kind,
-                group[0].bytes,
-                group[0].offset,
-                min(tensor.orders[0] for tensor in group),
-                max(tensor.orders[-1] for tensor in group),
-            )
-            for name, group in groups.items()
+            replace(tensor, orders=tuple(sorted(orders[tensor.name])))
+            for tensor in self.tensors
+            if tensor.name in orders
         )
 
     @cached_property
     def live(self) -> np.ndarray:
         """Bytes that are in use at each execution order; int64."""
-        lives = [(buffer.first, buffer.last) for buffer in self.buffers]
+        lives = [(buffer.orders[0], buffer.orders[-1]) for buffer in self.buffers]
         return live_bytes([buffer.bytes for buffer in self.buffers], lives)
 
     @property

@@ -10,8 +10,9 @@ import numpy as np
 def offsets(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> list[int]:
     """Offsets of buffers in one piece of memory.
 
-    In the order in which they begin to live, those that live longest first, each takes the lowest
-    gap that is large enough between the buffers that live at the same time.
+    One after the other takes the lowest gap that is large enough between the buffers that live at
+    the same time: in the order in which they begin to live, those that live longest first; and
+    once more, the largest first. The lower peak counts.
 
     Args:
         sizes: bytes of each buffer.
@@ -21,9 +22,19 @@ def offsets(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> list[int]
         The offset of each in bytes.
 
     Source: Moon et al., NNTrainer, ICSE 2024, Algorithm 2. The printed one takes the place of a
-    dead tensor without asking for its size, or whether another one took it before.
+    dead tensor without asking for its size, or whether another one took it before. Its order alone
+    gave peaks up to a fifth above the lower bound.
     """
-    order = sorted(range(len(sizes)), key=lambda k: (lives[k][0], -lives[k][1]))
+    every = range(len(sizes))
+    by_start = sorted(every, key=lambda k: (lives[k][0], -lives[k][1]))
+    by_size = sorted(every, key=lambda k: (-sizes[k], lives[k][0]))
+    tried = [_in_gaps(order, sizes, lives) for order in (by_start, by_size)]
+    return min(tried, key=lambda found: max(map(int.__add__, found, sizes), default=0))
+
+
+def _in_gaps(
+    order: Sequence[int], sizes: Sequence[int], lives: Sequence[tuple[int, int]]
+) -> list[int]:
     found = [0] * len(sizes)
     placed: list[int] = []
     for k in order:

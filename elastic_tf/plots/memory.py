@@ -39,7 +39,7 @@ def memory_map(buffers: Sequence[Any], live: np.ndarray, *, title: str = "") -> 
     """Offsets over execution orders: a rectangle for each buffer, a line for what is in use.
 
     Args:
-        buffers: of a memory plan: kind, bytes, offset, first and last order.
+        buffers: of a memory plan: kind, bytes, offset and execution orders.
         live: bytes that are in use at each execution order.
         title: above the picture.
     """
@@ -47,8 +47,8 @@ def memory_map(buffers: Sequence[Any], live: np.ndarray, *, title: str = "") -> 
     for kind, colour in _COLOURS.items():
         places = [
             Rectangle(
-                (one.first - 0.5, one.offset / _MIB),
-                one.last - one.first + 1,
+                (one.orders[0] - 0.5, one.offset / _MIB),
+                one.orders[-1] - one.orders[0] + 1,
                 one.bytes / _MIB,
             )
             for one in buffers
