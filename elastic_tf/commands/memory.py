@@ -78,9 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def last_tensors(count: int, last: int | None) -> np.ndarray:
     """True for the last of `count` tensors; all if `last` is None."""
-    return np.arange(count) >= count - checks.count(
-        "last", count if last is None else last, most=count
-    )
+    trained = count if last is None else checks.count("last", last, most=count)
+    return np.arange(count) >= count - trained
 
 
 def report(plan: MemoryPlan) -> str:

@@ -55,7 +55,7 @@ def memory_map(buffers: Sequence[Any], live: np.ndarray, *, title: str = "") -> 
             if one.kind == kind
         ]
         axes.add_collection(
-            PatchCollection(places, facecolor=colour, edgecolor="white", linewidth=0.3)
+            PatchCollection(places, facecolor=colour, edgecolor="white", linewidth=0.15)
         )
     axes.step(range(len(live)), live / _MIB, where="mid", color=BLACK, linewidth=1.2)
     peak = max(one.offset + one.bytes for one in buffers)

@@ -40,9 +40,8 @@ def test_what_does_not_fit_is_said(peaks, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [(["--limit", "12 MB"], "limit='12 MB'"), (["--last", "0"], "Received: 0")],
+    ("words", "message"), [("--limit 12MB", "limit='12MB'"), ("--last 0", "Received: 0")]
 )
 def test_wrong_words_are_refused(words, message):
     with pytest.raises(ValueError, match=message):
-        memory.main([*WORDS, *words])
+        memory.main([*WORDS, *words.split()])
