@@ -180,6 +180,12 @@ def test_nothing_before_the_first_trained_tensor_runs_backward():
     assert {found["bn"].buffer, found["relu"].buffer} == {"a"}  # in place: nobody reads it again
 
 
+def test_memory_of_the_batch_is_never_overwritten():
+    model = tf.keras.Sequential([L.Input((8,)), L.ReLU(name="relu"), L.Dense(3)])
+    relu = by_name(memory.plan(model, BATCH))["relu"]
+    assert (relu.mode, relu.buffer) == ("C", "relu")
+
+
 def test_a_step_that_trains_nothing_is_a_forward_pass():
     plan = memory.plan(chain(), BATCH, np.zeros(8, bool))
     assert all(name.endswith("forward") for name in plan.steps.values())
