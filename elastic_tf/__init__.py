@@ -37,6 +37,7 @@ __all__ = [
     "finetune",
     "importance",
     "load_delta",
+    "memory",
     "optimizers",
     "plots",
     "profile_model",
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from elastic_tf import baselines, data, importance, optimizers, plots, zoo
+    from elastic_tf import baselines, data, importance, memory, optimizers, plots, zoo
     from elastic_tf.backup.recovery import Backup
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback

@@ -14,6 +14,7 @@ from elastic_tf.commands import commandline
 # Each is a module of `elastic_tf.commands` with a `main`.
 COMMANDS = {
     "profile": "measure, once per device, what training each tensor of a model costs there",
+    "memory": "say what memory a training step needs, before it runs",
     "train": "adapt a pre-trained model to new images by one method",
     "compare": "compare methods at equal epochs and at equal seconds",
     "plot": "draw a timing profile, or the course of trainings",

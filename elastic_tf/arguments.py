@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 MOST = 10**9  # of anything that is counted
 _MOST_SHOWN = 120  # characters of a value in a message
 _LARGEST = 1e308
+_UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def brief(value: Any) -> str:
@@ -58,6 +60,17 @@ def count(name: str, value: Any, *, least: int = 1, most: int = MOST, hint: str 
             rule = f"an integer from {least} to {most}"
         raise _refusal(ValueError, name, rule, brief(value), hint)
     return int(value)
+
+
+def memory(name: str, value: Any) -> int:
+    """Bytes: an integer of at least 1, or a text like "256 MiB"."""
+    text = value if isinstance(value, str) else ""
+    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) *([KMG]iB)?", text)
+    size = int(float(found[1]) * _UNITS[found[2] or ""]) if found else value
+    if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or not 1 <= size < 2**60:
+        rule = "bytes, or a text with KiB, MiB or GiB, below 1 EiB"
+        raise _refusal(ValueError, name, rule, f"{name}={brief(value)}", "Use '256 MiB'.")
+    return int(size)
 
 
 def flag(name: str, value: Any) -> bool:

@@ -45,7 +45,7 @@ class ElasticModel(ElasticMixin, tf.keras.Model):
         if isinstance(model, ElasticMixin):
             return model
         with model.distribute_strategy.scope():
-            if _is_plain_graph(model):
+            if is_plain_graph(model):
                 same = cls(inputs=model.input, outputs=model.output, name=model.name)
                 # A loss added to the graph hangs beside its outputs and would be lost.
                 if {id(layer) for layer in same.layers} >= {id(layer) for layer in model.layers}:
@@ -93,7 +93,7 @@ def _overrides(kind: type, name: str) -> bool:
     return getattr(kind, name) is not getattr(tf.keras.Model, name)
 
 
-def _is_plain_graph(model: tf.keras.Model) -> bool:
+def is_plain_graph(model: tf.keras.Model) -> bool:
     """Whether `model` is its graph of layers and nothing else."""
     plain = (Functional.call, tf.keras.Sequential.call)
     return bool(getattr(model, "_is_graph_network", False)) and type(model).call in plain

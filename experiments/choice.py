@@ -76,7 +76,8 @@ def main() -> None:
     name = Path(settings.data).stem
     table = summary(trials.done, data=name, model=settings.model, part=settings.part)
     print(format_table(table, COLUMNS))
-    if settings.part == "test" and {"solved", "full"} <= {row["method"] for row in table}:
+    is_timed = settings.part == "test" and not settings.untimed
+    if is_timed and {"solved", "full"} <= {row["method"] for row in table}:
         plots.save(over_seconds(table), settings.out.with_name(f"choice_{name}.png"))
 
 

@@ -5,7 +5,7 @@ Read from the graph that TensorFlow differentiates: the memory of this program, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,9 +69,8 @@ def activation_bytes(
     with host_generators_kept(model), never_differentiated(), batch_explained(data):
         graph = _traced(model, data, plan)
     given = len(tf.nest.flatten(data))
-    sizes = [
-        _bytes(kept) for kept in _handed_over(graph, graph.inputs[:given], graph.inputs[given])
-    ]
+    batch, seed = graph.inputs[:given], graph.inputs[given]
+    sizes = [tensor_bytes(kept) for kept in handed_over(graph, batch, seed, graph.outputs)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 
@@ -93,37 +92,64 @@ def _traced(model: ElasticMixin, data: Any, plan: Plan) -> Any:
     return gradients.get_concrete_function(data, tf.ones(())).graph
 
 
-def _handed_over(graph: Any, batch: Sequence[Any], seed: Any) -> list[tf.Tensor]:
-    """Tensors made of the batch, or at random, that what depends on the seed takes."""
+def handed_over(
+    graph: Any,
+    batch: Sequence[tf.Tensor],
+    seed: tf.Tensor,
+    wanted: Sequence[tf.Tensor],
+    taken: Callable[[tf.Operation], Sequence[tf.Tensor]] = lambda op: op.inputs,
+) -> list[tf.Tensor]:
+    """What gradients take of a forward pass: tensors made of the batch, or at random.
+
+    Args:
+        graph: FuncGraph of the forward pass and the gradients.
+        batch: its inputs; what depends on weights alone is left out.
+        seed: input that the gradients begin with.
+        wanted: the gradients.
+        taken: the inputs of an op that it takes, if not all.
+
+    Returns:
+        Each tensor once, as it was before it was reshaped or renamed.
+    """
     ops = graph.get_operations()
-    nodes = {
-        op.name: Node(
-            op.type,
-            # what only asks for a shape takes nothing
-            inputs=() if op.type in _SHAPES else tuple(tensor.op.name for tensor in op.inputs),
-            controls=tuple(other.name for other in op.control_inputs),
-        )
-        for op in ops
-    }
+    nodes = nodes_of(graph)
     random = (op.name for op in ops if op.op_def.is_stateful and op.type not in _NOT_RANDOM)
     values = reached_from(nodes, dict.fromkeys([*(x.op.name for x in batch), *random], 1))
     backward = reached_from(nodes, {seed.op.name: 1}, follow_controls=True)
-    needed = needed_by(nodes, {tensor.op.name: 1 for tensor in graph.outputs})
+    needed = needed_by(nodes, {tensor.op.name: 1 for tensor in wanted})
 
     kept = {}
     for op in ops:
         if op.name in backward and op.name in needed and op.type not in _SHAPES:
-            for tensor in op.inputs:
-                made = tensor
-                while made.op.type in _SAME_BYTES:
-                    made = made.op.inputs[made.value_index]
+            for tensor in taken(op):
+                made = source(tensor)
                 is_handed_over = tensor.op.name not in backward and made.op.name in values
                 if is_handed_over and (made.op.type, made.value_index) != _SCRATCH:
                     kept[made.name] = made
     return list(kept.values())
 
 
-def _bytes(tensor: tf.Tensor) -> int | None:
+def nodes_of(graph: Any) -> dict[str, Node]:
+    """The ops of a FuncGraph by name; what only asks for a shape takes nothing."""
+    return {
+        op.name: Node(
+            op.type,
+            inputs=() if op.type in _SHAPES else tuple(tensor.op.name for tensor in op.inputs),
+            controls=tuple(other.name for other in op.control_inputs),
+        )
+        for op in graph.get_operations()
+    }
+
+
+def source(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor that this one is, under another shape or name."""
+    while tensor.op.type in _SAME_BYTES:
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+
+def tensor_bytes(tensor: Any) -> int | None:
+    """Bytes of a tensor or a TensorSpec; None if only a run tells."""
     count = tensor.shape.num_elements()
     has_size = count is not None and tensor.dtype not in (tf.resource, tf.string, tf.variant)
     return count * tensor.dtype.size if has_size else None

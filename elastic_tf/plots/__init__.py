@@ -6,6 +6,7 @@ Every function returns a figure, which a notebook shows as it is; `save` writes 
 from __future__ import annotations
 
 from elastic_tf.plots.charts import agreement, bars, lines
+from elastic_tf.plots.memory import memory_map
 from elastic_tf.plots.results import accuracy_at_budgets
 from elastic_tf.plots.selections import image_grid, importance_map, selection_bars, selection_map
 from elastic_tf.plots.style import METHODS, Picture, png, save
@@ -21,6 +22,7 @@ __all__ = [
     "image_grid",
     "importance_map",
     "lines",
+    "memory_map",
     "png",
     "save",
     "selection_bars",

@@ -49,7 +49,7 @@ def test_every_function_and_class_has_a_docstring() -> None:
 
 def test_every_command_is_in_the_reference() -> None:
     assert re.findall(r"^.. command:: (\S+)$", REFERENCE, re.M) == sorted(
-        COMMANDS, key=["doctor", "profile", "train", "compare", "plot"].index
+        COMMANDS, key=["doctor", "profile", "memory", "train", "compare", "plot"].index
     )
 
 

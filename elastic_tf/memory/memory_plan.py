@@ -1,0 +1,204 @@
+"""The memory that a training step needs, known before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments, optimizers
+from elastic_tf.engine.forward_order import forward_order
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.modes import convolutions
+from elastic_tf.files import atomic, json_form
+from elastic_tf.memory import network
+from elastic_tf.memory.lifetimes import EXTEND, Step, merge
+from elastic_tf.memory.planner import live_bytes, offsets
+from elastic_tf.model import is_plain_graph
+from elastic_tf.plan import Plan, as_plan
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """One tensor of a training step.
+
+    Attributes:
+        name: unique in the plan.
+        kind: "activation", "derivative", "weight", "gradient", "slots", "kept" or "label".
+        mode: how it comes to its memory: "P" with the batch, "C" it is created, "E" it is that of
+            the same weight, "MV" it changes another tensor in place, "RV" it is another view of it.
+        bytes: size.
+        offset: where it begins in the planned memory, in bytes.
+        orders: execution orders at which it is used, ascending.
+        buffer: name of the tensor whose memory it has, its own if none other.
+    """
+
+    name: str
+    kind: str
+    mode: str
+    bytes: int
+    offset: int
+    orders: tuple[int, ...]
+    buffer: str
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Where each tensor of a training step stands, and when.
+
+    Attributes:
+        batch_size: samples in a step.
+        tensors: all tensors of the step, in the order in which they are first used.
+        steps: execution order -> layer and what it does.
+    """
+
+    batch_size: int
+    tensors: tuple[PlannedTensor, ...]
+    steps: dict[int, str]
+
+    @cached_property
+    def buffers(self) -> tuple[PlannedTensor, ...]:
+        """Memory of the tensors: the first of those that share it, with the orders of all."""
+        orders: dict[str, set[int]] = {}
+        for tensor in self.tensors:
+            orders.setdefault(tensor.buffer, set()).update(tensor.orders)
+        return tuple(
+            replace(tensor, orders=tuple(sorted(orders[tensor.name])))
+            for tensor in self.tensors
+            if tensor.name in orders
+        )
+
+    @cached_property
+    def live(self) -> np.ndarray:
+        """Bytes that are in use at each execution order; int64."""
+        lives = [(buffer.orders[0], buffer.orders[-1]) for buffer in self.buffers]
+        return live_bytes([buffer.bytes for buffer in self.buffers], lives)
+
+    @property
+    def peak(self) -> int:
+        """Bytes of memory that the step needs with these offsets."""
+        return max(buffer.offset + buffer.bytes for buffer in self.buffers)
+
+    @property
+    def lower_bound(self) -> int:
+        """Bytes below which no offsets can go: the most that is in use at one execution order."""
+        return int(self.live.max())
+
+    @property
+    def fullest(self) -> int:
+        """Execution order at which most is in use."""
+        return int(self.live.argmax())
+
+    @property
+    def unplanned(self) -> int:
+        """Bytes of all tensors if none shared its memory with another one."""
+        return sum(tensor.bytes for tensor in self.tensors if tensor.mode != EXTEND)
+
+    def plot(self, *, title: str = "") -> Figure:
+        """Offsets over execution orders, a rectangle for each buffer."""
+        from elastic_tf import plots  # Matplotlib takes seconds to import
+
+        return plots.memory_map(self.buffers, self.live, title=title)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a value that `json.dump` takes."""
+        totals = ("batch_size", "peak", "lower_bound", "unplanned", "steps", "tensors")
+        return {name: json_form.to_json(getattr(self, name)) for name in totals}
+
+    def save(self, path: str | Path) -> None:
+        """Write `to_json` to a file, which appears whole or not at all."""
+        atomic.write_json(arguments.path("path", path), self.to_json())
+
+
+def plan(
+    model: tf.keras.Model,
+    batch_size: int,
+    plan: Plan | np.ndarray | None = None,
+    clip: bool = False,
+) -> MemoryPlan:
+    """Plan the memory of a training step, layer by layer.
+
+    This is what a runtime needs that places each tensor at a planned offset. TensorFlow does not:
+    it allocates as it goes, keeps weight gradients until all are there, and adds buffers of its
+    kernels. Counted are the batch, labels as large as the outputs, all weights, optimizer slots of
+    the trained ones, and all that the gradients take of the forward pass. Not counted is what a
+    layer needs while it runs alone: temporary numbers inside it.
+
+    Args:
+        model: functional or sequential model, built; elastic or not. If it is compiled, the slots
+            of its optimizer count.
+        batch_size: samples in a step.
+        plan: how each tensor is trained, or a bool mask, shape (N,), forward order. None: an
+            elastic model's own plan, all trainable tensors of another model.
+        clip: whether gradients are clipped by their global norm: all are kept until the last one.
+
+    Returns:
+        The plan: peak, lower bound, offset and lifetime of each tensor.
+
+    Raises:
+        TypeError: not such a model.
+        ValueError: `plan` or `batch_size` do not fit, or the size of a tensor is known only while
+            the model runs, as in loops.
+
+    Source: Moon et al., NNTrainer, ICSE 2024, Sec. 4.1 and 4.2.
+    """
+    if not (isinstance(model, tf.keras.Model) and is_plain_graph(model)):
+        raise TypeError(
+            "`model` must be a functional or sequential Keras model that is built. Received: "
+            f"{arguments.brief(model)} of type {type(model).__name__}. The layers inside other "
+            "models are not known: make one with tf.keras.Model(inputs, outputs)."
+        )
+    arguments.count("batch_size", batch_size)
+    arguments.flag("clip", clip)
+    elastic = isinstance(model, ElasticMixin)
+    tensors = model.tensors if elastic else forward_order(model)
+    chosen = model.plan if elastic and plan is None else as_plan(plan, len(tensors))
+    convolutions.check(model, tensors, chosen)
+    found = network.read(model, batch_size, tensors, chosen)
+    step = Step(found, clip=clip, slots=_slots(getattr(model, "optimizer", None)))
+    return placed(step, batch_size)
+
+
+def placed(step: Step, batch_size: int) -> MemoryPlan:
+    """The plan of a step: memory is shared where it can be, then given offsets."""
+    merge([*step.tensors.values()])
+    orders: dict[str, set[int]] = {}
+    for tensor in step.tensors.values():
+        orders.setdefault(tensor.buffer, set()).update(tensor.orders)
+    sizes = [step.tensors[name].bytes for name in orders]
+    lives = [(min(used), max(used)) for used in orders.values()]
+    offset = dict(zip(orders, offsets(sizes, lives)))
+    tensors = (
+        PlannedTensor(
+            one.name,
+            one.kind,
+            one.mode,
+            one.bytes,
+            offset[one.buffer],
+            tuple(sorted(one.orders)),
+            one.buffer,
+        )
+        for one in step.tensors.values()
+    )
+    steps = dict(sorted(step.names.items()))
+    # the one that gives a buffer its name before those that share it
+    by_use = sorted(tensors, key=lambda one: (one.orders[0], one.buffer != one.name))
+    return MemoryPlan(batch_size, tuple(by_use), steps)
+
+
+def _slots(optimizer: Any) -> float:
+    """Numbers that an optimizer keeps for each weight."""
+    if optimizer is None:
+        return 0.0
+    inner = optimizers.unwrapped(optimizer)
+    copy, weight = type(inner).from_config(inner.get_config()), tf.Variable(tf.zeros((2, 8)))
+    optimizers.build(copy, [weight])
+    sizes = (variable.shape.num_elements() for variable in optimizers.state(copy))
+    return sum(size for size in sizes if size > 1) / 16

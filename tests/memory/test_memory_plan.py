@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_tf import memory
+from elastic_tf.costs.activations import activation_bytes
+from elastic_tf.model import ElasticModel
+from elastic_tf.plan import Plan
+
+L = tf.keras.layers
+K = tf.keras.optimizers
+FLOAT = 4
+BATCH = 4
+
+
+def chain():
+    return tf.keras.Sequential(
+        [
+            L.Input((8, 8, 3)),
+            L.Conv2D(4, 3, name="a"),
+            L.BatchNormalization(name="bn"),
+            L.ReLU(name="relu"),
+            L.Conv2D(4, 3, activation="relu", name="b"),
+            L.Flatten(name="flat"),
+            L.Dropout(0.5, name="drop"),
+            L.Dense(3, activation="softmax", name="head"),
+        ]
+    )
+
+
+def residual():
+    inputs = L.Input((8, 8, 3))
+    x = L.Conv2D(4, 3, padding="same", name="stem")(inputs)
+    y = L.BatchNormalization(name="bn")(x)
+    y = L.ReLU(name="relu")(y)
+    y = L.Conv2D(4, 3, padding="same", name="branch")(y)
+    x = L.Add(name="add")([x, y])
+    x = L.ReLU(name="after")(x)
+    x = L.GlobalAveragePooling2D(name="pool")(x)
+    return tf.keras.Model(inputs, L.Dense(3, name="head")(x))
+
+
+def concatenated():
+    first, second = L.Input((8,), name="first"), L.Input((6,), name="second")
+    x = L.Dense(5, "tanh", name="x")(first)
+    y = L.Dense(5, "relu", name="y")(second)
+    z = L.Concatenate(name="both")([x, y, x * y, y - x])
+    outputs = [L.Dense(3, name="head")(z), L.Dense(2, name="other")(x)]
+    return tf.keras.Model([first, second], outputs)
+
+
+def shared():
+    inputs, layer = L.Input((8,)), L.Dense(8, name="twice")
+    x = L.ReLU()(layer(inputs))
+    return tf.keras.Model(inputs, L.Dense(3, name="head")(layer(x)))
+
+
+def nested():
+    inner = tf.keras.Sequential([L.Input((8,)), L.Dense(6, "relu"), L.Dense(6)], name="inner")
+    inputs = L.Input((8,))
+    x = inner(inputs)
+    return tf.keras.Model(inputs, [L.Dense(3, name="head")(L.Reshape((2, 3))(x)), x])
+
+
+NETWORKS = [chain, residual, concatenated, shared, nested]
+
+
+def by_name(plan):
+    return {one.name: one for one in plan.tensors}
+
+
+def check(plan) -> None:
+    """Follow the step: what is read was written there, and nothing has changed it since.
+
+    A tensor is written at its first order and read at the others.
+    """
+    intact: dict[str, memory.PlannedTensor] = {}
+    for order in range(len(plan.live)):
+        now = [one for one in plan.tensors if order in one.orders]
+        for one in now:
+            assert one.name in intact or one.orders[0] == order, f"{one.name} is gone"
+        for one in (one for one in now if one.orders[0] == order):
+            if one.mode in ("RV", "E"):
+                assert any(other.buffer == one.buffer for other in intact.values())
+            else:
+                for other in [*intact.values()]:
+                    below = other.offset + other.bytes <= one.offset
+                    if not below and one.offset + one.bytes > other.offset:
+                        is_in_place = (one.mode, one.buffer) == ("MV", other.buffer)
+                        assert other not in now or is_in_place, f"{one.name} on {other.name}"
+                        del intact[other.name]
+            intact[one.name] = one
+
+
+def mask_of(data, model) -> np.ndarray:
+    count = len(model.trainable_variables)
+    return np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_whatever_is_read_is_still_there(network, data):
+    model = network()
+    plan = memory.plan(model, BATCH, mask_of(data, model), data.draw(st.booleans()))
+    check(plan)
+    assert plan.lower_bound <= plan.peak <= plan.unplanned
+
+
+def total(y, y_pred):
+    """A loss whose gradient takes nothing."""
+    return tf.reduce_sum(tf.reshape(y_pred, (tf.shape(y_pred)[0], -1)), axis=-1)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_what_is_kept_for_the_backward_pass_is_what_tensorflow_keeps(network):
+    model = ElasticModel.from_model(network())
+    model.compile(K.SGD(0.1), total)
+    x = [np.ones((BATCH, *spec.shape[1:]), np.float32) for spec in model.inputs]
+    y = [np.zeros((BATCH, *spec.shape[1:]), np.float32) for spec in model.outputs]
+    rng = np.random.default_rng(0)
+    for share in (1.0, 0.5, 0.2):
+        mask = rng.random(len(model.tensors)) < share
+        plan = memory.plan(model, BATCH, mask)
+        loss = sum(name.endswith("forward") for name in plan.steps.values())
+        outputs = {one.name.removesuffix("/label") for one in plan.tensors if one.kind == "label"}
+        passed_on = {
+            one.buffer: one.bytes
+            for one in plan.tensors
+            if one.kind in ("activation", "kept")
+            and one.orders[-1] >= loss + (one.name in outputs)  # where the loss reads them
+        }
+        kept = activation_bytes(model, (x, y), mask)
+        assert sum(passed_on.values()) == kept, (mask, passed_on)
+
+
+def test_an_activation_that_two_layers_take_lives_until_the_last_and_its_derivative_is_a_sum():
+    plan = memory.plan(residual(), BATCH)
+    found = by_name(plan)
+    n = 9  # layers: the sum is one
+    assert plan.steps[1] == "stem/sum: forward"
+    assert [found[f"stem@{k}"].mode for k in (1, 2)] == ["RV", "RV"]
+    add = next(order for order, name in plan.steps.items() if name == "add: forward")
+    assert max(one.orders[-1] for one in plan.tensors if one.name == "stem@2") == add
+    derivatives = [found[f"stem@{k}/derivative"] for k in (1, 2)]
+    summed = n + 3 * (n - 2) + 1
+    assert plan.steps[summed] == "stem/sum: derivative"
+    assert [one.orders[-1] for one in derivatives] == [summed, summed]
+    assert found["stem/derivative"].mode == "MV"
+
+
+def test_a_layer_that_is_used_twice_has_one_weight_and_one_gradient():
+    plan = memory.plan(shared(), BATCH)
+    found = by_name(plan)
+    assert (found["twice:2/twice/kernel"].mode, found["twice/kernel"].mode) == ("E", "C")
+    assert found["twice:2/twice/kernel"].offset == found["twice/kernel"].offset
+    orders = {name: order for order, name in plan.steps.items()}
+    assert found["twice/kernel/gradient"].orders == (
+        orders["twice:2: gradients"],
+        orders["twice: gradients"],
+        orders["twice: update"],
+    )
+
+
+def test_nothing_before_the_first_trained_tensor_runs_backward():
+    model = chain()
+    mask = np.arange(len(model.trainable_variables)) >= 4  # convolution b and the head
+    plan = memory.plan(model, BATCH, mask)
+    assert not {"a", "bn", "relu"} & {
+        name.partition(":")[0] for name in plan.steps.values() if not name.endswith("forward")
+    }
+    found = by_name(plan)
+    assert "relu/derivative" not in found and "b/linear/derivative" in found
+    assert {found["bn"].buffer, found["relu"].buffer} == {"a"}  # in place: nobody reads it again
+
+
+def test_memory_of_the_batch_is_never_overwritten():
+    model = tf.keras.Sequential([L.Input((8,)), L.ReLU(name="relu"), L.Dense(3)])
+    relu = by_name(memory.plan(model, BATCH))["relu"]
+    assert (relu.mode, relu.buffer) == ("C", "relu")
+
+
+def test_a_step_that_trains_nothing_is_a_forward_pass():
+    plan = memory.plan(chain(), BATCH, np.zeros(8, bool))
+    assert all(name.endswith("forward") for name in plan.steps.values())
+    assert {one.kind for one in plan.tensors} == {"activation", "weight"}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "each"), [(K.Adam(), 2), (K.legacy.Adam(), 2), (K.SGD(momentum=0.9), 1)]
+)
+def test_slots_are_those_of_the_optimizer_for_trained_tensors(optimizer, each):
+    model = chain()
+    model.compile(optimizer, "mse")
+    mask = np.array([True, *[False] * 5, True, True])
+    slots = [one for one in memory.plan(model, BATCH, mask).tensors if one.kind == "slots"]
+    weights = [model.get_layer("a").kernel, *model.get_layer("head").trainable_weights]
+    assert sum(one.bytes for one in slots) == each * FLOAT * sum(w.numpy().size for w in weights)
+
+
+def test_a_filtered_kernel_keeps_one_number_for_each_patch():
+    layers = [L.Input((8, 8, 2)), L.Conv2D(3, 3, 1, "same")]
+    model = ElasticModel.from_model(tf.keras.Sequential(layers))
+    plan = Plan.full(2).filtered(4, np.array([True, False]))
+    kept = [one.bytes for one in memory.plan(model, BATCH, plan).tensors if one.kind == "kept"]
+    assert kept == [FLOAT * BATCH * 2 * 2 * 2]
+
+
+def test_the_own_plan_of_an_elastic_model_is_the_default():
+    model = ElasticModel.from_model(chain())
+    mask = np.arange(len(model.tensors)) > 5
+    model.set_mask(mask)
+    assert memory.plan(model, BATCH) == memory.plan(model, BATCH, mask)
+
+
+def test_the_largest_batch_fits_and_the_next_does_not():
+    model = residual()
+    limit = memory.plan(model, 37).peak
+    assert memory.largest_batch(model, limit) == 37
+    assert memory.largest_batch(model, limit - 1) == 36
+    assert memory.largest_batch(model, "1 KiB") == 0
+
+
+def test_a_plan_is_saved_as_json(tmp_path):
+    plan = memory.plan(chain(), BATCH)
+    plan.save(tmp_path / "plan.json")
+    found = json.loads((tmp_path / "plan.json").read_text())
+    assert (found["peak"], found["lower_bound"]) == (plan.peak, plan.lower_bound)
+    assert found["tensors"][0]["orders"] == [*plan.tensors[0].orders]
+    assert found["steps"]["0"] == "a: forward"
+
+
+def test_the_picture_has_a_rectangle_for_each_buffer():
+    plan = memory.plan(chain(), BATCH)
+    (axes,) = plan.plot().axes
+    drawn = sum(len(one.get_paths()) for one in axes.collections)
+    assert drawn == len(plan.buffers)
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), plan.live / 2**20)
+
+
+class Subclassed(tf.keras.Model):
+    def call(self, x):
+        return x
+
+
+@pytest.mark.parametrize("model", [Subclassed(), "resnet50"])
+def test_a_model_whose_layers_are_not_known_is_refused(model):
+    with pytest.raises(TypeError, match="type (Subclassed|str)"):
+        memory.plan(model, BATCH)
+
+
+def test_a_loop_is_refused_and_an_unrolled_one_planned():
+    with pytest.raises(ValueError, match="'looped' with a variant"):
+        memory.plan(tf.keras.Sequential([L.Input((5, 3)), L.LSTM(4, name="looped")]), BATCH)
+    plan = memory.plan(tf.keras.Sequential([L.Input((5, 3)), L.LSTM(4, unroll=True)]), BATCH)
+    assert any(one.kind == "kept" for one in plan.tensors)
+
+
+def test_an_input_of_unknown_size_is_refused():
+    model = tf.keras.Sequential([L.Input((None, None, 3), name="image"), L.Conv2D(2, 3)])
+    with pytest.raises(ValueError, match="'image' with a float32 of shape"):
+        memory.plan(model, BATCH)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "received"),
+    [
+        ({"batch_size": 0}, "Received: 0"),
+        ({"batch_size": 2, "clip": 1}, "clip=1"),
+        ({"batch_size": 2, "plan": np.ones(3, bool)}, r"shape \(3,\)"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, received):
+    with pytest.raises((TypeError, ValueError), match=received):
+        memory.plan(chain(), **arguments)
+
+
+@pytest.mark.parametrize("limit", [0, "12 MB", "lots", True, 1.5, None])
+def test_a_limit_that_is_none_is_refused(limit):
+    with pytest.raises(ValueError, match="`limit` must be bytes"):
+        memory.largest_batch(chain(), limit)
