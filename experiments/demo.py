@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     _, before = full.evaluate(data.test, verbose=0)
     print(f"Accuracy on the other domain before adapting: {before:.1%}")
     print("Profiling this device ...", flush=True)
-    profile = et.profile_model(elastic, *batch, repeats=5 if settings.quick else 8)
+    profile = et.profile_model(elastic, *batch, repeats=2 if settings.quick else 8)
     profile.save(settings.out / "profile.json")
     board = settings.out / "board"
     shutil.rmtree(board, ignore_errors=True)  # curves of an earlier demo
