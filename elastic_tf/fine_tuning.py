@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from elastic_tf.budget.settings import Deadline
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.head.features import dense_layers
-from elastic_tf.head.solve import SolveHead
+from elastic_tf.head.solve import SolveHead, solve_head
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.model import ElasticModel
@@ -58,11 +59,12 @@ def finetune(
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.
 
     Returns:
-        The trained elastic model, with `history` as after `fit`.
+        The trained elastic model, with `history` as after `fit`. Where measuring took all of the
+        seconds, its head alone is solved, and a warning says so.
 
     Raises:
         ValueError: there are no classes to learn, the network's end is no classifier's, or the
-            seconds are too few.
+            seconds that measuring leaves are too few for any training.
     """
     started = time.perf_counter()
     Deadline(seconds)  # checked before the work
@@ -84,16 +86,19 @@ def finetune(
     profile = profile_model(elastic, x, y, sample_weight=weight[0] if weight else None)
     left = seconds - (time.perf_counter() - started)
     if left <= 0.0:
-        raise ValueError(
+        solve_head(elastic, samples)
+        warnings.warn(
             "`seconds` must suffice to measure the training step. Received: "
-            f"seconds={seconds:g}, of which {seconds - left:.0f} are over before the first step. "
-            "Give more."
+            f"seconds={seconds:g}, of which {seconds - left:.0f} were over before the first step. "
+            "The head alone was solved. Give more.",
+            stacklevel=2,
         )
+        return elastic
     callbacks: list[Any] = [ElasticCallback(profile, rho=Deadline(left)), SolveHead()]
     options: dict[str, Any] = {"epochs": epochs, "verbose": verbose}
     if validation is not None:
         options["validation_data"] = validation
-        callbacks.append(_Best(validation))
+        callbacks.append(_Best(validation, verbose=bool(verbose)))
     elastic.fit(samples, callbacks=callbacks, **options)
     return elastic
 
@@ -104,8 +109,9 @@ class _Best(tf.keras.callbacks.Callback):
     Stands behind what solves the head: the weights before the first step are judged too.
     """
 
-    def __init__(self, validation: Any) -> None:
+    def __init__(self, validation: Any, *, verbose: bool) -> None:
         super().__init__()
+        self._verbose, self._kept = verbose, ""
         is_dataset = isinstance(validation, tf.data.Dataset)
         self._validation = (validation,) if is_dataset else validation
         self._best: tuple[float, float] | None = None
@@ -114,19 +120,22 @@ class _Best(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._best is None:
             found = self.model.evaluate(*self._validation, verbose=0, return_dict=True)
-            self._judge(found["accuracy"], found["loss"])
+            self._judge("the solved head", found["accuracy"], found["loss"])
             self.model.reset_metrics()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._judge(logs["val_accuracy"], logs["val_loss"])  # type: ignore[index]
+        found = logs or {}
+        self._judge(f"epoch {epoch + 1}", found["val_accuracy"], found["val_loss"])
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self.model.set_weights(self._weights)
+        if self._verbose and self._best:
+            print(f"Kept the weights of {self._kept}: val_accuracy {self._best[0]:.4f}", flush=True)
 
-    def _judge(self, accuracy: float, loss: float) -> None:
+    def _judge(self, name: str, accuracy: float, loss: float) -> None:
         rank = (accuracy, -loss if math.isfinite(loss) else -math.inf)
         if self._best is None or rank > self._best:
-            self._best, self._weights = rank, self.model.get_weights()
+            self._kept, self._best, self._weights = name, rank, self.model.get_weights()
 
 
 def _samples(train: Any, batch_size: int) -> Samples:

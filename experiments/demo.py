@@ -13,6 +13,7 @@ import functools
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     _, before = full.evaluate(data.test, verbose=0)
     print(f"Accuracy on the other domain before adapting: {before:.1%}")
     print("Profiling this device ...", flush=True)
+    started = time.perf_counter()
     profile = et.profile_model(elastic, *batch, repeats=2 if settings.quick else 8)
+    print(f"... took {time.perf_counter() - started:.0f} s, which is needed once", flush=True)
     profile.save(settings.out / "profile.json")
     board = settings.out / "board"
     shutil.rmtree(board, ignore_errors=True)  # curves of an earlier demo

