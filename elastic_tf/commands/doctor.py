@@ -30,6 +30,7 @@ _GIB = 2**30
 # (experiments/results/memory.json). A run keeps weights and, until it ends, a backup of weights and
 # slots: 2 for VGG16 with Adam.
 _ENOUGH = 2.0
+_NO_MEMORY = ("pthread_create", "bad_alloc", "MemoryError", "Cannot allocate memory")
 _SECONDS = 600  # for TensorFlow to start and to train a step, on a small board with a slow disk
 # In a process of its own: a TensorFlow that does not fit the processor ends its process.
 _STEP = """
@@ -97,7 +98,10 @@ def tensorflow() -> Finding:
         return Finding("TensorFlow", state, "ended by an illegal instruction", fix)
     if done.returncode:
         last = (done.stderr.strip() or f"ended with code {done.returncode}").splitlines()[-1]
-        return Finding("TensorFlow", state, last, "Install the packages anew.")
+        fix = "Install the packages anew."
+        if any(word in done.stderr for word in _NO_MEMORY):
+            fix = "It ran out of memory or threads. Look at the limits of this shell: ulimit -a."
+        return Finding("TensorFlow", state, last, fix)
     device = json.loads(done.stdout.splitlines()[-1])
     trains = f"{device['tensorflow']} trains on {device['name']} ({device['kind']})"
     return Finding("TensorFlow", OK, trains)

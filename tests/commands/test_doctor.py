@@ -65,6 +65,13 @@ def test_tensorflow_is_tried_in_a_process_of_its_own(monkeypatch, code, said, st
     assert bool(finding.fix) == (state == BROKEN)
 
 
+@pytest.mark.parametrize("said", ["pthread_create() failed (11 vs. 0)", "MemoryError"])
+def test_too_little_memory_is_no_broken_installation(monkeypatch, said):
+    done = types.SimpleNamespace(returncode=-6, stdout="", stderr=f"{said}\naborted\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    assert "ran out of memory" in doctor.tensorflow().fix
+
+
 def test_tensorflow_trains_here():
     finding = doctor.tensorflow()
     assert finding.state == OK, finding
