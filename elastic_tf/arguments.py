@@ -73,6 +73,11 @@ def memory(name: str, value: Any) -> int:
     return int(size)
 
 
+def nearest(text: str, known: Collection[str]) -> str:
+    """The one of the known texts that may have been meant; empty if none is near."""
+    return next(iter(difflib.get_close_matches(text, known, 1)), "")
+
+
 def flag(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, (bool, np.bool_)):
@@ -91,8 +96,8 @@ def choice(name: str, value: Any, choices: Collection[str]) -> str:
     """One of some texts."""
     if not isinstance(value, str) or value not in choices:
         rule = f"one of {', '.join(choices)}"
-        near = difflib.get_close_matches(str(value), choices, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else ""
+        near = nearest(str(value), choices)
+        hint = f"Did you mean {near!r}?" if near else ""
         raise _refusal(ValueError, name, rule, f"{name}={brief(value)}", hint)
     return value
 

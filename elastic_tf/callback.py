@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -257,7 +256,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 def _meant(name: str) -> str:
     """The argument that was meant by another name."""
     known = [*_SETTINGS, "backup", "log_dir"]
-    near = difflib.get_close_matches(name, [*_ELSEWHERE, *known], 1)
+    near = arguments.nearest(name, [*_ELSEWHERE, *known])
     if not near:
         return f"It has {', '.join(known)}."
-    return f"Did you mean `{_ELSEWHERE.get(near[0], near[0])}`?"
+    return f"Did you mean `{_ELSEWHERE.get(near, near)}`?"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import re
 import shlex
 import sys
@@ -12,6 +11,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+
+from elastic_tf.arguments import nearest
 
 Settings = TypeVar("Settings")
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -79,8 +80,8 @@ class Parser(argparse.ArgumentParser):
         if choice is not None:
             received, known = choice, re.findall(r"[\w-]+", choice[2])
         names = {name.lstrip("-"): name for name in known}  # dashes would make all alike
-        near = difflib.get_close_matches(received[1].lstrip("-"), names, 1) if received else []
-        meant = f"Did you mean {names[near[0]]}? " if near else ""
+        near = nearest(received[1].lstrip("-"), names) if received else ""
+        meant = f"Did you mean {names[near]}? " if near else ""
         self.exit(_REFUSED, f"error: {message}. {meant}{self.prog} --help lists what there is.\n")
 
 
