@@ -91,7 +91,7 @@ def one_run(
 ) -> run.Run:
     """The run of a training, trained now unless it was before."""
     options = scale.options(training)
-    if baselines.get(training.method).needs_profile:
+    if baselines.get(options["method"]).needs_profile:
         path = root / "profiles" / f"{training.model}_{training.data}.json"
         options["profile"] = trials.profiled(path, scale.classes[training.data], options)
     return trials.run(run_path(root, training), options, launch)

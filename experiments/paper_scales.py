@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paper_specs import CUB, DOGS, MOBILENET_V2, PET, RESNET, VGG, VIT, Picture, Training
+from paper_specs import CUB, DOGS, MOBILENET_V2, PET, RESNET, VGG, VIT, Picture, Training, source
 from pretrain_digits import WEIGHTS as DIGITS_WEIGHTS
 
 # Pre-trained weights and photographs, where there are any.
@@ -69,7 +69,7 @@ class Scale:
         options = {
             **self.common,
             "data": self.data[training.data],
-            "method": training.method,
+            "method": source(training.method),
             **self.models[training.model],
         }
         if training.method in self.rates:

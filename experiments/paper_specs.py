@@ -9,6 +9,9 @@ Source: Huang et al., ElasticTrainer, MobiSys 2023, Figures 2 to 23, Tables 1 an
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+
+from elastic_tf import baselines
 
 RESNET, VGG, MOBILENET_V2, VIT = "resnet50", "vgg16", "mobilenet_v2", "vit_b16"
 MODELS = (RESNET, VGG, MOBILENET_V2, VIT)
@@ -27,6 +30,12 @@ LABELS = {
 }
 
 
+def source(method: str) -> str:
+    """A method as the command `train` takes it: those of other papers stand beside this file."""
+    related = Path(__file__).parent / "related"
+    return method if method in baselines.NAMES else f"{related}:{method}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Training:
     """One training.
@@ -34,7 +43,7 @@ class Training:
     Attributes:
         model: of `MODELS`.
         data: of `DATA`.
-        method: of `baselines.NAMES`.
+        method: of `baselines.NAMES`, or of `related`.
         rho: of methods that keep to one.
         epochs: None for the scale's own.
         interval: epochs between two selections; None for the method's default.

@@ -17,8 +17,8 @@ MODELS = (
 )
 METHODS = (
     "how to choose what to train: full, traditional_tl, bn_bias, gradient_filtering, "
-    "tinytl, prunetrain, elastic, elastic_loss, elastic_weight, elastic_grad, elastictrainer, "
-    "random, offline_optimal"
+    "elastic, elastic_loss, elastic_weight, elastic_grad, elastictrainer, random, offline_optimal; "
+    "or FILE.py:NAME, a method of your own"
 )
 
 

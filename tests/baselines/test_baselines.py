@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pages
 import pytest
+import related
 import tensorflow as tf
 from networks import L, crossentropy, values
 
@@ -20,6 +23,8 @@ from elastic_tf.zoo import models
 
 CLASSES = 3
 RHO = 0.6
+RELATED = [f"related:{method.name}" for method in related.METHODS]
+NAMES = [*baselines.NAMES, *RELATED]
 NEEDS_PROFILE = [name for name in baselines.NAMES if baselines.get(name).needs_profile]
 
 
@@ -123,7 +128,7 @@ def outcome(name: str) -> SimpleNamespace:
     return SimpleNamespace(before=before, after=after, masks=masks)
 
 
-@pytest.mark.parametrize("name", baselines.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_adapting_changes_no_output_and_leaves_the_given_model_usable(name):
     model, (x, _) = network(), arrays()
     before, weights = model(x).numpy(), values(model.weights)
@@ -135,7 +140,7 @@ def test_adapting_changes_no_output_and_leaves_the_given_model_usable(name):
     assert model.layers[-1].output.shape == (None, CLASSES)
 
 
-@pytest.mark.parametrize("name", baselines.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_never_in_the_mask_keeps_every_bit(name):
     run = outcome(name)
     frozen = ~np.any(run.masks, axis=0)
@@ -148,7 +153,7 @@ def test_what_is_never_in_the_mask_keeps_every_bit(name):
         assert not kept[-2:].any()  # the head
 
 
-@pytest.mark.parametrize("name", baselines.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_mask_is_what_it_was_when_fit_has_ended(name):
     run = outcome(name)
     np.testing.assert_array_equal(run.after.mask, run.before.mask)
@@ -217,3 +222,26 @@ def test_random_choice_is_the_same_for_a_seed():
 def test_unknown_methods_are_answered_by_the_known_ones():
     with pytest.raises(ValueError, match=r"full, traditional_tl, .*elastic.*Received: name='lora'"):
         baselines.get("lora")
+
+
+def test_methods_of_a_file_are_found_as_they_stand_in_the_guide(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (text,) = [
+        text
+        for text in pages.blocks(pages.DOCS / "guides" / "compare.md", "python")
+        if "METHODS = " in text
+    ]
+    (tmp_path / "own_methods.py").write_text(text)
+    name = f"{tmp_path / 'own_methods.py'}:size"
+    method, model = prepared(name)
+    fit(method, model, epochs=1)
+    assert baselines.get(name) is method  # the file ran once
+    assert baselines.get("own_methods:size") is method
+    with pytest.raises(ValueError, match="size.*Received: name='sise'"):
+        baselines.get(name.replace(":size", ":sise"))
+
+
+@pytest.mark.parametrize("name", ["none.py:mine", "no_such_package.methods:mine", "json:mine"])
+def test_a_file_without_methods_is_refused(name):
+    with pytest.raises(ValueError, match="Received: .*(none.py|no_such_package|json)"):
+        baselines.get(name)

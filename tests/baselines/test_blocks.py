@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 from networks import L
+from related.tinytl import blocks
 
-from elastic_tf.baselines.tinytl import blocks
 from elastic_tf.zoo import models
 
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import L
+from related.tinytl import with_lite_residuals
+from related.tinytl.lite_residual import LiteResidual
 from test_tinytl import modules
-
-from elastic_tf.baselines.tinytl import with_lite_residuals
-from elastic_tf.baselines.tinytl.lite_residual import LiteResidual
 
 
 @pytest.mark.parametrize(

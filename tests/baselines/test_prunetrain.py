@@ -28,11 +28,11 @@ from prunable import (
     residual,
     shrink,
 )
+from related import prunetrain
+from related.prunetrain import PruneTrainCallback, groups, rebuild
+from related.prunetrain.groups import channel_groups
 
 from elastic_tf import ElasticMixin, ElasticModel, optimizers
-from elastic_tf.baselines import prunetrain
-from elastic_tf.baselines.prunetrain import PruneTrainCallback, groups, rebuild
-from elastic_tf.baselines.prunetrain.groups import channel_groups
 from elastic_tf.zoo import models
 
 PASS = (SAMPLES + 7) // 8  # steps of an epoch

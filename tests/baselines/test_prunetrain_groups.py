@@ -5,9 +5,8 @@ import pytest
 import tensorflow as tf
 from networks import CLASSES, IMAGE, L
 from prunable import branches, is_free, labels_of, residual, shrink
-
-from elastic_tf.baselines.prunetrain import groups
-from elastic_tf.baselines.prunetrain.groups import channel_groups
+from related.prunetrain import groups
+from related.prunetrain.groups import channel_groups
 
 
 def between(*middle, filters=4):

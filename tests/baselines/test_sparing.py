@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import L
+from related.tinytl import sparing
 from test_baselines import CLASSES
 from test_tinytl import compiled
 
-from elastic_tf.baselines.tinytl import sparing
 from elastic_tf.costs.activations import activation_bytes
 
 FLOAT, BOOL = 4, 1  # bytes

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import K, L, crossentropy, values
+from related.tinytl import tinytl_tensors, with_lite_residuals
+from related.tinytl.lite_residual import LiteResidual
 from test_baselines import CLASSES, arrays, data, network
 
 from elastic_tf.baselines import get
 from elastic_tf.baselines.method import Task
-from elastic_tf.baselines.tinytl import tinytl_tensors, with_lite_residuals
-from elastic_tf.baselines.tinytl.lite_residual import LiteResidual
 from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.zoo import models

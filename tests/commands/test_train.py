@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import worker
+from related.prunetrain import model as prunetrain
 from tiny_runs import TRAINING
 
 import elastic_tf as et
-from elastic_tf.baselines.prunetrain import model as prunetrain
 from elastic_tf.commands import plot, train
 from elastic_tf.commands.training import harness, measurement, recording
 from elastic_tf.runs import run as runs
@@ -125,7 +125,7 @@ def test_a_network_that_was_rebuilt_is_measured_and_saved_whole(arrays, tmp_path
         return 2
 
     monkeypatch.setattr(prunetrain.PruneTrainModel, "reconfigure", reconfigure)
-    run = train.main(words(arrays, tmp_path / "run", "--method prunetrain --interval 1"))
+    run = train.main(words(arrays, tmp_path / "run", "--method related:prunetrain --interval 1"))
     assert [epoch["rebuilds"] for epoch in run.history] == [0, 1]
     smaller = tf.keras.models.load_model(tmp_path / "run" / "network.keras")
     whole = et.zoo.build("digits_resnet", classes=2, input_size=16)

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from networks import CLASSES, IMAGE, L, crossentropy
-
-from elastic_tf.baselines import prunetrain
-from elastic_tf.baselines.prunetrain import groups
-from elastic_tf.baselines.prunetrain.groups import channel_groups
+from related import prunetrain
+from related.prunetrain import groups
+from related.prunetrain.groups import channel_groups
 
 
 def _normalised(x: Any, filters: int, kernel: int, name: str, **options: Any) -> Any:

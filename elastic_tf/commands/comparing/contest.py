@@ -35,6 +35,11 @@ class Plan(NamedTuple):
     rate: float
     epochs: int
 
+    @property
+    def label(self) -> str:
+        """The name without the file that the method is from."""
+        return self.name.rpartition(":")[2]
+
 
 class Contest:
     """Runs what a comparison needs, each training once.
@@ -108,7 +113,7 @@ class Contest:
         means = {name: [result[key] for result in results] for name, key in _MEANS.items()}
         ends = (min(self._rates), max(self._rates))
         return {
-            "method": plan.name,
+            "method": plan.label,
             "rate": plan.rate,
             "rate_at_edge": len(self._rates) > 1 and plan.rate in ends,
             "epochs": plan.epochs,
@@ -172,7 +177,7 @@ class Contest:
             if (plan, seed) not in self._done:
                 heads = self._heads
                 run = self._done[plan, seed] = self._trained(
-                    f"{plan.name}/{plan.epochs}_epochs_rate_{plan.rate:g}",
+                    f"{plan.label}/{plan.epochs}_epochs_rate_{plan.rate:g}",
                     seed,
                     method=method,
                     rho=float(rho) if rho else None,

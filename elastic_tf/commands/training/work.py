@@ -121,7 +121,7 @@ class Training:
         reference = own if self._method.adapt is full.adapt else self._fresh(full)
         past = self._run.history
         return {
-            "method": self._settings.method,
+            "method": self._method.name,
             **measurement.summary(past),
             **measurement.result(
                 past,

@@ -8,6 +8,6 @@ statistics, and the modules start at random. It saves memory, not operations.
 
 from __future__ import annotations
 
-from elastic_tf.baselines.tinytl.training import METHODS, tinytl_tensors, with_lite_residuals
+from related.tinytl.training import METHODS, tinytl_tensors, with_lite_residuals
 
 __all__ = ["METHODS", "tinytl_tensors", "with_lite_residuals"]

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.baselines import graph
 from elastic_tf.baselines.fixed import TrainOnly, bias_tensors
 from elastic_tf.baselines.method import Method
-from elastic_tf.baselines.tinytl import blocks, sparing
-from elastic_tf.baselines.tinytl.lite_residual import LiteResidual, fitting
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.zoo import models
+from related import graph
+from related.tinytl import blocks, sparing
+from related.tinytl.lite_residual import LiteResidual, fitting
 
 
 def with_lite_residuals(model: tf.keras.Model) -> tf.keras.Model:

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.baselines import graph
-from elastic_tf.baselines.prunetrain.groups import Channels
+from related import graph
+from related.prunetrain.groups import Channels
 
 
 class Carried(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.baselines import graph
+from related import graph
 
 L = tf.keras.layers
 

@@ -6,7 +6,7 @@ Reconfiguration, SC 2019.
 
 from __future__ import annotations
 
-from elastic_tf.baselines.prunetrain.model import (
+from related.prunetrain.model import (
     METHODS,
     PruneTrainCallback,
     PruneTrainModel,

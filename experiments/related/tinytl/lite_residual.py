@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.baselines.tinytl.blocks import Block
+from related.tinytl.blocks import Block
 
 L = tf.keras.layers
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from elastic_tf.baselines import graph
+from related import graph
 
 L = tf.keras.layers
 

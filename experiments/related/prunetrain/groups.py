@@ -17,7 +17,7 @@ import tensorflow as tf
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from elastic_tf.baselines import graph
+from related import graph
 
 L = tf.keras.layers
 

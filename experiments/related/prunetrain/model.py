@@ -10,14 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.baselines import graph
 from elastic_tf.baselines.method import Method
-from elastic_tf.baselines.prunetrain import groups, rebuild
-from elastic_tf.baselines.prunetrain.groups import Channels
 from elastic_tf.engine import replicas
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin, Step
 from elastic_tf.optimizers.accumulation import Accumulation
+from related import graph
+from related.prunetrain import groups, rebuild
+from related.prunetrain.groups import Channels
 
 
 class PruneTrainModel(ElasticMixin, tf.keras.Model):
