@@ -36,7 +36,7 @@ def training() -> SimpleNamespace:
     watched = {"given": given.weights, "tensors": model.tensors}
     watched["statistics"] = model.non_trainable_weights
     before = {name: values(variables) for name, variables in watched.items()}
-    callbacks = get("tinytl").callbacks(Task(model))
+    callbacks = get("related:tinytl").callbacks(Task(model))
     model.fit(data().take(2), epochs=2, verbose=0, callbacks=callbacks)
     moved = {
         name: np.array([one != two for one, two in zip(before[name], values(variables))])
