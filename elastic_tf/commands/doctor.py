@@ -30,8 +30,8 @@ _GIB = 2**30
 # (experiments/results/memory.json). A run keeps weights and, until it ends, a backup of weights and
 # slots: 2 for VGG16 with Adam.
 _ENOUGH = 2.0
-_NO_MEMORY = ("pthread_create", "bad_alloc", "MemoryError", "Cannot allocate memory")
-_SECONDS = 600  # for TensorFlow to start and to train a step, on a small board with a slow disk
+_NO_MEMORY = ("pthread_create", "bad_alloc", "MemoryError", "Cannot allocate", "failed to map")
+_SECONDS = 150  # for TensorFlow to start and to train a step: ten times what 2 slow cores take
 # In a process of its own: a TensorFlow that does not fit the processor ends its process.
 _STEP = """
 import json, numpy as np, elastic_tf as et, tensorflow as tf
@@ -91,7 +91,10 @@ def tensorflow() -> Finding:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
-        fix = "Look at the load of the machine and at its disk, and try again."
+        fix = (
+            "It may hang where memory ends: look at the limits of this shell, ulimit -a, at the "
+            "load of the machine and at its disk, and try again."
+        )
         return Finding("TensorFlow", state, f"no step in {_SECONDS} s", fix)
     if done.returncode == -signal.SIGILL:
         fix = "Take a TensorFlow built for this processor; those of PyPI for x86 need AVX."
@@ -108,12 +111,17 @@ def tensorflow() -> Finding:
 
 
 def memory() -> Finding:
-    """Memory that is free for a training."""
+    """Memory that is free for a training, or less where a limit leaves less."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free = next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable")) * 1024 / _GIB
     except (OSError, StopIteration):
         return Finding("memory", OK, "not known on this system")
+    import resource  # Unix only
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit / _GIB < free:
+        return _room("memory", limit / _GIB, "This shell allows no more: ulimit -v unlimited.")
     fix = "End other programs, add swap, or train a smaller model with smaller batches."
     return _room("memory", free, fix)
 

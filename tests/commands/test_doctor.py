@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import types
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -65,7 +67,10 @@ def test_tensorflow_is_tried_in_a_process_of_its_own(monkeypatch, code, said, st
     assert bool(finding.fix) == (state == BROKEN)
 
 
-@pytest.mark.parametrize("said", ["pthread_create() failed (11 vs. 0)", "MemoryError"])
+@pytest.mark.parametrize(
+    "said",
+    ["pthread_create() failed (11 vs. 0)", "MemoryError", "failed to map segment from shared"],
+)
 def test_too_little_memory_is_no_broken_installation(monkeypatch, said):
     done = types.SimpleNamespace(returncode=-6, stdout="", stderr=f"{said}\naborted\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
@@ -80,7 +85,26 @@ def test_tensorflow_trains_here():
 def test_tensorflow_that_hangs_is_broken(monkeypatch):
     monkeypatch.setattr(doctor, "_STEP", "import time; time.sleep(60)")
     monkeypatch.setattr(doctor, "_SECONDS", 0.2)
-    assert doctor.tensorflow().found == "no step in 0.2 s"
+    finding = doctor.tensorflow()
+    assert finding.found == "no step in 0.2 s"
+    assert "ulimit -a" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("limit", "state", "said"),
+    [
+        (2**29, NOTE, "0.5 GiB free"),
+        (3 * 2**30, OK, "3.0 GiB free"),
+        (2**60, OK, "4.0 GiB free"),
+        (resource.RLIM_INFINITY, OK, "4.0 GiB free"),
+    ],
+)
+def test_memory_is_what_the_limit_of_the_shell_leaves(monkeypatch, limit, state, said):
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "MemAvailable: 4194304 kB\n")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
+    finding = doctor.memory()
+    assert (finding.state, finding.found) == (state, said)
+    assert ("ulimit -v" in finding.fix) == (state == NOTE)
 
 
 @pytest.mark.parametrize(("free", "state"), [(3.0, OK), (1.0, NOTE)])
