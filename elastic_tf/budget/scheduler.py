@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tensorflow as tf
 
 from elastic_tf.budget.deadline import DeadlineControl
 from elastic_tf.budget.ledger import Ledger
@@ -18,7 +19,7 @@ from elastic_tf.budget.step_costs import StepCosts
 from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.files.json_form import to_json
-from elastic_tf.importance.probe import joined
+from elastic_tf.importance.probe import joined, size_of
 from elastic_tf.importance.tracking import Worth
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
@@ -74,6 +75,9 @@ class Scheduler:
                 settings.deadline, ledger, self._costs, settings.interval, probe_steps
             )
         self._selected_at: int | None = None  # epoch of the last evaluation
+        is_untold = settings.profile is not None and batch_size is None
+        can_look = model._elastic.data is not None and not tf.distribute.has_strategy()
+        self._checks_size = is_untold and can_look  # of the first batches
 
     @property
     def profiles(self) -> list[ProfileRecord]:
@@ -107,6 +111,7 @@ class Scheduler:
 
         def begin(batches: list[Any]) -> None:
             """The first batches of the epoch are drawn, where they are needed."""
+            self._check_size(batches)
             if profiles:
                 self._measure_costs(epoch, batches)
             if is_due:
@@ -119,6 +124,8 @@ class Scheduler:
             self._lookahead.ask(then=begin)
         else:
             begin([])
+            if self._checks_size:  # two: in a shuffled dataset the smaller one may come first
+                self._lookahead.ask(2, then=self._check_size)
 
     def step_begins(self) -> None:
         """Before the train function is called."""
@@ -226,6 +233,12 @@ class Scheduler:
         self._costs.measure(epoch, batches[0])
         if is_unknown:
             self._check_feasible()
+
+    def _check_size(self, batches: list[Any]) -> None:
+        """Compare the profile with the first batches, once, where the data tell no size."""
+        if self._checks_size and batches and self._settings.profile is not None:
+            self._checks_size = False
+            self._settings.profile.check_data(batch_size=max(map(size_of, batches)))
 
     def _check_feasible(self) -> None:
         """Refuse, before the importance is evaluated, what no selection can keep."""

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
-from networks import crossentropy, images, network
+from networks import crossentropy, images, network, values
 
 from elastic_tf.budget.settings import Control, Deadline
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.engine import replicas
+from elastic_tf.importance.probe import Probe
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile, tensor_specs
 from elastic_tf.timing.profiler import profile_model
@@ -141,10 +142,10 @@ def test_profile_of_other_data_is_refused(fields, message):
         fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
 
 
-def batches_with_a_rest():
-    """Of four, but nobody says so; they are refused by the probe alone, which here is arrays."""
-    x, y = images()
-    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(4)}
+def untold(size: int, first: int = 0) -> tf.data.Dataset:
+    """Batches of a size that the dataset does not tell, behind a smaller one."""
+    source = tf.data.Dataset.from_tensor_slices(images())
+    return source.take(first).batch(4).concatenate(source.batch(size))
 
 
 @pytest.mark.parametrize(
@@ -153,18 +154,30 @@ def batches_with_a_rest():
         (lambda: {"x": images()[0], "y": images()[1], "batch_size": 5}, 5),
         (lambda: dict(zip("xy", images())), 20),  # all there are, in one batch of Keras's 32
         (lambda: {"x": dataset().unbatch().batch(4, drop_remainder=True)}, 4),
-        (batches_with_a_rest, None),
+        (lambda: {"x": untold(4)}, 4),
+        (lambda: {"x": untold(9, first=3)}, 9),
     ],
 )
-def test_batches_of_another_size_than_the_profiled_one_are_refused(data, received):
+@pytest.mark.parametrize("probe", [None, images(), Probe(size=12)])
+def test_batches_of_another_size_than_the_profiled_one_are_refused(data, received, probe):
     profile = dataclasses.replace(table(), batch_size=8)
-    elastic_callback = ElasticCallback(profile, 0.6, probe=images())
+    elastic_callback = ElasticCallback(profile, 0.6, probe=probe)
     model = elastic()
-    if received is None:
+    before = values(model.variables)
+    with pytest.raises(ValueError, match=f"size 8, data of batch size {received}"):
         model.fit(**data(), verbose=0, callbacks=[elastic_callback])
-    else:
-        with pytest.raises(ValueError, match=f"size 8, data of batch size {received}"):
-            model.fit(**data(), verbose=0, callbacks=[elastic_callback])
+    assert values(model.variables) == before
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_batches_that_tell_no_size_are_trained_on_in_their_order(first):
+    profile = dataclasses.replace(table(), batch_size=8)
+    plain, chosen = elastic(), elastic()
+    plain.fit(untold(8, first), epochs=2, verbose=0)
+    everything = ElasticCallback(profile, 1.0)
+    chosen.fit(untold(8, first), epochs=2, verbose=0, callbacks=[everything])
+    assert everything.selections[0].mask.all()
+    assert values(chosen.variables) == values(plain.variables)
 
 
 def test_profile_of_another_kind_is_refused():
