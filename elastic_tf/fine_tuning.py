@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from elastic_tf.head.solve import SolveHead, solve_head
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.model import ElasticModel
+from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import profile_model
 
 L = tf.keras.layers
@@ -35,15 +37,16 @@ def finetune(
     epochs: int = 5,
     batch_size: int = 16,
     learning_rate: float = 4e-4,
+    profile: TimingProfile | str | Path | None = None,
     verbose: int = 1,
 ) -> ElasticMixin:
     """Fit a pre-trained classifier to new data, in `seconds` at most.
 
     The head gets as many outputs as there are classes, if it has not, and is solved in closed form.
-    Layers run as in inference: batch normalisation on its stored statistics. The device is
-    measured. Then the last tensors are trained, as many as the time admits, on what is computed
-    once of each sample, with Adam; and with `validation`, the best weights are kept, those before
-    the first epoch among them.
+    Layers run as in inference: batch normalisation on its stored statistics. Without a `profile`,
+    the device is measured. Then the last tensors are trained, as many as the time admits, on what
+    is computed once of each sample, with Adam; and with `validation`, the best weights are kept,
+    those before the first epoch among them.
 
     Args:
         model: built Keras classifier, or a network that ends in features. Weights are shared with
@@ -56,19 +59,24 @@ def finetune(
         epochs: passes over the samples, fewer only where there is no time.
         batch_size: of a step, where `train` is not `Samples`.
         learning_rate: of Adam at its highest; it falls on a cosine to zero.
+        profile: times of this network with this head and batches of this size, or their file:
+            `profile_model(result, x, y)` measures them for the next call. None: measured.
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.
 
     Returns:
-        The trained elastic model, with `history` as after `fit`. Where measuring took all of the
-        seconds, its head alone is solved, and a warning says so.
+        The trained elastic model, with `history` as after `fit`. Where no seconds are left for the
+        first step, its head alone is solved, and a warning says so.
 
     Raises:
-        ValueError: there are no classes to learn, the network's end is no classifier's, or the
-            seconds that measuring leaves are too few for any training.
+        ValueError: there are no classes to learn, the network's end is no classifier's, the
+            profile is of something else, or the seconds that measuring leaves are too few for any
+            training.
     """
     started = time.perf_counter()
     Deadline(seconds)  # checked before the work
     arguments.count("epochs", epochs)
+    if isinstance(profile, (str, Path)):
+        profile = TimingProfile.load(profile)
     samples = _samples(train, batch_size)
     _check_validation(validation)
     labels = np.asarray(samples.arrays[1])
@@ -80,15 +88,16 @@ def finetune(
         kind = tf.keras.losses.SparseCategoricalCrossentropy
     loss = kind(from_logits=has_logits)
     elastic.compile(optimizers.adam(rate), loss, metrics=["accuracy"])
-    if verbose:
-        print("Measuring the training step on this device ...", flush=True)
-    x, y, *weight = samples.take(tf.range(samples.batch_size, dtype=tf.int64))
-    profile = profile_model(elastic, x, y, sample_weight=weight[0] if weight else None)
+    if profile is None:
+        if verbose:
+            print("Measuring the training step on this device ...", flush=True)
+        x, y, *weight = samples.take(tf.range(samples.batch_size, dtype=tf.int64))
+        profile = profile_model(elastic, x, y, sample_weight=weight[0] if weight else None)
     left = seconds - (time.perf_counter() - started)
     if left <= 0.0:
         solve_head(elastic, samples)
         warnings.warn(
-            "`seconds` must suffice to measure the training step. Received: "
+            "`seconds` must suffice to measure the training step, without a `profile`. Received: "
             f"seconds={seconds:g}, of which {seconds - left:.0f} were over before the first step. "
             "The head alone was solved. Give more.",
             stacklevel=2,

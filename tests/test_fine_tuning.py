@@ -6,6 +6,7 @@ import tensorflow as tf
 from networks import L, values
 
 import elastic_tf as et
+from elastic_tf import fine_tuning
 
 CLASSES, COUNT = 3, 48
 
@@ -93,6 +94,22 @@ def test_the_best_weights_are_kept_those_of_the_solved_head_among_them(capsys):
     assert values(broken.weights) == values(solved.weights)
 
 
+def test_a_profile_spares_the_measurement(tmp_path, monkeypatch, capsys):
+    x, y = images()
+    first = et.finetune(features(), (x, y), seconds=300, epochs=1, verbose=0)
+    profile = et.profile_model(first, x[:16], y[:16])
+    profile.save(tmp_path / "profile.json")
+    monkeypatch.setattr(fine_tuning, "profile_model", None)  # is not called
+    for given in (profile, tmp_path / "profile.json", str(tmp_path / "profile.json")):
+        model = et.finetune(features(), (x, y), seconds=300, epochs=1, profile=given)
+        assert "Measuring" not in capsys.readouterr().out
+        assert np.isfinite(model.history.history["loss"]).all()
+    with pytest.raises(ValueError, match="profile of batch size 16, data of batch size 8"):
+        et.finetune(features(), (x, y), batch_size=8, profile=profile)
+    with pytest.raises(ValueError, match="The profile has 6 tensors, the model has 4"):
+        et.finetune(tf.keras.Sequential(features().layers[:2]), (x, y), profile=profile)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -102,11 +119,13 @@ def test_the_best_weights_are_kept_those_of_the_solved_head_among_them(capsys):
         ({"validation": images()[0]}, r"`validation` must be \(x, y\)"),
         ({"seconds": 0}, "`seconds`.*Received: seconds=0"),
         ({"epochs": 0}, "`epochs`.*Received: 0"),
+        ({"profile": "none.json"}, "no timing profile 'none.json'"),
+        ({"profile": 3}, "`profile` must be a TimingProfile. Received: 3"),
     ],
 )
 def test_what_cannot_be_is_refused(change, message):
     given = {"train": images(), "seconds": 300, "verbose": 0, **change}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
         et.finetune(features("vector"), **given)
 
 
