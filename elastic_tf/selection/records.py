@@ -79,6 +79,7 @@ class ProfileRecord:
     traced: bool
 
 
+_NOISE = 0.1  # what a ratio measured once may be off by on a busy machine
 COLUMNS = (
     Column("epoch", "epoch"),
     Column("step", "step"),
@@ -99,10 +100,20 @@ def table(records: Sequence[SelectionRecord]) -> str:
     """A line for each selection, narrow enough for a notebook.
 
     `asked` is what the selector was asked for, `similar` the similarity of the importance,
-    `worth s` the seconds of evaluating it.
+    `worth s` the seconds of evaluating it. A last line says what to do where less than half of the
+    predicted saving is achieved.
     """
     shown = [{**row, "trained": f"{row['trained']} of {row['tensors']}"} for row in rows(records)]
-    return format_table(shown, COLUMNS)
+    text = format_table(shown, COLUMNS)
+    measured = [(one.predicted_ratio, one.achieved_ratio) for one in records if one.achieved_ratio]
+    predicted, achieved = measured[-1] if measured else (1.0, 0.0)
+    if achieved - predicted > max(0.5 * (1.0 - predicted), _NOISE):
+        text += (
+            f"\n{achieved:.3f} was achieved where {predicted:.3f} was predicted: steps of a small "
+            "network are mostly fixed costs. Train in larger batches, or with "
+            "compile(steps_per_execution=16). On a large one, profile again on an idle machine."
+        )
+    return text
 
 
 def rows(records: Sequence[SelectionRecord]) -> list[dict[str, Any]]:

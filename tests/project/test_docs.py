@@ -19,6 +19,7 @@ from pages import DOCS, PAGES, ROOT, TEXTS
 import elastic_tf as et
 from elastic_tf import baselines
 from elastic_tf.__main__ import COMMANDS
+from elastic_tf.selection.records import COLUMNS
 
 REFERENCE = "".join(pages.read(page) for page in sorted((DOCS / "reference").glob("*.md")))
 PAPER = DOCS / "paper.md"
@@ -45,6 +46,11 @@ def test_every_function_and_class_has_a_docstring() -> None:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not ast.get_docstring(node):
                 bare += [] if node.name.startswith("_") else [f"{module}.{node.name}"]
     assert bare == []
+
+
+def test_every_column_of_the_summary_is_explained() -> None:
+    start = pages.read(DOCS / "start.md").partition("## What the summary says")[2]
+    assert [one.title for one in COLUMNS if f"`{one.title}`" not in start] == []
 
 
 def test_every_command_is_in_the_reference() -> None:
