@@ -22,9 +22,9 @@ _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def brief(value: Any) -> str:
-    """A value as a message shows it: its beginning, if it is long."""
+    """A value as a message shows it: in one line, and its beginning, if it is long."""
     try:
-        text = repr(value)
+        text = re.sub(r"\s*\n\s*", " ", repr(value))
     except (ValueError, RecursionError):  # an integer of thousands of digits, a list in itself
         text = f"something of type {type(value).__name__} that is too long to show"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
@@ -161,7 +161,8 @@ def samples(name: str, values: Any) -> np.ndarray:
     """An array of numbers or texts, samples first."""
     found = array(name, values)
     if found.ndim == 0 or found.dtype.kind not in "biufSU":
-        hint = "" if found.ndim else f"A single sample is `np.asarray({name})[None]`."
+        is_one = found.ndim == 0 and values is not None
+        hint = f"A single sample is `np.asarray({name})[None]`." if is_one else ""
         raise _refusal(ValueError, name, "arrays with samples first", _kind(found, values), hint)
     return found
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import arguments
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.stack import Functional
@@ -72,10 +73,7 @@ class _Wrapper(ElasticMixin, tf.keras.Model):
 
 def _check_source(model: Any) -> None:
     """Refuse what `from_model` cannot take over whole."""
-    if not isinstance(model, tf.keras.Model):
-        raise TypeError(
-            f"`model` must be a tf.keras.Model. Received: {model!r} of type {type(model).__name__}."
-        )
+    arguments.instance("model", model, tf.keras.Model, "a tf.keras.Model")
     kind = type(model)
     custom = [name for name in _TRAINING_METHODS if _overrides(kind, name)]
     if custom and not isinstance(model, ElasticMixin):

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 
+_MOST_OF_REASON = 300  # characters: TensorFlow's may hold all labels of a batch
 _REFUSED_STRATEGIES = (
     tf.distribute.experimental.CentralStorageStrategy,
     tf.distribute.experimental.ParameterServerStrategy,
@@ -91,7 +92,7 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
 
 @contextlib.contextmanager
 def batch_explained(data: Sequence[Any]) -> Iterator[None]:
-    """Say which batch a model could not be trained on; the reason is the cause of the error.
+    """Say which batch a model could not be trained on, and why.
 
     Args:
         data: (x, y) or (x, y, sample_weight).
@@ -113,8 +114,11 @@ def batch_explained(data: Sequence[Any]) -> Iterator[None]:
             for name, part in zip(("x", "y", "sample_weight"), data)
             if part is not None
         )
+        # around it TensorFlow tells the calls before, and after it the node
+        lines = [line for line in str(error).splitlines() if line.strip() and "[[" not in line]
+        reason = lines[-1].strip()[:_MOST_OF_REASON] if lines else type(error).__name__
         raise ValueError(
-            f"The model cannot be trained on the batch. Received: {said}. The error above says "
-            "why. Compare the batch with the model's input and its loss: class numbers need a "
-            "sparse loss, one-hot labels a categorical one."
+            f"The model cannot be trained on the batch. Received: {said}. Compare the batch with "
+            "the model's input and its loss: class numbers need a sparse loss, one-hot labels a "
+            f"categorical one. The reason: {reason}"
         ) from error

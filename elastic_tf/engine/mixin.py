@@ -121,7 +121,7 @@ class ElasticMixin(_Model):
             plan = as_plan(plan, len(self.tensors))
             if not plan.mask.any():
                 raise ValueError(
-                    f"`plan` must train a tensor. Received: {len(plan)} frozen ones. Keep at least "
+                    f"A tensor must be trained. Received: {len(plan)} frozen ones. Keep at least "
                     "the head trained."
                 )
             convolutions.check(self, self.tensors, plan)

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.arguments import brief
 from elastic_tf.optimizers import bias_correction
 from elastic_tf.optimizers.slots import LEGACY, unwrapped
 from elastic_tf.stack import never_differentiated
@@ -27,7 +28,7 @@ def check(optimizer: Any) -> None:
         raise TypeError(
             "`optimizer` must be one `tf.keras.optimizers.Optimizer`, "
             "`tf.keras.optimizers.legacy.Optimizer` or `LossScaleOptimizer`: only their slots can "
-            f"be kept for the tensors left out. Received: {optimizer!r} of type "
+            f"be kept for the tensors left out. Received: {brief(optimizer)} of type "
             f"{type(optimizer).__name__}. {advice}"
         )
 

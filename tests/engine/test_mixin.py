@@ -53,7 +53,10 @@ class TestMask:
 
     @pytest.mark.parametrize(
         ("plan", "received"),
-        [(np.ones(9, bool), r"shape \(9,\)"), (np.zeros(10, bool), "10 frozen ones")],
+        [
+            (np.ones(9, bool), r"shape \(9,\)"),
+            (np.zeros(10, bool), "A tensor must be .*10 frozen ones"),
+        ],
         ids=str,
     )
     def test_set_plan_keeps_the_old_plan_when_it_raises(self, plan, received):

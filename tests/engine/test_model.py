@@ -103,6 +103,9 @@ class TestFromModel:
     def test_raises_when_it_is_no_model(self):
         with pytest.raises(TypeError, match="3 of type int"):
             ElasticModel.from_model(3)
+        with pytest.raises(TypeError) as refused:
+            ElasticModel.from_model(np.eye(40))
+        assert len(str(refused.value)) < 250 and "\n" not in str(refused.value)
 
     def test_raises_when_the_train_step_is_overridden(self):
         with pytest.raises(TypeError, match=r"OwnTrainStep.*train_step.*ElasticMixin"):

@@ -274,6 +274,13 @@ def test_a_method_that_trains_one_set_caches_what_lies_before_it():
     assert history.history["served"] == [True, True]
 
 
+def test_missing_targets_are_taken_for_no_single_sample():
+    with pytest.raises(
+        ValueError, match=r"`y` must be .* object of shape \(\): None\.$"
+    ):
+        Samples(data()[0], batch_size=4)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [({"batch_size": 17}, "17"), ({"views": 2}, "views=2"), ({"seed": -1}, "-1")],
