@@ -275,9 +275,7 @@ def test_a_method_that_trains_one_set_caches_what_lies_before_it():
 
 
 def test_missing_targets_are_taken_for_no_single_sample():
-    with pytest.raises(
-        ValueError, match=r"`y` must be .* object of shape \(\): None\.$"
-    ):
+    with pytest.raises(ValueError, match=r"`y` must be .* object of shape \(\): None\.$"):
         Samples(data()[0], batch_size=4)
 
 
