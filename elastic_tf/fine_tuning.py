@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,10 @@ from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import profile_model
 
 L = tf.keras.layers
-_WARM_UP = 0.15  # share of the steps in which the rate rises; see docs/choice.md
+# Of Adam, as chosen on validation images; see docs/choice.md.
+_WARM_UP = 0.15  # share of the steps in which the rate rises
+_RATE = 2e-4  # where everything is trained
+_LEAST = 0.16  # of a full step: no rate was tried where less is trained
 
 
 def finetune(
@@ -36,7 +41,7 @@ def finetune(
     seconds: float = 600.0,
     epochs: int = 5,
     batch_size: int = 16,
-    learning_rate: float = 4e-4,
+    learning_rate: float | None = None,
     profile: TimingProfile | str | Path | None = None,
     verbose: int = 1,
 ) -> ElasticMixin:
@@ -58,7 +63,8 @@ def finetune(
         seconds: for all of it.
         epochs: passes over the samples, fewer only where there is no time.
         batch_size: of a step, where `train` is not `Samples`.
-        learning_rate: of Adam at its highest; it falls on a cosine to zero.
+        learning_rate: of Adam at its highest; it falls on a cosine to zero. None: 2e-4 over the
+            square root of the trained share of a full step; 4e-4 at a quarter.
         profile: times of this network with this head and batches of this size, or their file:
             `profile_model(result, x, y)` measures them for the next call. None: measured.
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.
@@ -82,12 +88,13 @@ def finetune(
     labels = np.asarray(samples.arrays[1])
     network, has_logits = _with_head(model, _classes(labels))
     elastic = ElasticModel.from_model(network)
-    rate = optimizers.cosine(learning_rate, epochs * samples.steps, warm_up=_WARM_UP)
+    rate = _RATE if learning_rate is None else learning_rate
+    schedule = functools.partial(optimizers.cosine, steps=epochs * samples.steps, warm_up=_WARM_UP)
     kind = tf.keras.losses.CategoricalCrossentropy
     if labels.ndim == 1:
         kind = tf.keras.losses.SparseCategoricalCrossentropy
     loss = kind(from_logits=has_logits)
-    elastic.compile(optimizers.adam(rate), loss, metrics=["accuracy"])
+    elastic.compile(optimizers.adam(schedule(rate)), loss, metrics=["accuracy"])
     if profile is None:
         if verbose:
             print("Measuring the training step on this device ...", flush=True)
@@ -103,13 +110,30 @@ def finetune(
             stacklevel=2,
         )
         return elastic
-    callbacks: list[Any] = [ElasticCallback(profile, rho=Deadline(left)), SolveHead()]
+    chosen = ElasticCallback(profile, rho=Deadline(left))
+    callbacks: list[Any] = [chosen, SolveHead()]
+    if learning_rate is None:
+        callbacks.append(_RateOfShare(chosen, schedule))
     options: dict[str, Any] = {"epochs": epochs, "verbose": verbose}
     if validation is not None:
         options["validation_data"] = validation
         callbacks.append(_Best(validation, verbose=bool(verbose)))
     elastic.fit(samples, callbacks=callbacks, **options)
     return elastic
+
+
+class _RateOfShare(tf.keras.callbacks.Callback):
+    """Sets the rate before the first step: where little is trained, a larger one is best."""
+
+    def __init__(self, chosen: ElasticCallback, schedule: Callable[[float], Any]) -> None:
+        super().__init__()
+        self._chosen, self._schedule = chosen, schedule
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if epoch == 0:
+            share = self._chosen.selections[0].predicted_ratio
+            rate = _RATE / math.sqrt(max(share, _LEAST))
+            self.model.optimizer.learning_rate = self._schedule(rate)
 
 
 class _Best(tf.keras.callbacks.Callback):

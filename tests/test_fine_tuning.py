@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -108,6 +110,23 @@ def test_a_profile_spares_the_measurement(tmp_path, monkeypatch, capsys):
         et.finetune(features(), (x, y), batch_size=8, profile=profile)
     with pytest.raises(ValueError, match="The profile has 6 tensors, the model has 4"):
         et.finetune(tf.keras.Sequential(features().layers[:2]), (x, y), profile=profile)
+
+
+def test_the_rate_follows_what_is_trained():
+    options = {"seconds": 300, "epochs": 1, "verbose": 0}
+    own = et.finetune(features("vector"), images(), **options)  # there is time for everything
+    given = et.finetune(features("vector"), images(), learning_rate=2e-4, **options)
+    assert values(own.weights) == values(given.weights)
+
+
+@pytest.mark.parametrize(("share", "rate"), [(1.0, 2e-4), (0.25, 4e-4), (0.16, 5e-4), (0.01, 5e-4)])
+def test_less_is_trained_at_a_larger_rate(share, rate):
+    model = SimpleNamespace(optimizer=SimpleNamespace())
+    chosen = SimpleNamespace(selections=[SimpleNamespace(predicted_ratio=share)])
+    callback = fine_tuning._RateOfShare(chosen, lambda rate: rate)
+    callback.set_model(model)
+    callback.on_epoch_begin(0)
+    assert model.optimizer.learning_rate == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(
