@@ -7,19 +7,30 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from elastic_tf import __version__
 from elastic_tf.commands import commandline
 
-# Each is a module of `elastic_tf.commands` with a `main`.
+# Each is a module with a `Settings` and a `main`.
 COMMANDS = {
     "profile": "measure, once per device, what training each tensor of a model costs there",
     "memory": "say what memory a training step needs, before it runs",
     "train": "adapt a pre-trained model to new images by one method",
+    "evaluate": "say how well a finished training does on its test images, or on others",
+    "predict": "say what images show, by a finished training",
+    "export": "write the network of a finished training for other programs",
     "compare": "compare methods at equal epochs and at equal seconds",
     "plot": "draw a timing profile, or the course of trainings",
     "doctor": "check the installation and the machine, and say what to fix",
 }
+_OF_TRAINED = ("evaluate", "predict", "export")
+
+
+def module(name: str) -> ModuleType:
+    """The module of a command."""
+    folder = "trained." if name in _OF_TRAINED else ""
+    return importlib.import_module(f"elastic_tf.commands.{folder}{name}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those above")
     name = parser.parse_args(words[:1]).command
     sys.argv = [f"{program} {name}", *words[1:]]  # as a script of that name would see it
-    commandline.run(importlib.import_module(f"elastic_tf.commands.{name}").main)
+    commandline.run(module(name).main)
 
 
 if __name__ == "__main__":

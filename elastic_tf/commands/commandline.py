@@ -26,10 +26,23 @@ def option(
     help: str,
     choices: Sequence[str] | None = None,
     alias: str | None = None,
+    check: Callable[[str, Any], Any] | None = None,
+    bare: str = "",
 ) -> Any:
-    """A field of a settings dataclass; required on the command line where it has no default."""
+    """A field of a settings dataclass; required on the command line where it has no default.
+
+    `check` refuses a wrong value, given as (name, value). What is `bare` has no name before it on
+    the command line, and is called so in the help.
+    """
     required = default is dataclasses.MISSING
-    metadata = {"help": help, "choices": choices, "required": required, "alias": alias}
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "required": required,
+        "alias": alias,
+        "check": check,
+        "bare": bare,
+    }
     return dataclasses.field(default=None if required else default, metadata=metadata)
 
 
@@ -37,13 +50,17 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
     """Settings from a command line, of the program if `arguments` are None; ends it if refused.
 
     A `bool` is a flag, `T | None` is given as a T, `tuple[T, ...]` as one T or several.
+
+    Raises:
+        ValueError, OSError: by the check of an option.
     """
     parser = Parser(
         description=description.replace("::\n", ":\n"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    for field in fields:
         # the annotation is text, as `from __future__ import annotations` leaves it
         word, *inner = re.findall(r"\w+", str(field.type))
         given, one = field.metadata, _TYPES.get(inner[0] if word == "tuple" else word)
@@ -56,9 +73,17 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
             options.update(type=one, choices=given["choices"], required=given["required"])
             options["nargs"] = "+" if word == "tuple" else None
         names = [f"--{field.name.replace('_', '-')}", given["alias"]]
+        if given["bare"]:
+            names, options["metavar"] = [field.name], given["bare"]
+            del options["required"]
         parser.add_argument(*filter(None, names), **options)
     found = vars(parser.parse_args(arguments))
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+    settings = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+    for field in fields:
+        value, check = found[field.name], field.metadata["check"]
+        if check is not None and value is not None:
+            check(field.name, value)
+    return settings
 
 
 class Parser(argparse.ArgumentParser):

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.data.pipelines import (
     MOST_SIZE,
     Batching,
@@ -23,14 +22,12 @@ from elastic_tf.data.pipelines import (
     rows_of,
     split_off,
 )
+from elastic_tf.files import class_folders
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.strict_json import read_bytes
 from elastic_tf.timing.runtime import usable_cores
 
-_PARTS = ("train", "test")
 _MOST_BYTES = 2**28  # of a file
-# What Windows and macOS put into folders by themselves, beside hidden files.
-_SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
 
 
 def image_folder(
@@ -64,13 +61,13 @@ def image_folder(
     batching = Batching(**options)
     arguments.count("image_size", image_size, most=MOST_SIZE)
     arguments.choice("on_bad_image", on_bad_image, ("raise", "skip"))
-    names = _class_names(root)
-    parts = [_listed(root / part, names) for part in _PARTS]
+    names = class_folders.class_names(root)
+    parts = [class_folders.listed(root / part, names) for part in class_folders.PARTS]
     if cache is None:
         cache = fits_memory(sum(len(paths) for paths, _ in parts), (image_size, image_size, 3))
 
     sources, rows, skipped = [], [], []
-    for part, (paths, labels) in zip(_PARTS, parts):
+    for part, (paths, labels) in zip(class_folders.PARTS, parts):
         pixels, good = _decoded(paths, image_size, keep=cache, skip_bad=on_bad_image == "skip")
         if empty := [name for label, name in enumerate(names) if label not in labels[good]]:
             raise ValueError(
@@ -108,41 +105,17 @@ def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
     return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
 
 
-def _class_names(root: Path) -> list[str]:
-    """Names of the class folders, which `train` and `test` share."""
-    if not root.is_dir():
-        raise FileNotFoundError(
-            f"The data must be a folder with train/CLASS/ and test/CLASS/. Received: '{root}', "
-            f"which is {'a file' if root.exists() else 'not there'}."
-        )
-    train, test = (set(_visible(root / part)) for part in _PARTS)
-    if len(train) < 2 or train != test:
-        alone, other = (brief(sorted(names)) for names in (train - test, test - train))
+def read(path: str, size: int) -> np.ndarray:
+    """The image in a file, as `decode` makes it; a ValueError says why there is none."""
+    try:
+        return decode(read_bytes(path, _MOST_BYTES), size).numpy()
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        # TensorFlow puts the place in its graph before and after what it has to say.
+        said = getattr(error, "strerror", "") or getattr(error, "message", "") or str(error)
+        why = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", said).strip(" .")
         raise ValueError(
-            f"'{root}' must hold train/CLASS/ and test/CLASS/ with the same classes, at least two. "
-            f"Received: {len(train & test)} in both, {alone} in 'train' alone, {other} in 'test' "
-            f"alone; '{root}' holds {brief(_visible(root))}."
-        )
-    return sorted(train)
-
-
-def _visible(path: Path, *, folders: bool = True) -> list[str]:
-    """Sorted names in `path`, of its folders alone or of everything; none where it is no folder."""
-    found = path.iterdir() if path.is_dir() else ()
-    return sorted(
-        one.name
-        for one in found
-        if not one.name.startswith(".")
-        and one.name.lower() not in _SYSTEM_FILES
-        and (one.is_dir() or not folders)
-    )
-
-
-def _listed(folder: Path, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Paths of all files, class by class and sorted in each, and their labels, int64 (count,)."""
-    files = [_visible(folder / name, folders=False) for name in names]
-    paths = [str(folder / name / file) for name, found in zip(names, files) for file in found]
-    return paths, np.repeat(np.arange(len(names)), [len(found) for found in files])
+            f"An image file must be a JPEG, PNG, BMP or GIF. Received: {path!r}: {why}"
+        ) from error
 
 
 def _decoded(
@@ -153,17 +126,13 @@ def _decoded(
 
     def is_image(index: int) -> bool:
         try:
-            image = decode(read_bytes(paths[index], _MOST_BYTES), size).numpy()
-        except (OSError, ValueError, tf.errors.OpError) as error:
+            image = read(paths[index], size)
+        except ValueError as error:
             if skip_bad:
                 return False
-            # TensorFlow puts the place in its graph before and after what it has to say.
-            said = getattr(error, "strerror", "") or getattr(error, "message", "") or str(error)
-            why = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", said)
             raise ValueError(
-                "Every file in a class folder must be a JPEG, PNG, BMP or GIF image. Received: "
-                f"{paths[index]!r}: {why.strip(' .')}. Remove it, or train on the rest "
-                "with on_bad_image='skip' (--skip-bad-images)."
+                f"{error}. Remove it, or train on the rest with on_bad_image='skip' "
+                "(--skip-bad-images)."
             ) from error
         if keep:
             pixels[index] = image

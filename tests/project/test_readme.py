@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 from pathlib import Path
@@ -13,7 +12,7 @@ import tensorflow as tf
 from networks import crossentropy, images, network
 
 import elastic_tf as et
-from elastic_tf.__main__ import COMMANDS
+from elastic_tf import __main__ as program
 
 ROOT = Path(__file__).resolve().parents[2]
 README, DOCS = ROOT / "README.md", ROOT / "elastic_tf" / "docs"
@@ -106,8 +105,6 @@ def test_commands_run_one_after_the_other(tmp_path, monkeypatch):
             continue  # trains too much for a test; its own tests run it
         words = [word.replace("experiments/", f"{ROOT}/experiments/") for word in words]
         method = words[words.index("--method") + 1] if "--method" in words else name
-        importlib.import_module(f"elastic_tf.commands.{name}").main(
-            [*words, *SHORT.get(method, "").split()]
-        )
-    assert set(used) == set(COMMANDS)
+        program.module(name).main([*words, *SHORT.get(method, "").split()])
+    assert set(used) == set(program.COMMANDS)
     assert Path("runs/accuracy.png").is_file()

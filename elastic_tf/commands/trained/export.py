@@ -1,0 +1,122 @@
+"""Write the network of a finished training for other programs.
+
+Example::
+
+    python -m elastic_tf export --run runs/birds --to birds.tflite --quantize float16
+
+The ending of --to says what is written: .keras or .h5 for Keras, which need no elastic_tf, .tflite
+for LiteRT, .safetensors for what training changed, no ending for a SavedModel. It appears whole or
+not at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastic_tf.commands.commandline import option, parse
+from elastic_tf.commands.trained import network
+from elastic_tf.files import atomic
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_KERAS = (".keras", ".h5")
+_ENDINGS = (*_KERAS, ".tflite", ".safetensors", "")
+_HEAD = 2  # weights of the new head, the last of all
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to write, and where."""
+
+    run: Path = option(help=network.RUN)
+    to: Path = option(help="FILE.keras, FILE.h5, FILE.tflite, FILE.safetensors, or a new folder")
+    quantize: str = option(
+        "none",
+        help="of FILE.tflite: weights in 2 bytes, or in 1",
+        choices=("none", "float16", "dynamic"),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Build the network and write it."""
+    settings = parse(Settings, __doc__ or "", arguments)
+    to, ending = settings.to, settings.to.suffix
+    if ending not in _ENDINGS:
+        raise ValueError(
+            f"`to` must end in {', '.join(filter(None, _ENDINGS))}, or be a folder. Received: "
+            f"'{to}'."
+        )
+    if settings.quantize != "none" and ending != ".tflite":
+        raise ValueError(
+            f"`quantize` is for .tflite. Received: quantize={settings.quantize} for '{to}'. "
+            "Leave it out."
+        )
+    if not ending and to.exists():
+        raise ValueError(f"`to` must be a new folder. Received: '{to}', which is there already.")
+    trained = network.load(settings.run)
+    if ending == ".safetensors":
+        save_delta(trained, to)
+    elif ending == ".tflite":
+        atomic.write_bytes(to, as_tflite(trained.network(), settings.quantize))
+    else:
+        save(trained, to)
+    size, names = trained.settings.input_size, len(trained.class_names)
+    print(
+        f"Written to {to}. Images of {size} x {size} pixels, 0 to 255, give logits of {names} "
+        f"classes, which {settings.run / 'result.json'} names."
+    )
+
+
+def save(trained: network.Trained, to: Path) -> None:
+    """Write a file of Keras, or a SavedModel."""
+    model = trained.network()
+    own = [layer for layer in model.layers if type(layer).__module__.startswith("elastic_tf")]
+    if to.suffix and own:
+        raise ValueError(
+            f"Keras can read its own layers alone. Received: '{own[0].name}' of the method "
+            f"'{trained.settings.method}' for '{to}'. Export a folder or .tflite."
+        )
+    with (
+        tempfile.TemporaryDirectory(dir=atomic.directory(to.parent)) as folder,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", UserWarning)  # .h5 is an older format
+        part = Path(folder) / to.name
+        model.save(part, save_format=None if to.suffix else "tf")
+        if to.suffix:
+            atomic.write_bytes(to, part.read_bytes())
+        else:
+            os.replace(part, to)
+
+
+def as_tflite(model: tf.keras.Model, quantize: str) -> bytes:
+    """The model for LiteRT, its weights as floats of 4 or 2 bytes, or as integers of 1."""
+    import tensorflow as tf
+
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    if quantize != "none":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if quantize == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    return converter.convert()
+
+
+def save_delta(trained: network.Trained, to: Path) -> None:
+    """Write what training changed in the pre-trained network, and all of its head."""
+    weights, method = trained.settings.weights, trained.settings.method
+    if weights == "none" or method in ("tinytl", "prunetrain"):
+        raise ValueError(
+            "A delta needs pre-trained weights of the same network. Received: a run with "
+            f"weights={weights}, method={method}. Export .keras, a folder or .tflite."
+        )
+    from elastic_tf import delta
+
+    base = trained.base(weights).get_weights()[:-_HEAD]
+    delta.save_delta(trained.network(), base, to)

@@ -1,0 +1,64 @@
+"""A finished run of `train`: its settings, its classes, and its network built again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from elastic_tf.commands.train import Settings
+from elastic_tf.runs import run as runs
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+RUN = "directory of a finished train"
+
+
+class Trained(NamedTuple):
+    """What a run directory tells."""
+
+    path: Path
+    settings: Settings
+    class_names: list[str]
+
+    def network(self) -> tf.keras.Model:
+        """The network with its trained weights, without what trained it; it returns logits."""
+        import tensorflow as tf
+
+        from elastic_tf import baselines
+
+        rebuilt = self.path / "network.keras"  # by PruneTrain
+        if rebuilt.is_file():
+            return tf.keras.models.load_model(rebuilt, compile=False)
+        adapted = baselines.get(self.settings.method).adapt(self.base())
+        adapted.load_weights(self.path / "weights.h5")
+        return getattr(adapted, "network", adapted)
+
+    def base(self, weights: str | None = None) -> tf.keras.Model:
+        """The network of the zoo, before a method changes it."""
+        from elastic_tf import zoo
+
+        names = ("model", "input_size", "alpha", "bn_training")
+        name, *values = (getattr(self.settings, name) for name in names)
+        options: dict[str, Any] = dict(zip(names[1:], values))
+        return zoo.build(name, classes=len(self.class_names), weights=weights, **options)
+
+
+def load(path: Path) -> Trained:
+    """Read a run; TensorFlow is loaded when its network is built.
+
+    Raises:
+        FileNotFoundError: there is no run.
+        ValueError: it is not finished, or was not written by `train`.
+    """
+    run = runs.load(path)
+    names, given = (run.result or {}).get("class_names"), run.config["settings"]
+    fields = [field.name for field in dataclasses.fields(Settings)]
+    if not names or not {"model", "method", "data"} <= given.keys():
+        raise ValueError(
+            f"`run` must be the {RUN}. Received: '{path}', which "
+            f"{'has no result' if run.result is None else 'another program wrote'}. "
+            "With the same options and --out, train goes on."
+        )
+    return Trained(path, Settings(**{name: given[name] for name in fields if name in given}), names)

@@ -1,0 +1,56 @@
+"""Which files lie in a folder of images with train/CLASS/ and test/CLASS/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from elastic_tf.arguments import brief
+
+PARTS = ("train", "test")
+# What Windows and macOS put into folders by themselves, beside hidden files.
+_SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
+
+
+def class_names(root: Path) -> list[str]:
+    """Names of the class folders, which `train` and `test` share.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: classes that are missing, or differ between train and test.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"The data must be a folder with train/CLASS/ and test/CLASS/. Received: '{root}', "
+            f"which is {'a file' if root.exists() else 'not there'}."
+        )
+    train, test = (set(visible(root / part)) for part in PARTS)
+    if len(train) < 2 or train != test:
+        alone, other = (brief(sorted(names)) for names in (train - test, test - train))
+        raise ValueError(
+            f"'{root}' must hold train/CLASS/ and test/CLASS/ with the same classes, at least two. "
+            f"Received: {len(train & test)} in both, {alone} in 'train' alone, {other} in 'test' "
+            f"alone; '{root}' holds {brief(visible(root))}."
+        )
+    return sorted(train)
+
+
+def visible(path: Path, *, folders: bool = True) -> list[str]:
+    """Sorted names in `path`, of its folders alone or of everything; none where it is no folder."""
+    found = path.iterdir() if path.is_dir() else ()
+    return sorted(
+        one.name
+        for one in found
+        if not one.name.startswith(".")
+        and one.name.lower() not in _SYSTEM_FILES
+        and (one.is_dir() or not folders)
+    )
+
+
+def listed(folder: Path, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Paths of all files, class by class and sorted in each, and their labels, int64 (count,)."""
+    files = [visible(folder / name, folders=False) for name in names]
+    paths = [str(folder / name / file) for name, found in zip(names, files) for file in found]
+    return paths, np.repeat(np.arange(len(names)), [len(found) for found in files])

@@ -1,0 +1,194 @@
+"""The commands that use what was trained."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_runs import TRAINING
+
+import elastic_tf as et
+from elastic_tf.commands import train
+from elastic_tf.commands.trained import evaluate, export, network, predict
+from elastic_tf.zoo import models
+
+
+@pytest.fixture(scope="module")
+def run(elastic):
+    return elastic[0]
+
+
+@pytest.fixture(scope="module")
+def pretrained(arrays, run, tmp_path_factory):
+    """A training that began with the weights of another."""
+    out, weights = tmp_path_factory.mktemp("runs") / "pretrained", run.path / "weights.h5"
+    more = f"--method traditional_tl --head none --validation 0 --data {arrays} --out {out}"
+    words = [*TRAINING.split(), *more.split()]
+    return train.main([*words, "--weights", str(weights)])
+
+
+@pytest.fixture(scope="module")
+def files(arrays, tmp_path_factory):
+    """A folder with the four test images, one below, and a file that is no image."""
+    folder = tmp_path_factory.mktemp("images") / "a folder"
+    (folder / "below").mkdir(parents=True)
+    names = ("a.png", "b.png", "c.png", "below/d.png")
+    for name, image in zip(names, np.load(arrays)["x_test"]):
+        (folder / name).write_bytes(tf.io.encode_png(image).numpy())
+    (folder / "e.jpg").write_text("no image")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(arrays):
+    return np.load(arrays)["x_test"].astype(np.float32)
+
+
+def probabilities(run, images):
+    return tf.nn.softmax(network.load(run.path).network()(images)).numpy()
+
+
+def test_evaluate_finds_what_train_found(run, capsys):
+    found = evaluate.main(["--run", str(run.path)])
+    assert found["accuracy"] == run.result["accuracy"]
+    assert found["loss"] == pytest.approx(run.result["loss"], rel=1e-4)
+    first, *confusions = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"accuracy {found['accuracy']:.1%}, loss {found['loss']:.4f}, of 4 ")
+    wrong = sum(int(re.search(r": (\d+) of 2$", line)[1]) for line in confusions)
+    assert wrong == round(4 * (1 - found["accuracy"]))
+
+
+def test_evaluate_takes_the_images_that_were_split_off(run):
+    found = evaluate.main(["--run", str(run.path), "--part", "validation"])
+    assert found["accuracy"] == run.result["validation_accuracy"]
+
+
+def test_evaluate_refuses_other_classes_and_a_part_that_is_not_there(run, pretrained):
+    with pytest.raises(
+        ValueError, match=r"of the run, \['0', '1'\].*'digits' with \['0', '1', '2'"
+    ):
+        evaluate.main(["--run", str(run.path), "--data", "digits"])
+    with pytest.raises(ValueError, match="part='validation' of a run with validation=0"):
+        evaluate.main(["--run", str(pretrained.path), "--part", "validation"])
+
+
+def test_what_is_no_finished_training_is_refused(run, tmp_path):
+    for path in run.path.glob("*.json*"):
+        if path.name != "result.json":
+            shutil.copy(path, tmp_path)
+    with pytest.raises(ValueError, match="has no result. With the same options"):
+        network.load(tmp_path)
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(ValueError, match="which another program wrote"):
+        network.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        network.load(tmp_path / "nowhere")
+
+
+def test_predict_names_the_classes_of_each_image_and_those_it_cannot_read(
+    run, files, images, capsys
+):
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([str(files), "--run", str(run.path), "--top", "2"])
+    said = capsys.readouterr()
+    assert said.err.startswith("error: An image file must be") and "e.jpg" in said.err
+    assert said.err.count("\n") == 1
+    rows = dict(zip(("a.png", "b.png", "c.png", "below/d.png"), probabilities(run, images)))
+    lines = dict(line.rsplit(": ", 1) for line in said.out.splitlines())
+    assert list(lines) == [str(files / name) for name in ("a.png", "b.png", "below/d.png", "c.png")]
+    for name, row in rows.items():
+        best = int(row.argmax())
+        assert lines[str(files / name)].startswith(f"{best} {row[best]:.1%}, {1 - best} ")
+
+
+def test_predict_writes_lines_that_programs_read(run, files, images, capsys):
+    predict.main(["--json", "--top", "1", "--run", str(run.path), str(files / "a.png")])
+    found = json.loads(capsys.readouterr().out)
+    assert found["path"] == str(files / "a.png")
+    assert list(found["classes"].values()) == pytest.approx([probabilities(run, images)[0].max()])
+
+
+def test_predict_refuses_an_empty_folder(run, tmp_path):
+    with pytest.raises(ValueError, match=f"Received: {tmp_path}, which holds no file"):
+        predict.main([str(tmp_path), "--run", str(run.path)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["model.keras", "model.h5", "model"])
+def test_exports_load_where_there_is_no_elastic_tf(name, run, images, tmp_path):
+    export.main(["--run", str(run.path), "--to", str(tmp_path / name)])
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    np.save(tmp_path / "x.npy", images)
+    code = (
+        "import sys; sys.modules['elastic_tf'] = None\n"
+        "import numpy as np, tensorflow as tf\n"
+        f"model = tf.keras.models.load_model({name!r}, compile=False)\n"
+        "np.save('y.npy', model(np.load('x.npy')))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    expected = network.load(run.path).network()(images)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("quantize", "bits", "error"), [("none", 32, 1e-4), ("float16", 16, 0.02), ("dynamic", 8, 0.2)]
+)
+def test_tflite_gives_what_the_model_gives(quantize, bits, error, run, images, tmp_path):
+    to = tmp_path / "deep" / "model.tflite"
+    export.main(["--run", str(run.path), "--to", str(to), "--quantize", quantize])
+    interpreter = tf.lite.Interpreter(model_path=str(to))
+    interpreter.allocate_tensors()
+    (entry,), (end,) = interpreter.get_input_details(), interpreter.get_output_details()
+    for image, expected in zip(images, network.load(run.path).network()(images).numpy()):
+        interpreter.set_tensor(entry["index"], image[None])
+        interpreter.invoke()
+        np.testing.assert_allclose(interpreter.get_tensor(end["index"])[0], expected, atol=error)
+
+
+def test_a_delta_turns_the_network_it_began_with_into_the_trained_one(pretrained, run, tmp_path):
+    export.main(["--run", str(pretrained.path), "--to", str(tmp_path / "delta.safetensors")])
+    weights = run.path / "weights.h5"
+    model = et.zoo.build("digits_resnet", classes=2, input_size=16, weights=weights)
+    et.load_delta(model, tmp_path / "delta.safetensors")
+    trained = network.load(pretrained.path).network().get_weights()
+    for one, other in zip(model.get_weights(), trained):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("words", "received"),
+    [
+        ("--to model.onnx", "Received: 'model.onnx'"),
+        ("--to model.h5 --quantize float16", "quantize=float16 for 'model.h5'"),
+        ("--to .", "'.', which is there already"),
+        ("--to delta.safetensors", "weights=none, method=elastic_loss"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(words, received, run):
+    with pytest.raises(ValueError, match=received):
+        export.main(["--run", str(run.path), *words.split()])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Every step runs the whole forward pass")
+@pytest.mark.parametrize("method", ["tinytl", "prunetrain"])
+def test_a_network_that_its_method_changed_is_built_again(method, arrays, tmp_path, monkeypatch):
+    whole = et.zoo.ARCHITECTURES["digits_resnet"]._replace(backbone=models._digits_resnet)
+    monkeypatch.setitem(et.zoo.ARCHITECTURES, "digits_resnet", whole)
+    given = f"{TRAINING} --method {method} --data {arrays} --out {tmp_path} --epochs 1".split()
+    found = train.main(given).result
+    assert evaluate.main(["--run", str(tmp_path)])["loss"] == pytest.approx(found["loss"], rel=1e-4)
+    to = ["--run", str(tmp_path), "--to", str(tmp_path / "model.keras")]
+    if method == "tinytl":
+        with pytest.raises(ValueError, match="'tinytl' for .*model.keras"):
+            export.main(to)
+    else:
+        export.main(to)
+        assert tf.keras.models.load_model(tmp_path / "model.keras", compile=False).output_shape
