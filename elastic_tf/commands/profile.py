@@ -3,7 +3,7 @@ r"""Measure, once per device, what training each tensor of a model costs there.
 Example::
 
     python -m elastic_tf profile --model mobilenet --alpha 0.75 \
-        --input-size 160 --batch-size 4 --classes 40 --out mobilenet.json
+        --input-size 160 --batch-size 4 --data birds --out mobilenet.json
 
 First it looks for the runtime settings (oneDNN, threads, XLA) that train the model fastest; the
 profile is measured under them and names them, and training uses them. --as-is leaves that out.
@@ -44,7 +44,8 @@ class Settings(options.Network):
     """What to measure, and where to put it."""
 
     out: Path = option(help="JSON file for the profile")
-    classes: int = option(help="classes of the head")
+    classes: int | None = option(None, help="classes of the head; those of --data if left out")
+    data: str | None = option(None, help=options.DATA, check=options.images)
     repeats: int = option(20, help="timed steps behind each median")
     as_is: bool = option(False, help="do not search settings, measure under the present ones")
     xla: bool = option(False, help="compile the step with XLA (with --as-is)")
@@ -55,8 +56,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     settings = parse(Settings, __doc__ or "", words)
     directory(settings.out.parent)
+    if settings.classes is None:
+        classes = classes_of(settings)
+        settings = dataclasses.replace(settings, classes=classes)
+        words += ["--classes", str(classes)]
     print(report(measured(settings) if settings.as_is else searched(settings, words)))
     print(f"Written to {settings.out}")
+
+
+def classes_of(settings: Settings) -> int:
+    """How many classes the images have."""
+    if settings.data is None:
+        raise ValueError(
+            "One of `classes` and `data` must be given. Received: none. Use --data, with the "
+            "images that will be trained on."
+        )
+    from elastic_tf import zoo
+    from elastic_tf.commands.training import sources
+
+    channels = zoo.ARCHITECTURES[settings.model].channels
+    return sources.classes(settings.data, channels=channels, image_size=settings.input_size)
 
 
 def measured(settings: Settings) -> TimingProfile:

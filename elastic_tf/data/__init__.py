@@ -7,7 +7,7 @@ from elastic_tf.data.arrays import arrays, from_arrays
 from elastic_tf.data.folder import image_folder
 from elastic_tf.data.handwriting import Labelled, Shift, digits
 from elastic_tf.data.pipelines import Batching, ImageData
-from elastic_tf.data.tfds import tfds_images
+from elastic_tf.data.tfds import tfds_classes, tfds_images
 
 __all__ = [
     "Batching",
@@ -18,5 +18,6 @@ __all__ = [
     "digits",
     "from_arrays",
     "image_folder",
+    "tfds_classes",
     "tfds_images",
 ]

@@ -59,9 +59,7 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
         FileNotFoundError: there is no such file.
         ValueError: no such arrays in it, or they do not fit together.
     """
-    path = arguments.path("path", path)
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"`path` must be an .npz file. Received: '{path}', not a file.")
+    path = arguments.file("path", path, "an .npz file")
     try:
         found = array_files.read(path, _ARRAYS)
     except (OSError, ValueError) as error:

@@ -43,7 +43,7 @@ class Batching:
         arguments.count("batch_size", self.batch_size)
         arguments.count("seed", self.seed, least=0, most=_MOST_SEED)
         arguments.flag("flip", self.flip)
-        arguments.number("validation_share", self.validation_share, low=0, high=1, below=True)
+        arguments.part("validation_share", self.validation_share)
 
 
 @dataclasses.dataclass(frozen=True)

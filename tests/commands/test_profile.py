@@ -63,6 +63,7 @@ def test_profile_measures_under_the_best_settings_and_keeps_the_trials(
     [
         ("--as-is --classes 3 --out file/p.json", OSError, "file"),
         ("--as-is --classes 3 --out p.json --model resnet5", ValueError, "resnet50.*'resnet5'"),
+        ("--out p.json", ValueError, "`classes` and `data` must be given. Received: none"),
     ],
 )
 def test_what_cannot_be_done_is_refused(words, error, received, tmp_path, monkeypatch):
@@ -70,6 +71,16 @@ def test_what_cannot_be_done_is_refused(words, error, received, tmp_path, monkey
     (tmp_path / "file").write_text("")
     with pytest.raises(error, match=received):
         profile.main(words.split())
+
+
+def test_profile_finds_the_classes_in_the_images(arrays, tmp_path, monkeypatch):
+    for name in ("train/a", "train/b", "train/c", "test/a", "test/b", "test/c"):
+        (tmp_path / name).mkdir(parents=True)
+    found = []
+    monkeypatch.setattr(profile, "measured", lambda settings: found.append(settings) or table())
+    for data in (arrays, tmp_path, "digits", "tfds:cifar100"):
+        profile.main(f"{NETWORK} --as-is --data {data} --out {tmp_path}/profile.json".split())
+    assert [settings.classes for settings in found] == [2, 3, 10, 100]
 
 
 @pytest.mark.parametrize(("spread", "said"), [(0.1, "is fine"), (0.11, "spread is above 10%")])

@@ -11,11 +11,10 @@ import tensorflow_datasets as tfds
 
 from elastic_tf.commands import train
 from elastic_tf.commands.training import work
-from elastic_tf.data import tfds as tfds_data
-from elastic_tf.data.tfds import tfds_images
+from elastic_tf.data.tfds import tfds_classes, tfds_images
 
 COUNT = 20  # images in each split of a made-up data set
-CLASSES = {"caltech_birds2011": 200, "oxford_iiit_pet": 37, "stanford_dogs": 120}
+CLASSES = {"caltech_birds2011": 200, "oxford_iiit_pet": 37, "stanford_dogs": 120, "mnist": 10}
 
 
 def plain(self, split, decoders=None, **kwargs):
@@ -55,14 +54,14 @@ def pets(**options):
     return tfds_images("oxford_iiit_pet", **{"image_size": 8, "batch_size": 5, **options})
 
 
-@pytest.mark.parametrize("name", tfds_data.NAMES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_tfds_images_reads_each_data_set(name):
     with tfds.testing.mock_data(num_examples=3):
         data = tfds_images(name, image_size=16, batch_size=2, flip=True)
         x, y = next(iter(data.train))
     assert x.shape == (2, 16, 16, 3) and x.dtype == tf.float32
     assert y.dtype == tf.int64
-    assert data.classes == len(data.class_names) == CLASSES[name]
+    assert data.classes == len(data.class_names) == tfds_classes(name) == CLASSES[name]
 
 
 def test_validation_is_split_off_the_training_split_and_test_is_whole(greys):
@@ -102,6 +101,35 @@ def test_what_cannot_be_downloaded_gets_the_manual_way(greys, monkeypatch):
         pets()
 
 
-def test_tfds_images_names_the_known_data_sets():
-    with pytest.raises(ValueError, match="caltech_birds2011, .*Received: name='mnist'"):
-        tfds_images("mnist", batch_size=2)
+@pytest.mark.parametrize(
+    ("splits", "test", "validation"),
+    [
+        (("train", "test", "validation"), range(20), range(100, 105)),
+        (("train", "validation"), range(20), range(100, 105)),
+        (("train",), range(116, 120), range(100, 104)),
+    ],
+)
+def test_the_test_images_are_those_of_the_best_split_there_is(
+    splits, test, validation, greys, monkeypatch
+):
+    known = [tfds.core.SplitInfo(name=one, shard_lengths=[20], num_bytes=0) for one in splits]
+    known = tfds.core.splits.SplitDict(known)
+    monkeypatch.setattr(tfds.core.DatasetInfo, "splits", property(lambda _: known))
+    data = pets(validation_share=0.25)
+    parts = [read(part) for part in (data.validation, data.test)]
+    assert parts == [list(validation), list(test)]
+    rest = {*range(100, 120)} - {*parts[0], *parts[1]}
+    assert set(read(data.train)) <= rest and data.train_count == len(rest)
+
+
+@pytest.mark.parametrize(
+    ("name", "received"),
+    [
+        ("mnits", "name='mnits'. Did you mean 'mnist'"),
+        ("celeb_a", "Received: 'celeb_a', which has image, landmarks"),
+        ("ag_news_subset", "one class each. Received: 'ag_news_subset'"),
+    ],
+)
+def test_what_is_no_set_of_classified_images_is_refused(name, received):
+    with pytest.raises(ValueError, match=received):
+        tfds_images(name, batch_size=2)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, data
-from elastic_tf.commands.options import DATA
-from elastic_tf.data import ImageData, Labelled, Shift, tfds
+from elastic_tf import data
+from elastic_tf.commands import options as checks
+from elastic_tf.data import ImageData, Labelled, Shift
+from elastic_tf.files import class_folders
 
-_TFDS = "tfds:"  # before the name of one of TensorFlow Datasets
 # Domains of the handwritten digits; the committed weights know them as they are.
 DOMAINS = {
     "digits": None,
@@ -33,10 +33,10 @@ def load(
         FileNotFoundError: no such file or folder, or data that cannot be downloaded.
         ValueError: an unknown name, or data that do not fit the model.
     """
+    checks.images("data", source)
     path = Path(source)
     if source.startswith("digits") and not path.exists():
-        shift = DOMAINS[arguments.choice("data", source, DOMAINS)]
-        parts = data.digits(image_size=image_size, shift=shift)
+        parts = data.digits(image_size=image_size, shift=DOMAINS[source])
         return data.from_arrays(*(_fitted(part, image_size, channels) for part in parts), **options)
     if path.suffix == ".npz":
         parts = data.arrays(source)
@@ -53,14 +53,20 @@ def load(
             f"Files of images are read as RGB. Received: {source!r} for a model that takes grey "
             "images. Use another model, or an .npz file of grey images."
         )
-    if source.startswith(_TFDS):
-        return data.tfds_images(source[len(_TFDS) :], image_size=image_size, **options)
-    if not path.exists():
-        raise FileNotFoundError(
-            f"`data` must be a {DATA}. Received: '{source}', which is not there. Sets of "
-            f"TensorFlow Datasets are {', '.join(_TFDS + name for name in tfds.NAMES)}."
-        )
+    if source.startswith(checks.TFDS) and not path.exists():
+        name = source[len(checks.TFDS) :]
+        return data.tfds_images(name, image_size=image_size, **options)
     return data.image_folder(path, image_size=image_size, on_bad_image=on_bad_image, **options)
+
+
+def classes(source: str, **options: Any) -> int:
+    """How many classes there are, as `load` of the same arguments has them."""
+    path = Path(source)
+    if path.is_dir():
+        return len(class_folders.class_names(path))
+    if source.startswith(checks.TFDS):
+        return data.tfds_classes(source[len(checks.TFDS) :])
+    return load(source, batch_size=1, **options).classes
 
 
 def _fitted(part: Labelled, size: int, channels: int) -> Labelled:
