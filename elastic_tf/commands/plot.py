@@ -6,7 +6,8 @@ Examples::
     python -m elastic_tf plot --runs runs/full runs/elastic --out accuracy.png
 
 --profile draws t_dw and t_dy of each tensor. --runs draws accuracy over the seconds of training,
-and for each run that leaves tensors out, in a picture beside it, what was trained in which epoch.
+from the head alone on, and for each run that leaves tensors out, in a picture beside it, what was
+trained in which epoch.
 --comparison draws accuracy and seconds of each method, at equal epochs and, if they were compared
 that way too, at equal seconds.
 """
@@ -75,10 +76,18 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
     """Accuracy over seconds in `out`, and beside it a map for each run that leaves tensors out.
 
     Raises:
-        ValueError: a run has no epoch yet, or was not written by `train`.
+        ValueError: a run has no epoch yet, or was not written by `train`; or the accuracies are of
+            validation images and of test images.
     """
     from elastic_tf import plots
 
+    parts = ["validation" if one.config["settings"].get("validation") else "test" for one in found]
+    if len(set(parts)) > 1:
+        said = ", ".join(f"{part} images of '{run.path}'" for part, run in zip(parts, found))
+        raise ValueError(
+            "Accuracies in one picture must be of the same part of the images. Received: "
+            f"{said}. Train with the same --validation, or draw them one by one."
+        )
     curves, maps = {}, {}
     for label, run in zip(labels(found), found):
         epochs = [(epoch.get("seconds"), epoch.get("val_accuracy")) for epoch in run.history]
@@ -88,6 +97,10 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
                 f"Received: '{run.path}', with (seconds, val_accuracy) {epochs}."
             )
         seconds, accuracy = np.array(epochs, float).T
+        first = run.history[0]
+        if isinstance(first.get("head_accuracy"), float):  # before the first epoch
+            seconds = np.array([first["head_seconds"], *seconds])
+            accuracy = np.array([first["head_accuracy"], *accuracy])
         curves[label] = (np.cumsum(seconds).tolist(), (100 * accuracy).tolist())
         masks = runs.trained_masks(run.history)
         if not np.all(masks):
@@ -99,9 +112,8 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
                 names=[spec.name for spec in tensors],
                 title=f"{label}: trained (blue), {np.mean(masks):.0%} of tensors x epochs",
             )
-    parts = {"validation" if one.config["settings"].get("validation") else "test" for one in found}
-    y = f"{' or '.join(sorted(parts))} accuracy (%)"
-    return {out: plots.lines(curves, x="training time (s)", y=y, title=title), **maps}
+    x, y = "training time, head included (s)", f"{parts[0]} accuracy (%)"
+    return {out: plots.lines(curves, x=x, y=y, title=title), **maps}
 
 
 def labels(found: Sequence[runs.Run]) -> list[str]:

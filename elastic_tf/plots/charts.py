@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from elastic_tf.plots.style import DARK, PALE, grid, head, picture, styles
+from elastic_tf.plots.style import DARK, PALE, frame, grid, head, picture, styles
 
 _MOST_MARKERS = 30  # on every point of a longer line they would hide it
 
@@ -34,6 +34,11 @@ def lines(
             low, high = np.subtract(values, half), np.add(values, half)
             axes.fill_between(along, low, high, color=look.colour, alpha=0.12, linewidth=0)
     axes.set(xlabel=x, ylabel=y)
+    banded = [curve for curve in curves.values() if len(curve) > 2]
+    if banded:
+        every = [(values, [0.0] * len(values)) for _, values, *_ in curves.values()]
+        every += [(values, half) for _, values, half in banded]
+        frame(axes, *(np.concatenate(part) for part in zip(*every)))
     if is_log:
         axes.set_xscale("log")
     elif is_whole:

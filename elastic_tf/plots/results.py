@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from elastic_tf.plots.style import grid, head, picture, styles
+from elastic_tf.plots.style import frame, grid, head, picture, styles
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -42,13 +43,15 @@ def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figur
                 offset = {"textcoords": "offset points", "ha": "center", "fontsize": 9}
                 axes.annotate(rho, (at, mean + half), (0, 4), **offset)
         grid(axes)
+    rows = [*by_epochs, *by_seconds]
+    frame(left, *([100 * (row[key] or 0.0) for row in rows] for key in ("mean", "half_width")))
     left.set_xlim(0, 1.08 * max(row["seconds"] for row in by_epochs))
     left.set(xlabel="training time (s)", ylabel="test accuracy (%): mean, 95 % interval")
     epochs = "/".join(str(count) for count in sorted({row["epochs"] for row in by_epochs}))
     head(left, f"{epochs} epochs each")
     for right in others:
-        names = [row["method"] for row in by_seconds]
-        right.set_xticks(range(len(names)), names, rotation=45, ha="right")
+        names = [re.sub(r"(_|@)", r"\n\1", row["method"]) for row in by_seconds]
+        right.set_xticks(range(len(names)), names, fontsize=7)
         head(right, f"at most {max(row['seconds'] for row in by_seconds):.0f} s each")
     figure.legend(
         shown.values(), shown, frameon=False, loc="outside lower left", ncols=2, fontsize=9

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -89,6 +90,20 @@ def picture(width: float, height: float, rows: int = 1, columns: int = 1) -> tup
     figure = Picture(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, sharey=True)
+
+
+def frame(axes: Any, values: Any, halves: Any) -> None:
+    """Set the ends of y by the values, and by their intervals where these are alike.
+
+    An interval of two values may be many times as wide as the others: it is cut.
+    """
+    middle, half = np.asarray(values, float), np.nan_to_num(np.asarray(halves, float))
+    known = half[half > 0]
+    room = max(0.25 * float(np.ptp(middle)), 3 * float(known.min() if len(known) else 0))
+    half = np.minimum(half, room)
+    low, high = (middle - half).min(), (middle + half).max()
+    margin = 0.05 * (high - low) or 1.0
+    axes.set_ylim(low - margin, high + margin)
 
 
 def grid(axes: Any) -> None:

@@ -20,17 +20,17 @@ FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
 
 
 def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
-    """t_dw and t_dy of each tensor in forward order."""
-    figure, axes = picture(9.0, 3.8)
+    """t_dw and t_dy of each tensor in forward order, the input side at the top."""
+    named = profile.count if profile.tensors and profile.count <= _MOST_NAMED else 0
+    figure, axes = picture(7.0, max(4.6, 1.6 + 0.2 * named))
     place = np.arange(profile.count)
     dw, dy = profile.t_dw / _MS, profile.t_dy / _MS
-    axes.bar(place, dw, width=1.0, color=T_DW, label="t_dw: weight gradient and update")
-    axes.bar(place, dy, width=1.0, bottom=dw, color=T_DY, label="t_dy: passing the error on")
-    axes.set(xlabel="tensor, forward order", ylabel="time (ms per step)")
-    axes.set_xlim(-0.5, profile.count - 0.5)
-    if profile.tensors and profile.count <= _MOST_NAMED:
-        names = [tensor.name for tensor in profile.tensors]
-        axes.set_xticks(place, names, rotation=60, ha="right", fontsize=7)
+    axes.barh(place, dw, height=1.0, color=T_DW, label="t_dw: weight gradient and update")
+    axes.barh(place, dy, height=1.0, left=dw, color=T_DY, label="t_dy: passing the error on")
+    axes.set(ylabel="tensor, input side at the top", xlabel="time (ms per step)")
+    axes.set_ylim(profile.count - 0.5, -0.5)
+    if named:
+        axes.set_yticks(place, [tensor.name for tensor in profile.tensors], fontsize=8)
     axes.legend(frameon=False)
     full, forward = profile.t_full / _MS, profile.t_forward / _MS
     head(axes, title or f"full step {full:.1f} ms, forward pass {forward:.1f} ms")

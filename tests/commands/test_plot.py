@@ -29,6 +29,7 @@ def made(path, method="elastic", rho=0.5, validation=0.1):
                 "seconds": 10.0,
                 "trained": to_ranges(mask),
                 "tensors": COUNT,
+                **({} if epoch else {"head_seconds": 2.0, "head_accuracy": 0.4}),
             }
         )
     return path
@@ -65,7 +66,7 @@ def test_runs_are_drawn_over_seconds_with_a_map_of_those_that_leave_tensors_out(
         "full",
         "elastic, rho=0.5",
     ]
-    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[10, 50], [20, 60], [30, 70]])
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[2, 40], [12, 50], [22, 60], [32, 70]])
     image = figures["runs_elastic_rho_0.5.png"].axes[0].images[0].get_array()
     np.testing.assert_array_equal(image, [[0, 0, 0], [1, 0, 1], [1, 1, 1], [1, 1, 1]])
 
@@ -80,13 +81,20 @@ def test_accuracy_on_the_test_images_is_called_so(tmp_path, figures):
     assert figures["runs.png"].axes[0].get_ylabel() == "test accuracy (%)"
 
 
+def test_validation_and_test_accuracies_are_not_drawn_together(tmp_path):
+    made(tmp_path / "a"), made(tmp_path / "b", validation=0.0)
+    with pytest.raises(ValueError, match="validation images of '.*/a', test images of '.*/b'"):
+        drawn("--runs", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "runs.png")
+
+
 def test_a_comparison_is_drawn_at_both_budgets(tmp_path, figures):
     drawn("--comparison", BIRDS, "--out", tmp_path / "birds.png", "--title", "Birds")
     left, right = figures["birds.png"].axes
     assert figures["birds.png"].get_suptitle() == "Birds"
     assert left.get_xlabel() == "training time (s)"
     rows = json.loads(BIRDS.read_text())["tables"]["equal_seconds"]
-    assert [text.get_text() for text in right.get_xticklabels()] == [row["method"] for row in rows]
+    names = [text.get_text().replace("\n", "") for text in right.get_xticklabels()]
+    assert names == [row["method"] for row in rows]
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path):

@@ -117,6 +117,18 @@ def test_accuracy_at_budgets_draws_the_interval():
     assert len(axes.containers[1].lines[1]) == 0
 
 
+def test_an_interval_much_wider_than_the_others_does_not_set_the_axis():
+    rows = [row("full", mean=0.7, half_width=0.95), row("elastic@0.5", mean=0.8, half_width=0.01)]
+    (axes,) = plots.accuracy_at_budgets({"equal_epochs": rows}).axes
+    assert axes.get_ylim() == pytest.approx((66.3, 81.7))
+    curves = {
+        "full": ([1, 2], [80.0, 70.0], [np.nan, 95.0]),
+        "elastic": ([1, 2], [75.0, 80.0], [1.0, 1.0]),
+    }
+    (axes,) = plots.lines(curves, x="s", y="%").axes
+    assert axes.get_ylim() == pytest.approx((66.3, 81.7))
+
+
 VARIANTS = [row("full"), row("elastic@0.4"), row("elastic@0.5"), row("random@0.5"), row("mine")]
 
 
@@ -206,7 +218,7 @@ def test_accuracy_at_budgets_shows_both_tables():
 def test_a_method_may_have_only_equal_seconds():
     tables = {"equal_epochs": THREE, "equal_seconds": [row("bn_bias"), THREE[0]]}
     left, right = plots.accuracy_at_budgets(tables).axes
-    assert [label.get_text() for label in right.get_xticklabels()] == ["bn_bias", "full"]
+    assert [label.get_text() for label in right.get_xticklabels()] == ["bn\n_bias", "full"]
     assert len(left.containers) == 3
 
 
@@ -214,8 +226,8 @@ def test_timing_bars_stack_both_times_of_each_tensor():
     profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[500, 0], t_forward=3000)
     (axes,) = plots.timing_bars(profile).axes
     # the first t_dy is due whenever the first tensor is trained: it is that tensor's own
-    assert [bar.get_height() for bar in axes.patches[:2]] == pytest.approx([1.5, 2.0])
-    assert [bar.get_y() for bar in axes.patches[2:]] == pytest.approx([1.5, 2.0])
+    assert [bar.get_width() for bar in axes.patches[:2]] == pytest.approx([1.5, 2.0])
+    assert [bar.get_x() for bar in axes.patches[2:]] == pytest.approx([1.5, 2.0])
     assert axes.get_title(loc="left") == "full step 6.5 ms, forward pass 3.0 ms"
 
 

@@ -88,6 +88,7 @@ class Recorder(tf.keras.callbacks.Callback):
         elastic: whose selections are written.
         sensor: of energy; None: there is none.
         head_seconds: of the head alone; written with the first epoch of the run.
+        head_accuracy: before training, on the images that `val_accuracy` is of; likewise.
     """
 
     def __init__(
@@ -98,10 +99,11 @@ class Recorder(tf.keras.callbacks.Callback):
         *,
         sensor: energy.Sensor | None = None,
         head_seconds: float = 0.0,
+        head_accuracy: float | None = None,
     ) -> None:
         super().__init__()
         self._run, self._clock, self._elastic = run, clock, elastic
-        self._head_seconds = head_seconds
+        self._head = {"head_seconds": head_seconds, "head_accuracy": head_accuracy}
         self._meter = None if sensor is None else energy.Meter(sensor)
         self._joules: float | None = None
         self._written = 0
@@ -121,7 +123,7 @@ class Recorder(tf.keras.callbacks.Callback):
             now = self._meter.joules()
             joules = None if now is None or self._joules is None else now - self._joules
         plan, measured = self.model.plan, self._clock.epochs[-1]
-        rest: dict[str, Any] = {} if self._run.history else {"head_seconds": self._head_seconds}
+        rest: dict[str, Any] = {} if self._run.history else self._head
         if plan != Plan.from_mask(plan.mask):
             rest["modes"] = plan.modes
         self._run.append_epoch(
