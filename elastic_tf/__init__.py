@@ -94,9 +94,9 @@ else:
         globals()[name] = getattr(found, name) if name in _HOMES else found
         return globals()[name]
 
-    # All at once, but for `python -m elastic_tf`, whose argv[0] is "-m" so far: there each command
-    # loads what it needs, and `doctor` works where TensorFlow does not.
-    if sys.argv[:1] != ["-m"]:
+    # All at once, but for the program: there each command loads what it needs, and `doctor` works
+    # where TensorFlow does not. As `python -m elastic_tf`, its argv[0] is "-m" so far.
+    if os.path.basename("".join(sys.argv[:1])) not in ("-m", "elastic-tf"):
         importlib.import_module("elastic_tf.stack")  # refuses a Keras that is not served
         for _name in set(__all__) - {"plots"}:  # which takes Matplotlib along
             __getattr__(_name)

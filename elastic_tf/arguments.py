@@ -18,6 +18,7 @@ import numpy as np
 MOST = 10**9  # of anything that is counted
 _MOST_SHOWN = 120  # characters of a value in a message
 _LARGEST = 1e308
+_MOST_WIDTH = 4.0
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -60,6 +61,26 @@ def count(name: str, value: Any, *, least: int = 1, most: int = MOST, hint: str 
             rule = f"an integer from {least} to {most}"
         raise _refusal(ValueError, name, rule, brief(value), hint)
     return int(value)
+
+
+def rho(name: str, value: Any, hint: str = "Use 0.5 to halve the step time.") -> float:
+    """A share of the step time to train in."""
+    return number(name, value, low=0.0, above=True, high=1.0, hint=hint)
+
+
+def part(name: str, value: Any) -> float:
+    """A share of something that is not all of it."""
+    return number(name, value, low=0.0, high=1.0, below=True)
+
+
+def rate(name: str, value: Any, hint: str = "") -> float:
+    """A learning rate."""
+    return number(name, value, low=0.0, hint=hint)
+
+
+def width(name: str, value: Any) -> float:
+    """A width multiplier of a network."""
+    return number(name, value, low=0.0, high=_MOST_WIDTH, above=True)
 
 
 def memory(name: str, value: Any) -> int:
@@ -109,6 +130,14 @@ def path(name: str, value: Any) -> str:
     found = os.fspath(value)
     if not found or "\0" in found:
         raise _refusal(ValueError, name, "the path of a file", f"{name}={found!r}")
+    return found
+
+
+def file(name: str, value: Any, what: str) -> str:
+    """The path of a file that is there."""
+    found = path(name, value)
+    if not os.path.isfile(found):
+        raise FileNotFoundError(f"`{name}` must be {what}. Received: '{found}', which is no file.")
     return found
 
 

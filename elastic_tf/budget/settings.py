@@ -9,7 +9,6 @@ from typing import Any, Union
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.selection.selector import check_rho
 from elastic_tf.timing.profile import TimingProfile
 
 
@@ -76,7 +75,7 @@ class Settings:
             hint = "Measure one with elastic_tf.profile_model, or leave it out."
             arguments.instance("profile", self.profile, TimingProfile, "a TimingProfile", hint=hint)
         if not (callable(self.rho) or isinstance(self.rho, Deadline)):
-            check_rho(self.rho)
+            arguments.rho("rho", self.rho)
         arguments.count("interval", self.interval)
         arguments.function("importance", self.importance, hint="See elastic_tf.importance.")
         arguments.instance("control", self.control, Control, "an elastic_tf.Control")
@@ -97,5 +96,5 @@ class Settings:
         if not callable(self.rho):
             return float(self.rho)
         value = self.rho(epoch)
-        check_rho(value, f"The schedule gave it for epoch {epoch}.")
+        arguments.rho("rho", value, f"The schedule gave it for epoch {epoch}.")
         return float(value)

@@ -1,36 +1,106 @@
-"""Options that several commands share. Names that have a registry are checked where it is read."""
+"""Options that several commands share, and what is wrong with them before TensorFlow is loaded.
+
+The names of registries stand here again, for these load TensorFlow; a test compares them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from elastic_tf import arguments
 from elastic_tf.commands.commandline import option
+from elastic_tf.files import class_folders
 
+TFDS = "tfds:"  # before the name of one of TensorFlow Datasets
+DIGITS = ("digits", "digits:shifted", "digits:turned", "digits:inverted")
 DATA = (
     "folder with train/CLASS/*.jpg and test/CLASS/*.jpg, FILE.npz with x_train, y_train, x_test, "
-    "y_test, tfds:NAME, or digits, digits:shifted, digits:turned, digits:inverted"
+    f"y_test, {TFDS}NAME, or {', '.join(DIGITS)}"
 )
 MODELS = (
-    "model of the zoo: mobilenet, mobilenet_v2, resnet50, vgg16, efficientnet_v2b0, vit_b16, "
-    "vit_ti16, digits_resnet"
+    "mobilenet",
+    "mobilenet_v2",
+    "resnet50",
+    "vgg16",
+    "efficientnet_v2b0",
+    "vit_b16",
+    "vit_ti16",
+    "digits_resnet",
 )
-METHODS = (
-    "how to choose what to train: full, traditional_tl, bn_bias, gradient_filtering, "
-    "elastic, elastic_loss, elastic_weight, elastic_grad, elastictrainer, random, offline_optimal; "
-    "or FILE.py:NAME, a method of your own"
+OPTIMIZERS = ("sgd", "sgdw", "adam")
+# Methods that keep to a share of the step time.
+WITHIN_RHO = (
+    "elastic",
+    "elastic_loss",
+    "elastic_weight",
+    "elastic_grad",
+    "elastictrainer",
+    "random",
+    "offline_optimal",
 )
+METHODS = ("full", "traditional_tl", "bn_bias", "gradient_filtering", *WITHIN_RHO)
+
+
+def one_of(names: Collection[str]) -> Callable[[str, Any], str]:
+    """The check of an option that has one of these names."""
+    return partial(arguments.choice, choices=names)
+
+
+def method(name: str, value: str) -> None:
+    """Refuse a method that there is not; one of a file is found when the file is loaded."""
+    if ":" not in value:
+        arguments.choice(name, value, METHODS)
+
+
+def no_rho(method: str, rho: float | None) -> None:
+    """Refuse `rho` for a method that keeps to no share of the step time."""
+    if rho is not None:
+        raise ValueError(
+            "`rho` is for methods that keep to a share of the step time. Received: "
+            f"rho={rho} for {method}. Leave it out."
+        )
+
+
+def images(name: str, value: str) -> None:
+    """Refuse a name of images that cannot be there; TensorFlow Datasets knows its own."""
+    path = Path(value)
+    if path.is_dir():
+        class_folders.class_names(path)
+    elif value.startswith("digits") and not path.exists():
+        arguments.choice(name, value, DIGITS)
+    elif not value.startswith(TFDS):
+        arguments.file(name, value, f"a {DATA}")
+
+
+def weights(name: str, value: str) -> None:
+    """Refuse weights that are no file."""
+    if value not in ("imagenet", "none"):
+        arguments.file(name, value, "'imagenet', 'none' or a file")
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
     """A network and its training step."""
 
-    model: str = option("mobilenet", help=MODELS)
-    alpha: float = option(1.0, help="width multiplier, for models that have one")
-    input_size: int = option(224, help="height and width of the images in pixels")
-    batch_size: int = option(4, help="images in a training step of each replica")
-    optimizer: str = option("adam", help="optimizer: sgd, sgdw, adam")
+    model: str = option(
+        "mobilenet", help=f"model of the zoo: {', '.join(MODELS)}", check=one_of(MODELS)
+    )
+    alpha: float = option(
+        1.0, help="width multiplier, for models that have one", check=arguments.width
+    )
+    input_size: int = option(
+        224, help="height and width of the images in pixels", check=arguments.count
+    )
+    batch_size: int = option(
+        4, help="images in a training step of each replica", check=arguments.count
+    )
+    optimizer: str = option(
+        "adam", help=f"optimizer: {', '.join(OPTIMIZERS)}", check=one_of(OPTIMIZERS)
+    )
     bn_training: bool = option(False, help="let batch normalisation use the batch's statistics")
 
 
@@ -38,14 +108,17 @@ class Network:
 class Adaptation(Network):
     """The adaptation of a network to images."""
 
-    data: str = option(help=DATA)
+    data: str = option(help=DATA, check=images)
     out: Path = option(help="directory of all that is written")
-    weights: str = option("imagenet", help="'imagenet', 'none', or a file of weights")
-    epochs: int = option(12, help="passes over the training images")
+    weights: str = option(
+        "imagenet", help="'imagenet', 'none', or a file of weights", check=weights
+    )
+    epochs: int = option(12, help="passes over the training images", check=arguments.count)
     warm_up: float = option(
         0.0,
         help="share of the steps in which the learning rate rises to it",
         alias="--warmup-ratio",
+        check=arguments.part,
     )
     head: str = option(
         "solve",
@@ -53,10 +126,16 @@ class Adaptation(Network):
         "the weights have it",
         choices=("solve", "train", "none"),
     )
-    head_epochs: int = option(2, help="epochs that train it alone, with --head train")
-    head_rate: float = option(1e-3, help="learning rate of Adam meanwhile")
-    interval: int = option(3, help="epochs between two selections, for methods that select")
-    probe_size: int = option(64, help="images on which these evaluate importance")
+    head_epochs: int = option(
+        2, help="epochs that train it alone, with --head train", check=arguments.count
+    )
+    head_rate: float = option(1e-3, help="learning rate of Adam meanwhile", check=arguments.rate)
+    interval: int = option(
+        3, help="epochs between two selections, for methods that select", check=arguments.count
+    )
+    probe_size: int = option(
+        64, help="images on which these evaluate importance", check=arguments.count
+    )
     profile: Path | None = option(
         None, help="timing profile that these use; measured first if left out"
     )
@@ -65,5 +144,6 @@ class Adaptation(Network):
         help="share of the training images to evaluate on after each epoch; the test images are "
         "then used once, at the end. 0: they are used after each epoch",
         alias="--validation-split",
+        check=arguments.part,
     )
     flip: bool = option(False, help="flip training images at random")

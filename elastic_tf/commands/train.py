@@ -11,34 +11,62 @@ Example::
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
+from elastic_tf import arguments as checks
 from elastic_tf.commands import options
 from elastic_tf.commands.commandline import command, option, parse
+from elastic_tf.files.atomic import directory
 from elastic_tf.runs import run as runs
 from elastic_tf.timing import runtime
 from elastic_tf.timing.profile import TimingProfile
+
+_MOST_SEED = 2**32 - 1  # of NumPy
+
+
+def _strategy(name: str, value: str) -> None:
+    if value == "multiworker" and not os.environ.get("TF_CONFIG"):
+        raise ValueError(
+            "The strategy 'multiworker' needs the environment variable TF_CONFIG. Received: none. "
+            """Set it on each worker: {"cluster": {"worker": ["host1:port", "host2:port"]}, """
+            """"task": {"type": "worker", "index": 0}}."""
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(options.Adaptation):
     """One run."""
 
-    method: str = option("elastic", help=options.METHODS)
+    method: str = option(
+        "elastic",
+        help=f"how to choose what to train: {', '.join(options.METHODS)}; "
+        "or FILE.py:NAME, a method of your own",
+        check=options.method,
+    )
     rho: float | None = option(
         None,
         help="allowed step time / full step time, for methods that keep to one: 0.5 if left out",
+        check=checks.rho,
     )
-    learning_rate: float = option(1e-4, help="learning rate at the start", alias="--lr")
+    learning_rate: float = option(
+        1e-4, help="learning rate at the start", alias="--lr", check=checks.rate
+    )
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
     strategy: str = option(
         "none",
         help="where to train: here, on all devices, or on all of TF_CONFIG's workers",
         choices=("none", "mirrored", "multiworker"),
+        check=_strategy,
     )
-    seed: int = option(0, help="of weights, order and draws")
+    seed: int = option(
+        0,
+        help="of weights, order and draws",
+        check=partial(checks.count, least=0, most=_MOST_SEED),
+    )
     quiet: bool = option(False, help="show no progress")
 
 
@@ -48,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     Without `arguments` the program is started again where the profile asks for other settings.
     """
     settings = parse(Settings, __doc__ or "", arguments)
+    if ":" not in settings.method and settings.method not in options.WITHIN_RHO:
+        options.no_rho(settings.method, settings.rho)
+    if settings.warm_up and settings.schedule == "constant":
+        raise ValueError(
+            f"`warm_up` is for a cosine. Received: warm_up={settings.warm_up}, "
+            "schedule='constant'. Leave one of them out."
+        )
+    directory(settings.out)
     profile = None if settings.profile is None else TimingProfile.load(settings.profile)
     if profile is not None and arguments is None:
         runtime.restart_under(profile.settings, command("train", sys.argv[1:]))

@@ -137,8 +137,8 @@ def cosine(
     It rises linearly before, in a share `warm_up` of them, in [0, 1); never from zero, where no
     tensor would have any importance.
     """
-    arguments.number("learning_rate", learning_rate, low=0.0)
-    arguments.number("warm_up", warm_up, low=0.0, high=1.0, below=True)
+    arguments.rate("learning_rate", learning_rate)
+    arguments.part("warm_up", warm_up)
     made = tf.keras.optimizers.schedules.CosineDecay
     rising = round(warm_up * steps)
     if not rising:
@@ -151,7 +151,7 @@ def _check_rate(name: str, value: Any) -> None:
     """Refuse a number that is no rate; schedules, variables and functions are Keras's to judge."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         hint = "A LearningRateSchedule will do as well."
-        arguments.number(name, value, low=0.0, hint=hint)
+        arguments.rate(name, value, hint)
 
 
 _BY_NAME = {

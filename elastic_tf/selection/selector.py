@@ -105,7 +105,7 @@ def select_tensors(
         high=_MOST_WORTH,
         hint="Look at the loss on the probe.",
     )
-    check_rho(rho)
+    arguments.rho("rho", rho)
     arguments.choice("strategy", strategy, STRATEGIES)
     budget = float(rho) * profile.t_full
     limit = budget + _ROUNDING * profile.t_full
@@ -145,11 +145,6 @@ def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = 
         return profile.step_time(must) / profile.t_full
     members, times = profile.conditions()
     return (profile.t_forward + float((times @ members).min())) / profile.t_full
-
-
-def check_rho(rho: float, hint: str = "Use 0.5 to halve the step time.") -> None:
-    """Raises a ValueError unless `rho` is a number in (0, 1]."""
-    arguments.number("rho", rho, low=0.0, above=True, high=1.0, hint=hint)
 
 
 def _required(profile: TimingProfile, required: np.ndarray | None) -> np.ndarray:

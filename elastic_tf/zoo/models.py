@@ -19,7 +19,6 @@ L = tf.keras.layers
 
 # Weights trained in Caffe expect BGR images with the mean of ImageNet's pixels taken off.
 _CAFFE_MEAN_BGR = (103.939, 116.779, 123.68)
-_MOST_ALPHA = 4.0
 
 
 class Architecture(NamedTuple):
@@ -75,7 +74,7 @@ def build(
         raise ValueError(
             f"`input_size` must be a multiple of {multiple} for '{name}'. Received: {input_size}."
         )
-    arguments.number("alpha", alpha, low=0.0, high=_MOST_ALPHA, above=True)
+    arguments.width("alpha", alpha)
     if alpha != 1.0 and not architecture.takes_alpha:
         raise ValueError(
             f"`alpha` scales mobilenet and mobilenet_v2 only. Received: alpha={alpha} for "

@@ -8,6 +8,8 @@ from typing import Any
 import h5py
 import tensorflow as tf
 
+from elastic_tf import arguments
+
 
 def load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> None:
     """Load what `save_weights` or `save` of Keras 2 wrote, in HDF5.
@@ -20,11 +22,7 @@ def load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> N
         ValueError: not a file of weights, or one that does not fit; the first layer that differs
             is named. The model must not be used then.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"`weights` must be None, 'imagenet' or a file. Received: '{path}', which is no file."
-        )
+    path = Path(arguments.file("weights", path, "None, 'imagenet' or a file"))
     try:
         with h5py.File(path, "r") as file:
             stored = _in_order(file.get("model_weights", file))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from elastic_tf import __main__ as program
 from elastic_tf import baselines, optimizers, zoo
 from elastic_tf.commands import commandline, options, train
 from elastic_tf.commands.commandline import option, parse, typed, words_of
+from elastic_tf.commands.training import sources
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,7 +80,7 @@ def test_an_option_has_its_usual_name_as_well():
     ],
 )
 def test_train_takes_the_names_that_others_use(words, field, value):
-    found = parse(train.Settings, "", ["--data", "x", "--out", "y", *words.split()])
+    found = parse(train.Settings, "", ["--data", "digits", "--out", "y", *words.split()])
     assert getattr(found, field) == value
 
 
@@ -90,12 +93,12 @@ def test_help_explains_every_field_and_keeps_the_example(capsys):
 
 
 def test_help_names_what_there_is():
-    for text, names in (
-        (options.MODELS, zoo.NAMES),
-        (options.METHODS, baselines.NAMES),
-        (options.Network.__dataclass_fields__["optimizer"].metadata["help"], optimizers.NAMES),
-    ):
-        assert text.partition(": ")[2].partition("; ")[0].split(", ") == list(names)
+    assert options.MODELS == zoo.NAMES
+    assert options.METHODS == baselines.NAMES
+    assert options.OPTIMIZERS == optimizers.NAMES
+    assert options.DIGITS == tuple(sources.DOMAINS)
+    within = [name for name in baselines.NAMES if baselines.get(name).needs_profile]
+    assert within == list(options.WITHIN_RHO)
 
 
 def test_a_command_is_typed_from_the_present_directory(tmp_path, monkeypatch):
@@ -191,6 +194,61 @@ def test_help_of_every_command_comes_without_tensorflow():
     assert done.returncode == 0, done.stderr
     for name in program.COMMANDS:
         assert f"\n    python -m elastic_tf {name} -" in done.stdout
+
+
+REFUSED = {
+    "--data cats": "FILE.npz .*Received: 'cats', which is no file",
+    "--data digits:upside_down": "digits:shifted.*'digits:upside_down'",
+    "--data .": "must hold train/CLASS/",
+    "--data digits --rho 2": "rho=2.0. Use 0.5",
+    "--data digits --method full --rho 0.5": "rho=0.5 for full",
+    "--data digits --epochs 0": "at least 1. Received: 0",
+    "--data digits --lr -1": "learning_rate=-1.0",
+    "--data digits --seed -1": "at least 0. Received: -1",
+    "--data digits --batch-size 0": "Received: 0",
+    "--data digits --validation 1": "validation=1.0",
+    "--data digits --warm-up 1": "warm_up=1.0",
+    "--data digits --warm-up 0.1 --schedule constant": "warm_up=0.1, schedule='constant'",
+    "--data digits --alpha 0": "alpha=0.0",
+    "--data digits --method magic": "traditional_tl.*method='magic'",
+    "--data digits --model mobilnet": "Did you mean 'mobilenet'",
+    "--data digits --optimizer adma": "Did you mean 'adam'",
+    "--data digits --weights gone.h5": "'gone.h5', which is no file",
+    "--data digits --strategy multiworker": "TF_CONFIG. Received: none",
+    "--data digits --out file/run": "file/run",
+    "--data digits --profile gone.json": "gone.json",
+}
+
+
+def test_what_is_wrong_with_the_words_is_said_before_tensorflow_is_loaded(tmp_path):
+    code = (
+        "import sys; sys.argv = ['-m']\n"
+        "from elastic_tf.__main__ import main\n"
+        f"for words in {list(REFUSED)}:\n"
+        "    try:\n"
+        "        main(['train', '--out', 'run', *words.split()])\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 2\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for line, received in itertools.zip_longest(done.stderr.splitlines(), REFUSED.values()):
+        assert line.startswith("error: ") and re.search(received, line), (line, received)
+
+
+def test_the_installed_program_loads_tensorflow_no_earlier():
+    code = "import sys; sys.argv = ['/bin/elastic-tf']; import elastic_tf.__main__; "
+    code += "assert 'tensorflow' not in sys.modules"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
 
 
 @pytest.mark.parametrize(

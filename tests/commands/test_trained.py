@@ -178,7 +178,7 @@ def test_what_cannot_be_exported_is_refused(words, received, run):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Every step runs the whole forward pass")
-@pytest.mark.parametrize("method", ["tinytl", "prunetrain"])
+@pytest.mark.parametrize("method", ["related:tinytl", "related:prunetrain"])
 def test_a_network_that_its_method_changed_is_built_again(method, arrays, tmp_path, monkeypatch):
     whole = et.zoo.ARCHITECTURES["digits_resnet"]._replace(backbone=models._digits_resnet)
     monkeypatch.setitem(et.zoo.ARCHITECTURES, "digits_resnet", whole)
@@ -186,8 +186,8 @@ def test_a_network_that_its_method_changed_is_built_again(method, arrays, tmp_pa
     found = train.main(given).result
     assert evaluate.main(["--run", str(tmp_path)])["loss"] == pytest.approx(found["loss"], rel=1e-4)
     to = ["--run", str(tmp_path), "--to", str(tmp_path / "model.keras")]
-    if method == "tinytl":
-        with pytest.raises(ValueError, match="'tinytl' for .*model.keras"):
+    if method == "related:tinytl":
+        with pytest.raises(ValueError, match="'related:tinytl' for .*model.keras"):
             export.main(to)
     else:
         export.main(to)

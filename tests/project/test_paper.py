@@ -13,7 +13,7 @@ import pytest
 from launches import Launches
 from paper_specs import FIGURES, TABLES, Training
 
-from elastic_tf import baselines
+from elastic_tf import arguments, baselines
 from elastic_tf.commands import train
 from elastic_tf.commands.commandline import parse, words_of
 from elastic_tf.commands.comparing import trials
@@ -56,7 +56,9 @@ def test_every_picture_can_be_drawn_from_something(name):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_every_training_is_one_that_train_takes(scale):
+def test_every_training_is_one_that_train_takes(scale, monkeypatch):
+    # weights and photographs that the user brings
+    monkeypatch.setattr(arguments, "file", lambda name, value, what: value)
     for training in TRAININGS.values():
         if training.model in SCALES[scale].models:
             words = words_of({**SCALES[scale].options(training), "out": "run"})

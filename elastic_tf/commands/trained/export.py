@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _KERAS = (".keras", ".h5")
 _ENDINGS = (*_KERAS, ".tflite", ".safetensors", "")
+_KNOWN = ("keras", "tf_keras", "keras_cv")  # whose layers a file of Keras may have
 _HEAD = 2  # weights of the new head, the last of all
 
 
@@ -77,11 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def save(trained: network.Trained, to: Path) -> None:
     """Write a file of Keras, or a SavedModel."""
     model = trained.network()
-    own = [layer for layer in model.layers if type(layer).__module__.startswith("elastic_tf")]
+    own = [one for one in model.layers if type(one).__module__.partition(".")[0] not in _KNOWN]
     if to.suffix and own:
         raise ValueError(
-            f"Keras can read its own layers alone. Received: '{own[0].name}' of the method "
-            f"'{trained.settings.method}' for '{to}'. Export a folder or .tflite."
+            f"A file of Keras must have layers of Keras alone. Received: '{own[0].name}' of the "
+            f"method '{trained.settings.method}' for '{to}'. Export a folder or .tflite."
         )
     with (
         tempfile.TemporaryDirectory(dir=atomic.directory(to.parent)) as folder,
@@ -111,12 +112,13 @@ def as_tflite(model: tf.keras.Model, quantize: str) -> bytes:
 def save_delta(trained: network.Trained, to: Path) -> None:
     """Write what training changed in the pre-trained network, and all of its head."""
     weights, method = trained.settings.weights, trained.settings.method
-    if weights == "none" or method in ("tinytl", "prunetrain"):
+    from elastic_tf import baselines, delta
+
+    is_adapted = baselines.get(method).adapt is not baselines.get("full").adapt
+    if weights == "none" or is_adapted:
         raise ValueError(
             "A delta needs pre-trained weights of the same network. Received: a run with "
             f"weights={weights}, method={method}. Export .keras, a folder or .tflite."
         )
-    from elastic_tf import delta
-
     base = trained.base(weights).get_weights()[:-_HEAD]
     delta.save_delta(trained.network(), base, to)

@@ -37,15 +37,7 @@ def model_and_batch(settings: Any) -> tuple[et.ElasticModel, tuple[np.ndarray, n
 
 
 def rate(schedule: str, learning_rate: float, steps: int, *, warm_up: float = 0.0) -> Any:
-    """The learning rate over a run of `steps` steps: "cosine" to zero, or "constant".
-
-    Raises:
-        ValueError: `warm_up` is no share, or is given for a constant.
-    """
-    if schedule == "constant" and not warm_up:
-        return learning_rate
+    """The learning rate over a run of `steps` steps: "cosine" to zero, or "constant"."""
     if schedule == "constant":
-        raise ValueError(
-            f"`warm_up` is for a cosine. Received: warm_up={warm_up}, schedule='constant'."
-        )
+        return learning_rate
     return et.optimizers.cosine(learning_rate, steps, warm_up=warm_up)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -12,7 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf import arguments, baselines
+from elastic_tf import baselines
+from elastic_tf.commands import options
 from elastic_tf.commands.commandline import command, typed
 from elastic_tf.commands.training import harness, measurement, recording, sources
 from elastic_tf.costs import energy
@@ -31,11 +31,8 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
         ValueError: another run, or a broken one, is in its directory.
     """
     method = baselines.get(settings.method)
-    if settings.rho is not None and not method.needs_profile:
-        raise ValueError(
-            "`rho` is for methods that keep to a share of the step time. Received: "
-            f"rho={settings.rho} for {settings.method}. Leave it out."
-        )
+    if not method.needs_profile:
+        options.no_rho(method.name, settings.rho)
     strategy = strategy_of(settings.strategy)  # before anything else of TensorFlow's
     replicas.from_chief(strategy, lambda: None)  # all workers are there
     tf.keras.utils.set_random_seed(settings.seed)
@@ -192,6 +189,11 @@ class Training:
         given = {name: getattr(settings, name) for name in names}
         given = {name: value for name, value in given.items() if value is not None}
         task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
+        shown = {"validation_data": data.validation or data.test, "verbose": self._verbose}
+        before = None
+        if not self._run.history:
+            found = model.evaluate(shown["validation_data"], verbose=0, return_dict=True)
+            before = found["accuracy"]
         clock = recording.TrainingClock()
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
         if self._is_chief:
@@ -203,13 +205,13 @@ class Training:
                     *choosers,
                     sensor=energy.find_sensor(),
                     head_seconds=self._head_seconds,
+                    head_accuracy=before,
                 )
             )
         if self._method.can_go_on:
             # kept until the result is there: a run can be interrupted after its last epoch too
             backup = str(self._run.path / _BACKUP)
             callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
-        shown = {"validation_data": data.validation or data.test, "verbose": self._verbose}
         model.fit(self._train, epochs=settings.epochs, callbacks=callbacks, **shown)
         if data.validation is None:
             return {}
@@ -232,21 +234,14 @@ def strategy_of(name: str) -> tf.distribute.Strategy:
     if name == "mirrored":
         devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         return tf.distribute.MirroredStrategy([device.name for device in devices])
-    if not os.environ.get("TF_CONFIG"):
-        raise ValueError(
-            "The strategy 'multiworker' needs the environment variable TF_CONFIG. Received: none. "
-            """Set it on each worker: {"cluster": {"worker": ["host1:port", "host2:port"]}, """
-            """"task": {"type": "worker", "index": 0}}."""
-        )
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def loaded(settings: Any, batch_size: int) -> et.data.ImageData:
     """The images of the run."""
-    model = arguments.choice("model", settings.model, et.zoo.NAMES)
     return sources.load(
         settings.data,
-        channels=et.zoo.ARCHITECTURES[model].channels,
+        channels=et.zoo.ARCHITECTURES[settings.model].channels,
         image_size=settings.input_size,
         batch_size=batch_size,
         seed=settings.seed,
