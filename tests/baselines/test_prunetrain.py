@@ -178,7 +178,10 @@ def scalars_of(model):
     return [value for value in found if np.ndim(value) == 0]
 
 
-@pytest.mark.parametrize("kind", ["adam", "sgdw", "scaled", "fused"])
+@pytest.mark.parametrize(
+    "kind",
+    ["fused", *(pytest.param(k, marks=pytest.mark.hours) for k in ("adam", "sgdw", "scaled"))],
+)
 def test_training_goes_on_as_that_of_the_masked_model(kind):
     masked, smaller = (compiled(block, OPTIMIZERS[kind]()) for _ in range(2))
     for model in (masked, smaller):

@@ -120,20 +120,23 @@ def test_predict_refuses_an_empty_folder(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["model.keras", "model.h5", "model"])
-def test_exports_load_where_there_is_no_elastic_tf(name, run, images, tmp_path):
-    export.main(["--run", str(run.path), "--to", str(tmp_path / name)])
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+def test_exports_load_where_there_is_no_elastic_tf(run, images, tmp_path):
+    names = ["model", "model.h5", "model.keras"]
+    for name in names:
+        export.main(["--run", str(run.path), "--to", str(tmp_path / name)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     np.save(tmp_path / "x.npy", images)
     code = (
         "import sys; sys.modules['elastic_tf'] = None\n"
         "import numpy as np, tensorflow as tf\n"
-        f"model = tf.keras.models.load_model({name!r}, compile=False)\n"
-        "np.save('y.npy', model(np.load('x.npy')))\n"
+        f"for name in {names}:\n"
+        "    model = tf.keras.models.load_model(name, compile=False)\n"
+        "    np.save(f'{name}.npy', model(np.load('x.npy')))\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     expected = network.load(run.path).network()(images)
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, atol=1e-6)
+    for name in names:
+        np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), expected, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -178,7 +181,9 @@ def test_what_cannot_be_exported_is_refused(words, received, run):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Every step runs the whole forward pass")
-@pytest.mark.parametrize("method", ["related:tinytl", "related:prunetrain"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("related:tinytl", marks=pytest.mark.hours), "related:prunetrain"]
+)
 def test_a_network_that_its_method_changed_is_built_again(method, arrays, tmp_path, monkeypatch):
     whole = et.zoo.ARCHITECTURES["digits_resnet"]._replace(backbone=models._digits_resnet)
     monkeypatch.setitem(et.zoo.ARCHITECTURES, "digits_resnet", whole)

@@ -157,7 +157,7 @@ def test_pictures_of_a_number_are_all_its_panels():
     assert names == ["figure 13a", "figure 13b"]
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("name", paper_measures.MEASURES)
 def test_measures_give_positive_numbers(name, monkeypatch):
     timed = {"resnet50": {"name": "digits_resnet", "input_size": 16}}

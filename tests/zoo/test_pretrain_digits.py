@@ -6,7 +6,7 @@ import pytest
 import elastic_tf as et
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_pretraining_writes_weights_that_the_demo_can_load(tmp_path):
     path = tmp_path / "new" / "digits.h5"
     accuracy = pretrain_digits.main(["--epochs", "1", "--out", str(path), "--quiet"])
