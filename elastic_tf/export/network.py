@@ -1,0 +1,136 @@
+"""A traced model, run again by the rules of `rules`, whole or in two parts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.engine.snapshot import READS
+from elastic_tf.export import rules
+
+
+class Network:
+    """The forward pass of a model for batches of one size, ready to be run in another graph.
+
+    Args:
+        forward: the model, called on a batch.
+        batch: the kind of batch.
+
+    Raises:
+        ValueError: an op has no rule; the message names it and its layer.
+    """
+
+    def __init__(self, forward: Any, batch: tf.TensorSpec) -> None:
+        function = tf.function(forward, autograph=False).get_concrete_function(batch)
+        self._function = function  # keeps the graph alive
+        graph = function.graph
+        self._variables = {variable.handle.ref(): variable for variable in graph.variables}
+        self._outside = {inside.ref(): outside for outside, inside in graph.captures}
+        self.input = graph.inputs[0]
+        self.output = graph.outputs[0]
+        self._ops = self._needed([self.output])
+        reached = self._reached([self.input])
+        for op in self._ops:
+            if op in reached and op is not self.input.op:
+                why = rules.refusal(op)
+                if why:
+                    raise ValueError(
+                        f"The model must have layers that LiteRT can train. Received: the op "
+                        f"{op.type} in '{op.name}', {why}. Replace that layer."
+                    )
+
+    def cut(self, trained: Iterable[tf.Variable]) -> tf.Tensor:
+        """The last activations that depend on none of the variables, and that all else goes by.
+
+        The model's input, if there are no others.
+        """
+        own = {variable.handle.ref() for variable in trained}
+        starts = [inside for inside, outside in self._outside.items() if outside.ref() in own]
+        moving = self._reached([ref.deref() for ref in starts])
+        from_input = self._reached([self.input])
+        for op in reversed(self._ops):
+            if op in from_input and op not in moving and len(op.outputs) == 1:
+                (found,) = op.outputs
+                if found.dtype == tf.float32 and self._separates(found, moving):
+                    return found
+        return self.input
+
+    def run(
+        self, values: dict[Any, tf.Tensor], start: tf.Tensor, x: tf.Tensor, end: tf.Tensor
+    ) -> tf.Tensor:
+        """What `end` is where `start` is x, in the graph that is being traced.
+
+        Args:
+            values: of variables, by their reference; others are read, and added.
+            start, end: tensors of the traced model.
+        """
+        known = {start.ref(): x}
+        for op in self._needed([end], stop=start):
+            if op is start.op:
+                continue
+            if op.type == "Placeholder":
+                (inside,) = op.outputs
+                known[inside.ref()] = self._outside[inside.ref()]
+            elif op.type in READS:
+                handle = known[op.inputs[0].ref()]
+                variable = self._variables[handle.ref()]
+                if variable.ref() not in values:
+                    values[variable.ref()] = variable.read_value()
+                known[op.outputs[0].ref()] = values[variable.ref()]
+            else:
+                inputs = [known[tensor.ref()] for tensor in op.inputs]
+                made = rules.RULES.get(op.type, _same)(op, inputs)
+                known.update({old.ref(): new for old, new in zip(op.outputs, made)})
+        return known[end.ref()]
+
+    def behind(self, tensor: tf.Tensor) -> set[Any]:
+        """References of the variables that a tensor depends on."""
+        handles = {op.outputs[0].ref() for op in self._needed([tensor]) if op.type == "Placeholder"}
+        return {
+            self._variables[outside.ref()].ref()
+            for inside, outside in self._outside.items()
+            if inside in handles and outside.ref() in self._variables
+        }
+
+    def multiplied_by(self, kernel: tf.Variable) -> tf.Tensor | None:
+        """What a matrix product takes beside the kernel; None where there is no such product."""
+        for op in reversed(self._ops):
+            if op.type == "MatMul" and self.behind(op.inputs[1]) == {kernel.ref()}:
+                return op.inputs[0]
+        return None
+
+    def _needed(self, ends: Sequence[tf.Tensor], stop: tf.Tensor | None = None) -> list[Any]:
+        """The ops that some tensors need, in the order in which they were traced."""
+        found, waiting = set(), [tensor.op for tensor in ends]
+        while waiting:
+            op = waiting.pop()
+            if op not in found:
+                found.add(op)
+                if stop is None or op is not stop.op:
+                    waiting += [tensor.op for tensor in op.inputs]
+        return [op for op in self.output.graph.get_operations() if op in found]
+
+    def _reached(self, starts: Sequence[tf.Tensor], past: Any = None) -> set[Any]:
+        """The ops that depend on some tensors, those of the tensors among them."""
+        found, waiting = set(), [tensor.op for tensor in starts]
+        while waiting:
+            op = waiting.pop()
+            if op not in found and op is not past:
+                found.add(op)
+                waiting += [user for tensor in op.outputs for user in tensor.consumers()]
+        return found
+
+    def _separates(self, tensor: tf.Tensor, moving: Collection[Any]) -> bool:
+        """Whether nothing that moves takes data from the input past the tensor."""
+        around = self._reached([self.input], past=tensor.op)
+        taken = {source.op for op in self._ops if op in moving for source in op.inputs}
+        return not (around & taken) and self.output.op not in around
+
+
+def _same(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """The same op."""
+    graph = tf.compat.v1.get_default_graph()
+    kinds = [tensor.dtype for tensor in op.outputs]
+    return graph.create_op(op.type, list(inputs), kinds, attrs=dict(op.node_def.attr)).outputs

@@ -1,0 +1,353 @@
+"""Ops of a model, with gradients that LiteRT's built-in ops can compute.
+
+TensorFlow's own gradients of convolutions, poolings and activations are ops that LiteRT does not
+have. Here each is written with convolutions, matrix products, pads and slices. A rule takes an op
+of the traced model and its inputs, and returns its outputs in the graph that is being traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Rule = Callable[[tf.Operation, Sequence[tf.Tensor]], Sequence[tf.Tensor]]
+
+# Ops that LiteRT has, and so are those of their gradients.
+PLAIN = frozenset(
+    "Add AddV2 BatchMatMulV2 BroadcastTo Cast ConcatV2 Const Exp ExpandDims Fill Identity MatMul "
+    "Max Maximum Mean Minimum Mul Neg Pack Pad PadV2 RealDiv Reshape Rsqrt Sigmoid Softmax Sqrt "
+    "Square SquaredDifference Squeeze StopGradient Sub Sum Tanh Tile Transpose".split()
+)
+
+
+def _taps(kernel: Sequence[int]) -> list[tuple[int, int]]:
+    return [(u, v) for u in range(kernel[0]) for v in range(kernel[1])]
+
+
+class _Window:
+    """Where the windows of a convolution or a pooling lie on its inputs."""
+
+    def __init__(self, x: tf.Tensor, kernel: Sequence[int], op: tf.Operation) -> None:
+        self.height, self.width = x.shape[1:3]
+        self.kernel = tuple(kernel)
+        self.strides = tuple(op.get_attr("strides")[1:3])
+        self.pads = [
+            _pads(size, side, stride, op)
+            for size, side, stride in zip((self.height, self.width), kernel, self.strides)
+        ]
+
+    @property
+    def is_point(self) -> bool:
+        """Whether each window is one pixel of the inputs."""
+        return self.kernel == (1, 1)
+
+    def padded(self, x: tf.Tensor, value: float = 0.0) -> tf.Tensor:
+        """The inputs with a border, so that all windows lie inside."""
+        pads = [(before, max(after, 0)) for before, after in self.pads]
+        if any(map(any, pads)):
+            x = tf.pad(x, [(0, 0), *pads, (0, 0)], constant_values=value)
+        return x
+
+    def tap(self, padded: tf.Tensor, at: tuple[int, int], like: tf.Tensor) -> tf.Tensor:
+        """What each window has at one of its pixels, in the shape of the outputs."""
+        (u, v), (down, right), (rows, columns) = at, self.strides, like.shape[1:3]
+        ends = u + down * (rows - 1) + 1, v + right * (columns - 1) + 1
+        return padded[:, u : ends[0] : down, v : ends[1] : right]
+
+    def spread(self, y: tf.Tensor) -> tf.Tensor:
+        """Outputs with zeros between, so that they lie as far apart as their windows."""
+        n, rows, columns, channels = y.shape
+        down, right = self.strides
+        if right > 1:
+            y = tf.reshape(y, [n * rows, columns, 1, channels])
+            y = tf.pad(y, [(0, 0), (0, 0), (0, right - 1), (0, 0)])
+        if down > 1:
+            y = tf.reshape(y, [n, rows, 1, columns * right * channels])
+            y = tf.pad(y, [(0, 0), (0, 0), (0, down - 1), (0, 0)])
+        y = tf.reshape(y, [n, rows * down, columns * right, channels])
+        return y[:, : (rows - 1) * down + 1, : (columns - 1) * right + 1]
+
+    def placed(self, y: tf.Tensor, at: tuple[int, int]) -> tf.Tensor:
+        """`spread` outputs where that pixel of their windows lies on the inputs; zeros around."""
+        return self._fitted(y, [-offset for offset in at])
+
+    def around(self, y: tf.Tensor) -> tf.Tensor:
+        """`spread` outputs with a border, for the flipped kernel to pass over."""
+        return self._fitted(y, [0, 0], grow=True)
+
+    def _fitted(self, y: tf.Tensor, shift: Sequence[int], grow: bool = False) -> tf.Tensor:
+        """Moved against the shift, then cut or filled to the inputs' size (and a kernel more)."""
+        pads, cuts = [], []
+        for axis, size in enumerate((self.height, self.width)):
+            more = self.kernel[axis] - 1 if grow else 0
+            first = more - self.pads[axis][0] - shift[axis]
+            last = size + more - first - y.shape[1 + axis]
+            pads.append((max(first, 0), max(last, 0)))
+            cuts.append((max(-first, 0), max(-last, 0)))
+        if any(map(any, cuts)):
+            (top, bottom), (left, right) = cuts
+            y = y[:, top : y.shape[1] - bottom, left : y.shape[2] - right]
+        return tf.pad(y, [(0, 0), *pads, (0, 0)]) if any(map(any, pads)) else y
+
+
+def _pads(size: int, kernel: int, stride: int, op: tf.Operation) -> tuple[int, int]:
+    """Zeros before and after an axis; pixels that no window reaches count below 0."""
+    if op.get_attr("padding") == b"SAME":
+        short = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        before = short // 2
+    else:
+        before = 0
+    outputs = -(-size // stride) if op.get_attr("padding") == b"SAME" else (size - kernel) // stride + 1
+    return before, (outputs - 1) * stride + kernel - size - before
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    """(pixels of the batch, channels)"""
+    return tf.reshape(x, [-1, x.shape[-1]])
+
+
+def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """Conv2D of one group: gradients by matrix products, that of the inputs by a convolution."""
+    x, kernel = inputs
+    window = _Window(x, kernel.shape[:2], op)
+    padding = op.get_attr("padding").decode()
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            padded = window.padded(x)
+            parts = [
+                tf.matmul(_flat(window.tap(padded, at, upstream)), _flat(upstream), transpose_a=True)
+                for at in _taps(kernel.shape)
+            ]
+            of_kernel = tf.reshape(tf.stack(parts) if parts[1:] else parts[0], kernel.shape)
+            if window.is_point:
+                of_pixels = tf.matmul(_flat(upstream), tf.reshape(kernel, kernel.shape[2:]), transpose_b=True)
+                shape = [*upstream.shape[:3], kernel.shape[2]]
+                of_input = window.placed(window.spread(tf.reshape(of_pixels, shape)), (0, 0))
+            else:
+                flipped = tf.transpose(tf.reverse(kernel, [0, 1]), [0, 1, 3, 2])
+                around = window.around(window.spread(upstream))
+                of_input = tf.nn.conv2d(around, flipped, 1, "VALID")
+            return of_input, of_kernel
+
+        return tf.nn.conv2d(x, kernel, window.strides, padding), gradient
+
+    return [run(x, kernel)]
+
+
+def depthwise(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """DepthwiseConv2dNative of one output per channel: its kernel's gradient tap by tap."""
+    x, kernel = inputs
+    window = _Window(x, kernel.shape[:2], op)
+    padding = op.get_attr("padding").decode()
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            padded = window.padded(x)
+            parts = [
+                tf.reduce_sum(window.tap(padded, at, upstream) * upstream, [0, 1, 2])
+                for at in _taps(kernel.shape)
+            ]
+            around = window.around(window.spread(upstream))
+            flipped = tf.reverse(kernel, [0, 1])
+            of_input = tf.nn.depthwise_conv2d(around, flipped, [1, 1, 1, 1], "VALID")
+            return of_input, tf.reshape(tf.stack(parts), kernel.shape)
+
+        return tf.nn.depthwise_conv2d(x, kernel, [1, *window.strides, 1], padding), gradient
+
+    return [run(x, kernel)]
+
+
+def max_pool(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """MaxPool: of equal values the first one in a window gets the gradient, as in TensorFlow."""
+    (x,) = inputs
+    sides = op.get_attr("ksize")[1:3]
+    window = _Window(x, sides, op)
+    padding = op.get_attr("padding").decode()
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor) -> Any:
+        y = tf.nn.max_pool2d(x, sides, window.strides, padding)
+
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            padded = window.padded(x, -np.inf)
+            left, total = tf.ones_like(upstream), None
+            for at in _taps(sides):
+                here = left * _where(tf.equal(window.tap(padded, at, upstream), y))
+                left -= here
+                part = window.placed(window.spread(here * upstream), at)
+                total = part if total is None else total + part
+            return total
+
+        return y, gradient
+
+    return [run(x)]
+
+
+def normalisation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """FusedBatchNormV3: on stored statistics a scale and an offset."""
+    x, gamma, beta, mean, variance = inputs
+    if op.get_attr("is_training"):  # as Keras's layer normalisation runs it
+        is_first = op.get_attr("data_format") == b"NCHW"
+        mean, variance = tf.nn.moments(x, [0, 2, 3] if is_first else [0, 1, 2], keepdims=True)
+        if is_first:
+            gamma, beta = (tf.reshape(part, [1, -1, 1, 1]) for part in (gamma, beta))
+    scale = gamma * tf.math.rsqrt(variance + op.get_attr("epsilon"))
+    return [x * scale + (beta - mean * scale)]
+
+
+def relu(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """Relu and Relu6: the gradient passes where the output is between the bounds."""
+    is_six = op.type == "Relu6"
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor) -> Any:
+        y = tf.nn.relu6(x) if is_six else tf.nn.relu(x)
+
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            passes = tf.logical_and(y > 0.0, y < 6.0) if is_six else y > 0.0
+            return upstream * _where(passes)
+
+        return y, gradient
+
+    return [run(inputs[0])]
+
+
+def bias(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """BiasAdd."""
+    return [inputs[0] + inputs[1]]
+
+
+def identity(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """IdentityN, behind which a function with a gradient of its own ends."""
+    return [tf.identity(tensor) for tensor in inputs]
+
+
+def power(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """Pow with a small whole exponent."""
+    x, exponent = inputs[0], int(tf.get_static_value(inputs[1]))
+    product = x
+    for _ in range(exponent - 1):
+        product = product * x
+    return [product]
+
+
+def erf(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """The error function, off by 1.5e-7 at most.
+
+    Source: Abramowitz & Stegun, Handbook of Mathematical Functions, 1964, Eq. 7.1.26.
+    """
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor) -> Any:
+        size, bell = tf.abs(x), tf.exp(-x * x)
+        t = 1.0 / (1.0 + 0.3275911 * size)
+        series = t * (
+            0.254829592
+            + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
+        )
+        return tf.sign(x) * (1.0 - series * bell), lambda up: up * bell * (2.0 / np.sqrt(np.pi))
+
+    return [run(inputs[0])]
+
+
+def einsum(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """A product of two tensors with named axes, as one matrix product."""
+    x, y = inputs
+    sources, result = op.get_attr("equation").decode().split("->")
+    left, right = sources.split(",")
+    sizes = dict(zip(left + right, [*x.shape, *y.shape]))
+    both = [c for c in left if c in right and c in result]
+    summed = [c for c in left if c in right and c not in result]
+    own = [c for c in left if c not in right], [c for c in right if c not in left]
+
+    def matrix(t: tf.Tensor, names: str, first: list[str], second: list[str]) -> tf.Tensor:
+        order = [names.index(c) for c in (*both, *first, *second)]
+        t = t if order == sorted(order) else tf.transpose(t, order)
+        shape = [int(np.prod([sizes[c] for c in part])) for part in (first, second)]
+        return tf.reshape(t, [*([int(np.prod([sizes[c] for c in both]))] if both else []), *shape])
+
+    product = tf.matmul(matrix(x, left, own[0], summed), matrix(y, right, summed, own[1]))
+    names = [*both, *own[0], *own[1]]
+    product = tf.reshape(product, [sizes[c] for c in names])
+    order = [names.index(c) for c in result]
+    return [product if order == sorted(order) else tf.transpose(product, order)]
+
+
+def part(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """StridedSlice: the gradient of what passes over no element is a pad."""
+    x, begin, end, strides = (inputs[0], *map(tf.get_static_value, inputs[1:]))
+    masks = {
+        name: op.get_attr(name)
+        for name in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    }
+
+    def cut(x: tf.Tensor) -> tf.Tensor:
+        return tf.strided_slice(x, begin, end, strides, **masks)
+
+    # the elements that are taken, found by slicing their numbers along each axis
+    axes = np.meshgrid(*[np.arange(size) for size in x.shape], indexing="ij", sparse=True)
+    with tf.init_scope():
+        taken = [
+            np.unique(cut(tf.constant(np.broadcast_to(axis, x.shape))).numpy()) for axis in axes
+        ]
+    if any(len(own) > 1 and (np.diff(own) != 1).any() for own in taken) or (strides < 0).any():
+        return [cut(x)]
+    pads = [(int(own[0]), size - 1 - int(own[-1])) for own, size in zip(taken, x.shape)]
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.pad(tf.reshape(upstream, [len(own) for own in taken]), pads)
+
+        return cut(x), gradient
+
+    return [run(x)]
+
+
+def _where(condition: tf.Tensor) -> tf.Tensor:
+    return tf.cast(condition, tf.float32)
+
+
+_IMAGES = ("Conv2D", "DepthwiseConv2dNative", "MaxPool")
+RULES: dict[str, Rule] = {
+    "BiasAdd": bias,
+    "Conv2D": convolution,
+    "DepthwiseConv2dNative": depthwise,
+    "Einsum": einsum,
+    "Erf": erf,
+    "FusedBatchNormV3": normalisation,
+    "IdentityN": identity,
+    "MaxPool": max_pool,
+    "Pow": power,
+    "Relu": relu,
+    "Relu6": relu,
+    "StridedSlice": part,
+}
+
+
+def refusal(op: tf.Operation) -> str:
+    """Why an op cannot be written; empty if it can."""
+    if op.type not in RULES and op.type not in PLAIN:
+        return "which has no rule"
+    attributes = op.node_def.attr
+    if op.type == "Pow" and tf.get_static_value(op.inputs[1]) not in range(1, 9):
+        return "whose exponent is no small whole number"
+    if op.type in _IMAGES and op.get_attr("data_format") == b"NCHW":
+        return "with channels first"
+    if "dilations" in attributes and set(op.get_attr("dilations")) != {1}:
+        return "with dilation"
+    if op.type == "Conv2D" and op.inputs[0].shape[-1] != op.inputs[1].shape[2]:
+        return "with groups"
+    if op.type == "DepthwiseConv2dNative" and op.inputs[1].shape[3] != 1:
+        return "with several outputs per channel"
+    if "padding" in attributes and op.get_attr("padding") not in (b"SAME", b"VALID"):
+        return "with explicit padding"
+    if any(not tensor.shape.is_fully_defined() for tensor in op.inputs if tensor.dtype != tf.resource):
+        return "of sizes that are not fixed"
+    return ""
