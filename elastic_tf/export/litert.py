@@ -338,7 +338,8 @@ def _stores(state: Sequence[tf.Variable]) -> tuple[Any, Any]:
 def _converted(module: tf.Module, names: Sequence[str]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         signatures = {name: getattr(module, name) for name in names}
-        tf.saved_model.save(module, folder, signatures=signatures)
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(module, folder, signatures, options)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(names))
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         converter.experimental_enable_resource_variables = True

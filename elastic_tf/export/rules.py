@@ -15,6 +15,8 @@ import tensorflow as tf
 
 Rule = Callable[[tf.Operation, Sequence[tf.Tensor]], Sequence[tf.Tensor]]
 
+_LARGE = 2.0**100  # a power of two: no product with it is rounded
+
 # Ops that LiteRT has, and so are those of their gradients.
 PLAIN = frozenset(
     "Add AddV2 BatchMatMulV2 BroadcastTo Cast ConcatV2 Const Exp ExpandDims Fill Identity MatMul "
@@ -55,12 +57,16 @@ class _Window:
         """What each window has at one of its pixels, in the shape of the outputs."""
         (u, v), (down, right), (rows, columns) = at, self.strides, like.shape[1:3]
         ends = u + down * (rows - 1) + 1, v + right * (columns - 1) + 1
+        if at == (0, 0) and padded.shape == like.shape and self.strides == (1, 1):
+            return padded
         return padded[:, u : ends[0] : down, v : ends[1] : right]
 
     def spread(self, y: tf.Tensor) -> tf.Tensor:
         """Outputs with zeros between, so that they lie as far apart as their windows."""
         n, rows, columns, channels = y.shape
         down, right = self.strides
+        if self.strides == (1, 1):
+            return y
         if right > 1:
             y = tf.reshape(y, [n * rows, columns, 1, channels])
             y = tf.pad(y, [(0, 0), (0, 0), (0, right - 1), (0, 0)])
@@ -100,7 +106,9 @@ def _pads(size: int, kernel: int, stride: int, op: tf.Operation) -> tuple[int, i
         before = short // 2
     else:
         before = 0
-    outputs = -(-size // stride) if op.get_attr("padding") == b"SAME" else (size - kernel) // stride + 1
+    outputs = (
+        -(-size // stride) if op.get_attr("padding") == b"SAME" else (size - kernel) // stride + 1
+    )
     return before, (outputs - 1) * stride + kernel - size - before
 
 
@@ -120,12 +128,15 @@ def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Te
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             padded = window.padded(x)
             parts = [
-                tf.matmul(_flat(window.tap(padded, at, upstream)), _flat(upstream), transpose_a=True)
+                tf.matmul(
+                    _flat(window.tap(padded, at, upstream)), _flat(upstream), transpose_a=True
+                )
                 for at in _taps(kernel.shape)
             ]
             of_kernel = tf.reshape(tf.stack(parts) if parts[1:] else parts[0], kernel.shape)
             if window.is_point:
-                of_pixels = tf.matmul(_flat(upstream), tf.reshape(kernel, kernel.shape[2:]), transpose_b=True)
+                turned = tf.transpose(tf.reshape(kernel, kernel.shape[2:]))
+                of_pixels = tf.matmul(_flat(upstream), turned)
                 shape = [*upstream.shape[:3], kernel.shape[2]]
                 of_input = window.placed(window.spread(tf.reshape(of_pixels, shape)), (0, 0))
             else:
@@ -134,6 +145,9 @@ def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Te
                 of_input = tf.nn.conv2d(around, flipped, 1, "VALID")
             return of_input, of_kernel
 
+        if window.is_point and window.strides == (1, 1):
+            y = tf.matmul(_flat(x), tf.reshape(kernel, kernel.shape[2:]))
+            return tf.reshape(y, [*x.shape[:3], kernel.shape[3]]), gradient
         return tf.nn.conv2d(x, kernel, window.strides, padding), gradient
 
     return [run(x, kernel)]
@@ -210,8 +224,9 @@ def relu(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         y = tf.nn.relu6(x) if is_six else tf.nn.relu(x)
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            passes = tf.logical_and(y > 0.0, y < 6.0) if is_six else y > 0.0
-            return upstream * _where(passes)
+            # 1 between the bounds, else 0: in floats, for comparisons are slow in LiteRT
+            inside = y * (6.0 * _LARGE - y * _LARGE) if is_six else y * _LARGE
+            return upstream * tf.minimum(tf.nn.relu(inside), 1.0)
 
         return y, gradient
 
@@ -348,6 +363,8 @@ def refusal(op: tf.Operation) -> str:
         return "with several outputs per channel"
     if "padding" in attributes and op.get_attr("padding") not in (b"SAME", b"VALID"):
         return "with explicit padding"
-    if any(not tensor.shape.is_fully_defined() for tensor in op.inputs if tensor.dtype != tf.resource):
+    if any(
+        not tensor.shape.is_fully_defined() for tensor in op.inputs if tensor.dtype != tf.resource
+    ):
         return "of sizes that are not fixed"
     return ""
