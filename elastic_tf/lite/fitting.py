@@ -176,7 +176,8 @@ class Fit:
     def _shorten(self, pace: float) -> None:
         """As many steps as there is time for; the rate falls to zero with them."""
         run, time_left = self._run, self._left() - self._judging - 2 * self._saving
-        steps = max(int(time_left / pace), 0)
+        ends = (self._judging + self._saving) / self._batches
+        steps = max(int(time_left / (pace + ends)), 0)
         if steps < self._steps_left():
             run["steps"] = run["step"] + steps
             self._say(f"There is time for {run['steps']} steps.")
