@@ -66,7 +66,8 @@ def write_state(path: Path, header: dict[str, Any], arrays: Iterable[np.ndarray]
     head = json.dumps(header).encode()
     try:
         with open(part, "wb") as file:
-            for data in (_MAGIC, len(head).to_bytes(8, "big"), head, *(one.data for one in arrays)):
+            parts: Iterable[Any] = (_MAGIC, len(head).to_bytes(8, "big"), head)
+            for data in (*parts, *(one.data for one in arrays)):
                 digest.update(data)
                 file.write(data)
             file.write(digest.digest())
@@ -132,6 +133,9 @@ class Rows:
                 "compute it in every step: cache=False."
             ) from error
         self.shape = (len(self) + len(rows), *self.shape[1:])
+
+    def __del__(self) -> None:
+        self._file.close()
 
     def __len__(self) -> int:
         return self.shape[0]

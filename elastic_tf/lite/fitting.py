@@ -159,7 +159,8 @@ class Fit:
         """Seconds of all that is left to do, with this plan."""
         (step, feature), steps = self._run["times"][str(k)], self._steps_left()
         features = 0 if k in self._kept else min(self._batches, steps)
-        if not self._settings["cache"]:
+        same = self._plans[k]["feature_shape"] == self._trainer.model["input_shape"]
+        if same or not self._settings["cache"]:
             features = steps
         ends = math.ceil(steps / self._batches) * (self._judging + self._saving)
         return slower * (steps * step + features * feature) + ends + self._saving
@@ -221,8 +222,10 @@ class Fit:
             if now in plan["changes"]:
                 self._kept.pop(k, None)
         self._pace = [0.0, 0]
-        name = self._plans[now]["features"]
-        if name and self._settings["cache"] and now not in self._kept:
+        name, model = self._plans[now]["features"], self._trainer.model
+        # images made ready for the network are as large as they were, and made again at once
+        is_worth = self._plans[now]["feature_shape"] != model["input_shape"]
+        if name and self._settings["cache"] and is_worth and now not in self._kept:
             if self._run["steps"] >= self._batches:  # else each is computed at most once
                 self._kept[now] = self._filled(name)
         return self._kept.get(now)
