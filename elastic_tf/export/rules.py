@@ -100,7 +100,9 @@ def _pads(size: int, kernel: int, stride: int, op: tf.Operation) -> tuple[int, i
         before = short // 2
     else:
         before = 0
-    outputs = -(-size // stride) if op.get_attr("padding") == b"SAME" else (size - kernel) // stride + 1
+    outputs = (
+        -(-size // stride) if op.get_attr("padding") == b"SAME" else (size - kernel) // stride + 1
+    )
     return before, (outputs - 1) * stride + kernel - size - before
 
 
@@ -120,12 +122,16 @@ def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Te
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             padded = window.padded(x)
             parts = [
-                tf.matmul(_flat(window.tap(padded, at, upstream)), _flat(upstream), transpose_a=True)
+                tf.matmul(
+                    _flat(window.tap(padded, at, upstream)), _flat(upstream), transpose_a=True
+                )
                 for at in _taps(kernel.shape)
             ]
             of_kernel = tf.reshape(tf.stack(parts) if parts[1:] else parts[0], kernel.shape)
             if window.is_point:
-                of_pixels = tf.matmul(_flat(upstream), tf.reshape(kernel, kernel.shape[2:]), transpose_b=True)
+                of_pixels = tf.matmul(
+                    _flat(upstream), tf.reshape(kernel, kernel.shape[2:]), transpose_b=True
+                )
                 shape = [*upstream.shape[:3], kernel.shape[2]]
                 of_input = window.placed(window.spread(tf.reshape(of_pixels, shape)), (0, 0))
             else:
@@ -348,6 +354,8 @@ def refusal(op: tf.Operation) -> str:
         return "with several outputs per channel"
     if "padding" in attributes and op.get_attr("padding") not in (b"SAME", b"VALID"):
         return "with explicit padding"
-    if any(not tensor.shape.is_fully_defined() for tensor in op.inputs if tensor.dtype != tf.resource):
+    if any(
+        not tensor.shape.is_fully_defined() for tensor in op.inputs if tensor.dtype != tf.resource
+    ):
         return "of sizes that are not fixed"
     return ""

@@ -139,21 +139,30 @@ class Fit:
         run["plan"] = len(self._plans) - 1 if only is None else only
         if self._settings["seconds"] is None:
             return
-        call, fits = self._trainer.open(), []
+        fits: list[int] = []
         given = self._trainer.batch(self._x, self._y, slice(0, self._trainer.batch_size))
         for k in range(len(self._plans)) if only is None else [only]:
-            name, batch, feature = self._plans[k]["features"], given, 0.0
-            if name is not None:
-                feature, found = _timed(lambda: call(name, x=given["x"]))  # noqa: B023
-                batch = {**given, "x": found}
-            step, _ = _timed(lambda: call(f"train_{k}", **batch, rate=np.float32(0)))  # noqa: B023
-            run["times"][str(k)] = [step, feature]
+            try:
+                run["times"][str(k)] = self._times(k, given)
+            except (RuntimeError, MemoryError):
+                if only is not None or k == 0:
+                    raise
+                self._say(f"Plan {k} does not fit into the memory.")
+                break
             if self._cost(k) > _SPARE * self._left():
                 break
             fits.append(k)
         run["plan"] = fits[-1] if fits else (only or 0)
         if not fits:
             self._shorten(self._cost(run["plan"]) / max(run["steps"], 1))
+
+    def _times(self, k: int, given: dict[str, np.ndarray]) -> list[float]:
+        """Seconds of a step, and of a batch of features; the interpreter is thrown away."""
+        call, name, feature = self._trainer.open(), self._plans[k]["features"], 0.0
+        if name is not None:
+            feature, found = _timed(lambda: call(name, x=given["x"]))
+            given = {**given, "x": found}
+        return [_timed(lambda: call(f"train_{k}", **given, rate=np.float32(0)))[0], feature]
 
     def _cost(self, k: int, slower: float = 1.0) -> float:
         """Seconds of all that is left to do, with this plan."""
