@@ -1,4 +1,4 @@
-.PHONY: demo test test-latest test-slow bench faults lint notebooks soak docs clean
+.PHONY: demo demo-lite test test-latest test-slow bench faults lint notebooks soak docs clean
 
 # At every start TensorFlow reports missing CUDA libraries as errors; 3 is the level that hides them.
 # What really fails raises an exception.
@@ -14,6 +14,15 @@ shared_out = --numprocesses auto --maxprocesses 4 --dist loadfile
 
 demo: $(installed)
 	@$(python) experiments/demo.py --out runs/demo
+
+# Without TensorFlow: what a small device needs, in an environment of its own.
+demo-lite: .venv-lite/installed
+	@.venv-lite/bin/python experiments/lite_demo.py
+
+.venv-lite/installed:
+	@base=$${PYTHON:-$$(.ci/find-python)} && [ -n "$$base" ] && "$$base" -m venv .venv-lite && \
+	.venv-lite/bin/python -m pip install -qq numpy pillow "ai-edge-litert!=2.0.*"
+	@touch $@
 
 test: $(installed)
 	$(python) -m pytest $(shared_out)
@@ -50,7 +59,7 @@ lint: $(installed)
 	$(python) -m mypy
 
 clean:
-	rm -rf .venv .venv-latest build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-latest .venv-lite build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 # Makes an environment in the folder $(1) with the Python that .ci/find-python $(2) finds.
 # A new pip first: those that come with Python 3.9 and 3.10 search for longer than twenty minutes

@@ -35,6 +35,7 @@ PARTS = {
     "control": "bench_control",
     "solver": "bench_solver",
     "importance": "bench_importance",
+    "litert": "bench_litert",
 }
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.prefix import NotCacheable
+from elastic_tf.files.arrays import array
 from elastic_tf.head import targets
 from elastic_tf.head.features import (
     before,
@@ -22,9 +23,9 @@ from elastic_tf.head.features import (
     of_rows,
     reader,
 )
-from elastic_tf.head.ridge import Ridge
 from elastic_tf.inputs.batches import as_batch
 from elastic_tf.inputs.samples import Samples
+from elastic_tf.lite.ridge import Ridge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +87,9 @@ def solve_head(
     features, y, weight = _features(model, dense, x, y, sample_weight, memory)
     kind = targets.kind(model, dense, y)
     wanted = targets.wanted(y, dense.units, kind)
-    ridge = Ridge(features, wanted, weight, memory=memory)
+    ridge = Ridge(
+        features, wanted, weight, empty=lambda shape: array(shape, np.float64, memory=memory)
+    )
     penalty = ridge.best_penalty()
     kernel, bias = ridge.weights(penalty)
     left_out = ridge.left_out(penalty)

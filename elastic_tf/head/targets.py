@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
 
 from elastic_tf.arguments import brief
+from elastic_tf.lite import ridge
 
 # Losses of independent yes and no, and of one class out of many.
 _ONE_BY_ONE = (tf.keras.losses.BinaryCrossentropy, tf.keras.losses.binary_crossentropy)
@@ -62,21 +61,15 @@ def wanted(targets: np.ndarray, units: int, kind: str) -> np.ndarray:
     return 2.0 * rows - 1.0 if kind == "sigmoid" else rows
 
 
-def _loss(logits: np.ndarray, wanted: np.ndarray, kind: str) -> np.ndarray:
-    """(n,) crossentropy of each sample."""
-    if kind == "softmax":
-        return -(wanted * log_softmax(logits, axis=1)).sum(axis=1)
-    return np.logaddexp(0.0, -wanted * logits).mean(axis=1)
-
-
 def best_scale(left_out: np.ndarray, wanted: np.ndarray, weight: np.ndarray, kind: str) -> float:
     """The factor to logits that makes what was left out most likely."""
+    loss = ridge.crossentropy if kind == "softmax" else _yes_or_no
+    return ridge.best_scale(left_out, wanted, weight, loss)
 
-    def loss(exponent: float) -> float:
-        return float(np.average(_loss(np.exp(exponent) * left_out, wanted, kind), weights=weight))
 
-    found = minimize_scalar(loss, bounds=(-3.0, 6.0), method="bounded")
-    return float(np.exp(found.x))
+def _yes_or_no(logits: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """(n,) mean crossentropy of independent outputs; `wanted` is 1 or -1."""
+    return np.logaddexp(0.0, -wanted * logits).mean(axis=1)
 
 
 def accuracy(

@@ -8,16 +8,12 @@ import tensorflow as tf
 
 from elastic_tf.baselines.fixed import TrainOnly
 from elastic_tf.head import solve
-from elastic_tf.head.ridge import Ridge
 from elastic_tf.head.solve import SolveHead, solve_head
 from elastic_tf.inputs.samples import Samples
+from elastic_tf.lite.ridge import Ridge
 from elastic_tf.model import ElasticModel
 
 SCE = tf.keras.losses.SparseCategoricalCrossentropy
-
-
-def ridge(features, wanted, weight):
-    return Ridge(features, wanted, weight, memory=1 << 20)
 
 
 def solved(features, wanted, weight, penalty):
@@ -57,7 +53,7 @@ def clusters(samples=60, classes=3, seed=0):
 @pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
 def test_weights_solve_the_normal_equations(samples, width):
     data = problem(samples, width)
-    kernel, bias = ridge(*data).weights(0.7)
+    kernel, bias = Ridge(*data).weights(0.7)
     expected_kernel, expected_bias = solved(*data, 0.7)
     np.testing.assert_allclose(kernel, expected_kernel, atol=1e-8)
     np.testing.assert_allclose(bias, expected_bias, atol=1e-8)
@@ -66,7 +62,7 @@ def test_weights_solve_the_normal_equations(samples, width):
 @pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
 def test_left_out_predictions_equal_solving_anew_without_the_sample(samples, width):
     features, wanted, weight = problem(samples, width)
-    found = ridge(features, wanted, weight).left_out(0.7)
+    found = Ridge(features, wanted, weight).left_out(0.7)
     for k in range(samples):
         rest = np.arange(samples) != k
         kernel, bias = solved(features[rest], wanted[rest], weight[rest], 0.7)
@@ -75,7 +71,7 @@ def test_left_out_predictions_equal_solving_anew_without_the_sample(samples, wid
 
 def test_penalty_has_the_least_left_out_error():
     features, wanted, weight = problem(30, 25)
-    one = ridge(features, wanted, weight)
+    one = Ridge(features, wanted, weight)
 
     def error(penalty):
         return (weight[:, None] * (one.left_out(penalty) - wanted) ** 2).sum()
@@ -88,9 +84,9 @@ def test_weight_of_two_equals_the_sample_twice():
     features, wanted, _ = problem(20, 5)
     weight = np.ones(20)
     weight[3] = 2.0
-    kernel, bias = ridge(features, wanted, weight).weights(0.5)
+    kernel, bias = Ridge(features, wanted, weight).weights(0.5)
     twice = np.append(np.arange(20), 3)
-    expected = ridge(features[twice], wanted[twice], np.ones(21)).weights(0.5)
+    expected = Ridge(features[twice], wanted[twice], np.ones(21)).weights(0.5)
     np.testing.assert_allclose(kernel, expected[0], atol=1e-8)
     np.testing.assert_allclose(bias, expected[1], atol=1e-8)
 

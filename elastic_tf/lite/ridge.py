@@ -6,12 +6,10 @@ parameter, Technometrics 1979.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-
-from elastic_tf.files.arrays import array
 
 _ROWS = 4096  # samples in a block of float64 arithmetic
 # Penalties to look at, by the largest eigenvalue; beyond, nothing or everything is shrunk.
@@ -24,15 +22,21 @@ class Ridge:
     With X the centred features, each row times the root of its weight, and X X^T = U diag(v) U^T,
     a penalty p predicts U diag(v / (v + p)) U^T of the centred targets, and its diagonal gives the
     leave-one-out residuals.
+
+    Args:
+        features: (n, width), of which slices are read: an array, or rows on the disk.
+        wanted: (n, outputs) float64.
+        weight: (n,) float64, not negative.
+        empty: makes the largest array, float64, of the size of the features.
     """
 
     def __init__(
         self,
-        features: np.ndarray,
+        features: Any,
         wanted: np.ndarray,
         weight: np.ndarray,
         *,
-        memory: int,
+        empty: Callable[[tuple[int, int]], np.ndarray] = np.empty,
     ) -> None:
         self.features, self.wanted, self.weight = features, wanted, weight
         self.share = weight / weight.sum()
@@ -53,7 +57,7 @@ class Ridge:
             values, basis = np.linalg.eigh(gram)
             basis = basis[:, values > least * values[-1]]
             self.values = values[values > least * values[-1]]
-            self.vectors = array((count, len(self.values)), np.float64, memory=memory)
+            self.vectors = empty((count, len(self.values)))
             for block in self._blocks():
                 self.vectors[block] = self._rows(block) @ basis / np.sqrt(self.values)
         self.along = sum(
@@ -74,8 +78,7 @@ class Ridge:
         grid = np.linspace(low, high, 12)
         best = int(np.argmin([error(exponent) for exponent in grid]))
         bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-        found = minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 0.05})
-        return float(10.0**found.x)
+        return float(10.0 ** least(error, *bounds, tolerance=0.05))
 
     def left_out(self, penalty: float) -> np.ndarray:
         """(n, outputs) what the solution without a sample says of it."""
@@ -106,3 +109,43 @@ class Ridge:
     def _blocks(self) -> Iterator[slice]:
         for start in range(0, len(self.weight), _ROWS):
             yield slice(start, min(start + _ROWS, len(self.weight)))
+
+
+def best_scale(
+    left_out: np.ndarray,
+    wanted: np.ndarray,
+    weight: np.ndarray,
+    loss: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> float:
+    """The factor to logits that makes what was left out most likely."""
+
+    def error(exponent: float) -> float:
+        return float(np.average(loss(np.exp(exponent) * left_out, wanted), weights=weight))
+
+    return float(np.exp(least(error, -3.0, 6.0, tolerance=1e-4)))
+
+
+def crossentropy(logits: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """(n,) crossentropy of logits (n, classes) and what is wanted, rows that sum to 1."""
+    logits = logits - logits.max(axis=1, keepdims=True)
+    sums = np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return (wanted * (sums - logits)).sum(axis=1)
+
+
+def least(
+    function: Callable[[float], float], low: float, high: float, *, tolerance: float
+) -> float:
+    """Where a function of one valley is least, by golden-section search."""
+    share = (5.0**0.5 - 1.0) / 2.0
+    left, right = high - share * (high - low), low + share * (high - low)
+    at_left, at_right = function(left), function(right)
+    while high - low > tolerance:
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - share * (high - low)
+            at_left = function(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + share * (high - low)
+            at_right = function(right)
+    return (low + high) / 2.0

@@ -1,0 +1,292 @@
+"""Training an exported model where it is used: NumPy, Pillow and ai-edge-litert are all it takes.
+
+python trainer.py fit FOLDER --epochs 5 --seconds 600     images in FOLDER/CLASS/
+python trainer.py predict IMAGE...
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING or __package__:
+    from . import disk, images
+    from .fitting import Fit
+    from .ridge import crossentropy
+else:  # in the exported folder
+    import disk
+    import images
+    from fitting import Fit
+    from ridge import crossentropy
+
+
+class Trainer:
+    """An exported model, which predicts and trains.
+
+    Args:
+        folder: what `elastic_tf.export.litert` wrote.
+        interpreter: what runs the file; None: `ai_edge_litert.interpreter.Interpreter`.
+            `tf.lite.Interpreter` will do too.
+        threads: of the interpreter; None: one per core, four at most.
+
+    Raises:
+        ValueError: a file of the folder is damaged.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        interpreter: Callable[..., Any] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self.model = disk.read_model(folder)
+        self.class_names: list[str] | None = self.model.get("class_names")
+        if interpreter is None:
+            try:
+                from ai_edge_litert.interpreter import Interpreter
+            except ImportError as error:
+                raise ImportError(
+                    "The interpreter is in the package ai-edge-litert. Received: "
+                    f"{error}. Install it: pip install ai-edge-litert."
+                ) from error
+            interpreter = Interpreter
+        self._make: Callable[..., Any] = interpreter
+        self._threads = threads or min(os.cpu_count() or 1, 4)
+        self.batch_size: int = self.model["batch_size"]
+        self._shape = tuple(self.model["input_shape"])
+        self._shapes = [tuple(one["shape"]) for one in self.model["state"]]
+        self.plans: list[dict[str, Any]] = self.model["plans"]
+        self.call = self.open()
+
+    def open(self) -> Callable[..., Any]:
+        """A function that runs a signature of a new interpreter and returns its only output."""
+        path = str(self.folder / "model.tflite")
+        interpreter = self._make(model_path=path, num_threads=self._threads)
+        runners: dict[str, Any] = {}
+
+        def call(name: str, **values: Any) -> Any:
+            if name not in runners:
+                runners[name] = interpreter.get_signature_runner(name)
+            found = runners[name](**values)
+            return found if name == "save" else next(iter(found.values()))
+
+        return call
+
+    def state(self) -> list[np.ndarray]:
+        """Trained tensors and slots, in the order of the model's `state`."""
+        found = self.call("save", unused=np.zeros(1, np.float32))
+        return [found[f"v{k}"] for k in range(len(self._shapes))]
+
+    def restore(self, values: Sequence[np.ndarray]) -> None:
+        """Assign what `state` returned."""
+        self.call("restore", **{f"v{k}": value for k, value in enumerate(values)})
+
+    def save(self, path: str | Path) -> None:
+        """Write weights and the optimizer's slots to a file, whole or not at all."""
+        self.write(Path(path), {"done": True, "key": None})
+
+    def load(self, path: str | Path) -> None:
+        """Take weights and slots from a file that `save` or `fit` wrote."""
+        self.read(Path(path))
+
+    def write(self, path: Path, run: dict[str, Any]) -> None:
+        """`save`, with JSON values of a training."""
+        values = self.state()
+        if bad := [k for k, one in enumerate(values) if not np.isfinite(one).all()]:
+            raise FloatingPointError(
+                "Weights must be finite. Received: NaN or infinity in "
+                f"'{self.model['state'][bad[0]]['name']}'. Take a lower rate; what '{path}' holds "
+                "is of before."
+            )
+        header = {**run, "model": self.model["sha256"], "class_names": self.class_names}
+        disk.write_state(path, header, values)
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """`load`, which returns the JSON values."""
+        header, values = disk.read_state(path, self.model["sha256"], self._shapes)
+        self.restore(values)
+        self.class_names = header["class_names"]
+        return header
+
+    def predict(self, x: Any) -> np.ndarray:
+        """Logits of images, (n, classes): an array (n, height, width, channels) of 0 to 255."""
+        return np.concatenate(list(self.features("infer", self._images(x))))
+
+    def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
+        """Accuracy and mean crossentropy."""
+        return self.judge(*self._data(x, y))
+
+    def importance(self, x: Any, y: Any = None) -> np.ndarray:
+        """(N,) mean squared norm of the gradient of each tensor, in forward order."""
+        x, y = self._data(x, y)
+        starts = range(0, len(x), self.batch_size)
+        parts = (self.batch(x, y, slice(k, k + self.batch_size)) for k in starts)
+        return np.mean([self.call("importance", **part) for part in parts], axis=0)
+
+    def shares(self, importance: np.ndarray) -> list[float]:
+        """The share of all importance that each plan trains, cheapest plan first."""
+        return [float(importance[one["tensors"]].sum() / importance.sum()) for one in self.plans]
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        epochs: int = 5,
+        seconds: float | None = None,
+        validation: Any = None,
+        rate: float | None = None,
+        plan: int | None = None,
+        solve: bool = True,
+        cache: bool = True,
+        seed: int = 0,
+        state: str | Path | None = None,
+        every: float = 60.0,
+        verbose: bool = True,
+    ) -> list[dict[str, Any]]:
+        """Solve the head in closed form, then train a plan, and keep what is best.
+
+        With the same arguments, a training that was killed goes on from its state, and one that has
+        ended is not repeated. Its weights are then those of a training without interruption, bit
+        for bit; with `seconds`, those that were spent up to the state count.
+
+        Args:
+            x: images, (n, height, width, channels) of 0 to 255; or a folder of class folders.
+            y: class numbers; None for a folder.
+            epochs: passes over the images, fewer only where there is no time.
+            seconds: for all of it. Decides the plan: the largest that fits by the clock. If the
+                device turns slower, a cheaper plan takes its place, or training ends early.
+            validation: (x, y) or a folder, after which the best weights are kept.
+            rate: learning rate at its highest; None: what was exported. Falls on a cosine to 0.
+            plan: to train this one alone, 0 is the cheapest; None: the largest that fits.
+            solve: False keeps the head that is there.
+            cache: False computes in every step what comes before the trained part.
+            seed: of the order of the images.
+            state: file that keeps the training; None: FOLDER/trained.state.
+            every: seconds between two states.
+            verbose: show progress.
+
+        Returns:
+            For each epoch: loss, plan, seconds so far, and accuracy with `validation`. The first
+            is of the solved head.
+
+        Raises:
+            ValueError: arguments or data do not fit, or the state is of another training.
+            OSError: the disk is full. What was kept stays.
+        """
+        began = time.monotonic()
+        data = self._data(x, y)
+        pair = validation if isinstance(validation, (tuple, list)) else (validation,)
+        held = None if validation is None else self._data(*pair)
+        settings = {"epochs": epochs, "seconds": seconds, "rate": rate, "plan": plan}
+        settings.update({"solve": solve, "cache": cache, "seed": seed})
+        path = Path(state or self.folder / "trained.state")
+        return Fit(self, data, held, settings, path, every, verbose, began).run()
+
+    def _data(self, x: Any, y: Any = None) -> tuple[Any, np.ndarray]:
+        """Images and their labels, of arrays or a folder."""
+        if isinstance(x, (str, Path)):
+            files, y, self.class_names = images.class_folders(x, self.class_names)
+            x = disk.Rows(self.folder, self._shape, np.uint8)
+            for file in files:
+                x.append(images.read_image(file, self._shape)[None])
+        x, y, classes = self._images(x), np.asarray(y), self.model["classes"]
+        whole = y.dtype.kind in "iu" and y.shape == (len(x),)
+        if not whole or y.min() < 0 or y.max() >= classes:
+            raise ValueError(
+                f"`y` must hold class numbers from 0 to {classes - 1}, one for each image. "
+                f"Received: {y.dtype} of shape {y.shape} for {len(x)} images: {y.ravel()[:5]}."
+            )
+        return x, y.astype(np.int32)
+
+    def _images(self, x: Any) -> Any:
+        x = x if isinstance(x, disk.Rows) else np.asarray(x)
+        if x.dtype.kind not in "uif" or x.shape[1:] != self._shape or not len(x):
+            raise ValueError(
+                f"`x` must hold images (n, {', '.join(map(str, self._shape))}) of 0 to 255. "
+                f"Received: {x.dtype} of shape {x.shape}."
+            )
+        some = x[:: max(len(x) // 64, 1)] if x.dtype.kind == "f" else np.array([0, 255])
+        if not 1.0 < some.max() <= 255.0 or not some.min() >= 0.0:
+            raise ValueError(
+                f"`x` must hold values from 0 to 255. Received: from {some.min()} to {some.max()}. "
+                "Multiply images of 0 to 1 by 255."
+            )
+        return x
+
+    def batch(self, x: Any, y: Any, rows: Any) -> dict[str, np.ndarray]:
+        """What a training signature takes of these rows, a short batch filled up with weight 0."""
+        part, short = x[rows], self.batch_size
+        given = {"x": part.astype(np.float32), "y": y[rows], "weight": np.ones(len(part), "f4")}
+        return {
+            name: np.pad(one, [(0, short - len(one))] + [(0, 0)] * (one.ndim - 1))
+            if len(one) < short
+            else one
+            for name, one in given.items()
+        }
+
+    def features(self, name: str, x: Any) -> Iterator[np.ndarray]:
+        """What a signature says of all images, batch by batch in order."""
+        for start in range(0, len(x), self.batch_size):
+            rows = slice(start, start + self.batch_size)
+            given = self.batch(x, np.zeros(len(x), np.int32), rows)
+            yield self.call(name, x=given["x"])[: len(x) - start]
+
+    def judge(self, x: Any, y: np.ndarray) -> dict[str, float]:
+        """Accuracy and mean crossentropy of checked data."""
+        right, loss = 0, 0.0
+        for start, logits in enumerate(self.features("infer", x)):
+            wanted = y[start * self.batch_size :][: len(logits)]
+            right += int((logits.argmax(axis=1) == wanted).sum())
+            rows = np.eye(logits.shape[1])[wanted]
+            loss += float(crossentropy(logits.astype(np.float64), rows).sum())
+        return {"accuracy": right / len(y), "loss": loss / len(y)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", default=Path(__file__).parent, help="the exported folder")
+    commands = parser.add_subparsers(dest="command", required=True)
+    fit = commands.add_parser("fit", help="train on FOLDER/CLASS/, or FOLDER/train and test")
+    fit.add_argument("images", type=Path, metavar="FOLDER")
+    for name, kind in (("epochs", int), ("seconds", float), ("rate", float), ("plan", int)):
+        fit.add_argument(f"--{name}", type=kind, default=5 if name == "epochs" else None)
+    predict = commands.add_parser("predict", help="say what images show")
+    predict.add_argument("images", nargs="+", metavar="IMAGE")
+    options = vars(parser.parse_args(arguments))
+    command, source = options.pop("command"), options.pop("images")
+    try:
+        trainer = Trainer(options.pop("model"))
+        if command == "fit":
+            parts = source / "train", source / "test"
+            has_parts = all(part.is_dir() for part in parts)
+            trainer.fit(parts[0] if has_parts else source, **options)
+            if has_parts:
+                print(f"Accuracy on '{parts[1]}': {trainer.evaluate(parts[1])['accuracy']:.1%}")
+            return 0
+        trainer.load(trainer.folder / "trained.state")
+        names = trainer.class_names or range(trainer.model["classes"])
+        for path in source:
+            image = images.read_image(path, trainer.model["input_shape"])
+            logits = trainer.predict(image[None])[0].astype(np.float64)
+            share = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+            said = (f"{names[k]} {share[k]:.1%}" for k in np.argsort(-share)[:3])
+            print(f"{path}: {', '.join(said)}")
+    except (OSError, ValueError, ImportError, FloatingPointError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

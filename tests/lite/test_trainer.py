@@ -1,0 +1,179 @@
+"""The runner, on a file of the real exporter."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import elastic_tf as et
+from elastic_tf.data import folder as image_files
+from elastic_tf.lite import images
+from elastic_tf.lite.fitting import rate_at
+from elastic_tf.lite.trainer import Trainer
+
+DEMO = Path(__file__).resolve().parents[2] / "experiments" / "lite_demo"
+# Killed after so many steps, like by a power cut: nothing is tidied up.
+CHILD = """
+import os, sys
+import numpy as np, tensorflow as tf
+sys.path.insert(0, sys.argv[1])
+from elastic_tf.lite import fitting
+from elastic_tf.lite.trainer import Trainer
+step = fitting.Fit._step
+def killed(self, *given):
+    if self._run["step"] == 13:
+        os.kill(os.getpid(), 9)
+    return step(self, *given)
+fitting.Fit._step = killed
+data = np.load(sys.argv[2] + "/data.npz")
+Trainer(sys.argv[2], interpreter=tf.lite.Interpreter).fit(
+    data["x"], data["y"], epochs=2, plan=0, every=0, verbose=False)
+"""
+
+
+@pytest.fixture
+def exported(tmp_path):
+    for name in ("model.tflite", "model.json"):
+        shutil.copy(DEMO / name, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def data():
+    with np.load(DEMO / "digits.npz") as file:
+        return file["x"][:150], file["y"][:150]
+
+
+def trainer(folder):
+    return Trainer(folder, interpreter=tf.lite.Interpreter, threads=1)
+
+
+def test_training_learns_and_keeps_the_best_weights(exported, data):
+    runner = trainer(exported)
+    before = runner.evaluate(*data)["accuracy"]
+    said = runner.fit(*data, epochs=3, validation=data, verbose=False)
+    best = max(one["accuracy"] for one in said)
+    assert runner.evaluate(*data)["accuracy"] == pytest.approx(best) and best > before + 0.2
+    again = trainer(exported)
+    again.load(exported / "trained.state")
+    np.testing.assert_array_equal(again.predict(data[0]), runner.predict(data[0]))
+
+
+def test_killed_training_ends_with_the_same_bits(exported, data, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    shutil.copytree(exported, other, dirs_exist_ok=True)
+    np.savez(exported / "data.npz", x=data[0], y=data[1])
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", CHILD, str(root), str(exported)]
+    assert subprocess.run(command, capture_output=True).returncode == -9
+    assert trainer(exported).read(exported / "trained.state")["step"] == 13
+    states = []
+    for folder in (exported, other):
+        runner = trainer(folder)
+        said = runner.fit(*data, epochs=2, plan=0, every=0, verbose=False)
+        states.append(runner.state())
+    assert said[-1]["epoch"] == 2
+    for one, two in zip(*states):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_frozen_tensors_keep_every_bit(exported, data, cache):
+    runner = trainer(exported)
+    before = runner.state()
+    runner.fit(*data, epochs=1, plan=0, cache=cache, verbose=False)
+    trained = set(runner.plans[0]["tensors"])
+    for spec, old, new in zip(runner.model["state"], before, runner.state()):
+        if spec["tensor"] is not None:
+            assert np.array_equal(old, new) == (spec["tensor"] not in trained)
+
+
+def test_head_equals_that_of_the_library(exported, data):
+    runner = trainer(exported)
+    features = np.concatenate(list(runner.features("head_features", data[0])))
+    dense = tf.keras.Sequential([tf.keras.layers.Dense(10, input_shape=features.shape[1:])])
+    dense.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    et.solve_head(dense, features, data[1])
+    runner.fit(*data, seconds=1e-6, verbose=False)  # no time for a step
+    np.testing.assert_allclose(runner.predict(data[0]), dense(features), atol=1e-4)
+
+
+def test_rate_is_that_of_the_library():
+    schedule = et.optimizers.cosine(3e-3, 40, warm_up=0.15)
+    ours = [rate_at(3e-3, step, 40) for step in range(40)]
+    np.testing.assert_allclose(ours, [schedule(step) for step in range(40)], rtol=1e-5)
+
+
+def test_each_plan_has_its_share_of_the_importance(exported, data):
+    runner = trainer(exported)
+    found = runner.importance(*data)
+    shares = runner.shares(found)
+    assert found.shape == (len(runner.model["tensors"]),) and (found >= 0.0).all()
+    assert shares == sorted(shares) and shares[-1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["model.tflite", "model.json"])
+def test_damaged_folder_is_refused(exported, name):
+    content = bytearray((exported / name).read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 9] = b"\x00" * 9
+    (exported / name).write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.json.*Copy the folder again"):
+        trainer(exported)
+
+
+def test_damaged_state_is_refused_and_stays(exported, data):
+    runner = trainer(exported)
+    path = exported / "trained.state"
+    runner.save(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    held = path.read_bytes()
+    with pytest.raises(ValueError, match=r"trained\.state.*cut off or changed"):
+        runner.fit(*data, verbose=False)
+    assert path.read_bytes() == held
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda x, y: (x[:, :16], y), "150, 16, 32, 1"),
+        (lambda x, y: (x / 255.0, y), "from 0.0 to 1.0"),
+        (lambda x, y: (x, y + 5), "0 to 9.*150"),
+        (lambda x, y: (x, y[:-1]), "149.*150"),
+        (lambda x, y: (x, y * 0), "two classes.*150 of class 0"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(exported, data, change, message):
+    with pytest.raises(ValueError, match=message):
+        trainer(exported).fit(*change(*data), verbose=False)
+
+
+@pytest.mark.parametrize("name, value", [("epochs", 0), ("seconds", -1.0), ("plan", 9)])
+def test_settings_out_of_range_are_refused(exported, data, name, value):
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        trainer(exported).fit(*data, **{name: value}, verbose=False)
+
+
+def test_images_are_those_of_the_library_but_for_rounding(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "one.png")
+    ours = images.read_image(tmp_path / "one.png", (32, 32, 3)).astype(int)
+    assert abs(ours - image_files.read(str(tmp_path / "one.png"), 32)).max() <= 1
+
+
+def test_folder_with_a_damaged_image_or_one_class_is_refused(exported, tmp_path_factory):
+    root = tmp_path_factory.mktemp("images")
+    (root / "cats").mkdir()
+    (root / "cats" / "one.jpg").write_bytes(b"no image")
+    with pytest.raises(ValueError, match="with cats"):
+        trainer(exported).fit(root)
+    (root / "dogs").mkdir()
+    shutil.copy(root / "cats" / "one.jpg", root / "dogs")
+    with pytest.raises(ValueError, match=r"one\.jpg"):
+        trainer(exported).fit(root)
