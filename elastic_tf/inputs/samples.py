@@ -13,6 +13,7 @@ from elastic_tf import arguments
 from elastic_tf.inputs import batches
 
 _READ = 256  # samples at a time, of a dataset
+_OF_SIZES = ("different shapes", "ConcatOp : Dimension")  # in what TensorFlow 2.15 says of them
 
 
 class Rows(NamedTuple):
@@ -166,10 +167,19 @@ def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
         raise ValueError(
             "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."
         )
-    parts = list(dataset.batch(_READ))
-    if not parts:
-        raise ValueError("The dataset must hold a sample. Received: an empty one.")
-    joined = tf.nest.map_structure(lambda *values: tf.concat(values, 0), *parts)
+    try:
+        parts = list(dataset.batch(_READ))
+        if not parts:
+            raise ValueError("The dataset must hold a sample. Received: an empty one.")
+        joined = tf.nest.map_structure(lambda *values: tf.concat(values, 0), *parts)
+    except tf.errors.InvalidArgumentError as error:
+        if not any(said in str(error) for said in _OF_SIZES):
+            raise
+        raise ValueError(
+            "Samples must be of one size: what is computed of them once is kept in one array. "
+            f"Received: sizes that differ, in {arguments.brief(dataset)}. Resize or pad them, or "
+            "give batches of each size to `fit` of an et.ElasticModel."
+        ) from error
     return tf.keras.utils.unpack_x_y_sample_weight(joined)
 
 
