@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.inputs import batches
 
 _READ = 256  # samples at a time, of a dataset
@@ -42,7 +43,7 @@ class Samples:
         views: augmented versions of each sample.
         memory: bytes of memory for what is computed once of all rows (see
             `ElasticMixin.cache_prefix`); beyond, it is kept in a temporary file. 0 computes
-            everything in every step.
+            everything in every step. None: 1 GiB, at most a quarter of the machine's memory.
         half: keep what is computed once in float16: half the memory, three digits.
         cache_batch: rows in a pass that computes what is kept. Some kernels (Eigen's convolutions
             and matrix products) round otherwise in batches of another size, in the last bit;
@@ -66,7 +67,7 @@ class Samples:
         seed: int = 0,
         augment: Callable[[Any, tf.Tensor], Any] | None = None,
         views: int = 1,
-        memory: int = 1 << 30,
+        memory: int | None = None,
         half: bool = False,
         cache_batch: int = 16,
     ) -> None:
@@ -86,6 +87,8 @@ class Samples:
                 "`augment`. Give a function (x, seed) -> x."
             )
         self.augment = augment
+        if memory is None:
+            memory = min(1 << 30, quarter_of_memory())
         self.memory = arguments.count("memory", memory, least=0, most=2**63)
         self.half = arguments.flag("half", half)
         self.cache_batch = arguments.count("cache_batch", cache_batch)
