@@ -28,7 +28,8 @@ class Lookahead:
 
     def __init__(self, model: ElasticMixin, clock: Callable[[], float]) -> None:
         self.model = model
-        self.seconds: list[float] = []  # of a step in each call on batches drawn ahead, since `ask`
+        # Of a step in each call on batches drawn ahead that are as large as `batch`, since `ask`.
+        self.seconds: list[float] = []
         self.batch: tuple[Any, Any] | None = None  # of the largest drawn; its iterator's spec
         self.is_traced = False  # the full step
         self._functions = TrainFunctions(1)  # of the full step
@@ -88,7 +89,9 @@ class Lookahead:
         few = of_batches(taken, iterator.element_spec)
         started = self._clock()
         logs = finished(function(few))
-        self.seconds.append((self._clock() - started) / count)
+        seconds = (self._clock() - started) / count
+        if self.batch is None or all(shapes(one) == shapes(self.batch[0]) for one in taken):
+            self.seconds.append(seconds)
         return logs
 
     def full_step_seconds(self) -> float | None:
@@ -136,6 +139,11 @@ def of_batches(batches: list[Any], spec: Any) -> tf.data.Iterator:
     # from_tensors fixes the batch size: under another type the function would be traced anew
     variant = tf.data.experimental.to_variant(dataset)
     return iter(tf.data.experimental.from_variant(variant, spec))
+
+
+def shapes(batch: Any) -> list[tf.TensorShape]:
+    """Of all parts of a batch."""
+    return [part.shape for part in tf.nest.flatten(batch)]
 
 
 def finished(logs: Any) -> Any:

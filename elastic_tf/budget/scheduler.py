@@ -21,6 +21,8 @@ from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.files.json_form import to_json
 from elastic_tf.importance.probe import joined, size_of
 from elastic_tf.importance.tracking import Worth
+from elastic_tf.inputs import fit_data
+from elastic_tf.inputs.batches import sample_shapes
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.selection.selector import select_tensors, smallest_feasible_rho
@@ -240,6 +242,14 @@ class Scheduler:
             self._checks_size = False
             self._settings.profile.check_data(batch_size=max(map(size_of, batches)))
 
+    @property
+    def _sizes_differ(self) -> bool:
+        """Whether samples may be of several sizes: neither the model nor the data tell of one."""
+        inputs = sample_shapes(getattr(self._model, "inputs", None) or [])
+        given = fit_data.sample_shapes(self._model._elastic.data) or []
+        is_fixed = inputs and not any(None in shape for shape in inputs)
+        return not is_fixed and any(None in shape for shape in given)
+
     def _check_feasible(self) -> None:
         """Refuse, before the importance is evaluated, what no selection can keep."""
         settings = self._settings
@@ -270,7 +280,12 @@ class Scheduler:
         started = self._clock()
         given = None if batches is None else joined(batches, self._probe.size)
         profile = self._costs.profile
-        check = (lambda **_: None) if profile is None else profile.check_data
+
+        def check(*, batch_size: int | None, input_shape: Any) -> None:
+            if profile is not None:
+                shape = None if self._sizes_differ else input_shape
+                profile.check_data(batch_size=batch_size, input_shape=shape)
+
         try:
             importance, similarity = self._tracking.evaluate(self._model, check, epoch, given)
         except ValueError as error:
@@ -345,6 +360,13 @@ class Scheduler:
         """Train that selection from now on."""
         if self.selections:
             self._finish_record()
+        elif self._sizes_differ and self._costs.profile is not None:
+            warnings.warn(
+                f"The profile is of samples of {list(self._costs.profile.input_shape)}, and the "
+                "data do not tell theirs: `rho` is kept for samples of that size. Steps of another "
+                "size take another share of their full step.",
+                stacklevel=2,
+            )
         if self.selections and np.array_equal(record.mask, self._model.mask):
             record = dataclasses.replace(record, seconds_retrace=0.0)
         else:

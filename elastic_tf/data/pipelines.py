@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.timing.runtime import usable_cores
 
@@ -19,7 +19,6 @@ MOST_SIZE = 8192  # pixels of a side
 _WORKERS = max(usable_cores(), 2)  # images decoded at a time
 _MOST_SEED = 2**62  # another one is this and 1
 _AHEAD = 4  # batches made in advance
-_CACHED_SHARE = 0.25  # of the memory, for decoded images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +116,7 @@ class Source(NamedTuple):
 
 def fits_memory(count: int, shape: Sequence[int]) -> bool:
     """Whether so many images of bytes take at most a quarter of the machine's memory."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return count * math.prod(shape) <= _CACHED_SHARE * memory
+    return count * math.prod(shape) <= quarter_of_memory()
 
 
 def rows_of(

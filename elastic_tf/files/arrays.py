@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import struct
 import tempfile
 import zipfile
@@ -21,13 +23,22 @@ _DAMAGE = (
 )
 
 
+def quarter_of_memory() -> int:
+    """Bytes: of this machine's memory, or of 4 GiB where Python does not tell it, as on Windows."""
+    if not hasattr(os, "sysconf"):
+        return 1 << 30
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
 def array(shape: tuple[int, ...], dtype: Any, *, memory: int) -> np.ndarray:
     """An array without values: in memory up to so many bytes, beyond them in a temporary file.
 
-    The file has no name: it goes with the array, and when the process ends.
+    In a file, too, where the system has no room in memory. The file has no name: it goes with the
+    array, and when the process ends.
     """
     if math.prod(shape) * np.dtype(dtype).itemsize <= memory:
-        return np.empty(shape, dtype)
+        with contextlib.suppress(MemoryError):
+            return np.empty(shape, dtype)
     with tempfile.TemporaryFile() as file:  # the array holds it open by itself
         return np.memmap(file, dtype, "w+", shape=shape)
 

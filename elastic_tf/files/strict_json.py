@@ -25,10 +25,11 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
     Raises:
         ValueError: it is larger, or none. The text ends the sentence that begins with the path.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
         raise ValueError("is no regular file")
     with open(path, "rb") as file:
-        data = file.read(most + 1)
+        data = file.read(min(found.st_size, most) + 1)  # Python makes room for all of it
     if len(data) > most:
         raise ValueError(f"is larger than {most >> 20} MiB")
     return data

@@ -23,7 +23,8 @@ class Probe:
     Attributes:
         data: a batched `tf.data.Dataset` of (x, y) or (x, y, sample_weight), or arrays in a tuple
             of that form, or `Samples`; None: the next batches of `fit` itself.
-        size: samples in a draw.
+        size: samples in a draw; fewer where batches differ in more than their length, for samples
+            of one shape are taken then.
         seed: of the draws from arrays.
         gradient: data in the same form that the gradient is taken on, while the update comes from
             `data`: validation data select what helps there. None: `data` alone.
@@ -130,8 +131,16 @@ def size_of(batch: Any) -> int:
 
 
 def joined(batches: list[Any], size: int) -> tuple[Any, Any, Any]:
-    """x, y and sample weights (or None) of the first `size` samples of some batches."""
-    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in batches]
+    """x, y and sample weights (or None) of the first `size` samples of some batches.
+
+    Where the batches are of several shapes, those of the shape that most samples have.
+    """
+    alike: dict[str, list[Any]] = {}
+    for batch in batches:
+        shapes = [part.shape[1:] for part in tf.nest.flatten(batch)]
+        alike.setdefault(str(shapes), []).append(batch)
+    most = max(alike.values(), key=lambda some: sum(map(size_of, some)))
+    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in most]
     return tf.nest.map_structure(
         lambda *one: None if one[0] is None else tf.concat(one, axis=0)[:size], *parts
     )

@@ -106,6 +106,11 @@ def _tensor(name: str, as_fit: bool, part: Any) -> tf.Tensor:
             f"`{name}` must be arrays with samples first. Received: a dataset, {brief(part)}. Take "
             "one batch of it: x, y = next(iter(dataset))."
         )
+    if isinstance(part, tf.RaggedTensor):
+        raise ValueError(
+            f"The samples of `{name}` must be of one size. Received: a RaggedTensor of shape "
+            f"{part.shape}. Pad them with {name}.to_tensor()."
+        )
     if tf.is_tensor(part) and part.shape.rank:
         return tf.convert_to_tensor(part)
     array = arguments.samples(name, part)

@@ -10,9 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.inputs import batches
 
 _READ = 256  # samples at a time, of a dataset
+_OF_SIZES = ("different shapes", "ConcatOp : Dimension")  # in what TensorFlow 2.15 says of them
 
 
 class Rows(NamedTuple):
@@ -41,7 +43,7 @@ class Samples:
         views: augmented versions of each sample.
         memory: bytes of memory for what is computed once of all rows (see
             `ElasticMixin.cache_prefix`); beyond, it is kept in a temporary file. 0 computes
-            everything in every step.
+            everything in every step. None: 1 GiB, at most a quarter of the machine's memory.
         half: keep what is computed once in float16: half the memory, three digits.
         cache_batch: rows in a pass that computes what is kept. Some kernels (Eigen's convolutions
             and matrix products) round otherwise in batches of another size, in the last bit;
@@ -65,7 +67,7 @@ class Samples:
         seed: int = 0,
         augment: Callable[[Any, tf.Tensor], Any] | None = None,
         views: int = 1,
-        memory: int = 1 << 30,
+        memory: int | None = None,
         half: bool = False,
         cache_batch: int = 16,
     ) -> None:
@@ -85,6 +87,8 @@ class Samples:
                 "`augment`. Give a function (x, seed) -> x."
             )
         self.augment = augment
+        if memory is None:
+            memory = min(1 << 30, quarter_of_memory())
         self.memory = arguments.count("memory", memory, least=0, most=2**63)
         self.half = arguments.flag("half", half)
         self.cache_batch = arguments.count("cache_batch", cache_batch)
@@ -166,10 +170,19 @@ def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
         raise ValueError(
             "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."
         )
-    parts = list(dataset.batch(_READ))
-    if not parts:
-        raise ValueError("The dataset must hold a sample. Received: an empty one.")
-    joined = tf.nest.map_structure(lambda *values: tf.concat(values, 0), *parts)
+    try:
+        parts = list(dataset.batch(_READ))
+        if not parts:
+            raise ValueError("The dataset must hold a sample. Received: an empty one.")
+        joined = tf.nest.map_structure(lambda *values: tf.concat(values, 0), *parts)
+    except tf.errors.InvalidArgumentError as error:
+        if not any(said in str(error) for said in _OF_SIZES):
+            raise
+        raise ValueError(
+            "Samples must be of one size: what is computed of them once is kept in one array. "
+            f"Received: sizes that differ, in {arguments.brief(dataset)}. Resize or pad them, or "
+            "give batches of each size to `fit` of an et.ElasticModel."
+        ) from error
     return tf.keras.utils.unpack_x_y_sample_weight(joined)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
 from networks import crossentropy, images, network, values
 
+from elastic_tf.budget.lookahead import Lookahead
 from elastic_tf.budget.settings import Control, Deadline
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.engine import replicas
@@ -57,7 +59,7 @@ def test_data_of_another_size_than_the_profiled_ones_are_refused(kind):
         np.testing.assert_array_equal(now, then)
 
 
-@pytest.mark.filterwarnings("ignore:No tensor is expected")
+@pytest.mark.filterwarnings("ignore:No tensor is expected", "ignore:The profile is of samples")
 @pytest.mark.parametrize("shape", [(8, None, None, 2), (None, 6, 6, 2)])
 def test_data_that_do_not_tell_their_size_are_taken(shape):
     model, elastic_callback = profiled_at(6)
@@ -67,6 +69,45 @@ def test_data_that_do_not_tell_their_size_are_taken(shape):
     )
     model.fit(data, verbose=0, callbacks=[elastic_callback])
     assert len(elastic_callback.selections) == 1
+
+
+@pytest.mark.filterwarnings("ignore:No tensor is expected")
+def test_batches_of_several_sizes_are_trained_on_and_a_warning_tells_which_was_profiled():
+    model, elastic_callback = profiled_at(6)
+    spec = tf.TensorSpec((None, None, None, 2)), tf.TensorSpec((None,), tf.int64)
+    sizes = [7, 9, 7, 8]
+    data = tf.data.Dataset.from_generator(lambda: map(sized, sizes), output_signature=spec)
+    data = data.apply(tf.data.experimental.assert_cardinality(len(sizes)))
+    profile = elastic_callback.settings.profile
+    seen = []
+
+    def importance(model, x, y):
+        seen.append(tuple(x.shape))
+        return np.arange(len(model.tensors))
+
+    several = ElasticCallback(profile, 1.0, probe=Probe(data, size=24), importance=importance)
+    of_fit = ElasticCallback(profile, 1.0, probe=Probe(size=24), importance=importance)
+    for one in (several, of_fit):
+        before = model.get_weights()
+        with pytest.warns(UserWarning, match=r"of samples of \[\(6, 6, 2\)\]") as told:
+            model.fit(data, epochs=2, verbose=0, callbacks=[one])
+        assert len(told) == 1
+        assert not np.array_equal(model.get_weights()[0], before[0])
+    assert seen == [(16, 7, 7, 2)] * 2  # of the three batches drawn, the two of one size
+
+
+def test_ratios_are_of_steps_on_batches_of_one_size():
+    model, _ = profiled_at(6)
+    batches = [sized(size) for size in (7, 7, 6, 7)]
+    spec = tf.TensorSpec((None, None, None, 2)), tf.TensorSpec((None,), tf.int64)
+    ahead = Lookahead(model, time.perf_counter)
+    model.make_train_function()
+    data = iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec))
+    ahead.ask(batches=4)
+    for _ in batches:
+        ahead.attach()
+        model.train_function(data)
+    assert len(ahead.seconds) == 3
 
 
 def test_probe_arrays_of_different_lengths_are_named():

@@ -65,6 +65,15 @@ def test_an_array_within_the_limit_is_in_memory():
     assert (type(made), made.shape, made.dtype) == (np.ndarray, (2, 3), np.float32)
 
 
+def test_an_array_for_which_there_is_no_room_is_in_a_file(monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "empty", full)
+    made = arrays.array((2, 3), np.float32, memory=24)
+    assert (type(made), made.shape) == (np.memmap, (2, 3))
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads what Linux has mapped")
 def test_a_larger_array_is_in_a_file_that_goes_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 import pytest
@@ -49,3 +50,21 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path, kind):
         path.symlink_to("/dev/zero" if kind == "device" else "profile.json")
     with pytest.raises((ValueError, OSError), match="no regular file|Is a dir|Too many levels"):
         strict_json.read(path)
+
+
+def test_room_is_made_for_what_a_file_holds_alone(tmp_path, monkeypatch):
+    """Python's `read(n)` makes room for n bytes at first: of 256 MiB for each image."""
+    asked = []
+
+    class File(io.FileIO):
+        def read(self, size):
+            asked.append(size)
+            return super().read(size)
+
+    path = tmp_path / "small"
+    path.write_bytes(b"12345")
+    monkeypatch.setattr("builtins.open", lambda name, mode: File(name, mode))
+    assert strict_json.read_bytes(path, most=1 << 28) == b"12345"
+    with pytest.raises(ValueError, match="larger"):
+        strict_json.read_bytes(path, most=4)
+    assert asked == [6, 5]

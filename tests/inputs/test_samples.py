@@ -362,3 +362,14 @@ def test_filling_costs_what_it_takes_here(monkeypatch):
     assert rows.fill_cost(2, step=40.0) == pytest.approx(0.5 * 4.0 / 40.0)
     assert rows.fill_cost(2, step=1.0) == 0.5  # never more than the steps would
     assert rows.fill_cost(1, step=40.0) == 1.0  # nothing is kept for one pass
+
+
+def test_samples_of_several_sizes_are_refused():
+    spec = tf.TensorSpec((None,)), tf.TensorSpec((), tf.int64)
+    data = tf.data.Dataset.from_generator(
+        lambda: ((np.zeros(size), 0) for size in (2, 3)), output_signature=spec
+    )
+    with pytest.raises(ValueError, match="sizes that differ, in .*Resize or pad them"):
+        Samples(data, batch_size=2)
+    with pytest.raises(ValueError, match=r"RaggedTensor of shape \(2, None\). Pad them"):
+        Samples(tf.ragged.constant([[1.0, 2.0], [3.0]]), np.zeros(2), batch_size=2)

@@ -156,6 +156,17 @@ def test_examples_print_what_stands_below_them(page: Path) -> None:
     assert said.getvalue() == "".join(pages.blocks(page, "text"))
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("tool", ["keras_tuner", "wandb", "mlflow"])
+def test_the_guide_to_other_tools_runs(tool, tmp_path, monkeypatch):
+    pytest.importorskip(tool, reason=f"{tool} is not installed: it is no part of the tests")
+    monkeypatch.chdir(tmp_path)
+    first, *others = pages.blocks(DOCS / "guides" / "tools.md", "python")
+    names: dict[str, object] = {}
+    exec(first, names)
+    exec(next(block for block in others if f"import {tool}\n" in block), names)
+
+
 def called(call: ast.Call) -> object:
     """What of the package is called; None for anything else."""
     word = ast.unparse(call.func)
