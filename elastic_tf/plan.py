@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,23 +19,34 @@ FROZEN = 0  # keeps every bit, and so do its slots
 EXACT = 1  # trained as plain Keras trains it
 # Kernels of convolutions, trained by gradients of patches of so many pixels a side.
 FILTERED = {2: 2, 4: 4, 7: 7}
-NAMES = {FROZEN: "frozen", EXACT: "exact", **{m: f"filtered:{r}" for m, r in FILTERED.items()}}
+# Kernels of which a share of the output channels is trained: a plan says which.
+CHANNELS = {12, 14, 18}
+# Of every mode; `elastic_tf.engine.modes.register` adds more.
+NAMES = {
+    FROZEN: "frozen",
+    EXACT: "exact",
+    **{mode: f"filtered:{r}" for mode, r in FILTERED.items()},
+    **{mode: f"channels:1/{mode - 10}" for mode in sorted(CHANNELS)},
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """How each tensor of a model is trained: a mode per tensor, in forward order.
 
-    Plans are values: equal if their modes are equal, usable as keys, and never changed.
+    Plans are values: equal if modes and channels are equal, usable as keys, and never changed.
 
     Args:
         modes: of each tensor, a key of `elastic_tf.plan.NAMES`; int8, shape (N,), read-only.
+        channels: of each tensor of which some channels are trained, by its index: these channels,
+            in ascending order.
 
     Raises:
-        ValueError: no tensors, or a mode that is none.
+        ValueError: no tensors, a mode that is none, or `channels` of other tensors.
     """
 
     modes: np.ndarray
+    channels: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         given = arguments.array("modes", self.modes)
@@ -47,6 +59,15 @@ class Plan:
             )
         modes.flags.writeable = False
         object.__setattr__(self, "modes", modes)
+        chosen = {int(k): _channels(self.channels[k]) for k in sorted(self.channels)}
+        needed = np.flatnonzero(np.isin(modes, list(CHANNELS))).tolist()
+        if [*chosen] != needed:
+            raise ValueError(
+                "`channels` must be given for each tensor of which some are trained, and for no "
+                f"other. Received: those of tensors {[*chosen]}, for modes that need them at "
+                f"{needed}. Make such a plan with Plan.with_channels."
+            )
+        object.__setattr__(self, "channels", MappingProxyType(chosen))
 
     @classmethod
     def from_mask(cls, mask: np.ndarray) -> Plan:
@@ -77,7 +98,8 @@ class Plan:
                 f"A plan in JSON must be an object with `modes`. Received: {brief(value)}. "
                 "Plan.to_json writes one."
             )
-        return cls(value["modes"])
+        channels = value.get("channels", {})
+        return cls(value["modes"], {int(k): channels[k] for k in channels})
 
     def filtered(self, r: int, where: np.ndarray) -> Plan:
         """The same, but filtered gradients (Yang et al., CVPR 2023) for some kernels.
@@ -91,11 +113,44 @@ class Plan:
         """
         if r not in FILTERED:
             raise ValueError(f"`r` must be one of {sorted(FILTERED)}. Received: {brief(r)}.")
-        return Plan(np.where(arguments.mask("where", where, len(self)), r, self.modes))
+        return self.with_mode(f"filtered:{r}", where)
 
-    def to_json(self) -> dict[str, list[int]]:
+    def with_mode(self, name: str, where: np.ndarray) -> Plan:
+        """The same, but a mode that is known by its name for some tensors.
+
+        Args:
+            name: one of `elastic_tf.plan.NAMES` that needs no channels.
+            where: True for these tensors; bool, shape (N,).
+
+        Raises:
+            ValueError: no such mode, or no mask.
+        """
+        modes = np.where(arguments.mask("where", where, len(self)), code_of(name), self.modes)
+        return Plan(modes, {k: v for k, v in self.channels.items() if not where[k]})
+
+    def with_channels(self, name: str, channels: Mapping[int, Sequence[int]]) -> Plan:
+        """The same, but of some kernels a share of the output channels alone.
+
+        Args:
+            name: "channels:1/2", "channels:1/4" or "channels:1/8".
+            channels: the channels of each kernel, by its index among the tensors.
+
+        Raises:
+            ValueError: no such mode, or channels that are none.
+        """
+        modes = self.modes.copy()
+        modes[list(channels)] = code_of(name)
+        return Plan(modes, {**self.channels, **channels})
+
+    def to_json(self) -> dict[str, Any]:
         """The plan as a value that `json.dump` takes."""
-        return {"modes": self.modes.tolist()}
+        channels = {str(k): list(chosen) for k, chosen in self.channels.items()}
+        return {"modes": self.modes.tolist(), **({"channels": channels} if channels else {})}
+
+    @property
+    def traced(self) -> bytes:
+        """What a traced step depends on: the modes, not which channels are trained."""
+        return self.modes.tobytes()
 
     @cached_property
     def mask(self) -> np.ndarray:
@@ -139,13 +194,36 @@ class Plan:
         return len(self.modes)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plan) and np.array_equal(self.modes, other.modes)
+        return isinstance(other, Plan) and self._value == other._value
 
     def __hash__(self) -> int:
-        return hash(self.modes.tobytes())
+        return hash(self._value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Plan, (self.modes,)  # an array that is unpickled could be written to
+        # an array that is unpickled could be written to
+        return Plan, (self.modes, dict(self.channels))
+
+    @cached_property
+    def _value(self) -> tuple[Any, ...]:
+        return self.traced, tuple(self.channels.items())
+
+
+def code_of(name: str) -> int:
+    """The code of the mode of that name."""
+    arguments.choice("name", name, NAMES.values())
+    return next(code for code, known in NAMES.items() if known == name)
+
+
+def _channels(given: Any) -> tuple[int, ...]:
+    """Numbers of channels, in ascending order."""
+    found = arguments.array("channels", given)
+    is_set = found.dtype.kind in "iu" and found.ndim == 1 and len(np.unique(found)) == len(found)
+    if not is_set or not found.size or found.min() < 0:
+        raise ValueError(
+            "`channels` must be different integers from 0 for each tensor. Received: "
+            f"{brief(given)}. Convert a mask with np.flatnonzero."
+        )
+    return tuple(np.sort(found).tolist())
 
 
 def layers_of(model: Any) -> list[Any]:

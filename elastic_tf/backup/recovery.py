@@ -154,8 +154,9 @@ class Recovery:
         self._scheduler.go_on(data["scheduler"])
         self._is_lowered = data["is_lowered"]
         trained = model.trainable_variables
-        model._elastic.averaged.clear()
-        model._elastic.averaged.update(id(trained[k]) for k in data["averaged"])
+        model._elastic.averaged = {
+            id(trained[k]): some if some is None else set(some) for k, some in data["averaged"]
+        }
         accumulation, (count, without) = model._elastic.accumulation, data["collected"]
         if accumulation is not None and count:
             chosen = model._trained(model._elastic.plan)
@@ -204,7 +205,11 @@ class Recovery:
             "made_of": self._made_of(),
             "metrics": state.described(metrics, "metric"),
             "averaged": [
-                k for k, v in enumerate(model.trainable_variables) if id(v) in elastic.averaged
+                (k, some and sorted(some))
+                for k, some in enumerate(
+                    elastic.averaged.get(id(v), set()) for v in model.trainable_variables
+                )
+                if some != set()
             ],
             "collected": [count, without],
             "scheduler": self._scheduler.state(),

@@ -107,7 +107,7 @@ class Lookahead:
         model, state = self.model, self.model._elastic
         held = {name: getattr(state, name) for name in ("plan", "functions", "averaged")}
         in_use = model.train_function, model.train_tf_function
-        state.functions, state.averaged = self._functions, set()
+        state.functions, state.averaged = self._functions, {}
         try:
             model.set_plan(None)
             graph = model.train_tf_function.get_concrete_function(of_batches([batch], spec)).graph

@@ -13,10 +13,9 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.engine import freezing
+from elastic_tf.engine import freezing, modes
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.modes import convolutions
 from elastic_tf.engine.snapshot import READS, host_generators_kept
 from elastic_tf.inputs.batches import as_batch
 from elastic_tf.plan import Plan, as_plan
@@ -78,16 +77,17 @@ def activation_bytes(
 def _traced(model: ElasticMixin, data: Any, plan: Plan) -> Any:
     """The FuncGraph of a batch and the loss's gradient; what depends on the latter is backward."""
     trained = [tensor for tensor, on in zip(model.tensors, plan.mask) if on]
+    watched = modes.watched(model, model.tensors, plan, trained)
 
     @tf.function
     def gradients(data: Any, seed: tf.Tensor) -> list[Any]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(trained)
+            tape.watch(watched)
             left_out = freezing.left_out(model, trained)
-            with freezing.frozen(left_out), convolutions.filtered(model, model.tensors, plan):
+            with freezing.frozen(left_out), modes.installed(model, model.tensors, plan):
                 loss = model.forward(data).loss
         seed = tf.broadcast_to(tf.cast(seed, loss.dtype), loss.shape)
-        return tape.gradient(loss, trained, output_gradients=seed)
+        return tape.gradient(loss, watched, output_gradients=seed)
 
     return gradients.get_concrete_function(data, tf.ones(())).graph
 

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.plan import NAMES, Plan
 
 _MOST_OF_REASON = 300  # characters: TensorFlow's may hold all labels of a batch
 _REFUSED_STRATEGIES = (
@@ -87,6 +88,21 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
             "`accumulate` and `steps_per_execution` exclude each other: the update follows the "
             "last micro-step, outside the loop that is executed at once. Received: "
             f"accumulate={steps} and steps_per_execution={execution}."
+        )
+
+
+def check_channels(model: Any, plan: Plan) -> None:
+    """Refuse what channels cannot be trained alone with.
+
+    Raises:
+        ValueError: the plan trains some channels of kernels, and something stands against it.
+    """
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if plan.channels and (replicas > 1 or model._elastic.accumulation is not None):
+        received = f"{replicas} replicas" if replicas > 1 else "accumulated gradients"
+        raise ValueError(
+            "Channels are trained on one device, by an update in each step. Received: a plan with "
+            f"'{NAMES[int(plan.modes[min(plan.channels)])]}' and {received}. Train whole kernels."
         )
 
 

@@ -15,10 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.engine import checks, freezing, progress, rows
+from elastic_tf.engine import checks, freezing, modes, progress, rows
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
-from elastic_tf.engine.modes import convolutions
 from elastic_tf.engine.state import State
 from elastic_tf.inputs import fit_data
 from elastic_tf.optimizers.accumulation import Accumulation
@@ -124,8 +123,9 @@ class ElasticMixin(_Model):
                     f"A tensor must be trained. Received: {len(plan)} frozen ones. Keep at least "
                     "the head trained."
                 )
-            convolutions.check(self, self.tensors, plan)
-        self._elastic.plan = None if plan is None or plan == Plan.full(len(plan)) else plan
+            modes.check(self, self.tensors, plan)
+            checks.check_channels(self, plan)
+        self._take(None if plan is None or plan == Plan.full(len(plan)) else plan)
         if self.train_function is not None:
             self.make_train_function()
 
@@ -178,7 +178,8 @@ class ElasticMixin(_Model):
         """One forward pass in training mode, and the gradients for `variables` alone.
 
         Layers with buffers of which no tensor is among `variables` run as not trainable; see
-        `elastic_tf.engine.freezing`. Kernels that the model's plan filters get filtered gradients.
+        `elastic_tf.engine.freezing`. Kernels get the gradients of their mode in the model's plan;
+        where that trains some channels, those of these channels alone.
 
         Args:
             data: batch as in `train_step`.
@@ -192,12 +193,10 @@ class ElasticMixin(_Model):
             if variables is None:
                 step = self.forward(data)
             else:
-                tape.watch(list(variables))
                 left_out = freezing.left_out(self, variables)
-                with (
-                    freezing.frozen(left_out),
-                    convolutions.filtered(self, self.tensors, self.plan),
-                ):
+                variables = modes.watched(self, self.tensors, self.plan, variables)
+                tape.watch(variables)
+                with freezing.frozen(left_out), modes.installed(self, self.tensors, self.plan):
                     step = self.forward(data)
         if variables is None:
             variables = self.trainable_variables
@@ -244,7 +243,7 @@ class ElasticMixin(_Model):
             state.functions.clear()
         trained = self._trained(state.plan)
         cache = None if state.rows is None else state.rows.cache_for(trained)
-        key = (state.plan, cache)
+        key = (state.plan and state.plan.traced, cache)
         kept = state.functions.get(key)
         if kept is None:
             self._build_optimizer()
@@ -264,7 +263,12 @@ class ElasticMixin(_Model):
         if getattr(self.optimizer, "use_ema", False):
             if not self._train_counter.numpy():
                 state.averaged.clear()  # no step was made under the plans before
-            state.averaged.update(id(variable) for variable in trained)
+            some = {} if state.plan is None else state.plan.channels
+            parts = {id(self.tensors[k]): set(channels) for k, channels in some.items()}
+            for one in map(id, trained):
+                before = state.averaged.get(one, set())
+                is_whole = before is None or one not in parts
+                state.averaged[one] = None if is_whole else (before or set()) | parts[one]
         return self.train_function
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
@@ -294,9 +298,12 @@ class ElasticMixin(_Model):
             if state.accumulation is not None:
                 state.accumulation.forget()
             saved.listening = False
-            state.plan = plan
+            self._take(plan)
             rows.leave(self)
-            functions = state.functions.get((plan, None)) or (None, None)  # None: made when needed
+            functions = state.functions.get((plan and plan.traced, None)) or (
+                None,
+                None,
+            )  # None: made when needed
             self.train_function, self.train_tf_function = functions
             state.callback = state.data = state.callbacks = None
             leave, state.leave = state.leave, None
@@ -330,6 +337,12 @@ class ElasticMixin(_Model):
         """Called when a saved model is read; Keras leaves it to those who override `compile`."""
         self.compile(**tf.keras.saving.deserialize_keras_object(config))
         self._build_optimizer()
+
+    def _take(self, plan: Plan | None) -> None:
+        """Train by a plan from the next step on, None for everything exact."""
+        self._elastic.plan = plan
+        if plan is not None:
+            modes.choose(self, self.tensors, plan)
 
     @property
     def _elastic(self) -> State:

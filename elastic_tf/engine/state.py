@@ -20,7 +20,8 @@ class State:
         self.plan: Plan | None = None  # None: everything exact, of a model not yet built too
         self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
         self.variables: list[tf.Variable] = []  # the same in Keras's order
-        self.averaged: set[int] = set()  # id of each variable trained in this `fit`
+        # id of each variable trained in this `fit`, with its channels; None: all
+        self.averaged: dict[int, set[int] | None] = {}
         self.functions = TrainFunctions()
         self.accumulation: Accumulation | None = None
         # of this `fit`

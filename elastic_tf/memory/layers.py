@@ -109,7 +109,7 @@ def trace(
     inputs: Mapping[str, tf.TensorSpec],
     through: Sequence[str],
     weights: Mapping[str, tf.Variable],
-    trained: Sequence[str],
+    trained: Mapping[str, tf.Variable],
 ) -> tuple[list[Layer], dict[str, tf.TensorSpec]]:
     """Trace one use of a layer.
 
@@ -121,7 +121,8 @@ def trace(
         inputs: what it takes.
         through: inputs whose derivative is needed.
         weights: all that are its own.
-        trained: those of which a gradient is needed.
+        trained: what a gradient is needed for, by the name of the weight; some channels of it
+            or itself.
 
     Returns:
         The layer or both, and the activations that they give, the layer's own outputs first.
@@ -133,7 +134,7 @@ def trace(
     """
     for key, spec in inputs.items():
         size(spec, key)
-    run = _Run(call, inputs, through, [weights[one] for one in trained])
+    run = _Run(call, inputs, through, [*trained.values()])
     several = len(run.outputs) > 1
     names = [f"{name}/{k}" if several else name for k in range(len(run.outputs))]
     specs = {key: tf.TensorSpec(y.shape, y.dtype) for key, y in zip(names, run.outputs)}

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
+from elastic_tf.engine import modes
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.modes import convolutions
 from elastic_tf.files import atomic, json_form
 from elastic_tf.memory import network
 from elastic_tf.memory.lifetimes import EXTEND, Step, merge
@@ -160,7 +160,7 @@ def plan(
     elastic = isinstance(model, ElasticMixin)
     tensors = model.tensors if elastic else forward_order(model)
     chosen = model.plan if elastic and plan is None else as_plan(plan, len(tensors))
-    convolutions.check(model, tensors, chosen)
+    modes.check(model, tensors, chosen)
     found = network.read(model, batch_size, tensors, chosen)
     step = Step(found, clip=clip, slots=_slots(getattr(model, "optimizer", None)))
     return placed(step, batch_size)

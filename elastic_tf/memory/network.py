@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from elastic_tf.engine import freezing
-from elastic_tf.engine.modes import convolutions
+from elastic_tf.engine import freezing, modes
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.memory.layers import MODIFY, READ_ONLY, Layer, View, size, trace
 from elastic_tf.model import is_plain_graph
@@ -48,7 +47,7 @@ def read(
     Source: Moon et al., NNTrainer, ICSE 2024, Table 1 (Multi-Out).
     """
     trained = [tensor for tensor, on in zip(tensors, plan.mask) if on]
-    reader = _Reader(trained)
+    reader = _Reader(trained, modes.watched(model, tensors, plan, trained))
     names = {}
     for tensor in model.inputs:
         name = names[str(id(tensor))] = reader.new_name(tensor.name.partition(":")[0])
@@ -58,7 +57,7 @@ def read(
         host_generators_kept(model),
         never_differentiated(),
         freezing.frozen(freezing.left_out(model, trained)),
-        convolutions.filtered(model, tensors, plan),
+        modes.installed(model, tensors, plan),
     ):
         reader.walk(model, names, training=True)
     outputs = [names[str(id(tensor))] for tensor in model.outputs]
@@ -70,11 +69,11 @@ def read(
 class _Reader:
     """What was read so far."""
 
-    def __init__(self, trained: Sequence[tf.Variable]) -> None:
+    def __init__(self, trained: Sequence[tf.Variable], watched: Sequence[tf.Variable]) -> None:
         self.layers: list[Layer] = []
         self.specs: dict[str, tf.TensorSpec] = {}
         self.passing: set[str] = set()  # activations that depend on a trained tensor
-        self._trained = {id(variable) for variable in trained}
+        self._watched = {id(variable): one for variable, one in zip(trained, watched)}
         self._weights: dict[int, str] = {}
         self._uses: Counter[str] = Counter()
 
@@ -114,7 +113,11 @@ class _Reader:
 
         inputs = dict.fromkeys(names[key] for key in node.flat_input_ids)
         weights = {self._weight(weight): weight for weight in layer.weights}
-        trained = [name for name, weight in weights.items() if id(weight) in self._trained]
+        trained = {
+            name: self._watched[id(weight)]
+            for name, weight in weights.items()
+            if id(weight) in self._watched
+        }
         layers, specs = trace(
             self.new_name(layer.name),
             call,

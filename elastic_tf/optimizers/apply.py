@@ -8,13 +8,13 @@ optimizer, so that the state is interchangeable and a tensor can come and go.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from elastic_tf.arguments import brief
-from elastic_tf.optimizers import bias_correction
+from elastic_tf.optimizers import bias_correction, slices
 from elastic_tf.optimizers.slots import LEGACY, unwrapped
 from elastic_tf.stack import never_differentiated
 
@@ -47,6 +47,7 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
     if isinstance(inner, LEGACY):
         with tf.name_scope(inner._name), tf.init_scope():
             inner._create_all_weights(list(variables))
+        slices.make(inner, variables)
         return
     # Keras builds the optimizer inside a loss scale optimizer outside its name scope.
     with tf.name_scope(inner.name if inner is optimizer else ""), tf.init_scope():
@@ -60,6 +61,7 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
             )
     with tf.init_scope():
         bias_correction.build(inner, len(inner._index_dict))
+    slices.make(inner, variables)
 
 
 def gradients(
@@ -83,24 +85,30 @@ def apply_selected(
 
     Clipping sees the given gradients only; weight decay, moving averages and constraints touch the
     given variables only. A variable whose gradient is None is left alone; with no other variables
-    this does nothing, `iterations` included. The optimizer was built over all tensors by `build`.
+    this does nothing, `iterations` included. A gradient of the shape of a kernel's slice updates
+    these channels alone. The optimizer was built over all tensors by `build`.
     """
     pairs = [pair for pair in zip(gradients, variables) if pair[0] is not None]
     if pairs:
-        chosen = [variable for _, variable in pairs]
-        with bias_correction.counting(unwrapped(optimizer), chosen), never_differentiated():
-            optimizer.apply_gradients(pairs)
+        inner, chosen = unwrapped(optimizer), [variable for _, variable in pairs]
+        with slices.standing_in(inner, pairs) as given, bias_correction.counting(inner, chosen):
+            with never_differentiated():
+                optimizer.apply_gradients(given)
 
 
 @contextlib.contextmanager
 def finalizing_only(
-    optimizer: Any, trained: Collection[int], *, before: Callable[[], None] = lambda: None
+    optimizer: Any,
+    trained: Mapping[int, Collection[int] | None],
+    *,
+    before: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Let `finalize_variable_values` act on some variables only, while in this context.
 
     Keras calls it at the end of `fit` with all trainable variables, to put their moving averages
     in their place. The average of a tensor that was left out did not follow it. `trained` holds the
-    id of each variable to finalize, read after `before` was called.
+    id of each variable to finalize, with its channels or None for all; read after `before` was
+    called.
     """
     if not getattr(optimizer, "use_ema", False):
         yield
@@ -109,7 +117,12 @@ def finalizing_only(
 
     def finalize_trained(variables: Sequence[tf.Variable]) -> None:
         before()
-        finalize([variable for variable in variables if id(variable) in trained])
+        chosen = [variable for variable in variables if id(variable) in trained]
+        old = [None if trained[id(one)] is None else one.numpy() for one in chosen]
+        finalize(chosen)
+        for variable, values in zip(chosen, old):
+            if values is not None:
+                slices.keep_others(variable, trained[id(variable)] or (), values)
 
     optimizer.finalize_variable_values = finalize_trained
     try:

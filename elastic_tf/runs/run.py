@@ -182,7 +182,7 @@ def load(path: str | Path) -> Run:
 def trained_plans(history: Sequence[Mapping[str, Any]]) -> list[Plan]:
     """How tensors were trained at the end of each epoch of `Run.history`."""
     return [
-        Plan(epoch["modes"])
+        Plan.from_json(epoch)
         if "modes" in epoch
         else Plan.from_mask(from_ranges(epoch["trained"], epoch["tensors"]))
         for epoch in history

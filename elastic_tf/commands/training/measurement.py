@@ -155,7 +155,7 @@ def _epochs_of(
 
 
 def _of_each(epochs: Sequence[Epoch], measure: Callable[..., Found]) -> list[Found]:
-    """What is measured of each epoch; equal ones are measured once."""
-    keys = [(id(model), plan) for model, plan in epochs]
+    """What is measured of each epoch; those with equal steps are measured once."""
+    keys = [(id(model), plan.traced) for model, plan in epochs]
     found = {key: measure(*epoch) for key, epoch in dict(zip(keys, epochs)).items()}
     return [found[key] for key in keys]

@@ -125,7 +125,7 @@ class Recorder(tf.keras.callbacks.Callback):
         plan, measured = self.model.plan, self._clock.epochs[-1]
         rest: dict[str, Any] = {} if self._run.history else self._head
         if plan != Plan.from_mask(plan.mask):
-            rest["modes"] = plan.modes
+            rest.update(plan.to_json())
         self._run.append_epoch(
             {
                 "epoch": epoch,

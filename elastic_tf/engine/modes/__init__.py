@@ -1,5 +1,34 @@
-"""Modes of training a tensor that are cheaper than exact ones.
+"""Modes of training a tensor that are cheaper than exact ones, and those that you add.
 
-In: a layer's input, kernel and upstream gradient. Out: approximate gradients, and the layer's
-operation with these in the place of TensorFlow's.
+In: a model, its tensors and a plan. Out: contexts in which the layers of the plan's kernels get
+other gradients, approximate ones or those of some channels, while one step is traced.
 """
+
+from elastic_tf.engine.modes import channels, convolutions
+from elastic_tf.engine.modes.operations import kernel_of, replaced
+from elastic_tf.engine.modes.registry import (
+    MODES,
+    Mode,
+    check,
+    choose,
+    installed,
+    kernels,
+    register,
+    watched,
+)
+
+__all__ = [
+    "MODES",
+    "Mode",
+    "check",
+    "choose",
+    "installed",
+    "kernel_of",
+    "kernels",
+    "register",
+    "replaced",
+    "watched",
+]
+
+for _mode in (*convolutions.MODES, *channels.MODES):
+    register(_mode)

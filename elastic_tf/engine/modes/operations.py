@@ -1,0 +1,68 @@
+"""Layers that multiply by a kernel, and another operation in the place of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+L = tf.keras.layers
+Plain = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # of inputs and kernel
+Operation = Callable[[Plain, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def kernel_of(layer: Any) -> tf.Variable | None:
+    """The kernel of a Conv2D, DepthwiseConv2D or Dense of Keras itself; None of other layers.
+
+    Convolutions have channels last and no dilation. What another class makes of a kernel is not
+    known.
+    """
+    if type(layer) is L.Dense:
+        return layer.kernel
+    if type(layer) not in (L.Conv2D, L.DepthwiseConv2D):
+        return None
+    if layer.data_format != "channels_last" or set(layer.dilation_rate) != {1}:
+        return None
+    return layer.kernel if type(layer) is L.Conv2D else layer.depthwise_kernel
+
+
+@contextlib.contextmanager
+def replaced(layer: Any, operation: Operation) -> Iterator[None]:
+    """Let a layer with such a kernel make its outputs by another operation.
+
+    Args:
+        layer: built; bias and activation stay its own.
+        operation: called with the layer's own operation, its inputs and its kernel, which are the
+            arguments of the former.
+    """
+
+    def plain(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        if type(layer) is L.Dense:
+            is_matrix = x.shape.rank == 2
+            return tf.matmul(x, kernel) if is_matrix else tf.tensordot(x, kernel, 1)
+        if type(layer) is L.DepthwiseConv2D:
+            return tf.nn.depthwise_conv2d(x, kernel, [1, *layer.strides, 1], layer.padding.upper())
+        return tf.nn.conv2d(x, kernel, [*layer.strides], layer.padding.upper())
+
+    def instead(x: tf.Tensor, kernel: Any) -> tf.Tensor:
+        return operation(plain, x, tf.convert_to_tensor(kernel))
+
+    def call(inputs: tf.Tensor) -> tf.Tensor:
+        outputs = instead(inputs, kernel_of(layer))
+        if layer.use_bias:
+            outputs = tf.nn.bias_add(outputs, layer.bias)
+        return outputs if layer.activation is None else layer.activation(outputs)
+
+    new: dict[str, Callable[..., tf.Tensor]]
+    if type(layer) is L.Conv2D:  # the second one is for several groups
+        new = dict.fromkeys(("convolution_op", "_jit_compiled_convolution_op"), instead)
+    else:
+        new = {"call": call}
+    vars(layer).update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            vars(layer).pop(name, None)

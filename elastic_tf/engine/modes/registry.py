@@ -1,0 +1,154 @@
+"""The modes that tensors can be trained in beside exact and frozen, by their code in a plan."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.optimizers.slices import Slice
+from elastic_tf.plan import CHANNELS, NAMES, Plan, code_of
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to train a kernel.
+
+    Attributes:
+        name: as plans and tables say it.
+        code: as plans hold it; your own are from 100 to 127.
+        kernel: the variable of a layer that can have it; None where the layer has none.
+        context: changes a layer, built and with such a kernel, while one step is traced.
+        what: the kernels that can have it, for the message that refuses others.
+        keeps: share of the weight gradient's operations that is left; None where it depends on
+            sizes.
+        axis: of a layer's kernel, the axis of its channels, of which the share `keeps` is trained;
+            None: all are.
+    """
+
+    name: str
+    code: int
+    kernel: Callable[[Any], tf.Variable | None]
+    context: Callable[[Any], AbstractContextManager[Any]]
+    what: str = "kernels of layers that the mode knows"
+    keeps: float | None = None
+    axis: Callable[[Any], int] | None = None
+
+    def channels(self, layer: Any) -> tuple[int, int]:
+        """How many channels of a layer's kernel are trained, and of how many."""
+        kernel: Any = self.kernel(layer)
+        most = kernel.shape[-1 if self.axis is None else self.axis(layer)]
+        return max(int(most * (self.keeps or 1.0)), 1), most
+
+    def slice(self, layer: Any) -> Slice:
+        """The trained channels of a layer's kernel."""
+        assert self.axis is not None  # of a mode that trains some channels
+        return Slice.of(self.kernel(layer), self.axis(layer), self.channels(layer)[0])
+
+
+#: Every mode that a plan can hold beside frozen and exact, by its code.
+MODES: dict[int, Mode] = {}
+
+
+def register(mode: Mode) -> None:
+    """Let plans hold a mode.
+
+    Raises:
+        ValueError: its name or code is that of another one, or the code is out of range.
+    """
+    known = NAMES.get(mode.code, mode.name)
+    if known != mode.name or mode.name in [n for c, n in NAMES.items() if c != mode.code]:
+        raise ValueError(
+            f"A mode must have a name and a code of its own. Received: '{mode.name}' with code "
+            f"{mode.code}. Taken are {', '.join(f'{c} ({n})' for c, n in NAMES.items())}."
+        )
+    if not 0 < mode.code < 128:
+        raise ValueError(
+            f"The code of a mode must be from 1 to 127. Received: {mode.code} for '{mode.name}'. "
+            "Use one from 100 on."
+        )
+    if mode.axis is not None:
+        CHANNELS.add(mode.code)
+    NAMES[mode.code] = mode.name
+    MODES[mode.code] = mode
+
+
+def check(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
+    """Refuse a plan with a mode that a tensor cannot have.
+
+    Raises:
+        ValueError: a tensor is no kernel for its mode, or has other channels.
+    """
+    layers = {code: _layers(model, code) for code in _used(plan)}
+    for k, (tensor, code) in enumerate(zip(tensors, plan.modes.tolist())):
+        if code not in layers:
+            continue
+        mode, layer = MODES[code], layers[code].get(id(tensor))
+        if layer is None:
+            raise ValueError(
+                f"'{mode.name}' is for {mode.what}. Received: the mode '{mode.name}' for "
+                f"'{tensor.name}'. Make it exact or frozen."
+            )
+        if mode.axis is not None:
+            (count, most), chosen = mode.channels(layer), plan.channels[k]
+            if len(chosen) != count or chosen[-1] >= most:
+                raise ValueError(
+                    f"'{mode.name}' trains {count} of the {most} channels of '{tensor.name}'. "
+                    f"Received: {len(chosen)} up to number {chosen[-1]}. Give as many as that."
+                )
+
+
+def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
+    """Train the channels of a plan, where it has some, from the next step on."""
+    layers = {code: _layers(model, code) for code in _used(plan)}
+    for k, channels in plan.channels.items():
+        code = int(plan.modes[k])
+        MODES[code].slice(layers[code][id(tensors[k])]).choose(channels)
+
+
+def kernels(model: Any, name: str) -> np.ndarray:
+    """True for the kernels that can be trained in the mode of that name; bool, shape (N,)."""
+    layers = _layers(model, code_of(name))
+    return np.array([id(tensor) in layers for tensor in model.tensors])
+
+
+@contextlib.contextmanager
+def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> Iterator[None]:
+    """Trace the layers of a model as the modes of a plan change them."""
+    layers = {code: _layers(model, code) for code in _used(plan)}
+    with contextlib.ExitStack() as stack:
+        for tensor, code in zip(tensors, plan.modes.tolist()):
+            if code in layers:
+                stack.enter_context(MODES[code].context(layers[code][id(tensor)]))
+        yield
+
+
+def watched(
+    model: tf.keras.Model,
+    tensors: Sequence[tf.Variable],
+    plan: Plan,
+    variables: Sequence[tf.Variable],
+) -> list[tf.Variable]:
+    """What gradients are taken for to train some of the tensors: slices in the place of kernels."""
+    layers = {code: _layers(model, code) for code in _used(plan)}
+    slices = {}
+    for k in plan.channels:
+        mode = MODES[int(plan.modes[k])]
+        slices[id(tensors[k])] = mode.slice(layers[mode.code][id(tensors[k])]).variable
+    return [slices.get(id(variable), variable) for variable in variables]
+
+
+def _used(plan: Plan) -> set[int]:
+    return set(plan.modes.tolist()) & MODES.keys()
+
+
+def _layers(model: tf.keras.Model, code: int) -> dict[int, Any]:
+    """The layers that can have a mode, by the id of their kernel."""
+    built = (layer for layer in model._flatten_layers() if layer.built)
+    found = ((MODES[code].kernel(layer), layer) for layer in built)
+    return {id(kernel): layer for kernel, layer in found if kernel is not None}

@@ -1,0 +1,226 @@
+"""Updates of some channels of a kernel: the slice is a variable that the optimizer gets instead.
+
+Before the update the slice is gathered from the kernel, and those of its slots likewise; after it
+they are put back among the other channels, which keep every bit. The slice has the kernel's key:
+whatever an optimizer holds once for a tensor, as a count of its steps, it has for all channels.
+
+Of what TensorFlow offers for a last axis, gathering the kernel anew from itself and the slice is
+quickest where whole kernels are read too: a variable that was once scattered into is copied at each
+later read and update.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.optimizers.slots import LEGACY
+
+_SLICES = "_elastic_slices"  # attribute of a kernel: its slices by their number of channels
+_PARTS = "_elastic_parts"  # attribute of a kernel or slot: the variables that slices of it are in
+
+
+class Slice:
+    """Some channels of a kernel, always as many.
+
+    Args:
+        kernel: the variable.
+        axis: of its channels.
+        count: of channels.
+
+    Attributes:
+        channels: int32 (count,), which ones in ascending order; a variable, so that others need no
+            new trace.
+    """
+
+    def __init__(self, kernel: tf.Variable, axis: int, count: int) -> None:
+        self._kernel, self._axis, self._all = kernel, axis, kernel.shape[axis]
+        self._count = count
+        self._shape = [*kernel.shape[:axis], count, *kernel.shape[axis + 1 :]]
+        with tf.init_scope():
+            self.channels = tf.Variable(tf.range(count), trainable=False)
+            # of each channel among those of the kernel followed by those of the slice
+            self._places = tf.Variable(tf.range(self._all), trainable=False)
+        self.choose(range(count))
+
+    @classmethod
+    def of(cls, kernel: tf.Variable, axis: int, count: int) -> Slice:
+        """The one of so many channels; the same at each call."""
+        known = vars(kernel).setdefault(_SLICES, {})
+        if count not in known:
+            known[count] = cls(kernel, axis, count)
+        found: Slice = known[count]
+        return found
+
+    @property
+    def variable(self) -> tf.Variable:
+        """What gradients are taken for, and what is updated."""
+        return self._part_of(self._kernel)
+
+    def choose(self, channels: Sequence[int]) -> None:
+        """Train these channels from the next step on."""
+        places = np.arange(self._all)
+        places[list(channels)] = self._all + np.arange(len(channels))
+        with tf.init_scope():
+            self.channels.assign(list(channels))
+            self._places.assign(places)
+
+    def taken(self, whole: Any, axis: int, each: int = 1) -> tf.Tensor:
+        """The channels of a tensor, of which each is so many numbers along an axis."""
+        whole, channels = tf.convert_to_tensor(whole), tf.convert_to_tensor(self.channels)
+        size = [*tf.unstack(tf.shape(whole))]
+        size[axis] = self._count * each
+
+        def from_first() -> tf.Tensor:
+            start = [0] * len(size)
+            start[axis] = channels[0] * each
+            return tf.slice(whole, start, size)
+
+        def one_by_one() -> tf.Tensor:
+            places = tf.reshape(channels[:, None] * each + tf.range(each), (-1,))
+            return tf.gather(whole, places, axis=axis)
+
+        found = tf.cond(self._in_row(channels), from_first, one_by_one)
+        shape = whole.shape.as_list()
+        shape[axis] = size[axis]
+        return tf.ensure_shape(found, shape)
+
+    def _in_row(self, channels: tf.Tensor) -> tf.Tensor:
+        """Whether the channels follow each other."""
+        return tf.equal(channels[-1] - channels[0], self._count - 1)
+
+    def gather(self, of: Sequence[tf.Variable]) -> None:
+        """Fill the slices of these variables, of the kernel's shape."""
+        for whole in of:
+            self._part_of(whole).assign(self.taken(whole, self._axis))
+
+    def put_back(self, of: Sequence[tf.Variable]) -> None:
+        """Change the channels of these variables to what the slices are."""
+        channels = tf.convert_to_tensor(self.channels)
+        for variable in of:
+            whole, part = variable.read_value(), self._part_of(variable).read_value()
+            variable.assign(self._put_into(whole, part, channels))
+
+    def _put_into(self, whole: tf.Tensor, part: tf.Tensor, channels: tf.Tensor) -> tf.Tensor:
+        first = channels[0]
+
+        def from_first() -> tf.Tensor:
+            sizes = tf.stack([first, self._count, self._all - first - self._count])
+            before, _, behind = tf.split(whole, sizes, self._axis)
+            return tf.concat([before, part, behind], self._axis)
+
+        def one_by_one() -> tf.Tensor:
+            return tf.gather(tf.concat([whole, part], self._axis), self._places, axis=self._axis)
+
+        found = tf.cond(self._in_row(channels), from_first, one_by_one)
+        return tf.ensure_shape(found, whole.shape)
+
+    def in_slots(self, slots: Sequence[Any]) -> list[Any]:
+        """The slots with slices in the place of those that have the kernel's shape.
+
+        Raises:
+            ValueError: one has another shape with several numbers.
+        """
+        for slot in slots:
+            if slot.shape.rank and slot.shape != self._kernel.shape:
+                raise ValueError(
+                    "A channel can be trained alone where the optimizer keeps numbers of the "
+                    f"kernel's shape. Received: '{slot.name}' of shape {tuple(slot.shape)} for "
+                    f"'{self._kernel.name}' of shape {tuple(self._kernel.shape)}. Use another "
+                    "optimizer, for instance Adam."
+                )
+        return [self._part_of(slot) if slot.shape.rank else slot for slot in slots]
+
+    def _part_of(self, whole: tf.Variable) -> tf.Variable:
+        known = vars(whole).setdefault(_PARTS, {})
+        if self._count not in known:
+            with tf.init_scope():
+                zeros = tf.zeros(self._shape, whole.dtype)
+                known[self._count] = tf.Variable(
+                    zeros, trainable=False, name=whole.name.split(":")[0]
+                )
+            known[self._count]._unique_id = whole._unique_id  # by which optimizers find slots
+        return known[self._count]
+
+
+def sliced(variable: tf.Variable, gradient: Any) -> Slice | None:
+    """The slice of a kernel that a gradient is for, by its shape; None if it is for the whole."""
+    for found in vars(variable).get(_SLICES, {}).values():
+        if gradient.shape == found.variable.shape:
+            return found
+    return None
+
+
+def make(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+    """Make the variables of all slices, before a step is traced.
+
+    Raises:
+        ValueError: the optimizer cannot update channels alone.
+    """
+    for variable in variables:
+        for found in vars(variable).get(_SLICES, {}).values():
+            found.in_slots([variable])
+            with _swapped(optimizer, variable, found):
+                pass
+
+
+def keep_others(kernel: tf.Variable, channels: Collection[int], old: np.ndarray) -> None:
+    """Give all channels of a kernel but some their old values."""
+    axis = next(iter(vars(kernel)[_SLICES].values()))._axis
+    at = [slice(None)] * axis + [list(channels)]
+    old[tuple(at)] = kernel.numpy()[tuple(at)]
+    kernel.assign(old)
+
+
+@contextlib.contextmanager
+def standing_in(
+    optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]
+) -> Iterator[list[tuple[Any, tf.Variable]]]:
+    """Gradients and variables for `apply_gradients`, slices in the place of kernels and slots."""
+    taken: list[tuple[Slice, list[tf.Variable]]] = []
+    given: list[tuple[Any, tf.Variable]] = []
+    with contextlib.ExitStack() as swapped:
+        for gradient, variable in pairs:
+            found = sliced(variable, gradient)
+            given.append((gradient, variable if found is None else found.variable))
+            if found is not None:
+                slots = swapped.enter_context(_swapped(optimizer, variable, found))
+                taken.append((found, [variable, *slots]))
+                found.gather([variable, *slots])
+        yield given
+    for found, wholes in taken:
+        found.put_back(wholes)
+
+
+@contextlib.contextmanager
+def _swapped(optimizer: Any, kernel: tf.Variable, found: Slice) -> Iterator[list[tf.Variable]]:
+    """Let the optimizer find slices where it has the slots of a kernel; gives these slots."""
+    if isinstance(optimizer, LEGACY):
+        key = kernel._unique_id
+        own = optimizer._slots.get(key, {})
+        optimizer._slots[key] = dict(zip(own, found.in_slots([*own.values()])))
+        try:
+            yield [slot for slot in own.values() if slot.shape.rank]
+        finally:
+            optimizer._slots[key] = own
+        return
+    index, count = optimizer._index_dict[kernel._unique_id], len(optimizer._index_dict)
+    lists = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if isinstance(value, list) and len(value) == count and name != "_variables"
+        # of Adam without amsgrad or the like: a list of nothing
+        if isinstance(value[index], tf.Variable)
+    }
+    slots = [value[index] for value in lists.values()]
+    for (name, value), part in zip(lists.items(), found.in_slots(slots)):
+        # past `setattr`, which would track what is put there
+        vars(optimizer)[name] = [*value[:index], part, *value[index + 1 :]]
+    try:
+        yield [slot for slot in slots if slot.shape.rank]
+    finally:
+        vars(optimizer).update(lists)
