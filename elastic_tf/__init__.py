@@ -34,6 +34,7 @@ __all__ = [
     "TimingProfile",
     "baselines",
     "data",
+    "export",
     "finetune",
     "importance",
     "load_delta",
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from elastic_tf import baselines, data, importance, memory, optimizers, plots, zoo
+    from elastic_tf import baselines, data, export, importance, memory, optimizers, plots, zoo
     from elastic_tf.backup.recovery import Backup
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback

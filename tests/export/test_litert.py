@@ -1,0 +1,199 @@
+"""The file for LiteRT: gradients, updates and steps are those of Keras."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import elastic_tf as et
+from elastic_tf.export import updates
+from elastic_tf.export.litert import litert
+from elastic_tf.export.network import Network
+from elastic_tf.timing.profile import TimingProfile
+
+L = tf.keras.layers
+SCE = tf.keras.losses.SparseCategoricalCrossentropy
+RNG = np.random.default_rng(0)
+
+
+def of_layers(layers, shape):
+    x = inputs = L.Input(shape)
+    for layer in layers:
+        x = layer(x)
+    return tf.keras.Model(inputs, x)
+
+
+def gradients(model, x):
+    """Of a sum of the outputs, weighted at random: of the rules, and of TensorFlow."""
+    network = Network(lambda x: model(x), tf.TensorSpec(x.shape))
+    weight = RNG.normal(size=network.output.shape).astype(np.float32)
+
+    @tf.function
+    def ours(x):
+        values = {}
+        y = network.run(values, network.input, x, network.output)
+        return [
+            y,
+            *tf.gradients(y * weight, [x, *[values[v.ref()] for v in model.trainable_variables]]),
+        ]
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = model(x)
+        total = tf.reduce_sum(y * weight)
+    return ours(x), [y, *tape.gradient(total, [x, *model.trainable_variables])]
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [L.Conv2D(4, 3, padding="same", activation="relu")],
+        [L.Conv2D(4, (3, 2), strides=2, padding="same")],
+        [L.Conv2D(4, 3, strides=(2, 3), activation="relu6")],
+        [L.Conv2D(4, 1)],
+        [L.Conv2D(4, 1, strides=2)],
+        [L.DepthwiseConv2D(3, padding="same"), L.BatchNormalization()],
+        [L.DepthwiseConv2D(3, strides=2), L.LayerNormalization()],
+        [L.MaxPooling2D(3, 2, padding="same")],
+        [L.MaxPooling2D(2)],
+        [L.Reshape((63, 3)), L.Dense(4, "gelu")],
+        [L.GlobalAveragePooling2D(), L.Dense(3, "swish")],
+    ],
+    ids=lambda layers: "_".join(layer.name for layer in layers),
+)
+def test_gradients_are_those_of_tensorflow(layers):
+    model = of_layers(layers, (9, 7, 3))
+    x = tf.constant(RNG.normal(size=(2, 9, 7, 3)).astype(np.float32))
+    for one, other in zip(*gradients(model, x)):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_attention_are_those_of_tensorflow():
+    inputs = L.Input((5, 8))
+    model = tf.keras.Model(inputs, L.MultiHeadAttention(2, 3)(inputs, inputs)[:, 0])
+    x = tf.constant(RNG.normal(size=(2, 5, 8)).astype(np.float32))
+    for one, other in zip(*gradients(model, x)):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+OPTIMIZERS = tf.keras.optimizers
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: OPTIMIZERS.SGD(0.1),
+        lambda: OPTIMIZERS.SGD(0.1, momentum=0.9),
+        lambda: OPTIMIZERS.SGD(0.1, momentum=0.9, nesterov=True),
+        lambda: OPTIMIZERS.Adam(0.1),
+        lambda: et.optimizers.adam(0.1),
+        lambda: et.optimizers.sgdw(0.1),
+    ],
+)
+def test_updates_are_those_of_keras(made):
+    optimizer = made()
+    theirs = tf.Variable(RNG.normal(size=5).astype(np.float32))
+    update = updates.of(optimizer)
+    value = theirs.read_value()
+    slots = [tf.zeros(() if name == "steps" else 5) for name in update.slots]
+    for _ in range(4):
+        gradient = tf.constant(RNG.normal(size=5).astype(np.float32))
+        optimizer.apply_gradients([(gradient, theirs)])
+        value, *slots = update.apply(gradient, value, slots, 0.1)
+        np.testing.assert_allclose(value, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "optimizer, said",
+    [
+        (OPTIMIZERS.RMSprop(), "Received: RMSprop"),
+        (OPTIMIZERS.Adam(clipnorm=1.0), "clipnorm=1.0"),
+        (OPTIMIZERS.SGD(weight_decay=0.1), "weight_decay=0.1"),
+    ],
+)
+def test_an_optimizer_that_is_not_written_is_refused(optimizer, said):
+    with pytest.raises(ValueError, match=said):
+        updates.of(optimizer)
+
+
+def elastic(*, loss=None, end=()):
+    tf.keras.utils.set_random_seed(0)
+    layers = [
+        L.Rescaling(1 / 255),
+        L.Conv2D(4, 3, 2, padding="same", name="first"),
+        L.BatchNormalization(),
+        L.ReLU(),
+        L.Conv2D(6, 1, activation="relu", name="second"),
+        *end,
+        L.GlobalAveragePooling2D(),
+        L.Dense(3, name="head"),
+    ]
+    model = et.ElasticModel.from_model(of_layers(layers, (8, 8, 3)))
+    model.compile(OPTIMIZERS.SGD(0.05, momentum=0.9), loss or SCE(from_logits=True))
+    return model
+
+
+def chain(model):
+    count = len(model.tensors)
+    return TimingProfile.from_chain(t_dw=[1.0] * count, t_dy=[1.0] * count, t_forward=float(count))
+
+
+def test_ten_steps_of_every_plan_are_those_of_the_model(tmp_path):
+    model = elastic()
+    masks = litert(model, tmp_path / "out", chain(model), (0.7, 1.0))
+    told = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert [plan["tensors"] for plan in told["plans"]] == [
+        np.flatnonzero(m).tolist() for m in masks
+    ]
+    assert masks[0].sum() < masks[1].sum() == len(model.tensors)
+    interpreter = tf.lite.Interpreter(str(tmp_path / "out" / "model.tflite"))
+    run = interpreter.get_signature_runner
+    x = RNG.uniform(0, 255, (10, 4, 8, 8, 3)).astype(np.float32)
+    y = RNG.integers(0, 3, (10, 4)).astype(np.int32)
+    np.testing.assert_allclose(run("infer")(x=x[0])["logits"], model(x[0]), atol=1e-5)
+    start, weights = run("save")(unused=np.zeros(1, np.float32)), model.get_weights()
+    for k, (mask, plan) in enumerate(zip(masks, told["plans"])):
+        run("restore")(**start)
+        ours = elastic()
+        ours.set_weights(weights)
+        # normalisations keep their statistics in the file
+        for layer in ours.layers:
+            if isinstance(layer, L.BatchNormalization):
+                layer.call = lambda x, layer=layer, **_: type(layer).call(layer, x, training=False)
+        ours.set_mask(mask)
+        for one, classes in zip(x, y):
+            features = run(plan["features"])(x=one)["features"] if plan["features"] else one
+            rate, weight = np.float32(0.05), np.ones(4, np.float32)
+            found = run(f"train_{k}")(x=features, y=classes, weight=weight, rate=rate)
+            assert found["loss"] == pytest.approx(ours.train_on_batch(one, classes), abs=1e-5)
+        end = run("save")(unused=np.zeros(1, np.float32))
+        for index, state in enumerate(told["state"]):
+            if state["tensor"] is not None:
+                trained = ours.tensors[state["tensor"]].numpy()
+                np.testing.assert_allclose(end[f"v{index}"], trained, atol=1e-5)
+                if not mask[state["tensor"]]:
+                    np.testing.assert_array_equal(end[f"v{index}"], start[f"v{index}"])
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"loss": "mse"}, "Received: 'mse'"),
+        ({"loss": SCE()}, "SparseCategoricalCrossentropy"),
+        ({"end": [L.Conv2D(4, 3, padding="same", dilation_rate=2, name="wide")]}, "wide"),
+        ({"end": [L.UpSampling2D(name="own")]}, "own"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_by_name(tmp_path, options, said):
+    model = elastic(**options)
+    with pytest.raises(ValueError, match=said):
+        litert(model, tmp_path / "out", chain(model))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_there_is_not_touched(tmp_path):
+    with pytest.raises(ValueError, match="new folder"):
+        litert(elastic(), tmp_path)
