@@ -77,11 +77,6 @@ def test_too_little_memory_is_no_broken_installation(monkeypatch, said):
     assert "ran out of memory" in doctor.tensorflow().fix
 
 
-def test_tensorflow_trains_here():
-    finding = doctor.tensorflow()
-    assert finding.state == OK, finding
-
-
 def test_tensorflow_that_hangs_is_broken(monkeypatch):
     monkeypatch.setattr(doctor, "_STEP", "import time; time.sleep(60)")
     monkeypatch.setattr(doctor, "_SECONDS", 0.2)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SLOW = {"keras_cv", "matplotlib", "tensorflow_addons", "tensorflow_datasets"}
 pytestmark = pytest.mark.slow
 
 
@@ -76,9 +77,13 @@ def test_wheel_is_examined_by_its_own_doctor(python):
     assert "Ready to train." in done.stdout
 
 
-def test_every_module_of_the_wheel_can_be_imported(python, unpacked):
+def test_the_wheel_imports_little_at_first_and_all_of_it_when_asked(python, unpacked):
     code = (
-        "import importlib, pkgutil, elastic_tf\n"
+        "import importlib, pkgutil, sys, elastic_tf\n"
+        "assert elastic_tf.ElasticModel and elastic_tf.Plan\n"
+        "assert elastic_tf.data and elastic_tf.zoo\n"
+        f"assert not {SLOW} & set(sys.modules), {SLOW} & set(sys.modules)\n"
+        "assert elastic_tf.plots\n"
         "for one in pkgutil.walk_packages(elastic_tf.__path__, 'elastic_tf.'):\n"
         "    importlib.import_module(one.name)\n"
         "print(elastic_tf.__file__)\n"
