@@ -150,7 +150,7 @@ def test_other_channels_need_no_new_trace():
 
 
 def test_moving_averages_replace_the_trained_channels_alone():
-    made = model(K.Adam(0.01, use_ema=True, ema_momentum=0.5))
+    made = model(K.Adam(0.01, use_ema=True, ema_momentum=0.5), run_eagerly=True)
     made.fit(*batch(), batch_size=4, verbose=0)
     chosen = plan(made)
     made.set_plan(chosen)
@@ -162,11 +162,3 @@ def test_moving_averages_replace_the_trained_channels_alone():
         average = average[made.optimizer._index_dict[made.tensors[k]._unique_id]]
         some = made.tensors[k].numpy().take(chosen.channels[k], axis(made, k))
         np.testing.assert_array_equal(some, average.numpy().take(chosen.channels[k], axis(made, k)))
-
-
-def test_a_training_of_channels_learns():
-    made, (x, y) = model(et.optimizers.adam(0.01)), batch(48)
-    x = x + 2.0 * y[:, None, None, None] * np.linspace(-1, 1, 12, dtype=np.float32)[:, None, None]
-    made.set_plan(plan(made, 2))
-    losses = made.fit(x, y, batch_size=8, epochs=15, verbose=0).history["loss"]
-    assert losses[-1] < 0.5 * losses[0]

@@ -1,0 +1,160 @@
+"""The registry of modes, and one that comes from outside the package."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pages
+import pytest
+import tensorflow as tf
+
+import elastic_tf as et
+from elastic_tf import optimizers, plan
+from elastic_tf.costs.flops import graph_flops
+from elastic_tf.engine import modes
+from elastic_tf.timing.trace import StepFunction
+
+pytestmark = pytest.mark.usefixtures("deterministic")
+L = tf.keras.layers
+MSE = tf.keras.losses.MeanSquaredError()
+
+
+def model(layer=None, **compiled):
+    tf.keras.utils.set_random_seed(0)
+    layer = layer or L.Conv2D(4, 3, padding="same", use_bias=False)
+    layers = [L.Input((6, 6, 3)), layer, L.GlobalAveragePooling2D(), L.Dense(1)]
+    made = et.ElasticModel.from_model(tf.keras.Sequential(layers))
+    made.compile(**{"optimizer": tf.keras.optimizers.SGD(0.1), "loss": MSE, **compiled})
+    return made
+
+
+def batch(count=4):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count, 6, 6, 3)).astype(np.float32), np.ones((count, 1), np.float32)
+
+
+@pytest.fixture
+def half_batch():
+    """The mode of the guide, as it stands there."""
+    (text,) = [
+        text
+        for text in pages.blocks(pages.DOCS / "guides" / "modes.md", "python")
+        if "register" in text
+    ]
+    exec(text, {})
+    yield
+    del modes.MODES[100], plan.NAMES[100]
+
+
+def test_a_mode_from_outside_trains_is_counted_and_written(half_batch):
+    made, exact, (x, y) = model(), model(), batch()
+    where = np.array([True, False, False])
+    chosen = et.Plan.full(3).with_mode("half_batch", where)
+    assert et.Plan.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
+    assert "half_batch" in chosen.describe(made)
+    before = made.tensors[0].numpy()
+    made.set_plan(chosen)
+    made.train_on_batch(x, y)
+    # the loss on the first half alone has twice the gradient that these samples have in the whole
+    exact.train_on_batch(x[:2], y[:2])
+    moved, expected = (m.tensors[0].numpy() - before for m in (made, exact))
+    np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-7)
+
+    costs = [graph_flops(StepFunction(made, p).graph(batch())) for p in (None, chosen)]
+    gradient = 2 * 4 * 36 * 27 * 4  # operations of the exact one
+    weights = 4 * 27 * 4  # a few operations each make the kernel with twice its gradient
+    assert 0 <= costs[1] - (costs[0] - gradient * modes.MODES[100].keeps) <= weights
+
+
+def test_a_mode_needs_a_name_and_a_code_of_its_own():
+    for name, code in (("mine", 2), ("exact", 100), ("mine", 128), ("mine", 0)):
+        with pytest.raises(ValueError, match=rf"Received: '?(mine|exact|{code})"):
+            modes.register(modes.Mode(name, code, modes.kernel_of, lambda layer: None))
+    with pytest.raises(ValueError, match="filtered:2.*Received: name='filtered:3'"):
+        et.Plan.full(2).with_mode("filtered:3", np.array([True, False]))
+
+
+def some(made, channels, name="channels:1/2"):
+    return et.Plan.full(len(made.tensors)).with_channels(name, {0: channels})
+
+
+@pytest.mark.parametrize(
+    ("layer", "channels", "received"),
+    [
+        (None, [0, 1, 2], "Received: 3 up to number 2"),
+        (None, [1, 4], "Received: 2 up to number 4"),
+        (lambda: L.Conv2D(4, 3, kernel_regularizer="l2"), [0, 1], "'channels:1/2' for"),
+        (lambda: L.DepthwiseConv2D(3, depthwise_constraint="max_norm"), [0], "'channels:1/2' for"),
+        (lambda: L.Conv2D(6, 3, groups=3), [0, 1, 2], "'channels:1/2' for"),
+        (lambda: L.Conv2D(1, 3), [0], "'channels:1/2' for"),
+    ],
+)
+def test_channels_that_a_kernel_cannot_have_are_refused(layer, channels, received):
+    made = model(layer and layer())
+    with pytest.raises(ValueError, match=received):
+        made.set_plan(some(made, channels))
+
+
+def test_channels_are_refused_where_an_update_is_not_of_each_step_or_not_of_each_weight():
+    made = model(accumulate=2)
+    with pytest.raises(ValueError, match="Received: .*'channels:1/2' and accumulated gradients"):
+        made.set_plan(some(made, [0, 1]))
+    made = model(optimizer=tf.keras.optimizers.Adafactor())
+    made.set_plan(some(made, [0, 1]))
+    with pytest.raises(ValueError, match=r"Received: .* of shape \(3, 3, 3\)"):
+        made.train_on_batch(*batch())
+
+
+def test_a_fit_that_goes_on_trains_the_same_channels(tmp_path):
+    class Stop(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    def trained(*callbacks, chosen=(1, 3)):
+        made = model(optimizer=tf.keras.optimizers.SGD(0.1, 0.9), run_eagerly=True)
+        made.set_plan(some(made, chosen))
+        backup = tf.keras.callbacks.BackupAndRestore(tmp_path / "backup")
+        options = {"epochs": 3, "shuffle": False, "verbose": 0}
+        made.fit(*batch(), **options, callbacks=[backup, *callbacks])
+        return made.get_weights()
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(Stop())
+    went_on = trained(chosen=(0, 2))
+    for one, whole in zip(went_on, trained()):
+        np.testing.assert_array_equal(one, whole)
+
+
+def test_a_delta_holds_the_trained_channels_alone(tmp_path):
+    made = model()
+    base = made.get_weights()
+    modes_of = some(made, [1, 3]).modes.copy()
+    modes_of[1:] = plan.FROZEN
+    made.set_plan(et.Plan(modes_of, {0: [1, 3]}))
+    made.train_on_batch(*batch())
+    et.save_delta(made, base, tmp_path / "delta")
+    other = model()
+    et.load_delta(other, tmp_path / "delta")
+    for one, same in zip(other.get_weights(), made.get_weights()):
+        np.testing.assert_array_equal(one, same)
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "delta", framework="np") as file:
+        assert file.get_tensor("0.slices").tolist() == [1, 3]
+
+
+def test_channels_are_trained_on_what_is_kept_of_samples():
+    def trained(memory):
+        made = model(L.DepthwiseConv2D(3, depth_multiplier=2))
+        optimizers.build(made.optimizer, made.trainable_variables)
+        codes = np.zeros(len(made.tensors), int)
+        codes[-2:] = plan.EXACT
+        codes[0] = plan.code_of("channels:1/2")
+        made.set_plan(et.Plan(codes, {0: [2]}))
+        made.fit(et.Samples(*batch(8), batch_size=4, memory=memory), epochs=3, verbose=0)
+        return made.get_weights()
+
+    for cached, whole in zip(trained(1 << 30), trained(0)):
+        np.testing.assert_array_equal(cached, whole)
