@@ -4,9 +4,9 @@ Before the update the slice is gathered from the kernel, and those of its slots 
 they are put back among the other channels, which keep every bit. The slice has the kernel's key:
 whatever an optimizer holds once for a tensor, as a count of its steps, it has for all channels.
 
-Of what TensorFlow offers for a last axis, gathering the kernel anew from itself and the slice is
-quickest where whole kernels are read too: a variable that was once scattered into is copied at each
-later read and update.
+Channels that follow each other are cut out and joined in blocks; others are gathered number by
+number, which TensorFlow does several times as slowly. Nothing is scattered into a variable: each of
+its later reads and updates would copy it.
 """
 
 from __future__ import annotations
