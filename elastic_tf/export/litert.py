@@ -150,6 +150,8 @@ class _Steps:
             slots[tensor.ref()] = [tf.Variable(tf.zeros(shape)) for shape in shapes]
         state = [one for tensor in held for one in (tensor, *slots[tensor.ref()])]
         cuts = [self.network.cut([t for t, on in zip(tensors, mask) if on]) for mask in masks]
+        # preprocessing alone is not worth keeping
+        cuts = [cut if self.network.behind(cut) else self.network.input for cut in cuts]
         # all that is captured must be tracked to be saved
         module.held = [*self.model.variables, *state]
         module.infer = self._infer()
