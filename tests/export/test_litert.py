@@ -103,7 +103,8 @@ def test_updates_are_those_of_keras(made):
         gradient = tf.constant(RNG.normal(size=5).astype(np.float32))
         optimizer.apply_gradients([(gradient, theirs)])
         value, *slots = update.apply(gradient, value, slots, 0.1)
-        np.testing.assert_allclose(value, theirs, rtol=1e-5, atol=1e-6)
+        # 1 - 0.999 has four digits in float32
+        np.testing.assert_allclose(value, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
