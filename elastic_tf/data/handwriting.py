@@ -57,16 +57,10 @@ def digits(
 
     image_size = arguments.count("image_size", image_size, least=8, most=_MOST_SIZE)
     x, y = load_digits(return_X_y=True)
-    generator, size = np.random.default_rng(seed), (image_size, image_size)
-
-    def enlarged(part: np.ndarray) -> np.ndarray:
-        large = tf.image.resize(part * (255 / 16), size).numpy()  # originals are 0 to 16
-        return np.clip(np.rint(_shifted(large, shift or Shift(), generator)), 0, 255).astype(
-            np.uint8
-        )
-
-    # all of them as float64 would take 0.7 GB at 224 pixels
-    x = np.concatenate([enlarged(part) for part in np.array_split(x.reshape(-1, 8, 8, 1), 20)])
+    # Originals are 0 to 16.
+    x = tf.image.resize(x.reshape(-1, 8, 8, 1) * (255 / 16), (image_size, image_size)).numpy()
+    x = _shifted(x, shift or Shift(), np.random.default_rng(seed))
+    x = np.clip(np.rint(x), 0, 255).astype(np.uint8)
     x_train, x_test, y_train, y_test = train_test_split(
         x, y.astype(np.int64), test_size=_TEST_SHARE, stratify=y, random_state=seed
     )
