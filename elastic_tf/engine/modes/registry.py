@@ -117,6 +117,25 @@ def kernels(model: Any, name: str) -> np.ndarray:
     return np.array([id(tensor) in layers for tensor in model.tensors])
 
 
+def everywhere(model: Any, name: str) -> Plan:
+    """All exact, but the mode of that name for each kernel that can have it: its first channels.
+
+    Raises:
+        ValueError: no such mode, or no kernel can have it.
+    """
+    code, layers = code_of(name), _layers(model, code_of(name)) if code_of(name) in MODES else {}
+    able = {k: layers[id(v)] for k, v in enumerate(model.tensors) if id(v) in layers}
+    if not able:
+        raise ValueError(
+            f"A mode must be one that kernels of the model can have. Received: '{name}' for "
+            f"'{model.name}'. Leave it out."
+        )
+    plan, mode = Plan.full(len(model.tensors)), MODES[code]
+    if mode.axis is not None:
+        return plan.with_channels(name, {k: range(mode.channels(v)[0]) for k, v in able.items()})
+    return plan.with_mode(name, np.isin(np.arange(len(plan)), list(able)))
+
+
 @contextlib.contextmanager
 def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> Iterator[None]:
     """Trace the layers of a model as the modes of a plan change them."""
