@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.baselines.method import Method, Task
-from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine import modes
+from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.plan import Plan
 from elastic_tf.zoo import models
 

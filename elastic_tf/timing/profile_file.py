@@ -1,8 +1,8 @@
 """Timing profiles as files: one JSON object, of which every field is checked.
 
 Schema 4 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
-item. Before, there were no `modes`. Before schema 3, `calibration` had other factors, and is left out. Schema 1 had `sets` in the place of
-items, `{"tensors": [[0, 5]], "time": 1.0}`.
+item. Before, there were no `modes`. Before schema 3, `calibration` had other factors, and is left
+out. Schema 1 had `sets` in the place of items, `{"tensors": [[0, 5]], "time": 1.0}`.
 """
 
 from __future__ import annotations

@@ -198,7 +198,9 @@ def test_relaxation_holds(seed: int) -> None:
     problem = whole.problem()
     every = np.ones(len(problem.worth), bool)
     for price in (1e-3, 1.0, 1e3):
-        found = relax(problem, every, np.arange(len(problem.member)), problem.room, price, problem.own)
+        found = relax(
+            problem, every, np.arange(len(problem.member)), problem.room, price, problem.own
+        )
         assert found.bound * problem.scale >= enumerated(whole) * (1.0 - 1e-9)
 
 

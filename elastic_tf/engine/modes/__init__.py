@@ -9,6 +9,7 @@ from elastic_tf.engine.modes.operations import kernel_of, replaced
 from elastic_tf.engine.modes.registry import (
     MODES,
     Mode,
+    channel_axes,
     check,
     choose,
     everywhere,
@@ -21,6 +22,7 @@ from elastic_tf.engine.modes.registry import (
 __all__ = [
     "MODES",
     "Mode",
+    "channel_axes",
     "check",
     "choose",
     "everywhere",

@@ -43,7 +43,11 @@ class Mode:
         """How many channels of a layer's kernel are trained, and of how many."""
         kernel: Any = self.kernel(layer)
         most = kernel.shape[-1 if self.axis is None else self.axis(layer)]
-        return max(int(most * (self.keeps or 1.0)), 1), most
+        return self.share_of(most), most
+
+    def share_of(self, channels: int) -> int:
+        """How many of so many channels are trained."""
+        return max(int(channels * (self.keeps or 1.0)), 1)
 
     def slice(self, layer: Any) -> Slice:
         """The trained channels of a layer's kernel."""
@@ -115,6 +119,16 @@ def kernels(model: Any, name: str) -> np.ndarray:
     """True for the kernels that can be trained in the mode of that name; bool, shape (N,)."""
     layers = _layers(model, code_of(name))
     return np.array([id(tensor) in layers for tensor in model.tensors])
+
+
+def channel_axes(model: Any, name: str) -> dict[int, int]:
+    """The axis of the channels of each kernel that can be trained by some of them, by its index."""
+    code = code_of(name)
+    layers, mode = _layers(model, code), MODES[code]
+    if mode.axis is None:
+        return {}
+    found = ((k, layers.get(id(tensor))) for k, tensor in enumerate(model.tensors))
+    return {k: mode.axis(layer) for k, layer in found if layer is not None}
 
 
 def everywhere(model: Any, name: str) -> Plan:
