@@ -213,7 +213,9 @@ class Profiler:
         if not self._in_modes:
             return profile
         there = dict(zip(self._in_modes, t_full * ratios[-len(self._in_modes) :]))
-        return replace(profile, modes=self._mode_costs(profile, work, seen, there, profiled))
+        costs = self._mode_costs(profile, work, seen, there, profiled)
+        known_modes.choose(self.model, self.model.tensors, self.model.plan)
+        return replace(profile, modes=costs)
 
     def _mode_costs(
         self,

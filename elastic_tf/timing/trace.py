@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
+from elastic_tf.engine import modes
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.prefix import NotCacheable
@@ -99,6 +100,7 @@ class StepFunction:
         self.model = model
         self.plan = as_plan(plan, len(model.tensors))
         self.mask = self.plan.mask
+        self._slices = modes.slices(model, model.tensors, self.plan)
         self.jit_compile = bool(model.jit_compile if jit_compile is None else jit_compile)
         self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
         self._untimed: StepTrace | None = None
@@ -113,7 +115,12 @@ class StepFunction:
                 self._function.get_concrete_function(rows)
 
     def __call__(self, data: Any) -> float:
-        """Run one step and wait for it; returns the loss."""
+        """Run one step and wait for it; returns the loss.
+
+        Leaves the channels of its plan chosen, where it has some.
+        """
+        for part, channels in self._slices:
+            part.choose(channels)
         loss, _, _ = self._function(data)
         return float(loss)
 

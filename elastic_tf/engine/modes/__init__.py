@@ -16,6 +16,7 @@ from elastic_tf.engine.modes.registry import (
     installed,
     kernels,
     register,
+    slices,
     watched,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "kernels",
     "register",
     "replaced",
+    "slices",
     "watched",
 ]
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.optimizers.slices import Slice
-from elastic_tf.plan import CHANNELS, NAMES, Plan, code_of
+from elastic_tf.plan import CHANNELS, NAMES, Plan, code_of, in_row
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,22 @@ def check(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> 
                 )
 
 
-def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
-    """Train the channels of a plan, where it has some, from the next step on."""
+def slices(
+    model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan
+) -> list[tuple[Slice, tuple[int, ...]]]:
+    """The slice of each kernel of which some channels are trained, and these channels."""
     layers = {code: _layers(model, code) for code in _used(plan)}
+    found = []
     for k, channels in plan.channels.items():
         code = int(plan.modes[k])
-        MODES[code].slice(layers[code][id(tensors[k])]).choose(channels)
+        found.append((MODES[code].slice(layers[code][id(tensors[k])]), tuple(channels)))
+    return found
+
+
+def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
+    """Train the channels of a plan, where it has some, from the next step on."""
+    for found, channels in slices(model, tensors, plan):
+        found.choose(channels)
 
 
 def kernels(model: Any, name: str) -> np.ndarray:
@@ -154,6 +164,8 @@ def everywhere(model: Any, name: str) -> Plan:
 def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> Iterator[None]:
     """Trace the layers of a model as the modes of a plan change them."""
     layers = {code: _layers(model, code) for code in _used(plan)}
+    for found, channels in slices(model, tensors, plan):
+        found.in_row = in_row(channels)
     with contextlib.ExitStack() as stack:
         for tensor, code in zip(tensors, plan.modes.tolist()):
             if code in layers:
@@ -168,12 +180,9 @@ def watched(
     variables: Sequence[tf.Variable],
 ) -> list[tf.Variable]:
     """What gradients are taken for to train some of the tensors: slices in the place of kernels."""
-    layers = {code: _layers(model, code) for code in _used(plan)}
-    slices = {}
-    for k in plan.channels:
-        mode = MODES[int(plan.modes[k])]
-        slices[id(tensors[k])] = mode.slice(layers[mode.code][id(tensors[k])]).variable
-    return [slices.get(id(variable), variable) for variable in variables]
+    found = zip(plan.channels, slices(model, tensors, plan))
+    parts = {id(tensors[k]): one.variable for k, (one, _) in found}
+    return [parts.get(id(variable), variable) for variable in variables]
 
 
 def _used(plan: Plan) -> set[int]:
