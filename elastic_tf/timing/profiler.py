@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -234,31 +234,47 @@ class Profiler:
             measured: microseconds of the step with all kernels in a mode, by its name.
             repeats: steps under the profiler.
         """
-        before = _by_layer(work.items(exact.times))
-        shared = _by_layer(profile.items)
+        before = _by_tensors(work.items(exact.times))
+        whole = _by_tensors(profile.items)
+        passed = self._passed_on(work, exact)
         found = []
         for name, run in self._in_modes.items():
             with kept(self.model, [run.graph(self._data)]):
                 trace = trace_step(run, self._data, repeats=repeats)
             of_mode = attribute(trace, self._layers, self._seen[1].untimed(self._data))
-            after = _by_layer(of_mode.items(trace.times))
-            costs = []
-            for k in np.flatnonzero(run.plan.modes != EXACT).tolist():
-                behind = before[self._layers[k]].keys() | after[self._layers[k]].keys()
-                own = _share(before, after, self._layers[k], (k,))
-                keys = [key for key in behind if len(key) > 1 and k not in key]
-                key = max(keys, key=lambda key: shared[self._layers[k]].get(key, 0.0), default=())
-                left = _share(before, after, self._layers[k], key) if key else 1.0
-                whole = shared[self._layers[k]].get(key, 0.0)
-                costs.append((k, own * float(profile.t_dw[k]), left * whole, whole, key))
-            taken = math.fsum(profile.t_dw[k] + whole for k, _, _, whole, _ in costs)
-            took = math.fsum(own + left for _, own, left, _, _ in costs)
-            factor = max(taken + measured[name] - profile.t_full, 0.1 * took) / took
-            for k, own, left, whole, key in costs:
-                more = whole - factor * left  # below 0 where the mode is the slower one
-                cost = factor * own + max(-more, 0.0)
-                found.append(ModeCost(k, name, cost, max(more, 0.0), key if more > 0.0 else ()))
+            after = _by_tensors(of_mode.items(trace.times))
+            kernels = np.flatnonzero(run.plan.modes != EXACT).tolist()
+            claims = _by_tensors([item for k, item in passed.items() if k in kernels])
+            # own time now, passing on before and now: expected, in microseconds of the profile
+            expected = []
+            for k in kernels:
+                own = _left(before, after, (k,)) * float(profile.t_dw[k])
+                item, taken, left = passed.get(k), 0.0, 0.0
+                if item is not None:
+                    share = item.time / claims[item.tensors]
+                    taken = share * whole.get(item.tensors, 0.0)
+                    left = taken * _left(before, after, item.tensors)
+                expected.append((own, taken, left))
+            total = math.fsum(own + left for own, _, left in expected)
+            rest = math.fsum(profile.t_dw[kernels]) + math.fsum(taken for _, taken, _ in expected)
+            factor = max(rest + measured[name] - profile.t_full, 0.1 * total) / total
+            for k, (own, taken, left) in zip(kernels, expected):
+                spared = taken - factor * left  # below 0 where the mode is the slower one
+                shared = passed[k].tensors if spared > 0.0 else ()
+                cost = factor * own + max(-spared, 0.0)
+                found.append(ModeCost(k, name, cost, max(spared, 0.0), shared))
         return tuple(found)
+
+    def _passed_on(self, work: Attribution, exact: StepTrace) -> dict[int, CostItem]:
+        """The largest work of each tensor's layer that only tensors before it need."""
+        found: dict[int, CostItem] = {}
+        items = work.items(exact.times)
+        for k, layer in enumerate(self._layers):
+            of_layer = [x for x in items if x.layer == layer and len(x.tensors) > 1]
+            before = [item for item in of_layer if item.tensors[-1] < k]
+            if before:
+                found[k] = max(before, key=lambda item: item.time)
+        return found
 
     def _attribution(self) -> Attribution:
         """What the ops of the full step belong to; found once."""
@@ -309,19 +325,22 @@ class Profiler:
         return ("calibrated" if self._calibration != _AS_THEY_ARE else "profiler"), ""
 
 
-def _by_layer(items: Sequence[CostItem]) -> dict[str, dict[tuple[int, ...], float]]:
-    """Times of the items by layer and tensors."""
-    found: dict[str, dict[tuple[int, ...], float]] = collections.defaultdict(dict)
+def _by_tensors(items: Iterable[CostItem]) -> dict[tuple[int, ...], float]:
+    """Times of the items by their tensors."""
+    found: dict[tuple[int, ...], float] = collections.defaultdict(float)
     for item in items:
-        own = found[item.layer]
-        own[item.tensors] = own.get(item.tensors, 0.0) + item.time
-    return found
+        found[item.tensors] += item.time
+    return dict(found)
 
 
-def _share(before: Any, after: Any, layer: str, tensors: tuple[int, ...]) -> float:
-    """What is left of the time of an item; 1 where it took none."""
-    took = before[layer].get(tensors, 0.0)
-    return after[layer].get(tensors, 0.0) / took if took else 1.0
+def _left(
+    before: Mapping[tuple[int, ...], float],
+    after: Mapping[tuple[int, ...], float],
+    tensors: tuple[int, ...],
+) -> float:
+    """What is left of the time of some tensors; 1 where they took none."""
+    took = before.get(tensors, 0.0)
+    return after.get(tensors, 0.0) / took if took else 1.0
 
 
 def _split(steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace) -> tuple[float, float]:
