@@ -167,9 +167,10 @@ class Profiler:
         ratios = np.median(steps / steps[:, :1], axis=0)
 
         t_full, t_forward = _split(steps, trace, trace_forward)
-        seen = trace
+        seen, busy = trace, sum(trace.times.values()) / t_full
+        is_launching = trace.on_device and busy < _LEAST_ATTRIBUTED
         items, prefix, share = work.items(), [], 0.0
-        if trace.times and trace_forward.times:
+        if trace.times and trace_forward.times and not is_launching:
             trace, trace_forward = trace.scaled_to(t_full), trace_forward.scaled_to(t_forward)
             layers = self._layers
             surplus = forward_surplus(trace, trace_forward, work, layers)
@@ -190,6 +191,8 @@ class Profiler:
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
         inputs = tf.nest.flatten(self._data[0])
         method, note = self._method(share, trace)
+        if is_launching:  # each op takes about as long to launch: as many as there are
+            note = f"kernels fill {busy:.0%} of a step, the rest is launching them"
         profile = TimingProfile(
             t_forward=t_forward,
             items=tuple(replace(item, time=time) for item, time in zip(items, times.tolist())),

@@ -159,12 +159,31 @@ def test_profile_model_takes_differences_where_xla_compiles_the_step():
 
 
 def test_profile_model_takes_differences_where_the_profiler_yields_nothing(monkeypatch):
-    nothing = (np.array([], object), np.zeros((0, 2)))
+    nothing = (np.array([], object), np.zeros((0, 2)), False)
     monkeypatch.setattr(trace_module, "_profile", lambda run, repeats: nothing)
     profile = profile_model(elastic(), *batch(), repeats=3)
     assert (profile.method, profile.share_attributed) == ("differences", 0.0)
     assert profile.note == "the profiler tells of 0% of the backward time"
     assert profile.t_full > profile.t_forward
+
+
+@pytest.mark.parametrize(("filled", "method"), [(0.5, "differences"), (2.0, "calibrated")])
+def test_a_step_that_is_bound_by_launches_is_measured_by_differences(
+    monkeypatch, undisturbed, filled, method
+):
+    """On the planes of a GPU kernels of all ops, which fill a part of the step or all of it."""
+    profiled = trace_module._profile
+
+    def on_device(run, repeats):
+        names, spans, _ = profiled(run, repeats)
+        width = 3e3 * filled * repeats / len(names)  # a full step takes 3 ms by its clock
+        starts = width * np.arange(len(names))
+        return names, np.stack([starts, starts + width], axis=1), True
+
+    monkeypatch.setattr(trace_module, "_profile", on_device)
+    profile = profile_model(elastic(), *batch(), repeats=3)
+    assert profile.method == method
+    assert ("the rest is launching them" in profile.note) == (method == "differences")
 
 
 def test_profiler_finds_its_calibration_once():
