@@ -59,8 +59,9 @@ def accuracy_at_budgets(
     if len(courses) > 1:
         found = winner([tables.get("equal_seconds", ()) for tables in comparisons.values()])
         figure.suptitle(said(title, found), x=0.01, ha="left", fontsize=12)
-    place = "outside lower left"
-    figure.legend(shown.values(), shown, frameon=False, loc=place, ncols=2, fontsize=8)
+    figure.legend(
+        shown.values(), shown, frameon=False, loc="outside lower left", ncols=2, fontsize=8
+    )
     return figure
 
 
