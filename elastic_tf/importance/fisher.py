@@ -25,7 +25,7 @@ class ChannelFisher:
 
     Args:
         model: elastic model, built.
-        loss: (outputs, *targets) -> (n,), the loss of each sample.
+        loss: (outputs, y, *shared) -> (n,), the loss of each sample.
         kernels: indices of the tensors that are looked at; None: of all kernels.
         activated: whether a is what the activation function behind the kernel gives, after a batch
             normalisation; else the product with the kernel.
@@ -46,12 +46,13 @@ class ChannelFisher:
         self._found: list[int] = []  # kernel of each result of the trace
         self._run = tf.function(self._trace, reduce_retracing=True)
 
-    def __call__(self, x: Any, *targets: Any, batch_size: int = 32) -> dict[int, np.ndarray]:
+    def __call__(self, x: Any, y: Any, *shared: Any, batch_size: int = 32) -> dict[int, np.ndarray]:
         """The deltas of each kernel, by its index among the tensors; float64 (channels,).
 
         Args:
             x: inputs, samples first.
-            *targets: what the loss is given beside the outputs, samples first.
+            y: targets, samples first.
+            *shared: what else the loss is given, whole.
             batch_size: samples in one pass.
 
         Raises:
@@ -60,8 +61,9 @@ class ChannelFisher:
         found: dict[int, Any] = {}
         with host_generators_kept(self._model):
             for start in range(0, len(x), batch_size):
-                parts = (tf.convert_to_tensor(a[start : start + batch_size]) for a in (x, *targets))
-                for k, part in zip(self._found, self._run(*parts)):
+                parts = (a[start : start + batch_size] for a in (x, y))
+                results = self._run(*map(tf.convert_to_tensor, (*parts, *shared)))
+                for k, part in zip(self._found, results):
                     found[k] = found.get(k, 0.0) + part.numpy().astype(np.float64)
         for k, sums in found.items():
             if not np.isfinite(sums).all():
@@ -72,9 +74,9 @@ class ChannelFisher:
                 )
         return {k: found[k] / (2 * len(x)) for k in sorted(found)}
 
-    def _trace(self, x: Any, *targets: Any) -> list[tf.Tensor]:
+    def _trace(self, x: tf.Tensor, *given: tf.Tensor) -> list[tf.Tensor]:
         with never_differentiated(), modes.recorded(self._model) as uses:
-            total = tf.reduce_sum(self._loss(self._model(x, training=False), *targets))
+            total = tf.reduce_sum(self._loss(self._model(x, training=False), *given))
         uses = [use for use in uses if id(use.kernel) in self._index]
         outputs = [_activated(use.y) if self._activated else use.y for use in uses]
         results: dict[int, tf.Tensor] = {}
