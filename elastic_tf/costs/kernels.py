@@ -146,11 +146,10 @@ def _traced(model: tf.keras.Model) -> tuple[tf.Graph, list[modes.Use]]:
 def _channels(model: tf.keras.Model, macs: np.ndarray) -> dict[int, dict[str, int]]:
     known = [modes.MODES[code] for code in sorted(CHANNELS)]
     able = {mode.name: modes.kernels(model, mode.name) for mode in known}
-    layers, found = layers_of(model), {}
+    layers, found = layers_of(model), dict[int, dict[str, int]]()
     for k in np.flatnonzero(macs).tolist():
-        kernel = modes.kernel_of(layers[k])
         is_depthwise = type(layers[k]) is tf.keras.layers.DepthwiseConv2D
-        found[k] = {NAMES[EXACT]: int(kernel.shape[2 if is_depthwise else -1])}
+        found[k] = {NAMES[EXACT]: int(model.tensors[k].shape[2 if is_depthwise else -1])}
         for mode in known:
             if able[mode.name][k]:
                 found[k][mode.name] = mode.channels(layers[k])[0]

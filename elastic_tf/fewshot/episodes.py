@@ -71,7 +71,9 @@ class Episodes:
         labels = [np.repeat(np.arange(way), [len(p) for p in part]) for part in (support, queries)]
         (of_support, of_query) = (np.concatenate(part) for part in (support, queries))
         names = self._names[chosen]
-        return Episode(self._images[of_support], labels[0], self._images[of_query], labels[1], names)
+        return Episode(
+            self._images[of_support], labels[0], self._images[of_query], labels[1], names
+        )
 
     def __iter__(self) -> Iterator[Episode]:
         index = 0

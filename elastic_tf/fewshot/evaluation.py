@@ -85,9 +85,7 @@ def evaluate(
             task = tasks[index]
             found = method(net, task.support, task.support_labels, **options)
             right = float(np.mean(found.predict(task.query) == task.query_labels))
-            rows.append(
-                (right, found.seconds, found.selection_seconds, found.memory, found.macs)
-            )
+            rows.append((right, found.seconds, found.selection_seconds, found.memory, found.macs))
             bar.add(1, [("accuracy", right)])
             net.model.set_weights(weights)
     finally:

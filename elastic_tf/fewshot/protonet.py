@@ -77,6 +77,7 @@ class ProtoNet:
             lambda x: self.model(x, training=False),
             input_signature=[tf.TensorSpec((None, *inputs.shape[1:]), inputs.dtype)],
         )
+        self._features._omit_frequent_tracing_warning = True  # one trace for each network
 
     @classmethod
     def of(cls, model: Any, **options: Any) -> ProtoNet:
@@ -100,7 +101,7 @@ class ProtoNet:
         if self._adam is None or self.model.optimizer is not self._adam:
             self._adam = optimizers.adam(learning_rate)
             self.compile(self._adam)
-        for variable in optimizers.state(self._adam):
+        for variable in self._adam.weights:  # its moments and counts
             variable.assign(tf.zeros_like(variable))
         self._adam.learning_rate = learning_rate
 

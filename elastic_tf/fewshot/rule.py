@@ -59,14 +59,13 @@ def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
         is_small = costs.memory(shares) <= budgets.memory
         return is_small and costs.backward_macs(shares) <= budgets.macs
 
+    def trained(shares: np.ndarray, k: int, count: int) -> np.ndarray:
+        share = count / costs.channels[k][NAMES[EXACT]]
+        return np.where(np.arange(len(shares)) == k, share, shares)
+
     shares = np.zeros(len(costs.sizes))
     modes = {k: sorted(costs.channels[k].items(), key=lambda one: one[1]) for k in worth}
-
-    def share(k: int, count: int) -> float:
-        return count / costs.channels[k][NAMES[EXACT]]
-
-    least = {k: share(k, found[0][1]) for k, found in modes.items()}
-    alone = [k for k in worth if fits(np.where(np.arange(len(shares)) == k, least[k], 0.0))]
+    alone = [k for k in worth if fits(trained(shares, k, modes[k][0][1]))]
     if not alone:
         raise ValueError(
             "A kernel must fit into both budgets. Received: "
@@ -75,19 +74,16 @@ def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
         )
     chosen: list[int] = []
     for k in sorted(alone, key=lambda k: -worth[k].sum() / (costs.sizes[k] * costs.macs[k])):
-        shares[k] = least[k]
-        if not fits(shares):
-            shares[k] = 0.0
+        more = trained(shares, k, modes[k][0][1])
+        if not fits(more):
             break
-        chosen.append(k)
+        shares, chosen = more, [*chosen, k]
     plan = Plan(np.full(len(shares), FROZEN))
     for k in chosen:
-        for name, count in reversed(modes[k]):
-            shares[k] = share(k, count)
-            if fits(shares):
-                break
+        name, count = next(one for one in modes[k][::-1] if fits(trained(shares, k, one[1])))
+        shares = trained(shares, k, count)
         if name == NAMES[EXACT]:
             plan = plan.with_mode(name, np.arange(len(shares)) == k)
         else:
-            plan = plan.with_channels(name, {k: np.argsort(-worth[k])[:count]})
+            plan = plan.with_channels(name, {k: np.argsort(-worth[k])[:count].tolist()})
     return plan
