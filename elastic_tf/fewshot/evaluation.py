@@ -70,7 +70,7 @@ def evaluate(
         model: as of `adapt`. Its weights are as before afterwards.
         tasks: as `episodes` makes them.
         count: episodes.
-        method: (ProtoNet, images, labels, **options) -> what predicts.
+        method: called as `adapt` is, and gives what predicts.
         verbose: 1 shows a progress bar.
         **options: of the method. `steps=0` of `adapt`: nothing is trained.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ class ChannelFisher:
     """Fisher information of each output channel of the kernels of a model.
 
     delta[o] = sum over n of (sum over places of a * g)^2 / (2 count), a the channel's activation of
-    sample n and g the gradient of the loss of that sample alone. Layers run as in inference.
+    sample n and g the gradient of the loss of that sample alone. Layers run as in inference. A
+    kernel's Fisher potential is the sum of its deltas.
 
     Args:
         model: elastic model, built.
@@ -90,14 +91,6 @@ class ChannelFisher:
                 results[k] = results.get(k, 0.0) + tf.reduce_sum(sums**2, 0)
         self._found = [*results]
         return [*results.values()]
-
-
-def potential(channels: Mapping[int, np.ndarray], count: int) -> np.ndarray:
-    """The Fisher potential of each of `count` tensors, the sum of its deltas; float64 (count,)."""
-    found = np.zeros(count)
-    for k, deltas in channels.items():
-        found[k] = deltas.sum()
-    return found
 
 
 def _activated(y: tf.Tensor) -> tf.Tensor:
