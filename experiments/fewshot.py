@@ -55,6 +55,7 @@ class Settings:
     episodes: int = option(20, help="tasks that the methods are compared on")
     tried: int = option(4, help="tasks on which each rate is tried")
     steps: int = option(40, help="of adapting")
+    methods: tuple[str, ...] = option((), help=f"of {', '.join(RATES)}; all if left out")
     meta_steps: int = option(0, help="of meta-training before; 0: none")
     rates: Path | None = option(None, help="result whose learning rates are taken")
     meta_rate: float = option(1e-3, help="highest rate of meta-training, of Adam")
@@ -94,9 +95,11 @@ def main() -> None:
     known = {row["method"]: row["rate"] for row in read(settings.rates)["methods"]}
     rate = 1e-3
     result = {**dataclasses.asdict(settings), "meta_seconds": meta_seconds, "methods": rows}
-    for path in ("assets", "out", "rates"):
-        del result[path]
+    for left_out in ("assets", "out", "rates"):
+        del result[left_out]
     for name, given in options.items():
+        if settings.methods and name not in settings.methods:
+            continue
         given = {"steps": settings.steps, **given}
         tried = {}
         for rate in () if name in known else RATES[name]:

@@ -16,7 +16,7 @@ from elastic_tf.fewshot.augmentation import augmented
 from elastic_tf.fewshot.episodes import checked
 from elastic_tf.fewshot.protonet import ProtoNet, batch
 from elastic_tf.fewshot.rule import Budgets, paper_rule
-from elastic_tf.plan import Plan
+from elastic_tf.plan import Plan, as_plan
 
 Rule = Callable[[Mapping[int, np.ndarray], KernelCosts, Budgets], Plan]
 
@@ -114,14 +114,14 @@ def adapt(
     classes, y = np.unique(named, return_inverse=True)
     net, rng = ProtoNet.of(model), np.random.default_rng(seed)
     costs, chosen = net.costs, None
-    if plan is not None:
-        chosen = plan if isinstance(plan, Plan) else Plan.from_mask(plan)
+    if steps and plan is not None:
+        chosen = as_plan(plan, len(costs.sizes))
     elif steps:
         budgets = Budgets.of(costs, memory, compute)
         chosen = rule(_worth(net, x, y, augmented(x, rng, flip), inspect), costs, budgets)
     selected = time.perf_counter()
     shares = np.zeros(len(costs.sizes)) if chosen is None else costs.shares(chosen)
-    if steps and chosen is not None:
+    if chosen is not None:
         net.adam(arguments.rate("learning_rate", learning_rate))
         net.model.set_plan(chosen)
 

@@ -60,11 +60,13 @@ class ProtoNet:
         given = _SCALES[distance] if scale is None else scale
         self.scale = arguments.number("scale", given, low=0.0, above=True)
         arguments.flag("bn_training", bn_training)
-        shape = getattr(network, "output_shape", None)
+        shape = network.output_shape if _is_graph(network) else None
         if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] is None:
             raise ValueError(
-                "`network` must end in one vector of features for each image. Received: "
-                f"'{network.name}' with outputs of shape {shape}. Add GlobalAveragePooling2D."
+                "`network` must be a functional or sequential model that ends in one vector of "
+                f"features for each image. Received: '{network.name}' of type "
+                f"{type(network).__name__} with outputs of shape {shape}. Make one with "
+                "tf.keras.Model(inputs, outputs), for instance with GlobalAveragePooling2D."
             )
         inputs = tf.keras.Input(network.input_shape[1:], dtype=network.inputs[0].dtype)
         options = {} if bn_training else {"training": False}
@@ -86,9 +88,9 @@ class ProtoNet:
             return model
         arguments.instance("model", model, tf.keras.Model, "a Keras model or a ProtoNet")
         dense = dense_layers(model)
-        if dense and dense[-1] in model.layers:
+        if dense and dense[-1] in model.layers and _is_graph(model):
             model = tf.keras.Model(model.input, dense[-1].input)
-        if len(model.output_shape) == 4:
+        if _is_graph(model) and len(model.output_shape) == 4:
             model = tf.keras.Model(model.input, L.GlobalAveragePooling2D()(model.output))
         return cls(model, **options)
 
@@ -172,6 +174,10 @@ class ProtoNet:
         queries = tf.boolean_mask(features, is_query)
         logits = self.logits(queries, self.prototypes(support, labels, way))
         return -1 - tf.boolean_mask(y, is_query), logits
+
+
+def _is_graph(model: tf.keras.Model) -> bool:
+    return bool(getattr(model, "_is_graph_network", False))
 
 
 def batch(support: Any, labels: Any, query: Any, query_labels: Any) -> tuple[Any, np.ndarray]:

@@ -133,6 +133,7 @@ def test_evaluating_leaves_the_weights_and_says_how_sure_it_is(net):
         ({"compute": 1e-6}, "which none of"),
         ({"steps": -1}, "`steps`.*Received: -1"),
         ({"inspect": 0.0}, "inspect=0.0"),
+        ({"plan": np.ones(3, bool)}, r"\(3,\)"),
         ({"labels": np.zeros(16, int)}, r"two classes.*array\(\[0\]\)"),
         ({"images": np.zeros((16, 8, 8))}, r"\(16, 8, 8\)"),
     ],

@@ -68,6 +68,14 @@ def test_batch_normalisation_keeps_its_statistics_unless_told_otherwise():
         assert same is not bn_training
 
 
+def test_a_model_whose_layers_are_not_known_is_refused():
+    class Own(tf.keras.Model):
+        """Calls a dense layer."""
+
+    with pytest.raises(ValueError, match="of type Own"):
+        fewshot.ProtoNet.of(Own())
+
+
 @pytest.mark.parametrize(
     ("options", "message"), [({"distance": "manhattan"}, "manhattan"), ({"scale": 0.0}, "scale=0")]
 )
