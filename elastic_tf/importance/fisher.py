@@ -45,7 +45,7 @@ class ChannelFisher:
         chosen = range(len(model.tensors)) if kernels is None else kernels
         self._index = {id(model.tensors[k]): int(k) for k in chosen}
         self._found: list[int] = []  # kernel of each result of the trace
-        self._run = tf.function(self._trace, reduce_retracing=True)
+        self._run: Any = None
 
     def __call__(self, x: Any, y: Any, *shared: Any, batch_size: int = 32) -> dict[int, np.ndarray]:
         """The deltas of each kernel, by its index among the tensors; float64 (channels,).
@@ -53,7 +53,7 @@ class ChannelFisher:
         Args:
             x: inputs, samples first.
             y: targets, samples first.
-            *shared: what else the loss is given, whole.
+            *shared: what else the loss is given, whole; of any length.
             batch_size: samples in one pass.
 
         Raises:
@@ -63,7 +63,7 @@ class ChannelFisher:
         with host_generators_kept(self._model):
             for start in range(0, len(x), batch_size):
                 parts = (a[start : start + batch_size] for a in (x, y))
-                results = self._run(*map(tf.convert_to_tensor, (*parts, *shared)))
+                results = self._traced(*parts, *shared)  # the first call makes `_found`
                 for k, part in zip(self._found, results):
                     found[k] = found.get(k, 0.0) + part.numpy().astype(np.float64)
         for k, sums in found.items():
@@ -74,6 +74,14 @@ class ChannelFisher:
                     "samples and the weights."
                 )
         return {k: found[k] / (2 * len(x)) for k in sorted(found)}
+
+    def _traced(self, *arrays: Any) -> list[tf.Tensor]:
+        """One trace serves all lengths."""
+        given = [tf.convert_to_tensor(one) for one in arrays]
+        if self._run is None:
+            kinds = [tf.TensorSpec((None, *one.shape[1:]), one.dtype) for one in given]
+            self._run = tf.function(self._trace, input_signature=kinds)
+        return self._run(*given)
 
     def _trace(self, x: tf.Tensor, *given: tf.Tensor) -> list[tf.Tensor]:
         with never_differentiated(), modes.recorded(self._model) as uses:
