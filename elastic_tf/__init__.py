@@ -44,6 +44,7 @@ __all__ = [
     "plots",
     "profile_model",
     "save_delta",
+    "select_plan",
     "select_tensors",
     "solve_head",
     "zoo",
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from elastic_tf.inputs.samples import Samples
     from elastic_tf.model import ElasticModel
     from elastic_tf.plan import Plan
-    from elastic_tf.selection.selector import Selection, select_tensors
+    from elastic_tf.selection.selector import Selection, select_plan, select_tensors
     from elastic_tf.timing.profile import TimingProfile
     from elastic_tf.timing.profiler import profile_model
 else:
@@ -94,6 +95,7 @@ else:
         "load_delta": "delta",
         "profile_model": "timing.profiler",
         "save_delta": "delta",
+        "select_plan": "selection.selector",
         "select_tensors": "selection.selector",
         "solve_head": "head.solve",
     }

@@ -31,10 +31,10 @@ def package(tensorflow: Any) -> str:
     """
     version = tensorflow.__version__
     if _major("keras") >= 3 and not _major("tf_keras"):
-        mend = f'pip install "tf_keras=={".".join(version.split(".")[:2])}.*"'
+        command = f'pip install "tf_keras=={".".join(version.split(".")[:2])}.*"'
         raise ImportError(
             f"elastic_tf trains models of Keras 2. Received: TensorFlow {version} without the "
-            f"package tf_keras, which has it. {mend}"
+            f"package tf_keras, which has it. {command}"
         )
     name: str = tensorflow.keras.Model.__module__.partition(".")[0]
     keras = import_module(name).__version__

@@ -149,8 +149,8 @@ class Plan:
 
     @property
     def traced(self) -> bytes:
-        """What a traced step depends on: the modes, not which channels are trained."""
-        return self.modes.tobytes()
+        """What a traced step depends on: the modes, and whether channels follow each other."""
+        return self.modes.tobytes() + bytes(in_row(chosen) for chosen in self.channels.values())
 
     @cached_property
     def mask(self) -> np.ndarray:
@@ -205,7 +205,12 @@ class Plan:
 
     @cached_property
     def _value(self) -> tuple[Any, ...]:
-        return self.traced, tuple(self.channels.items())
+        return self.modes.tobytes(), tuple(self.channels.items())
+
+
+def in_row(channels: Sequence[int]) -> bool:
+    """Whether channels, in ascending order, follow each other."""
+    return channels[-1] - channels[0] == len(channels) - 1
 
 
 def code_of(name: str) -> int:

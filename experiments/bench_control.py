@@ -3,7 +3,7 @@
 The demo's network is adapted to the demo's other domain. What is selected by in the ratios is the
 gradient's magnitude, which is positive for every tensor, so that the budget is used up. The profile
 is the one measured, or one with half its forward pass, as if it came from a device that is faster
-there: it promises savings that are not delivered, which shows what the loop mends. The load is a
+there: it promises savings that are not delivered, which shows what the loop corrects. The load is a
 process that keeps one core busy, started in the middle of a training.
 """
 

@@ -1,4 +1,4 @@
-"""Which importance foretells best what training a set of tensors wins.
+"""Which importance predicts best what training a set of tensors wins.
 
 From each of several moments of a training, random masks of equal cost (equal step time under a
 measured profile, the head trained in all) are trained for one epoch. An importance is as good as

@@ -36,7 +36,7 @@ MODELS = (
 BATCH, CLASSES = 4, 40
 MASKS, ROUNDS = 24, 11
 RHOS = (0.4, 0.5, 0.6, 0.7)
-EPOCH_STEPS = 1500  # the epoch that costs are held against
+EPOCH_STEPS = 1500  # the epoch that costs are compared with
 REPROFILE_REPEATS = 2  # as the callback does
 PREDICTIONS = ("predicted", "op_times", "chain", "paper")
 

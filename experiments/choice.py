@@ -97,7 +97,11 @@ def parts(row: str) -> tuple[str, int, int]:
 
 
 def over_seconds(rows: list[dict[str, Any]]) -> Any:
-    """Accuracy over seconds, with 95 % intervals: a line for each method, from the solved head."""
+    """Accuracy over seconds, with 95 % intervals: a line for each method, from the solved head.
+
+    Rows of which some seeds were not timed are left out.
+    """
+    rows = [row for row in rows if row["is_timed"]]
     full = (row for row in rows if row["method"] == "full")
     usual = max(full, key=lambda row: row["mean"])["seconds"] / 100.0
     (start,) = (row for row in rows if row["method"] == "solved")
@@ -114,7 +118,8 @@ def over_seconds(rows: list[dict[str, Any]]) -> Any:
         )
         for name, points in curves.items()
     }
-    return plots.lines(values, x="seconds, % of full training's", y="test accuracy (%)")
+    axes = {"x": "seconds, % of full training's", "y": "test accuracy (%), 95 % bands"}
+    return plots.lines(values, **axes, conclusion=plots.reached(values))
 
 
 class Trials:
@@ -255,6 +260,7 @@ def summary(trials: list[dict[str, Any]], **of: str) -> list[dict[str, Any]]:
             **dict(zip(("mean", "half_width"), interval([one["accuracy"] for one in found]))),
             "loss": np.mean([one["loss"] for one in found]),
             "seconds": np.mean([one["seconds"] for one in found if one["seconds"]] or [np.nan]),
+            "is_timed": all(one["seconds"] for one in found),
             "ratio": found[0].get("predicted_ratio"),
         }
         for (method, epochs, batch, rate), found in rows.items()

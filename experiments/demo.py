@@ -124,8 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
         for name, clock in clocks.items()
     }
     names = [tensor.name.split(":")[0] for tensor in elastic.tensors]
+    axes = {"x": "training time (s)", "y": "test accuracy (%)"}
     for name, figure in (
-        ("accuracy", plots.lines(shown, x="training time (s)", y="test accuracy (%)")),
+        ("accuracy", plots.lines(shown, **axes, conclusion=plots.reached(shown))),
         ("selection", plots.selection_map(masks, names=names)),
     ):
         plots.save(figure, settings.out / f"{name}.png")

@@ -29,7 +29,8 @@ def accuracy_over_time(picture: Picture, found: Runs) -> Figure:
         training.label: (_passed(run), 100 * _values(run, "val_accuracy"))
         for training, run in found.items()
     }
-    return plots.lines(curves, x="time (s)", y="testing accuracy (%)", title=picture.title)
+    options = {"title": picture.title, "conclusion": plots.reached(curves)}
+    return plots.lines(curves, x="time (s)", y="testing accuracy (%)", **options)
 
 
 def loss_over_time(picture: Picture, found: Runs) -> Figure:
@@ -201,7 +202,7 @@ def _values(run: Run, key: str) -> np.ndarray:
 
 
 def _epochs(run: Run) -> list[int]:
-    return [epoch["epoch"] + 1 for epoch in run.history]
+    return [epoch["epoch"] for epoch in run.history]
 
 
 def _passed(run: Run) -> np.ndarray:

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.baselines.method import Method, Task
+from elastic_tf.engine import modes
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.modes import convolutions
 from elastic_tf.plan import Plan
 from elastic_tf.zoo import models
 
@@ -64,9 +64,12 @@ def filtered_plan(model: ElasticMixin, count: int = 4, r: int = 2) -> Plan:
     Source: Yang, Li, Marculescu, Efficient On-device Training via Gradient Filtering, CVPR 2023,
     Sec. 4, which trains the last 2 to 10 with r = 2 or 4.
     """
-    kernels = np.flatnonzero(convolutions.kernels(model))
+    held = _held(
+        model, lambda layer, name: name.endswith("kernel") and "Conv2D" in type(layer).__name__
+    )
+    kernels = np.flatnonzero(held)
     first = kernels[-count:][0] if len(kernels) else 0
-    fits = convolutions.kernels(model, r)
+    fits = modes.kernels(model, f"filtered:{r}")
     behind = np.arange(len(fits)) >= first
     return Plan.from_mask(behind).filtered(r, fits & behind)
 

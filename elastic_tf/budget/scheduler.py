@@ -25,7 +25,7 @@ from elastic_tf.inputs import fit_data
 from elastic_tf.inputs.batches import sample_shapes
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
-from elastic_tf.selection.selector import select_tensors, smallest_feasible_rho
+from elastic_tf.selection.selector import select_plan, select_tensors, smallest_feasible_rho
 
 if TYPE_CHECKING:
     from elastic_tf.runs.board import Board
@@ -140,10 +140,10 @@ class Scheduler:
         if self._deadline is not None:
             if self._deadline.stops(self._model) or self._ledger.done == self._ledger.steps:
                 return
-            if self._deadline.is_off(record.predicted_ratio, bool(record.mask.all())):
+            if self._deadline.is_off(record.predicted_ratio, record.is_full):
                 self._select_early("deadline")
         elif self._full_steps.share:
-            self._full_steps.step_was_made(is_full=bool(record.mask.all()))
+            self._full_steps.step_was_made(is_full=record.is_full)
             retrace = self._ledger.retrace or 0.0
             if self._ratio.is_off(record.rho) and self._full_steps.can_afford(retrace):
                 self._ratio.learn()
@@ -319,7 +319,7 @@ class Scheduler:
         """Select anew by the importance of the present selection, unless that is the same."""
         present = self.selections[-1]
         record = self._chosen(self._ledger.epoch, present.rho, present.importance, reason)
-        if np.array_equal(record.mask, present.mask):
+        if record.selection.plan == present.selection.plan:
             self._ratio.selected(self._ratio.predicted)  # measure anew
             return
         self._full_steps.spent += self._ledger.retrace or 0.0
@@ -341,9 +341,13 @@ class Scheduler:
             asked = self._ratio.ask(rho)
         # the first selection refuses a `rho` that is too small; later ones do what can be done
         asked = min(max(asked, smallest if rho >= smallest or self.selections else rho), 1.0)
-        selection = select_tensors(
-            importance, profile, asked, required=required, strategy=self._tracking.strategy
-        )
+        if importance.ndim == 2:  # a column for each mode
+            told: Any = {"modes": self._tracking.modes, "channels": self._tracking.channels}
+            selection = select_plan(importance, profile, asked, required=required, **told)
+        else:
+            selection = select_tensors(
+                importance, profile, asked, required=required, strategy=self._tracking.strategy
+            )
         return SelectionRecord(
             epoch=epoch,
             rho=rho,
@@ -367,10 +371,10 @@ class Scheduler:
                 "size take another share of their full step.",
                 stacklevel=2,
             )
-        if self.selections and np.array_equal(record.mask, self._model.mask):
+        if self.selections and record.selection.plan == self._model.plan:
             record = dataclasses.replace(record, seconds_retrace=0.0)
         else:
-            self._model.set_mask(record.mask)
+            self._model.set_plan(record.selection.plan)
             self._model.cache_prefix(self._epochs_to_come)
             self._ledger.plan(record.predicted_ratio)
         self.selections.append(record)
@@ -392,7 +396,7 @@ class Scheduler:
         known = [record.seconds_importance for record in taken[1:] if record.seconds_importance]
         if self._deadline is not None:
             self._deadline.evaluated(selected_at, min(known) if known else None)
-        self._model.set_mask(taken[-1].mask)
+        self._model.set_plan(taken[-1].selection.plan)
         self._model.cache_prefix(self._epochs_to_come)
         self._ledger.plan(taken[-1].predicted_ratio)
         self._ratio.selected(taken[-1].predicted_ratio)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -43,6 +44,20 @@ model.set_mask(np.array([False, False, True, True]))
 model.fit(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32), batch_size=4, verbose=0)
 print(json.dumps(describe_device()))
 """
+_GPU = """
+import json, os, tensorflow as tf
+built, of = tf.sysconfig.get_build_info(), tf.config.experimental
+gpus = tf.config.list_physical_devices("GPU")
+print(json.dumps({
+    "version": tf.__version__,
+    "for": [f"{kind} {built[key]}" for kind, key in
+            (("CUDA", "cuda_version"), ("cuDNN", "cudnn_version")) if key in built]
+           + ["ROCm"] * bool(built.get("is_rocm_build")),
+    "names": [of.get_device_details(x).get("device_name", x.name) for x in gpus],
+    "grows": [of.get_memory_growth(x) for x in gpus],
+}))
+"""
+_GROW = "TF_FORCE_GPU_ALLOW_GROWTH"  # set to true: memory is taken as it is needed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +79,7 @@ class Finding(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Check, print, and end with exit code 1 where training is impossible."""
     settings = parse(Settings, __doc__ or "", arguments)
-    findings = [packages(), tensorflow(), memory(), disk(settings.out)]
+    findings = [packages(), tensorflow(), gpu(), memory(), disk(settings.out)]
     print(format_table([one._asdict() for one in findings], ("check", "state", "found")) + "\n")
     for one in findings:
         if one.fix:
@@ -108,6 +123,30 @@ def tensorflow() -> Finding:
     device = json.loads(done.stdout.splitlines()[-1])
     trains = f"{device['tensorflow']} trains on {device['name']} ({device['kind']})"
     return Finding("TensorFlow", OK, trains)
+
+
+def gpu() -> Finding:
+    """The GPUs that TensorFlow sees, or why it sees none where a driver is installed."""
+    try:
+        words = [sys.executable, "-c", _GPU]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS)
+        told = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, IndexError, ValueError):
+        return Finding("GPU", OK, "not known: TensorFlow does not start")
+    built = f"TensorFlow is built for {', '.join(told['for']) or 'processors alone'}"
+    if told["names"]:
+        found = f"{', '.join(told['names'])}; {built}"
+        if all(told["grows"]) or os.environ.get(_GROW) == "true":
+            return Finding("GPU", OK, found)
+        fix = f"TensorFlow takes nearly all of a GPU's memory. {_GROW}=true leaves the rest."
+        return Finding("GPU", NOTE, found, fix)
+    if shutil.which("nvidia-smi") is None:
+        return Finding("GPU", OK, "none: it trains on the processor")
+    fix = (
+        "See that nvidia-smi lists the GPU and CUDA_VISIBLE_DEVICES does not hide it; for the "
+        f"libraries of CUDA: pip install 'tensorflow[and-cuda]=={told['version']}'."
+    )
+    return Finding("GPU", NOTE, f"a driver is here, but TensorFlow sees no GPU; {built}", fix)
 
 
 def memory() -> Finding:

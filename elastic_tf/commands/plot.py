@@ -8,8 +8,7 @@ Examples::
 --profile draws t_dw and t_dy of each tensor. --runs draws accuracy over the seconds of training,
 from the head alone on, and for each run that leaves tensors out, in a picture beside it, what was
 trained in which epoch.
---comparison draws accuracy and seconds of each method, at equal epochs and, if they were compared
-that way too, at equal seconds.
+--comparison draws the accuracy of each method over its seconds.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
                 "`comparison` must be what compare wrote. Received: "
                 f"'{settings.comparison}', which holds no such tables."
             )
-        figures = {settings.out: plots.accuracy_at_budgets(found["tables"], title=title)}
+        figures = {settings.out: plots.accuracy_at_budgets({"": found["tables"]}, title=title)}
     else:
         figures = of_runs([runs.load(path) for path in settings.runs], settings.out, title=title)
     for path, figure in figures.items():
@@ -110,10 +109,11 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
             maps[out.with_name(f"{out.stem}_{word}{out.suffix}")] = plots.selection_map(
                 masks,
                 names=[spec.name for spec in tensors],
-                title=f"{label}: trained (blue), {np.mean(masks):.0%} of tensors x epochs",
+                title=label,
             )
     x, y = "training time, head included (s)", f"{parts[0]} accuracy (%)"
-    return {out: plots.lines(curves, x=x, y=y, title=title), **maps}
+    conclusion = plots.reached(curves)
+    return {out: plots.lines(curves, x=x, y=y, title=title, conclusion=conclusion), **maps}
 
 
 def labels(found: Sequence[runs.Run]) -> list[str]:

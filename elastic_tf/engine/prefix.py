@@ -28,7 +28,7 @@ _ALIKE = 1e-3  # relative difference of activations of one sample in two batches
 
 
 class NotCacheable(Exception):  # AutoGraph hands on what adds nothing to Exception
-    """Nothing can be computed beforehand; the text ends a sentence that says why."""
+    """Nothing can be computed in advance; the text ends a sentence that says why."""
 
 
 class Cut(NamedTuple):
@@ -36,7 +36,7 @@ class Cut(NamedTuple):
 
     Attributes:
         tensors: results of the prefix that an op outside it, or the caller, takes; none where no
-            layer with weights can be computed beforehand.
+            layer with weights can be computed in advance.
         reads: ids of the handles of the variables that they depend on.
         prefix: the ops whose results never change, those that hold the inputs among them.
         inputs: the latter.
@@ -68,7 +68,7 @@ class Forward:
         rows: in a call.
 
     Raises:
-        NotCacheable: no part of the model can be computed beforehand, whatever is trained.
+        NotCacheable: no part of the model can be computed in advance, whatever is trained.
     """
 
     def __init__(self, model: tf.keras.Model, samples: Samples, rows: int) -> None:
@@ -263,7 +263,7 @@ def find_cut(
         trained: variables that change while the cut is in use.
 
     Returns:
-        The cut; without tensors where no layer with weights can be computed beforehand.
+        The cut; without tensors where no layer with weights can be computed in advance.
     """
     batch = inputs[0].shape[0]
     sources = {tensor.op for tensor in inputs}

@@ -23,7 +23,7 @@ class RowTraining:
 
     Attributes:
         samples: the same.
-        can_cache: whether anything may be computed beforehand in this `fit`.
+        can_cache: whether anything may be computed in advance in this `fit`.
     """
 
     def __init__(self, model: tf.keras.Model, samples: Samples) -> None:

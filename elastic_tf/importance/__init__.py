@@ -11,5 +11,13 @@ from elastic_tf.importance.measures import (
     paper,
     weight_magnitude,
 )
+from elastic_tf.importance.of_modes import of_modes
 
-__all__ = ["depth", "gradient_magnitude", "loss_decrease", "paper", "weight_magnitude"]
+__all__ = [
+    "depth",
+    "gradient_magnitude",
+    "loss_decrease",
+    "of_modes",
+    "paper",
+    "weight_magnitude",
+]

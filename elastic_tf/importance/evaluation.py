@@ -124,6 +124,10 @@ class Evaluator:
         ordered[self._connected] = values
         return ordered
 
+    def by_tensor(self, values: Sequence[Any]) -> dict[int, Any]:
+        """The values of the tensors that the loss depends on, by their index."""
+        return dict(zip(self._connected, values))
+
     @property
     def model(self) -> Any:
         return self._model()

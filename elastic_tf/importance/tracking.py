@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,30 @@ from elastic_tf.importance.probe import Draws
 from elastic_tf.inputs.batches import sample_shapes
 
 
+class Worths(NamedTuple):
+    """What `select_plan` takes.
+
+    Attributes:
+        worth: float64 (N, 1 + M), forward order: of exact tensors, then of each mode; 0 where a
+            tensor cannot have it.
+        modes: names of the M modes.
+        channels: of each kernel, by its index, the squared gradient of its channels.
+    """
+
+    worth: np.ndarray
+    modes: tuple[str, ...]
+    channels: dict[int, np.ndarray]
+
+
 class Worth:
     """Evaluates the importance again and again.
 
     Where the function has parameters `sample_weight`, `micro_batch_size` or `gradient_data`, it is
     given the weights of the probe, the size of the batches of training and the second probe.
     Without a probe, samples are given at each evaluation.
+
+    Attributes:
+        modes, channels: of the last `Worths`.
     """
 
     def __init__(
@@ -46,6 +64,8 @@ class Worth:
         self._micro_batch_size = micro_batch_size
         self._drawn: dict[int, list[int]] = {}  # by the epoch, batches of each probe until then
         self._evaluated: np.ndarray | None = None
+        self.modes: tuple[str, ...] = ()
+        self.channels: dict[int, np.ndarray] = {}
 
     def evaluate(
         self, model: ElasticMixin, check: Callable[..., None], epoch: int, given: Any = None
@@ -69,6 +89,8 @@ class Worth:
         return {
             "importance": to_json(self._evaluated),
             "drawn": list(self._drawn.items()),
+            "modes": list(self.modes),
+            "channels": [(k, to_json(worth)) for k, worth in self.channels.items()],
         }
 
     def go_on(self, state: dict[str, Any]) -> None:
@@ -76,6 +98,8 @@ class Worth:
         held = state["importance"]
         self._evaluated = None if held is None else np.array(held)
         self._drawn = dict(state["drawn"])
+        self.modes = tuple(state["modes"])
+        self.channels = {k: np.array(worth) for k, worth in state["channels"]}
 
     def pass_over(self, epoch: int) -> None:
         """Draw what the probes drew before that epoch, and drop it."""
@@ -101,11 +125,14 @@ class Worth:
             for name, value in options.items()
             if value is not None and name in self._parameters
         }
-        importance = np.asarray(self._function(model, x, y, **taken), np.float64)
+        found = self._function(model, x, y, **taken)
+        if isinstance(found, Worths):
+            found, self.modes, self.channels = found
+        importance = np.asarray(found, np.float64)
         return replicas.mean_over_workers(model.distribute_strategy, importance)
 
 
 def cosine_similarity(one: np.ndarray, two: np.ndarray) -> float:
     """one . two / (norm(one) * norm(two)); 0 where one of them is all zero."""
     lengths = float(np.linalg.norm(one) * np.linalg.norm(two))
-    return float(np.dot(one, two)) / lengths if lengths else 0.0
+    return float(np.vdot(one, two)) / lengths if lengths else 0.0

@@ -5,8 +5,9 @@ they are put back among the other channels, which keep every bit. The slice has 
 whatever an optimizer holds once for a tensor, as a count of its steps, it has for all channels.
 
 Channels that follow each other are cut out and joined in blocks; others are gathered number by
-number, which TensorFlow does several times as slowly. Nothing is scattered into a variable: each of
-its later reads and updates would copy it.
+number, which TensorFlow does several times as slowly. Which of both is decided when a step is
+traced: with tf.cond for each kernel and slot, traces took three times as long. Nothing is scattered
+into a variable: each of its later reads and updates would copy it.
 """
 
 from __future__ import annotations
@@ -35,17 +36,20 @@ class Slice:
     Attributes:
         channels: int32 (count,), which ones in ascending order; a variable, so that others need no
             new trace.
+        in_row: whether the next step is traced for channels that follow each other.
     """
 
     def __init__(self, kernel: tf.Variable, axis: int, count: int) -> None:
         self._kernel, self._axis, self._all = kernel, axis, kernel.shape[axis]
         self._count = count
+        self.in_row = True
         self._shape = [*kernel.shape[:axis], count, *kernel.shape[axis + 1 :]]
         with tf.init_scope():
             self.channels = tf.Variable(tf.range(count), trainable=False)
             # of each channel among those of the kernel followed by those of the slice
             self._places = tf.Variable(tf.range(self._all), trainable=False)
-        self.choose(range(count))
+        self._chosen: tuple[int, ...] = ()
+        self.choose(tuple(range(count)))
 
     @classmethod
     def of(cls, kernel: tf.Variable, axis: int, count: int) -> Slice:
@@ -61,8 +65,11 @@ class Slice:
         """What gradients are taken for, and what is updated."""
         return self._part_of(self._kernel)
 
-    def choose(self, channels: Sequence[int]) -> None:
+    def choose(self, channels: tuple[int, ...]) -> None:
         """Train these channels from the next step on."""
+        if channels == self._chosen:
+            return
+        self._chosen = channels
         places = np.arange(self._all)
         places[list(channels)] = self._all + np.arange(len(channels))
         with tf.init_scope():
@@ -72,26 +79,16 @@ class Slice:
     def taken(self, whole: Any, axis: int, each: int = 1) -> tf.Tensor:
         """The channels of a tensor, of which each is so many numbers along an axis."""
         whole, channels = tf.convert_to_tensor(whole), tf.convert_to_tensor(self.channels)
-        size = [*tf.unstack(tf.shape(whole))]
-        size[axis] = self._count * each
-
-        def from_first() -> tf.Tensor:
-            start = [0] * len(size)
-            start[axis] = channels[0] * each
-            return tf.slice(whole, start, size)
-
-        def one_by_one() -> tf.Tensor:
-            places = tf.reshape(channels[:, None] * each + tf.range(each), (-1,))
-            return tf.gather(whole, places, axis=axis)
-
-        found = tf.cond(self._in_row(channels), from_first, one_by_one)
         shape = whole.shape.as_list()
-        shape[axis] = size[axis]
+        shape[axis] = self._count * each
+        if self.in_row:
+            start, size = [0] * len(shape), [*tf.unstack(tf.shape(whole))]
+            start[axis], size[axis] = channels[0] * each, self._count * each
+            found = tf.slice(whole, start, size)
+        else:
+            places = tf.reshape(channels[:, None] * each + tf.range(each), (-1,))
+            found = tf.gather(whole, places, axis=axis)
         return tf.ensure_shape(found, shape)
-
-    def _in_row(self, channels: tf.Tensor) -> tf.Tensor:
-        """Whether the channels follow each other."""
-        return tf.equal(channels[-1] - channels[0], self._count - 1)
 
     def gather(self, of: Sequence[tf.Variable]) -> None:
         """Fill the slices of these variables, of the kernel's shape."""
@@ -106,17 +103,13 @@ class Slice:
             variable.assign(self._put_into(whole, part, channels))
 
     def _put_into(self, whole: tf.Tensor, part: tf.Tensor, channels: tf.Tensor) -> tf.Tensor:
-        first = channels[0]
-
-        def from_first() -> tf.Tensor:
-            sizes = tf.stack([first, self._count, self._all - first - self._count])
+        if self.in_row:
+            sizes = tf.stack([channels[0], self._count, self._all - channels[0] - self._count])
             before, _, behind = tf.split(whole, sizes, self._axis)
-            return tf.concat([before, part, behind], self._axis)
-
-        def one_by_one() -> tf.Tensor:
-            return tf.gather(tf.concat([whole, part], self._axis), self._places, axis=self._axis)
-
-        found = tf.cond(self._in_row(channels), from_first, one_by_one)
+            found = tf.concat([before, part, behind], self._axis)
+        else:
+            both = tf.concat([whole, part], self._axis)
+            found = tf.gather(both, self._places, axis=self._axis)
         return tf.ensure_shape(found, whole.shape)
 
     def in_slots(self, slots: Sequence[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ Every function returns a figure, which a notebook shows as it is; `save` writes 
 from __future__ import annotations
 
 from elastic_tf.plots.charts import agreement, bars, lines
+from elastic_tf.plots.conclusions import reached
 from elastic_tf.plots.memory import memory_map
 from elastic_tf.plots.results import accuracy_at_budgets
 from elastic_tf.plots.selections import image_grid, importance_map, selection_bars, selection_map
@@ -24,6 +25,7 @@ __all__ = [
     "lines",
     "memory_map",
     "png",
+    "reached",
     "save",
     "selection_bars",
     "selection_map",

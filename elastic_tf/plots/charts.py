@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from elastic_tf.plots.style import DARK, PALE, frame, grid, head, picture, styles
+from elastic_tf.plots import conclusions
+from elastic_tf.plots.conclusions import Curves
+from elastic_tf.plots.style import DARK, PALE, frame, grid, head, picture, said, styles
 
 _MOST_MARKERS = 30  # on every point of a longer line they would hide it
 
-Curves = Mapping[str, tuple[Any, ...]]
-
 
 def lines(
-    curves: Curves, *, x: str, y: str, title: str = "", is_log: bool = False, is_whole: bool = False
+    curves: Curves,
+    *,
+    x: str,
+    y: str,
+    title: str = "",
+    conclusion: str | None = None,
+    is_log: bool = False,
+    is_whole: bool = False,
 ) -> Figure:
     """Lines of label -> (values along x, values along y); methods have colours of their own.
 
     A third part is half the height of a band around the line, and not a number where there is none.
     `x` and `y` say what stands along them, with the unit. x is logarithmic, or whole numbers, as
-    epochs are, or begins at 0.
+    epochs are, or begins at 0. `title` says what it is about; the conclusion stands behind it:
+    `conclusion`, or which curves end lowest and highest.
     """
     figure, axes = picture(7.0, 4.2)
     for (name, (along, values, *band)), look in zip(curves.items(), styles(curves).values()):
@@ -34,20 +41,20 @@ def lines(
             low, high = np.subtract(values, half), np.add(values, half)
             axes.fill_between(along, low, high, color=look.colour, alpha=0.12, linewidth=0)
     axes.set(xlabel=x, ylabel=y)
-    banded = [curve for curve in curves.values() if len(curve) > 2]
-    if banded:
-        every = [(values, [0.0] * len(values)) for _, values, *_ in curves.values()]
-        every += [(values, half) for _, values, half in banded]
-        frame(axes, *(np.concatenate(part) for part in zip(*every)))
+    if any(len(curve) > 2 for curve in curves.values()):
+        known = {
+            name: (part[1], [*part[2:], np.zeros(len(part[1]))][0]) for name, part in curves.items()
+        }
+        frame(axes, known)
     if is_log:
         axes.set_xscale("log")
     elif is_whole:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     else:  # the margin is of the whole axis, so that the last marker is not cut
         axes.set_xlim(0, 1.05 * max(max(along) for along, *_ in curves.values()) or None)
     grid(axes)
     axes.legend(frameon=False)
-    head(axes, title)
+    head(axes, said(title, conclusions.ends(curves) if conclusion is None else conclusion))
     return figure
 
 
@@ -56,11 +63,13 @@ def bars(
     *,
     y: str,
     title: str = "",
+    conclusion: str | None = None,
     notes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Figure:
     """Groups of bars: group -> label -> height; a label has one colour in all groups.
 
-    `notes`, of the same form, stand above the bars in the place of the heights.
+    `notes`, of the same form, stand above the bars in the place of the heights. `conclusion` is by
+    default how labels compare with full training, or which bars are lowest and highest.
     """
     looks = styles(label for group in groups.values() for label in group)
     figure, axes = picture(max(5.0, 1.5 + 0.55 * sum(len(bar) + 1 for bar in groups.values())), 4.2)
@@ -79,8 +88,8 @@ def bars(
     axes.set_xticks(ticks, list(groups))
     axes.set_ylabel(y)
     axes.margins(y=0.12)
-    figure.legend(frameon=False, loc="outside right upper", fontsize=8)
-    head(axes, title)
+    figure.legend(frameon=False, loc="outside lower center", ncols=4, fontsize=8)
+    head(axes, said(title, conclusions.heights(groups) if conclusion is None else conclusion))
     return figure
 
 
@@ -114,5 +123,5 @@ def agreement(
         axes.scatter(*points[name], s=26, label=name, alpha=0.85, **options)
     axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel=x, ylabel=y)
     axes.legend(frameon=False, fontsize=8)
-    head(axes, title)
+    head(axes, said(title, conclusions.distances(points, within, is_log)))
     return figure

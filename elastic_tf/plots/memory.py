@@ -21,6 +21,7 @@ from elastic_tf.plots.style import (
     YELLOW,
     head,
     picture,
+    said,
 )
 
 _MIB = 2**20
@@ -65,5 +66,7 @@ def memory_map(buffers: Sequence[Any], live: np.ndarray, *, title: str = "") -> 
     shown: list[Any] = [Patch(color=c, label=kind) for kind, c in _COLOURS.items() if kind in used]
     shown.append(axes.plot([], [], color=BLACK, label="in use")[0])
     figure.legend(handles=shown, frameon=False, loc="outside lower center", ncols=8, fontsize=8)
-    head(axes, title or f"peak {peak / _MIB:.1f} MiB, lower bound {live.max() / _MIB:.1f} MiB")
+    least = live.max()
+    found = f"peak {peak / _MIB:.1f} MiB, {peak / least - 1:.0%} above the lower bound"
+    head(axes, said(title, found))
     return figure

@@ -2,59 +2,73 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from elastic_tf.plots.style import frame, grid, head, picture, styles
+from elastic_tf.plots.conclusions import reached, winner
+from elastic_tf.plots.style import frame, grid, head, picture, said, styles
 
 Rows = Sequence[Mapping[str, Any]]
+_ACROSS = 3  # panels
 
 
-def accuracy_at_budgets(tables: Mapping[str, Rows], *, title: str = "") -> Figure:
-    """Accuracy of each method with its 95 % interval: over seconds, and where all get as many.
+def accuracy_at_budgets(
+    comparisons: Mapping[str, Mapping[str, Rows]], *, title: str = ""
+) -> Figure:
+    """Accuracy of each method over its seconds with its 95 % interval: a panel each comparison.
 
     Args:
-        tables: of a comparison: "equal_epochs" and, unless it was left out, "equal_seconds"; rows
-            with "method", "epochs", "seconds", and "mean" and "half_width" of the accuracy in
-            [0, 1] (None: one seed tells no interval).
-        title: above the picture.
+        comparisons: name -> tables of a comparison, "equal_epochs" and, unless it was left out,
+            "equal_seconds"; rows with "method", "seconds", and "mean" and "half_width" of the
+            accuracy in [0, 1] (None: one seed tells no interval). A method's line joins its rows.
+        title: what the picture is about, before its conclusion.
     """
-    by_epochs, by_seconds = tables["equal_epochs"], tables.get("equal_seconds", ())
-    methods = [row["method"].partition("@")[0] for row in by_epochs]
-    looks = styles(row["method"].partition("@")[0] for row in (*by_epochs, *by_seconds))
-    figure, panels = picture(9.0, 5.2, columns=2 if by_seconds else 1)
-    left, *others = np.ravel(panels)
+    courses = {name: _courses(tables) for name, tables in comparisons.items()}
+    looks = styles(label for curves in courses.values() for label in curves)
+    columns = min(len(courses), _ACROSS)
+    rows = -(-len(courses) // columns)
+    size = (7.0, 4.8) if len(courses) == 1 else (3.7 * columns, 3.0 * rows + 1.4)
+    figure, panels = picture(*size, rows, columns)
+    for axes in np.ravel(panels)[len(courses) :]:
+        axes.set_axis_off()
     shown: dict[str, Any] = {}
-    for axes, rows in zip((left, *others), (by_epochs, by_seconds)):
-        for place, row in enumerate(rows):
-            name, _, rho = row["method"].partition("@")
-            look, mean, half = looks[name], 100 * row["mean"], 100 * (row["half_width"] or 0.0)
-            at = row["seconds"] if axes is left else place
-            options = {"fmt": look.marker, "color": look.colour, "markersize": 8, "linewidth": 1.6}
-            point = axes.errorbar(at, mean, yerr=half or None, capsize=4, **options)
-            is_variant = methods.count(name) > 1
-            said = f"{name} (number: rho)" if is_variant else row["method"]
-            shown.setdefault(f"{said}: {look.trains}" if look.trains else said, point.lines[0])
-            if is_variant and axes is left:
-                offset = {"textcoords": "offset points", "ha": "center", "fontsize": 9}
-                axes.annotate(rho, (at, mean + half), (0, 4), **offset)
+    for axes, (name, curves) in zip(np.ravel(panels), courses.items()):
+        for label, (seconds, means, halves) in curves.items():
+            look = looks[label]
+            spread = np.nan_to_num(halves)
+            options = {"color": look.colour, "linestyle": look.line, "linewidth": 1.6}
+            drawn = axes.errorbar(
+                seconds,
+                means,
+                yerr=spread if spread.any() else None,
+                fmt=look.marker,
+                capsize=3,
+                elinewidth=0.8,
+                **options,
+            )
+            text = f"{label}: {look.trains}" if look.trains else label
+            shown.setdefault(text, drawn.lines[0])
         grid(axes)
-    rows = [*by_epochs, *by_seconds]
-    frame(left, *([100 * (row[key] or 0.0) for row in rows] for key in ("mean", "half_width")))
-    left.set_xlim(0, 1.08 * max(row["seconds"] for row in by_epochs))
-    left.set(xlabel="training time (s)", ylabel="test accuracy (%): mean, 95 % interval")
-    epochs = "/".join(str(count) for count in sorted({row["epochs"] for row in by_epochs}))
-    head(left, f"{epochs} epochs each")
-    for right in others:
-        names = [re.sub(r"(_|@)", r"\n\1", row["method"]) for row in by_seconds]
-        right.set_xticks(range(len(names)), names, fontsize=7)
-        head(right, f"at most {max(row['seconds'] for row in by_seconds):.0f} s each")
+        frame(axes, {label: curve[1:] for label, curve in curves.items()})
+        axes.set_xlim(0, 1.08 * max(curve[0].max() for curve in curves.values()))
+        axes.set(xlabel="training time (s)", ylabel="test accuracy, 95 % interval (%)")
+        head(axes, said(title, reached(curves)) if len(courses) == 1 else name)
+    if len(courses) > 1:
+        found = winner([tables.get("equal_seconds", ()) for tables in comparisons.values()])
+        figure.suptitle(said(title, found), x=0.01, ha="left", fontsize=12)
     figure.legend(
-        shown.values(), shown, frameon=False, loc="outside lower left", ncols=2, fontsize=9
+        shown.values(), shown, frameon=False, loc="outside lower left", ncols=2, fontsize=8
     )
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure
+
+
+def _courses(tables: Mapping[str, Rows]) -> dict[str, tuple[np.ndarray, ...]]:
+    """Of each method seconds, and mean and half width of the accuracy in %, by seconds."""
+    points: dict[str, set[tuple[float, float, float]]] = {}
+    for row in (row for rows in tables.values() for row in rows):
+        half = np.nan if row["half_width"] is None else 100.0 * row["half_width"]
+        points.setdefault(row["method"], set()).add((row["seconds"], 100.0 * row["mean"], half))
+    return {method: tuple(np.array(sorted(found)).T) for method, found in points.items()}

@@ -12,11 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 
-from elastic_tf.plots.style import BLUE, GREY, PALE, head, picture
+from elastic_tf.plots.style import BLUE, GREY, PALE, few, head, picture, said
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches
-_MOST_TICKS = 12  # along an axis
 _ACROSS = 10  # images in a row
 
 
@@ -41,11 +40,13 @@ def selection_map(
     """
     chosen = np.asarray(masks, bool).T  # (N, epochs)
     colours = ListedColormap([PALE, BLUE])
-    title = title or f"trained (blue): {chosen.mean():.0%} of tensors x epochs"
-    figure = _map(chosen, names, title, width, cmap=colours, vmin=0, vmax=1)
+    never = int((~chosen.any(axis=1)).sum())
+    rest = f"{never} of {len(chosen)} tensors never" if never else "each tensor at least once"
+    found = f"{chosen.mean():.0%} trained (blue), {rest}"
+    figure = _map(chosen, names, said(title, found), width, cmap=colours, vmin=0, vmax=1)
     figure.axes[0].set_xlabel(x)
     if len(ticks):
-        shown = _few(len(ticks))
+        shown = few(len(ticks))
         figure.axes[0].set_xticks(shown + 1, [str(ticks[k]) for k in shown])
     return figure
 
@@ -62,9 +63,14 @@ def importance_map(
     shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
     values = np.where(shares > 0.0, shares, np.nan)  # NaN is drawn grey
     colours = colormaps["cividis"].with_extremes(bad=GREY)
-    figure = _map(values, names, title, cmap=colours, norm=LogNorm(_LEAST_SHARE, 1.0, clip=True))
+    order = np.sort(np.nanmean(shares, axis=1))[::-1]
+    count = int(np.searchsorted(order.cumsum(), 0.5 * order.sum())) + 1
+    found = f"{count} of {len(order)} tensors hold half of the importance"
+    figure = _map(
+        values, names, said(title, found), cmap=colours, norm=LogNorm(_LEAST_SHARE, 1.0, clip=True)
+    )
     label = "share of the epoch's importance (grey: harm)"
-    figure.colorbar(figure.axes[0].images[0], label=label)
+    figure.colorbar(figure.axes[0].images[0], label=label, location="bottom")
     return figure
 
 
@@ -84,7 +90,10 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
     axes.set(xlabel="tensor, forward order", ylabel="importance (decrease of the loss)")
     patches = [Patch(color=BLUE, label="trained"), Patch(color=GREY, label="left out")]
     figure.legend(handles=patches, frameon=False, loc="outside lower center", ncols=2, fontsize=8)
-    head(axes, title)
+    gains = np.maximum(importance, 0.0)
+    share = gains[mask].sum() / max(gains.sum(), np.finfo(float).tiny)
+    found = f"{mask.sum()} of {len(mask)} tensors hold {share:.0%} of the importance"
+    head(axes, said(title, found))
     return figure
 
 
@@ -112,13 +121,8 @@ def _map(
     extent = (0.5, epochs + 0.5, count - 0.5, -0.5)
     axes.imshow(values, aspect="auto", interpolation="nearest", extent=extent, **options)
     axes.set(xlabel="epoch", ylabel="tensor, input side at the top")
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    ticks = _few(count)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    ticks = few(count)
     axes.set_yticks(ticks, [names[k] if len(names) else k for k in ticks], fontsize=8)
     head(axes, title)
     return figure
-
-
-def _few(count: int) -> np.ndarray:
-    """Places of a few of `count`, from the first to the last."""
-    return np.unique(np.linspace(0, count - 1, min(count, _MOST_TICKS)).round().astype(int))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ VERMILLION, SKY, YELLOW = "#D55E00", "#56B4E9", "#F0E442"
 BLACK, DARK, GREY, PALE = "#000000", "#767676", "#B8B8B8", "#EDEDED"
 
 _LINES = ("-", "--", ":", "-.")
+_LETTERS = 11.0  # of a title, in an inch
+_WILD = 5.0  # times the median interval
+_MOST_TICKS = 12  # along an axis
 _HATCHES = ("", "//", "..", "xx")
 
 
@@ -69,8 +73,7 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     found: dict[str, Style] = {}
     seen: Counter[str] = Counter()
     for label in dict.fromkeys(labels):
-        name = re.sub(r"\W", "_", re.split("[@,]", label)[0].strip().lower())
-        name = _ALSO.get(name, name)
+        name = method_of(label)
         known = METHODS.get(name)
         again = seen[name if known else ""]
         seen[name if known else ""] += 1
@@ -85,25 +88,47 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     return found
 
 
+def method_of(label: str) -> str:
+    """The method that a label names, without its settings: "elastic@0.5" is "elastic"."""
+    name = re.sub(r"\W", "_", re.split("[@,]", label)[0].strip().lower())
+    return _ALSO.get(name, name)
+
+
 def picture(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Picture, Any]:
-    """A figure of so many inches, and its axes; several are an array and share y."""
+    """A figure of so many inches, and its axes; several are an array."""
     figure = Picture(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, sharey=True)
+    return figure, figure.subplots(rows, columns)
 
 
-def frame(axes: Any, values: Any, halves: Any) -> None:
-    """Set the ends of y by the values, and by their intervals where these are alike.
+def frame(axes: Any, curves: Mapping[str, tuple[Any, ...]]) -> None:
+    """Set the ends of y by label -> (values, halves of their intervals), where these are alike.
 
-    An interval of two values may be many times as wide as the others: it is cut.
+    An interval of few values may be many times as wide as the others: it is cut at the axis, and a
+    line in the picture says so. Where it is wider still, its middle does not set the axis either.
     """
-    middle, half = np.asarray(values, float), np.nan_to_num(np.asarray(halves, float))
-    known = half[half > 0]
-    room = max(0.25 * float(np.ptp(middle)), 3 * float(known.min() if len(known) else 0))
-    half = np.minimum(half, room)
+    middle, half = (np.concatenate([np.ravel(one[k]) for one in curves.values()]) for k in (0, 1))
+    known, half = half[half > 0], np.nan_to_num(half)
+    if len(known):
+        tame = half <= _WILD * np.median(known)
+        middle, half = middle[tame], half[tame]
+        half = np.minimum(half, max(0.5 * float(np.ptp(middle)), 3 * float(known.min())))
     low, high = (middle - half).min(), (middle + half).max()
     margin = 0.05 * (high - low) or 1.0
-    axes.set_ylim(low - margin, high + margin)
+    low, high = low - margin, high + margin
+    axes.set_ylim(low, high)
+    cut = [
+        (width, value, label)
+        for label, (values, halves) in curves.items()
+        for value, width in zip(values, np.nan_to_num(halves))
+        if value - width < low or value + width > high
+    ]
+    if cut:
+        width, value, label = max(cut)
+        count = f", and {len(cut) - 1} more" if len(cut) > 1 else ""
+        at = {"xycoords": "axes fraction", "ha": "right", "va": "bottom", "fontsize": 7}
+        text = f"cut: {label}, {value:.1f} ± {width:.1f}{count}"
+        axes.annotate(text, (0.99, 0.01), color=DARK, **at).set_in_layout(False)
 
 
 def grid(axes: Any) -> None:
@@ -113,8 +138,21 @@ def grid(axes: Any) -> None:
 
 
 def head(axes: Any, title: str) -> None:
-    """Write a title above a picture, in several lines where it is longer than the picture."""
-    axes.set_title(title, loc="left", wrap=True)
+    """Write a title above a picture, and what stands along y above the axis, both horizontally.
+
+    A title longer than the picture takes several lines.
+    """
+    axes.yaxis.label.set(rotation=0, ha="left", va="bottom", fontsize=9, color=DARK)
+    axes.yaxis.set_label_coords(0.0, 1.01)
+    inches = axes.figure.get_figwidth() / axes.get_gridspec().ncols
+    text = textwrap.fill(title, int(_LETTERS * inches))
+    axes.set_title(text, loc="left", fontsize=11, pad=20 if axes.get_ylabel() else 6)
+
+
+def said(title: str, conclusion: str) -> str:
+    """What a picture is about and what it shows, as one sentence."""
+    sentence = ": ".join(filter(None, (title, conclusion)))
+    return sentence
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -137,3 +175,8 @@ def png(figure: Figure) -> bytes:
 def _darker(colour: str) -> str:
     """Half as bright, of the same hue; black stays black."""
     return "#" + "".join(f"{int(colour[k : k + 2], 16) // 2:02X}" for k in (1, 3, 5))
+
+
+def few(count: int) -> np.ndarray:
+    """Places of a few of `count`, from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, _MOST_TICKS)).round().astype(int))

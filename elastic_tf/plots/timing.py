@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from elastic_tf.plots.charts import lines
-from elastic_tf.plots.style import GREEN, GREY, VERMILLION, head, picture
+from elastic_tf.plots.style import GREEN, GREY, VERMILLION, few, head, picture, said
 
 if TYPE_CHECKING:
     from elastic_tf.timing.profile import TimingProfile
@@ -29,11 +29,12 @@ def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
     axes.barh(place, dy, height=1.0, left=dw, color=T_DY, label="t_dy: passing the error on")
     axes.set(ylabel="tensor, input side at the top", xlabel="time (ms per step)")
     axes.set_ylim(profile.count - 0.5, -0.5)
-    if named:
-        axes.set_yticks(place, [tensor.name for tensor in profile.tensors], fontsize=8)
+    if profile.tensors:
+        shown = place if named else few(profile.count)
+        axes.set_yticks(shown, [profile.tensors[k].name for k in shown], fontsize=8)
     axes.legend(frameon=False)
     full, forward = profile.t_full / _MS, profile.t_forward / _MS
-    head(axes, title or f"full step {full:.1f} ms, forward pass {forward:.1f} ms")
+    head(axes, said(title, f"full step {full:.1f} ms, forward pass {forward:.1f} ms of it"))
     return figure
 
 
@@ -53,7 +54,8 @@ def step_parts(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Fig
     axes.invert_yaxis()
     axes.set_xlabel("share of the full step (%)")
     figure.legend(frameon=False, loc="outside lower center", ncols=3, fontsize=8)
-    head(axes, title)
+    parts = 100 * times[:, 0] / full
+    head(axes, said(title, f"the forward pass takes {_between(parts)} % of a full step"))
     return figure
 
 
@@ -65,6 +67,15 @@ def cost_of_depth(profiles: Mapping[str, TimingProfile], *, title: str = "") -> 
         share = 100 * (profile.t_forward + later) / profile.t_full
         curves[label] = (range(profile.count), share)
     x = "first tensor that is trained (forward order; all after it are trained too)"
-    figure = lines(curves, x=x, y="share of the full step (%)", title=title, is_whole=True)
+    halves = [share[len(share) // 2] for _, share in curves.values()]
+    found = f"the last half of the tensors takes {_between(halves)} % of a full step"
+    y = "share of the full step (%)"
+    figure = lines(curves, x=x, y=y, title=title, conclusion=found, is_whole=True)
     figure.axes[0].set_ylim(0, 103)
     return figure
+
+
+def _between(values: Any) -> str:
+    """The least and the most of some percentages."""
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return low if low == high else f"{low} to {high}"

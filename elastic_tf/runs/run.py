@@ -77,17 +77,18 @@ class Run:
         return {**vars(self), "_claim": None}  # a claim is this process's own
 
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:
-        """Add a finished epoch; its number, from 0, is put in unless it is given."""
-        data = to_json({"epoch": len(self.history), **epoch})
+        """Add a finished epoch; its number, from 1, is put in unless it is given."""
+        data = to_json({"epoch": len(self.history) + 1, **epoch})
         self._own()
         append_line(self.path / "history.jsonl", json.dumps(data, allow_nan=False))
         self.history.append(data)
 
     def append_selection(self, record: Any) -> None:
-        """Add a selection: a record of `ElasticCallback.selections`."""
+        """Add a selection: a record of `ElasticCallback.selections`; its epoch counts from 1."""
         worth = [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]
         data = {
             **_scalars(record),
+            "epoch": record.epoch + 1,
             "selection": _scalars(record.selection),
             "count": len(record.mask),
             "mask": to_ranges(record.mask),
@@ -113,7 +114,7 @@ class Run:
         if self._claim is None:
             self._claim = _claimed(self.path)
             done = len(self.history)
-            self.selections = [item for item in self.selections if item.get("epoch", 0) < done]
+            self.selections = [item for item in self.selections if item.get("epoch", 1) <= done]
             _cut(self.path / "history.jsonl", done)
             _cut(self.path / "selections.jsonl", len(self.selections))
         return self._claim

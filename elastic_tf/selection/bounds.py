@@ -39,9 +39,14 @@ def ways(resources: int) -> np.ndarray:
 
 
 def relax(
-    problem: Problem, is_open: np.ndarray, rows: np.ndarray, room: np.ndarray, price: float
+    problem: Problem,
+    is_open: np.ndarray,
+    rows: np.ndarray,
+    room: np.ndarray,
+    price: float,
+    own: np.ndarray,
 ) -> Relaxed:
-    """The best of the open choices at the best price; (n,) `is_open`, (R,) `room`.
+    """The best of the open choices at the best price; (n,) `is_open`, (R,) `room`, (n, R) `own`.
 
     The costs of the common items `rows`, which are not paid, are shared at a guess of the price.
     """
@@ -50,7 +55,7 @@ def relax(
     rows = rows[np.argsort(problem.member[rows] @ is_open, kind="stable")]
     found = []
     for way in ways(len(room)):
-        cost = problem.own @ way
+        cost = own @ way
         # at that price a choice can bear what its worth leaves after its own cost
         able = np.where(is_open, np.maximum(problem.worth - price * cost, 0.0), 0.0)
         for member, common in zip(problem.member[rows], (problem.cost[rows] @ way).tolist()):
@@ -68,7 +73,7 @@ def _best_price(
     problem: Problem, worth: np.ndarray, cost: np.ndarray, room: float
 ) -> tuple[float, float]:
     """The price of the least bound, and that bound, which is convex in the price."""
-    prices = _breaks(worth, cost)
+    prices = _breaks(problem, worth, cost)
     low, high = 0, len(prices) - 1
     while True:
         tried = np.arange(low, high + 1, max((high - low) // _AT_ONCE, 1))
@@ -80,10 +85,19 @@ def _best_price(
         low, high = low + max(k - 1, 0) * step, min(low + (k + 1) * step, high)
 
 
-def _breaks(worth: np.ndarray, cost: np.ndarray) -> np.ndarray:
-    """Prices at which a choice stops to pay, from none upwards."""
-    matters = (worth > 0.0) & (cost > 0.0)
-    return np.append(0.0, np.sort(worth[matters] / cost[matters]))
+def _breaks(problem: Problem, worth: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """Prices at which a choice stops to pay, or another one for its tensor pays more."""
+    matters = worth > 0.0
+    gains, costs = [worth[matters]], [cost[matters]]
+    if not problem.is_single:
+        first, second = problem.pairs
+        both = matters[first] & matters[second]
+        first, second = first[both], second[both]
+        gains.append(worth[first] - worth[second])
+        costs.append(cost[first] - cost[second])
+    gain, lost = np.concatenate(gains), np.concatenate(costs)
+    crosses = gain * lost > 0.0
+    return np.append(0.0, np.sort(gain[crosses] / lost[crosses]))
 
 
 def _best_gains(

@@ -59,4 +59,4 @@ def recurrence(problem: Problem, ticks: int = TICKS) -> Solution:
                 chosen[k] = True
                 left -= int(steps[k])
     every, rows = np.ones(count, bool), np.arange(len(problem.cost))
-    return Solution(chosen, relax(problem, every, rows, problem.room, 1.0).bound)
+    return Solution(chosen, relax(problem, every, rows, problem.room, 1.0, problem.own).bound)

@@ -23,7 +23,8 @@ class SelectionRecord:
         rho: allowed step time / full step time that was asked for.
         selection: what was selected, with its predicted time; its `rho` is what the selector was
             asked for after the control corrected `rho`.
-        importance: what it was selected by; float64, shape (N,), forward order.
+        importance: what it was selected by; float64, shape (N,), forward order, or (N, 1 + M) of
+            exact tensors and M modes.
         predicted_ratio: predicted step time / full step time.
         seconds_importance: wall-clock of drawing the probe and evaluating the importance.
         seconds_solve: wall-clock of the solver.
@@ -55,6 +56,11 @@ class SelectionRecord:
     def mask(self) -> np.ndarray:
         """True where a tensor is trained; bool, shape (N,), forward order."""
         return self.selection.mask
+
+    @property
+    def is_full(self) -> bool:
+        """Whether everything is trained exactly."""
+        return self.selection.plan == Plan.full(len(self.mask))
 
     @property
     def seconds(self) -> float:

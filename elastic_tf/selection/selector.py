@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.plan import Plan
+from elastic_tf.arguments import brief
+from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of
+from elastic_tf.selection.choices import Choices
 from elastic_tf.selection.dynamic_program import recurrence
-from elastic_tf.selection.problem import Problem, Solution, in_order, reduce
+from elastic_tf.selection.problem import Problem, Solution, in_order
 from elastic_tf.selection.solver import solve
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ STRATEGIES: dict[str, Callable[[Problem], Solution]] = {
 # Sums of a few thousand float64 times differ in the last digits with the order of summation.
 _ROUNDING = 1e-10
 _MOST_WORTH = 1e100  # sums and quotients of such numbers are still finite
+_WORTH: Any = {"low": -_MOST_WORTH, "high": _MOST_WORTH, "hint": "Look at the loss on the probe."}
 _USED = ("count", "t_forward", "t_full", "conditions", "step_time")  # of a profile
 
 
@@ -95,47 +99,118 @@ def select_tensors(
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6, Eq. (3), over the profile's cost
     items instead of a chain.
     """
+    arguments.choice("strategy", strategy, STRATEGIES)
+    worth = arguments.numbers("importance", importance, shape=(_count(profile),), **_WORTH)
+    return _selected(worth[:, None], profile, rho, (), required, strategy)
+
+
+def select_plan(
+    worth: np.ndarray,
+    profile: TimingProfile,
+    rho: float,
+    *,
+    modes: Sequence[str] | None = None,
+    channels: Mapping[int, np.ndarray] | None = None,
+    required: np.ndarray | None = None,
+) -> Selection:
+    """The modes of tensors that lower the loss most within `rho` of the full step time.
+
+    maximise sum(worth[k, mode of k]) subject to profile.step_time(plan) <= rho * t_full
+
+    A mode that takes a kernel longer than exact training is never chosen.
+
+    Args:
+        worth: expected decrease of the loss from each tensor in each mode; shape (N, 1 + M),
+            forward order, the first column for exact, the others for `modes`.
+        profile: times measured on the target device, by `profile_model` with the same modes.
+        rho: allowed step time / full step time, in (0, 1].
+        modes: names of the M modes. None: those of the profile, in the order of
+            `elastic_tf.plan.NAMES`.
+        channels: worth of each channel of kernels, by their index: where some channels of a kernel
+            are trained, they are those that follow each other and are worth most together.
+        required: True where a tensor is trained exactly in any case; bool, shape (N,).
+
+    Returns:
+        The selection, within the budget, and how far any other could be ahead at most.
+
+    Raises:
+        ValueError: an argument is out of range, or the budget admits no tensor; the message then
+            names the smallest feasible `rho`.
+
+    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6, Eq. (3), over modes instead of
+    trained or not.
+    """
+    arguments.profile("profile", profile, *_USED)
+    known = {cost.mode for cost in profile.modes}
+    if modes is None:
+        modes = [name for name in NAMES.values() if name in known]
+    for name in modes:
+        arguments.choice("modes", name, known)
+    shape = (profile.count, 1 + len(modes))
+    worths = arguments.numbers("worth", worth, shape=shape, **_WORTH)
+    return _selected(worths, profile, rho, modes, required, "exact", channels or {})
+
+
+def _selected(
+    worth: np.ndarray,
+    profile: TimingProfile,
+    rho: float,
+    modes: Sequence[str],
+    required: np.ndarray | None,
+    strategy: str,
+    channels: Mapping[int, np.ndarray] = MappingProxyType({}),
+) -> Selection:
     started = time.perf_counter()
     must = _required(profile, required)
-    worth = arguments.numbers(
-        "importance",
-        importance,
-        shape=(profile.count,),
-        low=-_MOST_WORTH,
-        high=_MOST_WORTH,
-        hint="Look at the loss on the probe.",
-    )
     arguments.rho("rho", rho)
-    arguments.choice("strategy", strategy, STRATEGIES)
     budget = float(rho) * profile.t_full
     limit = budget + _ROUNDING * profile.t_full
     if profile.step_time(must) > limit:
         raise _too_small(profile, rho, must)
 
-    def extended(mask: np.ndarray, worth: np.ndarray) -> tuple[np.ndarray, float]:
-        """The mask with the best of the others, and the most that these can be worth."""
-        members, times = profile.conditions()
-        room = np.array([limit - profile.t_forward])
-        problem = reduce(worth, np.arange(len(worth)), members, times[:, None], room, mask)
-        solution = STRATEGIES[strategy](problem)
-        added = np.isin(np.arange(len(worth)), problem.index[solution.chosen])
-        return mask | added, solution.bound * problem.scale
-
-    best, bound = extended(must, worth)
-    reached, bound = math.fsum(worth[best]), bound + math.fsum(worth[must])
-    mask, _ = extended(best, 1.0 + np.unique(worth, return_inverse=True)[1])
-    if not mask.any():
+    choices = Choices.of(profile, modes)
+    worths = worth[choices.tensor, choices.mode]
+    room, solved = limit - profile.t_forward, STRATEGIES[strategy]
+    due = must[choices.tensor] & (choices.mode == 0)
+    best, bound = choices.extended(due, worths, room, solved)
+    reached, bound = math.fsum(worths[best]), bound + math.fsum(worths[due])
+    ranks = 1.0 + np.unique(worths, return_inverse=True)[1]
+    chosen, _ = choices.extended(best, ranks, room, solved)
+    if not chosen.any():
         raise _too_small(profile, rho, must)
+    codes = np.full(profile.count, FROZEN)
+    of_column = [EXACT, *map(code_of, modes)]
+    codes[choices.tensor[chosen]] = np.array(of_column)[choices.mode[chosen]]
+    plan = Plan(codes, _best_channels(codes, channels))
     return Selection(
-        plan=Plan.from_mask(mask),
-        importance=math.fsum(worth[mask]),
-        time=min(profile.step_time(mask), budget),
+        plan=plan,
+        importance=math.fsum(worths[chosen]),
+        time=min(profile.step_time(plan if modes else plan.mask), budget),
         budget=budget,
         rho=float(rho),
         upper_bound=max(reached, bound),
         gap=(bound - reached) / max(abs(bound), abs(reached)) if bound > reached else 0.0,
         solve_seconds=time.perf_counter() - started,
     )
+
+
+def _best_channels(codes: np.ndarray, worth: Mapping[int, np.ndarray]) -> dict[int, Sequence[int]]:
+    """Neighbours that are worth most together, for each kernel of which channels are trained."""
+    from elastic_tf.engine.modes import MODES  # takes TensorFlow along
+
+    found: dict[int, Sequence[int]] = {}
+    for k in np.flatnonzero(np.isin(codes, list(CHANNELS))).tolist():
+        if k not in worth:
+            raise ValueError(
+                "`channels` must have the worth of the channels of each kernel of which some can "
+                f"be trained. Received: {brief(sorted(worth))}, without {k}. "
+                "elastic_tf.importance.of_modes gives both."
+            )
+        whole = np.append(0.0, np.cumsum(worth[k]))
+        count = MODES[int(codes[k])].share_of(len(worth[k]))
+        start = int(np.argmax(whole[count:] - whole[:-count]))
+        found[k] = range(start, start + count)
+    return found
 
 
 def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = None) -> float:
@@ -145,6 +220,11 @@ def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = 
         return profile.step_time(must) / profile.t_full
     members, times = profile.conditions()
     return (profile.t_forward + float((times @ members).min())) / profile.t_full
+
+
+def _count(profile: TimingProfile) -> int:
+    arguments.profile("profile", profile, *_USED)
+    return profile.count
 
 
 def _required(profile: TimingProfile, required: np.ndarray | None) -> np.ndarray:

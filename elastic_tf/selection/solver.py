@@ -17,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from elastic_tf.selection.bounds import Relaxed, relax
-from elastic_tf.selection.problem import Problem, Solution, fill
+from elastic_tf.selection.problem import Problem, Solution, fill, per_cost
 
 GAP = 1e-3  # proven share of the worth that may be missing
 _WORK = 1_000  # nodes; a node of 214 tensors takes about half a millisecond
 _STATES_PER_NODE = 2_000  # so many states of a knapsack take as long as a node
+_ROUNDING = 1e-12  # of a sum of costs
 _STATES = 256  # of a knapsack's list at its first try; 16 times as many at each further one
 
 
@@ -90,12 +91,15 @@ class _Search:
         problem, (taken, is_open, paid, states) = self.problem, node
         self.work += 1
         paid = paid | (problem.member @ taken > 0.0)
-        room = problem.room - taken @ problem.own - paid @ problem.cost
-        if (room < 0.0).any():
+        # what may be paid counts as paid where that gives a refund
+        own = problem.net(paid | (problem.member @ is_open > 0.0))
+        room = problem.room - taken @ own - paid @ problem.cost
+        most = room + np.maximum(-own[is_open], 0.0).sum(axis=0)
+        if (most < 0.0).any():
             return
-        is_open = is_open & (problem.own <= room).all(axis=1)
+        is_open = is_open & (own <= most).all(axis=1)
         rows = np.flatnonzero(~paid & (problem.member @ is_open > 0.0))
-        relaxed = relax(problem, is_open, rows, room, self.price)
+        relaxed = relax(problem, is_open, rows, room, self.price, own)
         self.price = float(relaxed.price.sum()) or self.price
         reach = relaxed.bound + float(problem.worth[taken].sum())
         node = Node(taken, is_open, paid, states)
@@ -103,7 +107,7 @@ class _Search:
             return
         self._round(node, relaxed)
         if not len(rows):
-            self._decide(reach, node, room, relaxed)
+            self._decide(reach, node, room, relaxed, own)
             return
         inside, loss = _losses(problem, relaxed)
         sure = is_open & (loss >= reach - self.floor)
@@ -116,14 +120,29 @@ class _Search:
         """Offer as many open choices as fit, by worth per shared cost."""
         problem, chosen = self.problem, node.taken.copy()
         order = np.flatnonzero(node.open)
-        with np.errstate(divide="ignore"):
-            ratio = problem.worth[order] / relaxed.cost[order]
+        ratio = per_cost(problem.worth[order], relaxed.cost[order])
         order = problem.once(order[np.argsort(-ratio, kind="stable")])
         spent = node.taken @ problem.own + np.cumsum(problem.own[order], axis=0)
         met = np.cumsum(problem.member[:, order], axis=1) + (problem.member @ node.taken)[:, None]
         spent += (met > 0.0).T @ problem.cost
-        chosen[order[(spent <= problem.room).all(axis=1)]] = True  # the first ones: costs add up
+        spent -= self._refunds(node.taken, order, met > 0.0)
+        fits = np.flatnonzero((spent <= problem.room).all(axis=1))
+        chosen[order[: fits.max(initial=-1) + 1]] = True
         self._offer(chosen)
+
+    def _refunds(self, taken: np.ndarray, order: np.ndarray, met: np.ndarray) -> np.ndarray:
+        """(n, R) refunds of the taken and so many of the ordered, which pay the items `met`."""
+        problem = self.problem
+        refunds = np.zeros((len(order) + 1, len(problem.room)))
+        if not problem.has_refunds or not len(order):
+            return refunds[:-1]
+        place = np.full(len(taken), -1)
+        place[taken], place[order] = 0, np.arange(len(order))
+        gives = np.flatnonzero((place >= 0) & (problem.refunded >= 0))
+        first = np.where(met.any(axis=1), met.argmax(axis=1), len(order))
+        when = np.maximum(place[gives], first[problem.refunded[gives]])
+        np.add.at(refunds, when, problem.refund[gives])
+        return np.cumsum(refunds[:-1], axis=0)
 
     def _offer(self, chosen: np.ndarray) -> None:
         """Remember the selection, filled up, if it fits and is better than the best so far."""
@@ -147,7 +166,9 @@ class _Search:
         self._push(bound, node._replace(paid=paid))
         self._push(bound, node._replace(open=node.open & (member[k] == 0.0)))
 
-    def _decide(self, bound: float, node: Node, room: np.ndarray, relaxed: Relaxed) -> None:
+    def _decide(
+        self, bound: float, node: Node, room: np.ndarray, relaxed: Relaxed, own: np.ndarray
+    ) -> None:
         """Solve the knapsack that is left when no common item is open.
 
         Tensor after tensor each state goes on with each option that does not lose too much. States
@@ -164,20 +185,21 @@ class _Search:
         order = undecided[np.argsort(-np.maximum(best, -relaxed.gain)[undecided], kind="stable")]
         taken = node.taken | sure
         worths = np.append(problem.worth, 0.0)
-        costs = np.vstack([problem.own, np.zeros(len(room))])
+        costs = np.vstack([own, np.zeros(len(room))])
         value = np.array([problem.worth[taken].sum()])
-        left = (room - sure @ problem.own)[None]
+        left = (room - sure @ own)[None]
         rest = float(best[order].sum())
         history, cut = [], -np.inf
-        for k in order:
-            these = np.flatnonzero(options & (problem.tensor == problem.tensor[k]))
-            if best[k] < slack:
-                these = np.append(these, -1)  # none of them
+        offered = [self._options(k, options, bool(best[k] < slack)) for k in order]
+        least = [costs[these].min(axis=0) for these in offered]
+        due = np.sum(least, axis=0) if offered else np.zeros(len(room))
+        for k, these, low in zip(order, offered, least):
+            due = due - low  # what the tensors to come cost at least
             value = (value[:, None] + worths[these]).ravel()
             left = (left[:, None] - costs[these]).reshape(-1, len(room))
             rest -= float(best[k])
             reach = value + left @ relaxed.price + rest
-            keep = np.flatnonzero((left >= 0.0).all(axis=1) & (reach > floor))
+            keep = np.flatnonzero((left - due >= -_ROUNDING).all(axis=1) & (reach > floor))
             if len(room) == 1:
                 keep = keep[np.lexsort((-value[keep], -left[keep, 0]))]
                 most = np.maximum.accumulate(value[keep])
@@ -199,6 +221,11 @@ class _Search:
                     taken[these[option]] = True
             self._offer(taken)
         self._push(min(bound, cut), node._replace(states=16 * node.states))
+
+    def _options(self, k: int, options: np.ndarray, may_none: bool) -> np.ndarray:
+        """The open choices for the tensor of one; -1 stands for none of them."""
+        these = np.flatnonzero(options & (self.problem.tensor == self.problem.tensor[k]))
+        return np.append(these, -1) if may_none else these
 
 
 def _losses(problem: Problem, relaxed: Relaxed) -> tuple[np.ndarray, np.ndarray]:

@@ -40,6 +40,38 @@ class CostItem:
         return cls(found, layer, kind or ("dw" if len(found) == 1 else "dy"), float(time))
 
 
+@dataclass(frozen=True)
+class ModeCost:
+    """What training a kernel in another mode than exact costs.
+
+    Attributes:
+        tensor: its index.
+        mode: name of the mode, as in `elastic_tf.plan.NAMES`.
+        time: microseconds that exist only because the tensor is trained so, in the place of its
+            "dw" items.
+        spared: microseconds by which the mode makes work of its layer cheaper that others need: in
+            a filtered convolution the gradient of the inputs.
+        shared: the tensors of the "dy" item that this work is part of; empty where none is spared.
+    """
+
+    tensor: int
+    mode: str
+    time: float
+    spared: float = 0.0
+    shared: tuple[int, ...] = ()
+
+
+def check_modes(name: str, costs: Sequence[ModeCost], count: int) -> None:
+    """Refuse costs that no kernel among `count` tensors can have; the `ValueError` names one."""
+    for place, cost in enumerate(costs):
+        where = f"{name}[{place}]"
+        arguments.count(f"{where}.tensor", cost.tensor, least=0, most=count - 1)
+        for key in ("time", "spared"):
+            arguments.number(f"{where}.{key}", getattr(cost, key), low=0.0, high=MAX_TIME)
+    if len({(cost.tensor, cost.mode) for cost in costs}) < len(costs):
+        raise ValueError(f"`{name}` must have one cost of each mode of a tensor. Received: two.")
+
+
 def check_items(name: str, items: Sequence[CostItem], count: int) -> None:
     """Refuse work that no step of `count` tensors can have; the `ValueError` names the item."""
     for place, item in enumerate(items):

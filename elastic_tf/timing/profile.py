@@ -16,9 +16,17 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.plan import Plan, as_plan
+from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan, as_plan
 from elastic_tf.timing import profile_file
-from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items, last_of
+from elastic_tf.timing.cost_items import (
+    MAX_TIME,
+    CostItem,
+    ModeCost,
+    as_arrays,
+    check_items,
+    check_modes,
+    last_of,
+)
 from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, describe_device
 
@@ -38,6 +46,7 @@ class TimingProfile:
         items: the backward pass and the update, by what makes them necessary.
         prefix: of t_forward, the work that need not run in a step that takes cached activations,
             by the tensors that make it necessary if they are trained.
+        modes: what kernels cost in the modes that were measured beside exact.
         count: number of tensors N.
         tensors: the model's tensors; empty for a profile made from a table.
         input_shape: shape of one sample, for each input.
@@ -65,6 +74,7 @@ class TimingProfile:
     items: tuple[CostItem, ...]
     count: int
     prefix: tuple[CostItem, ...] = ()
+    modes: tuple[ModeCost, ...] = ()
     tensors: tuple[TensorSpec, ...] = ()
     input_shape: tuple[tuple[int | None, ...], ...] = ()
     batch_size: int = 0
@@ -113,6 +123,7 @@ class TimingProfile:
             )
         check_items("items", self.items, self.count)
         check_items("prefix", self.prefix, self.count)
+        check_modes("modes", self.modes, self.count)
         spared = math.fsum(item.time for item in self.prefix)
         if spared > self.t_forward * (1.0 + _ROUNDING):
             raise ValueError(
@@ -172,7 +183,8 @@ class TimingProfile:
     def step_time(self, plan: Plan | np.ndarray) -> float:
         """Microseconds of one training step under a plan, or a bool mask of shape (N,).
 
-        t_forward + sum of the times of the items that have a trained tensor.
+        t_forward + sum of the times of the items that have a trained tensor. A kernel in another
+        mode costs what was measured for it; in one that was not, as much as an exact one.
 
         Raises:
             ValueError: `plan` is of another length or dtype.
@@ -180,8 +192,20 @@ class TimingProfile:
         Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (3), over items instead of a chain.
         """
         members, times = self.conditions()
-        runs = members[:, as_plan(plan, self.count).mask].any(axis=1)
-        return self.t_forward + math.fsum(times[runs])
+        plan = as_plan(plan, self.count)
+        paid = [*times[members[:, plan.mask].any(axis=1)]]
+        for k in np.flatnonzero(~np.isin(plan.modes, (FROZEN, EXACT))).tolist():
+            cost = self.mode_costs.get((k, NAMES[int(plan.modes[k])]))
+            if cost is not None:
+                paid += [cost.time, -self.t_dw[k]]
+                if plan.mask[list(cost.shared)].any():
+                    paid.append(-cost.spared)
+        return self.t_forward + math.fsum(paid)
+
+    @cached_property
+    def mode_costs(self) -> dict[tuple[int, str], ModeCost]:
+        """The costs in `modes`, by index of the tensor and name of the mode."""
+        return {(cost.tensor, cost.mode): cost for cost in self.modes}
 
     def with_cached_prefix(
         self, fill: float = 0.0, held: np.ndarray | None = None

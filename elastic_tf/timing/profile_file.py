@@ -1,8 +1,8 @@
 """Timing profiles as files: one JSON object, of which every field is checked.
 
-Schema 3 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
-item. Before, `calibration` had other factors, and is left out. Schema 1 had `sets` in the place of
-items, `{"tensors": [[0, 5]], "time": 1.0}`.
+Schema 4 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
+item. Before, there were no `modes`. Before schema 3, `calibration` had other factors, and is left
+out. Schema 1 had `sets` in the place of items, `{"tensors": [[0, 5]], "time": 1.0}`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from elastic_tf.files import strict_json
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
 from elastic_tf.files.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_indices
-from elastic_tf.timing.cost_items import MAX_TIME, CostItem
+from elastic_tf.timing.cost_items import MAX_TIME, CostItem, ModeCost
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _MOST_CELLS = 10_000_000  # items times tensors: a hundred times those of a ViT
 REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
@@ -50,6 +50,8 @@ _PROFILE = {
     "created": "",
 }
 
+_MODE_COST = {"tensor": 0, "mode": "", "time": 0.0, "spared": 0.0}
+
 Made = TypeVar("Made")
 
 
@@ -70,6 +72,8 @@ def write(path: str | Path, profile: Any) -> None:
     data = {"schema_version": SCHEMA_VERSION, **to_json(profile)}
     for item in (*data["items"], *data["prefix"]):
         item["tensors"] = indices_to_ranges(item["tensors"])
+    for cost in data["modes"]:
+        cost["shared"] = indices_to_ranges(cost["shared"])
     write_json(path, data)
 
 
@@ -99,7 +103,7 @@ def _fields(data: Any) -> dict[str, Any]:
             f"it has the version {brief(version)}, this library reads 1 to {SCHEMA_VERSION}"
         )
     fields = {key: _checked(key, data.get(key), like) for key, like in _PROFILE.items()}
-    if version < SCHEMA_VERSION:
+    if version < 3:
         fields["calibration"] = ()
     arguments.count("count", fields["count"], most=MOST_TENSORS)
     fields["tensors"] = tuple(TensorSpec(**spec) for spec in fields["tensors"])
@@ -110,6 +114,7 @@ def _fields(data: Any) -> dict[str, Any]:
     )
     fields["items"] = _items("sets" if version == 1 else "items", data, fields)
     fields["prefix"] = _items("prefix", data, fields) if "prefix" in data else ()
+    fields["modes"] = _modes(data, fields["count"]) if version > 3 else ()
     return fields
 
 
@@ -152,3 +157,15 @@ def _items(name: str, data: Mapping[str, Any], fields: Mapping[str, Any]) -> tup
             kind = arguments.text(f"{name}[{k}].kind", found.get("kind"))
             items.append(CostItem.of(tensors, time, layer=layer, kind=kind))
     return tuple(items)
+
+
+def _modes(data: Mapping[str, Any], count: int) -> tuple[ModeCost, ...]:
+    """The costs of modes; the profile checks what is not read here."""
+    costs = []
+    given = arguments.items("modes", data.get("modes"), what="a list")
+    for k, value in enumerate(given):
+        found = arguments.instance(f"modes[{k}]", value, dict, "an object")
+        fields = _checked(f"modes[{k}]", found, _MODE_COST)
+        shared = ranges_to_indices(found.get("shared"), count)
+        costs.append(ModeCost(**fields, shared=tuple(shared.tolist())))
+    return tuple(costs)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,12 @@ import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.arguments import brief
+from elastic_tf.engine import modes as known_modes
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.files.json_form import now
 from elastic_tf.inputs.batches import as_batch, first_batch, sample_shapes
-from elastic_tf.plan import layers_of
+from elastic_tf.plan import EXACT, NAMES, layers_of
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (
     Attribution,
@@ -26,7 +28,7 @@ from elastic_tf.timing.attribution import (
     forward_surplus,
     with_surplus,
 )
-from elastic_tf.timing.cost_items import CostItem, as_arrays
+from elastic_tf.timing.cost_items import CostItem, ModeCost, as_arrays
 from elastic_tf.timing.profile import TimingProfile, optimizer_name, tensor_specs
 from elastic_tf.timing.runtime import RuntimeSettings, describe_device
 from elastic_tf.timing.stopwatch import ratio_uncertainty, time_anew
@@ -48,6 +50,7 @@ def profile_model(
     y: Any = None,
     *,
     sample_weight: Any = None,
+    modes: Sequence[str] = (),
     repeats: int = 10,
     calibrate: bool = True,
 ) -> TimingProfile:
@@ -67,6 +70,8 @@ def profile_model(
             batches (x, y) or (x, y, sample_weight), of which the first is taken.
         y: targets of that batch; left out with a dataset, like `sample_weight`.
         sample_weight: weights of the samples, if training has them.
+        modes: of kernels, to be measured beside exact, for `select_plan`: some of "filtered:2",
+            "filtered:4", "filtered:7", "channels:1/2", "channels:1/4", "channels:1/8".
         repeats: timed steps of each kind; the times are medians.
         calibrate: False leaves out these masks: a third of the time, and less exact.
 
@@ -90,7 +95,9 @@ def profile_model(
             "profile_model(model, x, y), or a tf.data.Dataset of batches (x, y) alone."
         )
     calibration = None if calibrate else ()
-    profiler = Profiler(model, x, y, sample_weight=sample_weight, calibration=calibration)
+    profiler = Profiler(
+        model, x, y, sample_weight=sample_weight, modes=modes, calibration=calibration
+    )
     return profiler.measure(repeats=repeats)
 
 
@@ -98,7 +105,7 @@ class Profiler:
     """The full and the frozen step of a model, traced once, to be measured again and again.
 
     Args:
-        model, x, y, sample_weight: as in `profile_model`; x and y are arrays of one batch.
+        model, x, y, sample_weight, modes: as in `profile_model`; x and y are arrays of one batch.
         calibration: of an earlier profile of this model, for the masks take most of the time; empty
             for none. None: found at the first measurement and kept.
 
@@ -112,6 +119,7 @@ class Profiler:
         y: Any,
         *,
         sample_weight: Any = None,
+        modes: Sequence[str] = (),
         calibration: Sequence[float] | None = None,
     ) -> None:
         self.model = arguments.elastic(model, compiled=True)
@@ -126,6 +134,9 @@ class Profiler:
         optimizers.build(model.optimizer, model.trainable_variables)
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
+        names = [name for name in modes if arguments.choice("modes", name, NAMES.values())]
+        plans = {name: known_modes.everywhere(model, name) for name in names if name != "exact"}
+        self._in_modes = {name: StepFunction(model, plan) for name, plan in plans.items()}
         self._timed = self._seen
         if model.jit_compile:
             self._timed = [StepFunction(model, mask) for mask in (every, ~every)]
@@ -151,11 +162,15 @@ class Profiler:
         if self._calibration is None:
             masks = differences.chosen_masks(parts, folded)
         runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
+        runs += self._in_modes.values()
         steps = time_anew(runs, self._data, repeats=repeats, settled=settled)
+        ratios = np.median(steps / steps[:, :1], axis=0)
 
         t_full, t_forward = _split(steps, trace, trace_forward)
+        seen, busy = trace, sum(trace.times.values()) / t_full
+        is_launching = trace.on_device and busy < _LEAST_ATTRIBUTED
         items, prefix, share = work.items(), [], 0.0
-        if trace.times and trace_forward.times:
+        if trace.times and trace_forward.times and not is_launching:
             trace, trace_forward = trace.scaled_to(t_full), trace_forward.scaled_to(t_forward)
             layers = self._layers
             surplus = forward_surplus(trace, trace_forward, work, layers)
@@ -165,9 +180,9 @@ class Profiler:
             share = backward / (backward + trace.time_unmatched)
         members, expected = as_arrays(items, count)
         if self._calibration is None:
-            ratios = np.median(steps[:, 2:] / steps[:, :1], axis=0)
+            found = ratios[2 : 2 + len(masks)]
             self._calibration, self._residual = differences.fit(
-                members, expected, parts, folded, masks, ratios, t_forward / t_full
+                members, expected, parts, folded, masks, found, t_forward / t_full
             )
         cells = differences.cells_of(members, parts, folded)
         times = expected * np.array(self._calibration)[cells]
@@ -176,7 +191,9 @@ class Profiler:
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
         inputs = tf.nest.flatten(self._data[0])
         method, note = self._method(share, trace)
-        return TimingProfile(
+        if is_launching:  # each op takes about as long to launch: as many as there are
+            note = f"kernels fill {busy:.0%} of a step, the rest is launching them"
+        profile = TimingProfile(
             t_forward=t_forward,
             items=tuple(replace(item, time=time) for item, time in zip(items, times.tolist())),
             prefix=tuple(prefix),
@@ -196,6 +213,71 @@ class Profiler:
             share_attributed=share,
             created=now(),
         )
+        if not self._in_modes:
+            return profile
+        there = dict(zip(self._in_modes, t_full * ratios[-len(self._in_modes) :]))
+        costs = self._mode_costs(profile, work, seen, there, profiled)
+        known_modes.choose(self.model, self.model.tensors, self.model.plan)
+        return replace(profile, modes=costs)
+
+    def _mode_costs(
+        self,
+        profile: TimingProfile,
+        work: Attribution,
+        exact: StepTrace,
+        measured: Mapping[str, float],
+        repeats: int,
+    ) -> tuple[ModeCost, ...]:
+        """What kernels cost in each mode: op times beside exact ones, scaled to whole steps.
+
+        Args:
+            profile: of exact tensors.
+            work: attribution of the exact step.
+            exact: its trace, with op times as the profiler told them.
+            measured: microseconds of the step with all kernels in a mode, by its name.
+            repeats: steps under the profiler.
+        """
+        before = _by_tensors(work.items(exact.times))
+        whole = _by_tensors(profile.items)
+        passed = self._passed_on(work, exact)
+        found = []
+        for name, run in self._in_modes.items():
+            with kept(self.model, [run.graph(self._data)]):
+                trace = trace_step(run, self._data, repeats=repeats)
+            of_mode = attribute(trace, self._layers, self._seen[1].untimed(self._data))
+            after = _by_tensors(of_mode.items(trace.times))
+            kernels = np.flatnonzero(run.plan.modes != EXACT).tolist()
+            claims = _by_tensors([item for k, item in passed.items() if k in kernels])
+            # own time now, passing on before and now: expected, in microseconds of the profile
+            expected = []
+            for k in kernels:
+                own = _left(before, after, (k,)) * float(profile.t_dw[k])
+                item, taken, left = passed.get(k), 0.0, 0.0
+                if item is not None:
+                    share = item.time / claims[item.tensors]
+                    taken = share * whole.get(item.tensors, 0.0)
+                    left = taken * _left(before, after, item.tensors)
+                expected.append((own, taken, left))
+            total = math.fsum(own + left for own, _, left in expected)
+            rest = math.fsum(profile.t_dw[kernels]) + math.fsum(taken for _, taken, _ in expected)
+            factor = max(rest + measured[name] - profile.t_full, 0.1 * total) / total
+            for k, (own, taken, left) in zip(kernels, expected):
+                spared = taken - factor * left  # below 0 where the mode is the slower one
+                shared = passed[k].tensors if spared > 0.0 else ()
+                cost = factor * own + max(-spared, 0.0)
+                found.append(ModeCost(k, name, cost, max(spared, 0.0), shared))
+        return tuple(found)
+
+    def _passed_on(self, work: Attribution, exact: StepTrace) -> dict[int, CostItem]:
+        """The largest work of each tensor's layer that only tensors before it need."""
+        found: dict[int, CostItem] = {}
+        items = work.items(exact.times)
+        for k, layer in enumerate(self._layers):
+            of_layer = [x for x in items if x.layer == layer and len(x.tensors) > 1]
+            before = [item for item in of_layer if item.tensors[-1] < k]
+            if before:
+                found[k] = max(before, key=lambda item: item.time)
+        return found
 
     def _attribution(self) -> Attribution:
         """What the ops of the full step belong to; found once."""
@@ -244,6 +326,24 @@ class Profiler:
         if share < _LEAST_ATTRIBUTED:
             return "differences", f"the profiler tells of {share:.0%} of the backward time"
         return ("calibrated" if self._calibration != _AS_THEY_ARE else "profiler"), ""
+
+
+def _by_tensors(items: Iterable[CostItem]) -> dict[tuple[int, ...], float]:
+    """Times of the items by their tensors."""
+    found: dict[tuple[int, ...], float] = collections.defaultdict(float)
+    for item in items:
+        found[item.tensors] += item.time
+    return dict(found)
+
+
+def _left(
+    before: Mapping[tuple[int, ...], float],
+    after: Mapping[tuple[int, ...], float],
+    tensors: tuple[int, ...],
+) -> float:
+    """What is left of the time of some tensors; 1 where they took none."""
+    took = before.get(tensors, 0.0)
+    return after.get(tensors, 0.0) / took if took else 1.0
 
 
 def _split(steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace) -> tuple[float, float]:

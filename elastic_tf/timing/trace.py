@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
+from elastic_tf.engine import modes
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.prefix import NotCacheable
@@ -26,7 +27,7 @@ from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import context, never_differentiated, xplane_pb2
 from elastic_tf.timing.dataflow import Node, read_graph_def
-from elastic_tf.timing.xplane import op_events
+from elastic_tf.timing.xplane import kernel_events, op_events
 
 _WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches
 
@@ -45,6 +46,8 @@ class StepTrace:
     # Of op events that belong to no node. What ran in half of the steps or fewer is not the step's:
     # Python may free the data of others meanwhile.
     time_unmatched: float
+    # Whether the times are those of kernels on a GPU, not of ops on the host that launch them.
+    on_device: bool = False
 
     def scaled_to(self, total: float) -> StepTrace:
         """The same trace with op times that add up to `total`."""
@@ -59,7 +62,7 @@ def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
     The steps are real: weights, slots and metrics move. The caller puts them back.
     """
     untimed = run.untimed(data)
-    names, spans = _profile(lambda: run(data), repeats)
+    names, spans, on_device = _profile(lambda: run(data), repeats)
     belongs = np.array([name in untimed.nodes for name in names], bool)
     known = names[belongs]
     lengths = spans[:, 1] - spans[:, 0]
@@ -69,6 +72,7 @@ def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
         untimed,
         times=_per_step(known, wall_clock_shares(spans[belongs]), repeats),
         durations=_per_step(known, lengths[belongs], repeats),
+        on_device=on_device,
         time_unmatched=sum(_per_step(names[unmatched], lengths[unmatched], repeats).values()),
     )
 
@@ -99,6 +103,7 @@ class StepFunction:
         self.model = model
         self.plan = as_plan(plan, len(model.tensors))
         self.mask = self.plan.mask
+        self._slices = modes.slices(model, model.tensors, self.plan)
         self.jit_compile = bool(model.jit_compile if jit_compile is None else jit_compile)
         self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
         self._untimed: StepTrace | None = None
@@ -113,7 +118,12 @@ class StepFunction:
                 self._function.get_concrete_function(rows)
 
     def __call__(self, data: Any) -> float:
-        """Run one step and wait for it; returns the loss."""
+        """Run one step and wait for it; returns the loss.
+
+        Leaves the channels of its plan chosen, where it has some.
+        """
+        for part, channels in self._slices:
+            part.choose(channels)
         loss, _, _ = self._function(data)
         return float(loss)
 
@@ -227,8 +237,11 @@ class StepFunction:
         )
 
 
-def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray]:
-    """Names, and start and end in microseconds, of every op event of `repeats` runs."""
+def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Names, and start and end in microseconds, of every op event of `repeats` runs.
+
+    And whether they are kernels on a GPU: what launches these then counts as nothing.
+    """
     with tempfile.TemporaryDirectory(prefix="elastic_tf_") as folder:
         options = tf.profiler.experimental.ProfilerOptions(
             host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
@@ -239,13 +252,15 @@ def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarr
                 run()
         finally:
             tf.profiler.experimental.stop()
-        events = [
-            event
+        spaces = [
+            xplane_pb2.XSpace.FromString(path.read_bytes())
             for path in Path(folder).rglob("*.xplane.pb")
-            for event in op_events(xplane_pb2.XSpace.FromString(path.read_bytes()))
         ]
+    kernels = [event for space in spaces for event in kernel_events(space)]
+    events = kernels or [event for space in spaces for event in op_events(space)]
     names = np.array([name for name, *_ in events], object)
-    return names, np.array([span for _, *span in events], np.float64).reshape(-1, 2)
+    spans = np.array([span for _, *span in events], np.float64).reshape(-1, 2)
+    return names, spans, bool(kernels)
 
 
 def has_own_step(model: ElasticMixin) -> bool:

@@ -4,6 +4,11 @@ An op event is named `op name:op type`. Ops inside a function that TensorFlow di
 loops of LSTM and GRU layers) bear names of that function's own; they are counted for the node that
 called it. Which call a run of ops belongs to is told by the executor's own events: every run has an
 id, and a call starts one right after `ExecutorState::ProcessAsync::Start`.
+
+On a GPU such an event is the launch of an op, on the host. What it launched stands on planes of the
+devices, a line for each stream: an event bears the name of its kernel, and its statistic `tf_op`
+the op. This is taken from TensorFlow's sources (xplane_schema.cc, cupti_collector.cc); no trace of
+a real GPU has been read yet.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ _CALL = re.compile(r"Call|While|If|Case|For")
 _RUN = "ExecutorState::Process"
 _START = "ExecutorState::ProcessAsync::Start"
 _PICOSECONDS = 1e6  # in a microsecond
+_DEVICE = "/device:GPU:"
+_STREAM = "Stream #"  # other lines of a device sum streams up
+_OP_OF_KERNEL = "tf_op"
 
 
 class _Event(NamedTuple):
@@ -29,13 +37,29 @@ class _Event(NamedTuple):
 _Call = tuple[str, int]  # a node that ran a function, and the run it stood in itself
 
 
+def kernel_events(space: Any) -> list[tuple[str, float, float]]:
+    """The kernels and copies that ran on GPUs: op, start and end in microseconds.
+
+    The op is the node of the graph, or what TensorFlow calls the kernel where it tells no op.
+    """
+    found = []
+    for plane in space.planes:
+        if plane.name.startswith(_DEVICE):
+            names = {key: value.name for key, value in plane.event_metadata.items()}
+            for line in plane.lines:
+                for event in line.events if line.name.startswith(_STREAM) else ():
+                    op = str(_stats(plane, event).get(_OP_OF_KERNEL, names[event.metadata_id]))
+                    found.append((op.partition(":")[0], *_span(line, event)))
+    return found
+
+
 def op_events(space: Any) -> Iterator[tuple[str, float, float]]:
-    """The op events of an XSpace: node of the outermost graph, start and end in microseconds."""
+    """The op events of the host: node of the outermost graph, start and end in microseconds."""
     ops: list[tuple[_Event, int | None]] = []
     calls: list[tuple[float, _Call]] = []
     first_seen: dict[int, float] = {}
     for plane in space.planes:
-        for line in _lines(plane):
+        for line in _lines(plane) if not plane.name.startswith(_DEVICE) else ():
             open_runs: list[_Event] = []
             for event in line:
                 while open_runs and open_runs[-1].end < event.end:
@@ -74,21 +98,29 @@ def _callers(first_seen: dict[int, float], calls: list[tuple[float, _Call]]) -> 
 def _lines(plane: Any) -> Iterator[list[_Event]]:
     """The events of each line, outer before inner."""
     names = {key: value.name for key, value in plane.event_metadata.items()}
-    stat_names = {key: value.name for key, value in plane.stat_metadata.items()}
     for line in plane.lines:
         events = []
         for event in line.events:
             name = names[event.metadata_id]
             told_by_stats = name in (_RUN, _START)
-            if not told_by_stats and not _OP.fullmatch(name):
-                continue
-            start = line.timestamp_ns * 1e-3 + event.offset_ps / _PICOSECONDS
-            stats = {}
-            for stat in event.stats if told_by_stats else ():
-                kind = stat.WhichOneof("value")
-                value = getattr(stat, kind) if kind else None
-                if kind == "ref_value":
-                    value = stat_names[value]
-                stats[stat_names[stat.metadata_id]] = value
-            events.append(_Event(name, start, start + event.duration_ps / _PICOSECONDS, stats))
+            if told_by_stats or _OP.fullmatch(name):
+                stats = _stats(plane, event) if told_by_stats else {}
+                events.append(_Event(name, *_span(line, event), stats))
         yield sorted(events, key=lambda event: (event.start, -event.end))
+
+
+def _span(line: Any, event: Any) -> tuple[float, float]:
+    start = line.timestamp_ns * 1e-3 + event.offset_ps / _PICOSECONDS
+    return start, start + event.duration_ps / _PICOSECONDS
+
+
+def _stats(plane: Any, event: Any) -> dict[str, Any]:
+    """The statistics of an event by name."""
+    stats = {}
+    for stat in event.stats:
+        kind = stat.WhichOneof("value")
+        value = getattr(stat, kind) if kind else None
+        if kind == "ref_value":
+            value = plane.stat_metadata[value].name
+        stats[plane.stat_metadata[stat.metadata_id].name] = value
+    return stats

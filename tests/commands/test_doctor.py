@@ -22,6 +22,7 @@ def test_doctor_says_what_to_fix_and_ends_with_1_where_it_cannot_train(
     state, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(doctor, "tensorflow", lambda: Finding("TF", state, "x", "Do."))
+    monkeypatch.setattr(doctor, "gpu", lambda: Finding("GPU", OK, "none"))
     monkeypatch.setattr(doctor, "memory", lambda: Finding("memory", NOTE, "little"))
     ended = pytest.raises(SystemExit, match="1") if state == BROKEN else warnings.catch_warnings()
     with ended:
@@ -83,6 +84,33 @@ def test_tensorflow_that_hangs_is_broken(monkeypatch):
     finding = doctor.tensorflow()
     assert finding.found == "no step in 0.2 s"
     assert "ulimit -a" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("told", "driver", "state", "found", "fix"),
+    [
+        ({}, None, OK, "none: it trains on the processor", ""),
+        ({}, "/bin/nvidia-smi", NOTE, "sees no GPU; TensorFlow is built for CUDA 12.2", "and-cuda"),
+        ({"for": []}, "/bin/nvidia-smi", NOTE, "built for processors alone", "and-cuda"),
+        ({"names": ["Orin"], "grows": [True]}, None, OK, "Orin; TensorFlow is", ""),
+        ({"names": ["Orin"], "grows": [False]}, None, NOTE, "Orin", "ALLOW_GROWTH=true"),
+    ],
+)
+def test_gpus_are_told_and_why_there_is_none(monkeypatch, told, driver, state, found, fix):
+    known = {"version": "2.15.1", "for": ["CUDA 12.2"], "names": [], "grows": [], **told}
+    done = types.SimpleNamespace(stdout=f"started\n{json.dumps(known)}\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: driver)
+    monkeypatch.delenv("TF_FORCE_GPU_ALLOW_GROWTH", raising=False)
+    finding = doctor.gpu()
+    assert finding.state == state
+    assert found in finding.found
+    assert fix in finding.fix
+    assert bool(fix) == bool(finding.fix)
+
+
+def test_gpus_are_asked_for_of_tensorflow_itself():
+    assert "does not start" not in doctor.gpu().found
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def test_train_writes_a_whole_run_directory(elastic):
     names = "config.json profile.json history.jsonl selections.jsonl result.json weights.h5"
     assert {path.name for path in run.path.iterdir()} >= set(names.split())
     loaded = runs.load(run.path)
-    assert [epoch["epoch"] for epoch in loaded.history] == [0, 1]
-    assert [selection["epoch"] for selection in loaded.selections] == [0, 1]
+    assert [epoch["epoch"] for epoch in loaded.history] == [1, 2]
+    assert [selection["epoch"] for selection in loaded.selections] == [1, 2]
     assert loaded.config["settings"]["rho"] == 0.7
     assert loaded.config["versions"]["tensorflow"] == tf.__version__
 
@@ -108,8 +108,8 @@ def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monke
     before = stored(path)
     run = train.main(given)
     np.testing.assert_equal(stored(path), before)
-    assert [epoch["epoch"] for epoch in run.history] == [0, 1]
-    assert [selection["epoch"] for selection in run.selections] == [0, 1]
+    assert [epoch["epoch"] for epoch in run.history] == [1, 2]
+    assert [selection["epoch"] for selection in run.selections] == [1, 2]
     assert run.result["epochs"] == 2
     assert not (run.path / "backup").exists()
 
@@ -127,7 +127,7 @@ def test_a_network_that_was_rebuilt_is_measured_and_saved_whole(arrays, tmp_path
 
     monkeypatch.setattr(prunetrain.PruneTrainModel, "reconfigure", reconfigure)
     run = train.main(words(arrays, tmp_path / "run", "--method related:prunetrain --interval 1"))
-    assert [epoch["rebuilds"] for epoch in run.history] == [0, 1]
+    assert [epoch["rebuilds"] for epoch in run.history] == [1, 2]
     smaller = tf.keras.models.load_model(tmp_path / "run" / "network.keras")
     whole = et.zoo.build("digits_resnet", classes=2, input_size=16)
     assert smaller.count_params() < whole.count_params()
@@ -200,6 +200,6 @@ def test_train_with_two_replicas_writes_one_run(strategy, arrays, tmp_path):
     assert [code for code, _ in results] == [0] * len(places), results[0][1][-3000:]
     assert ["Written to" in text for _, text in results] == [True, False][: len(places)]
     run = runs.load(tmp_path / "run")
-    assert [epoch["epoch"] for epoch in run.history] == [0, 1]
-    assert [selection["epoch"] for selection in run.selections] == [0, 1]
+    assert [epoch["epoch"] for epoch in run.history] == [1, 2]
+    assert [selection["epoch"] for selection in run.selections] == [1, 2]
     assert run.result["achieved_ratio"] > 0 and run.result["flops_ratio"] > 0

@@ -8,7 +8,7 @@ from networks import crossentropy, images, network, step_flops
 
 from elastic_tf.commands.training import measurement, recording, sources
 from elastic_tf.costs.activations import activation_bytes
-from elastic_tf.engine.modes.convolutions import kernels
+from elastic_tf.engine import modes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 from elastic_tf.runs import run as runs
@@ -159,7 +159,7 @@ def test_costs_are_those_of_the_modes_that_an_epoch_had(tmp_path):
     model.compile("sgd", crossentropy())
     batch = tuple(part[:10] for part in images())
     full = Plan.full(len(model.tensors))
-    filtered = full.filtered(2, kernels(model, 2))
+    filtered = full.filtered(2, modes.kernels(model, "filtered:2"))
     run = runs.create(tmp_path / "run", {"seed": 0})
     recorder = recording.Recorder(run, recording.TrainingClock())
     for plan in (full, filtered):

@@ -26,7 +26,7 @@ def test_a_method_has_one_colour_in_every_kind_of_picture():
     elastic = plots.METHODS["elastic"].colour
     lines = plots.lines({"full": ([1], [2]), "elastic": ([1], [2])}, x="s", y="%")
     bars = plots.bars({"a": {"ElasticTrainer, rho=0.5": 1.0, "Full Training": 2.0}}, y="s")
-    points = plots.accuracy_at_budgets({"equal_epochs": [row("elastic@0.5")]})
+    points = plots.accuracy_at_budgets({"": {"equal_epochs": [row("elastic@0.5")]}})
     found = [
         lines.axes[0].lines[1].get_color(),
         to_hex(bars.axes[0].patches[0].get_facecolor()),
@@ -111,7 +111,7 @@ def test_image_grid_has_a_label_below_each_image():
 
 def test_accuracy_at_budgets_draws_the_interval():
     rows = [row("full"), row("elastic@0.5", half_width=None)]
-    (axes,) = plots.accuracy_at_budgets({"equal_epochs": rows}).axes
+    (axes,) = plots.accuracy_at_budgets({"": {"equal_epochs": rows}}).axes
     low, high = (bar.get_ydata()[0] for bar in axes.containers[0].lines[1])
     assert (low, high) == pytest.approx((68.0, 72.0))
     assert len(axes.containers[1].lines[1]) == 0
@@ -119,37 +119,61 @@ def test_accuracy_at_budgets_draws_the_interval():
 
 def test_an_interval_much_wider_than_the_others_does_not_set_the_axis():
     rows = [row("full", mean=0.7, half_width=0.95), row("elastic@0.5", mean=0.8, half_width=0.01)]
-    (axes,) = plots.accuracy_at_budgets({"equal_epochs": rows}).axes
-    assert axes.get_ylim() == pytest.approx((66.3, 81.7))
+    (axes,) = plots.accuracy_at_budgets({"": {"equal_epochs": rows}}).axes
+    assert axes.get_ylim() == pytest.approx((64.2, 81.8))
     curves = {
         "full": ([1, 2], [80.0, 70.0], [np.nan, 95.0]),
         "elastic": ([1, 2], [75.0, 80.0], [1.0, 1.0]),
     }
     (axes,) = plots.lines(curves, x="s", y="%").axes
-    assert axes.get_ylim() == pytest.approx((66.3, 81.7))
+    assert axes.get_ylim() == pytest.approx((73.65, 81.35))
 
 
-VARIANTS = [row("full"), row("elastic@0.4"), row("elastic@0.5"), row("random@0.5"), row("mine")]
+def test_an_interval_that_is_cut_is_named():
+    tame = {f"a{k}": ([1, 2], [80.0, 81.0], [1.0, 1.0]) for k in range(4)}
+    curves = {**tame, "wild": ([1, 2], [48.5, 82.0], [95.4, 1.0])}
+    (axes,) = plots.lines(curves, x="s", y="%").axes
+    assert axes.get_ylim() == pytest.approx((78.8, 83.2))  # without the mean of 48.5
+    assert [text.get_text() for text in axes.texts] == ["cut: wild, 48.5 ± 95.4"]
+    (axes,) = plots.lines(tame, x="s", y="%").axes
+    assert not axes.texts
 
 
-def test_variants_that_share_a_look_are_told_apart_by_their_rho():
-    (axes,) = plots.accuracy_at_budgets({"equal_epochs": VARIANTS}).axes
-    assert [text.get_text() for text in axes.texts] == ["0.4", "0.5"]
-
-
-def test_accuracy_at_budgets_explains_every_marker():
-    rows = VARIANTS
-    figure = plots.accuracy_at_budgets({"equal_epochs": rows[:3], "equal_seconds": rows})
-    (legend,) = figure.legends
+def test_accuracy_at_budgets_explains_every_line():
+    rows = [row("full"), row("elastic@0.4"), row("elastic@0.5"), row("random@0.5"), row("mine")]
+    tables = {"equal_epochs": rows[:3], "equal_seconds": rows}
+    (legend,) = plots.accuracy_at_budgets({"": tables}).legends
     assert labels(legend) == [
         "full: everything",
-        "elastic (number: rho): the last tensors within rho",
+        "elastic@0.4: the last tensors within rho",
+        "elastic@0.5: the last tensors within rho",
         "random@0.5: a random choice within rho",
         "mine",
     ]
-    shown = [(line.get_marker(), line.get_color()) for line in legend.legend_handles]
-    looks = styles(one["method"].partition("@")[0] for one in rows).values()
-    assert shown == list(dict.fromkeys((look.marker, look.colour) for look in looks))
+    shown = [(line.get_linestyle(), line.get_color()) for line in legend.legend_handles]
+    looks = styles(one["method"] for one in rows).values()
+    assert shown == [(look.line, look.colour) for look in looks]
+
+
+@pytest.mark.parametrize(
+    ("mean", "said"),
+    [
+        (0.8, "elastic@0.5 reaches full's 80.0 % in 0.50 of its seconds"),
+        (0.7, "elastic@0.5 ends 10.0 points below full's 80.0 %, in 0.50 of its seconds"),
+    ],
+)
+def test_the_title_is_the_conclusion_of_what_is_drawn(mean, said):
+    rows = [row("full", mean=0.8), row("elastic@0.5", mean=mean, seconds=50.0)]
+    (axes,) = plots.accuracy_at_budgets({"": {"equal_epochs": rows}}).axes
+    assert axes.get_title(loc="left").replace("\n", " ") == said
+    assert axes.yaxis.label.get_rotation() == 0
+
+
+def test_bars_and_lines_conclude_from_their_values():
+    bars = plots.bars({k: {"full": 4.0, "mine": v} for k, v in (("a", 1), ("b", 2))}, y="s")
+    assert bars.axes[0].get_title(loc="left") == "mine is at 0.25 to 0.50 of full"
+    lines = plots.lines({"a": ([1], [2.0]), "b": ([1], [3.0])}, x="s", y="s", title="Here")
+    assert lines.axes[0].get_title(loc="left") == "Here: a ends lowest (2), b highest (3)"
 
 
 def test_every_method_is_explained_in_legends():
@@ -204,22 +228,16 @@ def test_maps_of_long_trainings_are_no_wider_than_a_page():
 THREE = [row("full", mean=0.8), row("elastic@0.5", seconds=50.0), row("random@0.5", mean=0.6)]
 
 
-def test_accuracy_at_budgets_shows_both_tables():
-    few = [row("full", mean=0.6), row("elastic@0.5", mean=0.75), row("random@0.5", mean=0.5)]
-    left, right = plots.accuracy_at_budgets({"equal_epochs": THREE, "equal_seconds": few}).axes
-    points = [tuple(np.ravel(bars[0].get_xydata())) for bars in left.containers]
-    assert points == [(100.0, 80.0), (50.0, 70.0), (100.0, 60.0)]
-    points = [tuple(np.ravel(bars[0].get_xydata())) for bars in right.containers]
-    assert points == [(0, 60.0), (1, 75.0), (2, 50.0)]
-    assert left.get_title(loc="left") == "1 epochs each"
-    assert right.get_title(loc="left") == "at most 100 s each"
-
-
-def test_a_method_may_have_only_equal_seconds():
-    tables = {"equal_epochs": THREE, "equal_seconds": [row("bn_bias"), THREE[0]]}
-    left, right = plots.accuracy_at_budgets(tables).axes
-    assert [label.get_text() for label in right.get_xticklabels()] == ["bn\n_bias", "full"]
-    assert len(left.containers) == 3
+def test_a_line_joins_the_rows_of_a_method_by_their_seconds():
+    few = [row("full", mean=0.6, seconds=40.0), row("bn_bias", mean=0.75, seconds=45.0)]
+    tables = {"equal_epochs": THREE, "equal_seconds": few}
+    figure = plots.accuracy_at_budgets({"one": tables, "two": tables})
+    one, two = figure.axes
+    found = [bars[0].get_xydata() for bars in one.containers]
+    for line, points in zip(found, ([(40, 60), (100, 80)], [(50, 70)], [(100, 60)], [(45, 75)])):
+        np.testing.assert_allclose(line, points)
+    assert [axes.get_title(loc="left") for axes in (one, two)] == ["one", "two"]
+    assert figure.get_suptitle() == "at equal seconds bn_bias has the highest mean in 2 of 2"
 
 
 def test_timing_bars_stack_both_times_of_each_tensor():
@@ -228,7 +246,7 @@ def test_timing_bars_stack_both_times_of_each_tensor():
     # the first t_dy is due whenever the first tensor is trained: it is that tensor's own
     assert [bar.get_width() for bar in axes.patches[:2]] == pytest.approx([1.5, 2.0])
     assert [bar.get_x() for bar in axes.patches[2:]] == pytest.approx([1.5, 2.0])
-    assert axes.get_title(loc="left") == "full step 6.5 ms, forward pass 3.0 ms"
+    assert axes.get_title(loc="left") == "full step 6.5 ms, forward pass 3.0 ms of it"
 
 
 def test_save_writes_a_picture(tmp_path):

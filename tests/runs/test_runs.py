@@ -70,8 +70,8 @@ def test_epochs_selections_and_result_come_back(tmp_path):
     again = runs.load(tmp_path)
     assert again.history == run.history
     assert again.history == [
-        {"epoch": 0, "loss": 0.5, "accuracy": 0.25, "steps": 7},
-        {"epoch": 1, "loss": None, "per_class": [[1, 2]]},
+        {"epoch": 1, "loss": 0.5, "accuracy": 0.25, "steps": 7},
+        {"epoch": 2, "loss": None, "per_class": [[1, 2]]},
     ]
     assert again.result == {"accuracy": 0.5, "path": str(tmp_path)}
     (selection,) = again.selections
@@ -101,9 +101,9 @@ def test_equal_settings_continue_the_run(tmp_path):
     first.append_epoch({"loss": 1.0})
     before = (tmp_path / "config.json").read_bytes()
     second = runs.create(tmp_path, CONFIG)
-    assert second.history == [{"epoch": 0, "loss": 1.0}]
+    assert second.history == [{"epoch": 1, "loss": 1.0}]
     second.append_epoch({"loss": 0.5})
-    assert [epoch["epoch"] for epoch in runs.load(tmp_path).history] == [0, 1]
+    assert [epoch["epoch"] for epoch in runs.load(tmp_path).history] == [1, 2]
     assert (tmp_path / "config.json").read_bytes() == before
 
 
@@ -144,7 +144,7 @@ def test_a_half_line_is_passed_over_and_removed_when_continued(tmp_path):
     again.append_selection(record(epoch=1))
     read = runs.load(tmp_path)
     assert [epoch["loss"] for epoch in read.history] == [1.0, 0.5]
-    assert [selection["epoch"] for selection in read.selections] == [0, 1]
+    assert [selection["epoch"] for selection in read.selections] == [1, 2]
 
 
 def test_a_line_that_was_written_in_part_is_removed_when_continued(tmp_path, monkeypatch):

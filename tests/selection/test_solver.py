@@ -27,9 +27,33 @@ class Case(NamedTuple):
         return reduce(*self, np.zeros(len(self.worth), bool))
 
     def fits(self, chosen: np.ndarray) -> bool:
-        met = (self.member & chosen).any(axis=1)
         once = np.bincount(self.tensor[chosen]).max(initial=0) <= 1
-        return bool(once and (self.cost[met].sum(axis=0) <= self.budget * (1.0 + 1e-9)).all())
+        return bool(once and (self.spent(chosen) <= self.budget * (1.0 + 1e-9)).all())
+
+    def spent(self, chosen: np.ndarray) -> np.ndarray:
+        return self.cost[(self.member & chosen).any(axis=1)].sum(axis=0)
+
+
+class Refunds(NamedTuple):
+    """A case in which choices make cheaper what others need."""
+
+    case: Case
+    refund: np.ndarray
+    refunded: np.ndarray
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        return getattr(self.case, name)
+
+    def problem(self, required: np.ndarray | None = None) -> Problem:
+        must = np.zeros(len(self.worth), bool) if required is None else required
+        return reduce(*self.case, must, self.refund, self.refunded)
+
+    def fits(self, chosen: np.ndarray) -> bool:
+        met = np.append((self.member & chosen).any(axis=1), False)
+        back = self.refund[chosen & met[self.refunded]].sum(axis=0)
+        once = np.bincount(self.tensor[chosen]).max(initial=0) <= 1
+        spent = self.case.spent(chosen) - back
+        return bool(once and (spent <= self.budget * (1.0 + 1e-9)).all())
 
 
 def case(seed: int, tensors: int) -> Case:
@@ -50,7 +74,20 @@ def case(seed: int, tensors: int) -> Case:
     return Case(worth, tensor, np.array(rows), cost, budget)
 
 
-def enumerated(whole: Case) -> float:
+def with_refunds(seed: int, tensors: int) -> Refunds:
+    """Modes but the first of a tensor refund of the chain that ends before it."""
+    rng = np.random.default_rng([seed, tensors, 1])
+    whole = case(3 * seed + 1 + seed % 2, tensors)
+    mode = np.arange(len(whole.tensor)) - np.searchsorted(whole.tensor, whole.tensor)
+    modes = int(mode.max()) + 1
+    gives = (mode > 0) & (whole.tensor > 0)
+    refunded = np.where(gives, len(whole.tensor) + (whole.tensor - 1) * modes, -1)
+    share = rng.uniform(0.3, 1.0, (len(mode), 1))
+    refund = np.where(gives[:, None], whole.cost[refunded] * share, 0.0)
+    return Refunds(whole._replace(budget=0.6 * whole.budget), refund, refunded)
+
+
+def enumerated(whole: Case | Refunds) -> float:
     """The best of all choices."""
     choices = map(np.array, itertools.product([False, True], repeat=len(whole.worth)))
     return max(float(whole.worth[chosen].sum()) for chosen in choices if whole.fits(chosen))
@@ -81,6 +118,41 @@ def test_solution_reaches_the_mixed_integer_optimum(seed: int) -> None:
     assert whole.worth[chosen].sum() >= most * (1.0 - 1.001e-3)
     assert found.bound * problem.scale >= most * (1.0 - 1e-5)
     assert whole.worth[chosen].sum() >= found.bound * problem.scale * (1.0 - 1.001e-3)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_solution_is_the_best_of_all_with_refunds(seed: int) -> None:
+    whole = with_refunds(seed, 5)
+    problem = whole.problem()
+    most = enumerated(whole)
+    for gap in (0.0, 0.1):
+        found = solve(problem, gap)
+        chosen = np.isin(np.arange(len(whole.worth)), problem.index[found.chosen])
+        assert whole.fits(chosen)
+        reached = whole.worth[chosen].sum()
+        assert most * (1.0 - gap - 1e-9) <= reached <= most * (1.0 + 1e-9)
+        assert most * (1.0 - 1e-9) <= found.bound * problem.scale
+
+
+def test_cases_have_refunds() -> None:
+    assert sum(with_refunds(seed, 5).problem().has_refunds for seed in range(16)) >= 8
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_costs_are_those_that_are_left_beside_the_required_ones(seed: int) -> None:
+    whole = with_refunds(seed, 5)
+    first = whole.problem()
+    must = np.isin(np.arange(len(whole.worth)), first.index[solve(first).chosen][1:3])
+    problem, rng = whole.problem(must), np.random.default_rng(seed)
+    for _ in range(40):
+        chosen = problem.once(rng.permutation(len(problem.index)))[: rng.integers(1, 4)]
+        some = np.isin(np.arange(len(problem.index)), chosen)
+        every = must | np.isin(np.arange(len(whole.worth)), problem.index[some])
+        assert problem.fits(some) == whole.fits(every)
+        for k in np.flatnonzero(problem.best(some) == 0):
+            more = some | (np.arange(len(some)) == k)
+            added = problem.spent(more) - problem.spent(some)
+            assert (problem.added(some)[k] >= added - 1e-12).all()
 
 
 def test_bound_holds_however_little_work_is_allowed() -> None:
@@ -126,7 +198,9 @@ def test_relaxation_holds(seed: int) -> None:
     problem = whole.problem()
     every = np.ones(len(problem.worth), bool)
     for price in (1e-3, 1.0, 1e3):
-        found = relax(problem, every, np.arange(len(problem.member)), problem.room, price)
+        found = relax(
+            problem, every, np.arange(len(problem.member)), problem.room, price, problem.own
+        )
         assert found.bound * problem.scale >= enumerated(whole) * (1.0 - 1e-9)
 
 

@@ -101,9 +101,9 @@ def test_the_factors_of_schema_2_are_left_out(path):
     assert TimingProfile.load(changed(path, schema_version=2)).calibration == ()
 
 
-@pytest.mark.parametrize("version", [0, 4, "1", None])
+@pytest.mark.parametrize("version", [0, 5, "1", None])
 def test_load_raises_when_the_version_is_another(path, version):
-    with pytest.raises(ValueError, match=f"version {version!r}, this library reads 1 to 3"):
+    with pytest.raises(ValueError, match=f"version {version!r}, this library reads 1 to 4"):
         TimingProfile.load(changed(path, schema_version=version))
 
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 from networks import OPTIMIZERS, crossentropy, images, network, values
 
 from elastic_tf.callback import ElasticCallback
+from elastic_tf.engine import modes
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import state
 from elastic_tf.timing import profiler, stopwatch
@@ -158,12 +159,31 @@ def test_profile_model_takes_differences_where_xla_compiles_the_step():
 
 
 def test_profile_model_takes_differences_where_the_profiler_yields_nothing(monkeypatch):
-    nothing = (np.array([], object), np.zeros((0, 2)))
+    nothing = (np.array([], object), np.zeros((0, 2)), False)
     monkeypatch.setattr(trace_module, "_profile", lambda run, repeats: nothing)
     profile = profile_model(elastic(), *batch(), repeats=3)
     assert (profile.method, profile.share_attributed) == ("differences", 0.0)
     assert profile.note == "the profiler tells of 0% of the backward time"
     assert profile.t_full > profile.t_forward
+
+
+@pytest.mark.parametrize(("filled", "method"), [(0.5, "differences"), (2.0, "calibrated")])
+def test_a_step_that_is_bound_by_launches_is_measured_by_differences(
+    monkeypatch, undisturbed, filled, method
+):
+    """On the planes of a GPU kernels of all ops, which fill a part of the step or all of it."""
+    profiled = trace_module._profile
+
+    def on_device(run, repeats):
+        names, spans, _ = profiled(run, repeats)
+        width = 3e3 * filled * repeats / len(names)  # a full step takes 3 ms by its clock
+        starts = width * np.arange(len(names))
+        return names, np.stack([starts, starts + width], axis=1), True
+
+    monkeypatch.setattr(trace_module, "_profile", on_device)
+    profile = profile_model(elastic(), *batch(), repeats=3)
+    assert profile.method == method
+    assert ("the rest is launching them" in profile.note) == (method == "differences")
 
 
 def test_profiler_finds_its_calibration_once():
@@ -261,3 +281,29 @@ def test_a_dataset_is_named_where_only_one_batch_will_do():
     data = tf.data.Dataset.from_tensor_slices(batch()).batch(4)
     with pytest.raises(ValueError, match=r"a dataset, <.*x, y = next\(iter\(dataset\)\)"):
         profiler.Profiler(elastic(), data, None)
+
+
+def test_modes_are_measured_beside_exact(undisturbed):
+    tf.keras.utils.set_random_seed(0)
+    inputs = L.Input((16, 16, 8))
+    x = L.Conv2D(16, 3, padding="same", activation="relu")(inputs)
+    x = L.Conv2D(16, 3, padding="same", activation="relu")(x)
+    made = ElasticModel.from_model(
+        tf.keras.Model(inputs, L.Dense(3)(L.GlobalAveragePooling2D()(x)))
+    )
+    made.compile("sgd", crossentropy())
+    before = [variable.numpy() for variable in made.variables]
+    x = np.random.default_rng(0).normal(size=(4, 16, 16, 8)).astype(np.float32)
+    profile = profile_model(made, x, np.arange(4) % 3, modes=("filtered:2",), repeats=2)
+    assert [(cost.tensor, cost.mode) for cost in profile.modes] == [
+        (0, "filtered:2"),
+        (2, "filtered:2"),
+    ]
+    first, second = profile.modes
+    assert not first.shared  # nothing is trained before it
+    assert second.shared in ((0, 1), ())
+    every = modes.everywhere(made, "filtered:2")
+    # by the clock of this test a step takes as long as tensors are trained
+    assert profile.step_time(every) == pytest.approx(profile.t_full, rel=1e-6)
+    for variable, value in zip(made.variables, before):
+        np.testing.assert_array_equal(variable.numpy(), value)

@@ -72,10 +72,11 @@ def test_trace_step_leaves_out_what_ran_beside_a_step(monkeypatch):
     profiled = trace_module._profile
 
     def beside(run, repeats):
-        names, spans = profiled(run, repeats)
+        names, spans, _ = profiled(run, repeats)
         foreign = ["once", *["always"] * repeats]
         added = np.array([[0.0, 500.0], *[[0.0, 7.0]] * repeats])
-        return np.append(names, np.array(foreign, object)), np.concatenate([spans, added])
+        names = np.append(names, np.array(foreign, object))
+        return names, np.concatenate([spans, added]), False
 
     monkeypatch.setattr(trace_module, "_profile", beside)
     _, trace = traced(True)

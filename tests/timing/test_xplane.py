@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import numpy as np
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from elastic_tf.timing.xplane import op_events
+from elastic_tf.timing.trace import wall_clock_shares
+from elastic_tf.timing.xplane import kernel_events, op_events
 
 
 class Recorder:
@@ -54,12 +56,36 @@ def test_op_events_are_told_from_others_by_their_form():
     assert list(op_events(recorder.space)) == [("model/conv", 1.0, 4.0)]
 
 
-def test_op_events_of_all_lines_and_planes_are_found():
+def test_op_events_of_all_lines_are_found():
     recorder = Recorder().add("one", "a:Mul", 0, 1).add("two", "b:Mul", 0, 2)
+    assert sorted(name for name, _, _ in op_events(recorder.space)) == ["a", "b"]
+    assert kernel_events(recorder.space) == []
+
+
+def test_kernels_of_a_gpu_are_told_by_the_op_that_launched_them():
+    """Made after TensorFlow's sources, not recorded: no GPU has been at hand."""
+    recorder = Recorder().add("one", "conv:Conv2D", 0, 1)
     recorder.plane = recorder.space.planes.add(name="/device:GPU:0")
     recorder.lines = {}
-    recorder.add("three", "c:Mul", 1, 2)
-    assert sorted(name for name, _, _ in op_events(recorder.space)) == ["a", "b", "c"]
+    recorder.add("Stream #13(Kernel)", "sgemm_128x64", 10, 14, tf_op="conv:Conv2D")
+    recorder.add("Stream #13(Kernel)", "sgemm_128x64", 15, 16, tf_op="dense/MatMul:MatMul")
+    recorder.add("Stream #14(MemcpyH2D)", "MemcpyH2D", 12, 13, correlation_id=7)
+    recorder.add("TensorFlow Ops", "conv:Conv2D", 10, 14)  # sums up what stands in streams
+    assert kernel_events(recorder.space) == [
+        ("conv", 10.0, 14.0),
+        ("dense/MatMul", 15.0, 16.0),
+        ("MemcpyH2D", 12.0, 13.0),
+    ]
+    assert list(op_events(recorder.space)) == [("conv", 0.0, 1.0)]  # its launch
+
+
+def test_streams_that_overlap_share_the_clock():
+    recorder = Recorder()
+    recorder.plane = recorder.space.planes.add(name="/device:GPU:0")
+    recorder.add("Stream #1(Kernel)", "k", 0, 4, tf_op="a:Mul")
+    recorder.add("Stream #2(Kernel)", "k", 2, 6, tf_op="b:Mul")
+    spans = np.array([span for _, *span in kernel_events(recorder.space)])
+    assert wall_clock_shares(spans).tolist() == [3.0, 3.0]
 
 
 def test_ops_inside_a_function_are_counted_for_the_node_that_called_it():

@@ -128,7 +128,7 @@ class Recorder(tf.keras.callbacks.Callback):
             rest.update(plan.to_json())
         self._run.append_epoch(
             {
-                "epoch": epoch,
+                "epoch": epoch + 1,
                 **(logs or {}),
                 **measured,
                 "seconds_per_step": measured["seconds"] / measured["steps"],
@@ -144,7 +144,7 @@ class Recorder(tf.keras.callbacks.Callback):
         written = [(item["epoch"], item["step"]) for item in self._run.selections]
         made = self._elastic.selections if self._elastic else []
         for record in made[self._written :]:
-            if (record.epoch, record.step) not in written:
+            if (record.epoch + 1, record.step) not in written:
                 self._run.append_selection(record)
         self._written = len(made)
         if self._meter is not None:

@@ -9,11 +9,14 @@ from elastic_tf.engine.modes.operations import Use, kernel_of, recorded, replace
 from elastic_tf.engine.modes.registry import (
     MODES,
     Mode,
+    channel_axes,
     check,
     choose,
+    everywhere,
     installed,
     kernels,
     register,
+    slices,
     watched,
 )
 
@@ -21,14 +24,17 @@ __all__ = [
     "MODES",
     "Mode",
     "Use",
+    "channel_axes",
     "check",
     "choose",
+    "everywhere",
     "installed",
     "kernel_of",
     "kernels",
     "recorded",
     "register",
     "replaced",
+    "slices",
     "watched",
 ]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from elastic_tf.engine.modes.filtering import Filter
@@ -14,18 +14,10 @@ from elastic_tf.engine.modes.registry import Mode
 from elastic_tf.plan import FILTERED, NAMES
 
 
-def kernels(model: Any, r: int = 1) -> np.ndarray:
-    """True for the kernels that can be filtered by patches of side r; bool, shape (N,)."""
-    sides = {
-        id(_kernel(layer)): _least_side(layer)
-        for layer in model._flatten_layers()
-        if layer.built and _kernel(layer) is not None
-    }
-    return np.array([sides.get(id(tensor), 0) >= r for tensor in model.tensors])
-
-
-def _kernel(layer: Any) -> tf.Variable | None:
-    return None if type(layer) is L.Dense else kernel_of(layer)
+def _kernel(layer: Any, r: int) -> tf.Variable | None:
+    """The kernel of a convolution whose outputs patches of side r fit into."""
+    kernel = None if type(layer) is L.Dense else kernel_of(layer)
+    return kernel if kernel is not None and _least_side(layer) >= r else None
 
 
 def _least_side(layer: Any) -> int:
@@ -76,9 +68,10 @@ MODES = tuple(
     Mode(
         NAMES[code],
         code,
-        _kernel,
+        functools.partial(_kernel, r=r),
         _filtered(r),
-        "kernels of Conv2D and DepthwiseConv2D, with channels last and without dilation",
+        f"kernels of Conv2D and DepthwiseConv2D whose outputs have at least {r} pixels a side, "
+        "with channels last and without dilation",
     )
     for code, r in FILTERED.items()
 )

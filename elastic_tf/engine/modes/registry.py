@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.optimizers.slices import Slice
-from elastic_tf.plan import CHANNELS, NAMES, Plan, code_of
+from elastic_tf.plan import CHANNELS, NAMES, Plan, code_of, in_row
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,11 @@ class Mode:
         """How many channels of a layer's kernel are trained, and of how many."""
         kernel: Any = self.kernel(layer)
         most = kernel.shape[-1 if self.axis is None else self.axis(layer)]
-        return max(int(most * (self.keeps or 1.0)), 1), most
+        return self.share_of(most), most
+
+    def share_of(self, channels: int) -> int:
+        """How many of so many channels are trained."""
+        return max(int(channels * (self.keeps or 1.0)), 1)
 
     def slice(self, layer: Any) -> Slice:
         """The trained channels of a layer's kernel."""
@@ -103,12 +107,22 @@ def check(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> 
                 )
 
 
-def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
-    """Train the channels of a plan, where it has some, from the next step on."""
+def slices(
+    model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan
+) -> list[tuple[Slice, tuple[int, ...]]]:
+    """The slice of each kernel of which some channels are trained, and these channels."""
     layers = {code: _layers(model, code) for code in _used(plan)}
+    found = []
     for k, channels in plan.channels.items():
         code = int(plan.modes[k])
-        MODES[code].slice(layers[code][id(tensors[k])]).choose(channels)
+        found.append((MODES[code].slice(layers[code][id(tensors[k])]), tuple(channels)))
+    return found
+
+
+def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
+    """Train the channels of a plan, where it has some, from the next step on."""
+    for found, channels in slices(model, tensors, plan):
+        found.choose(channels)
 
 
 def kernels(model: Any, name: str) -> np.ndarray:
@@ -117,10 +131,41 @@ def kernels(model: Any, name: str) -> np.ndarray:
     return np.array([id(tensor) in layers for tensor in model.tensors])
 
 
+def channel_axes(model: Any, name: str) -> dict[int, int]:
+    """The axis of the channels of each kernel that can be trained by some of them, by its index."""
+    code = code_of(name)
+    layers, mode = _layers(model, code), MODES[code]
+    if mode.axis is None:
+        return {}
+    found = ((k, layers.get(id(tensor))) for k, tensor in enumerate(model.tensors))
+    return {k: mode.axis(layer) for k, layer in found if layer is not None}
+
+
+def everywhere(model: Any, name: str) -> Plan:
+    """All exact, but the mode of that name for each kernel that can have it: its first channels.
+
+    Raises:
+        ValueError: no such mode, or no kernel can have it.
+    """
+    code, layers = code_of(name), _layers(model, code_of(name)) if code_of(name) in MODES else {}
+    able = {k: layers[id(v)] for k, v in enumerate(model.tensors) if id(v) in layers}
+    if not able:
+        raise ValueError(
+            f"A mode must be one that kernels of the model can have. Received: '{name}' for "
+            f"'{model.name}'. Leave it out."
+        )
+    plan, mode = Plan.full(len(model.tensors)), MODES[code]
+    if mode.axis is not None:
+        return plan.with_channels(name, {k: range(mode.channels(v)[0]) for k, v in able.items()})
+    return plan.with_mode(name, np.isin(np.arange(len(plan)), list(able)))
+
+
 @contextlib.contextmanager
 def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> Iterator[None]:
     """Trace the layers of a model as the modes of a plan change them."""
     layers = {code: _layers(model, code) for code in _used(plan)}
+    for found, channels in slices(model, tensors, plan):
+        found.in_row = in_row(channels)
     with contextlib.ExitStack() as stack:
         for tensor, code in zip(tensors, plan.modes.tolist()):
             if code in layers:
@@ -135,12 +180,9 @@ def watched(
     variables: Sequence[tf.Variable],
 ) -> list[tf.Variable]:
     """What gradients are taken for to train some of the tensors: slices in the place of kernels."""
-    layers = {code: _layers(model, code) for code in _used(plan)}
-    slices = {}
-    for k in plan.channels:
-        mode = MODES[int(plan.modes[k])]
-        slices[id(tensors[k])] = mode.slice(layers[mode.code][id(tensors[k])]).variable
-    return [slices.get(id(variable), variable) for variable in variables]
+    found = zip(plan.channels, slices(model, tensors, plan))
+    parts = {id(tensors[k]): one.variable for k, (one, _) in found}
+    return [parts.get(id(variable), variable) for variable in variables]
 
 
 def _used(plan: Plan) -> set[int]:

@@ -1,0 +1,98 @@
+"""The worth of training tensors in other modes: how much of the true gradient each mode keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.engine import modes as known
+from elastic_tf.engine.snapshot import host_generators_kept, kept
+from elastic_tf.importance.evaluation import Evaluator, Samples
+from elastic_tf.importance.measures import loss_decrease
+from elastic_tf.importance.tracking import Worths, cosine_similarity
+from elastic_tf.plan import EXACT, Plan
+from elastic_tf.stack import never_differentiated
+
+if TYPE_CHECKING:
+    from elastic_tf.model import ElasticModel
+
+
+def of_modes(
+    model: ElasticModel,
+    x: Any,
+    y: Any,
+    modes: Sequence[str],
+    *,
+    importance: Callable[..., np.ndarray] | np.ndarray = loss_decrease,
+) -> Worths:
+    """Importance times the cosine of a mode's gradient and the exact one, on one probe.
+
+    Of some channels that is the root of their share of the squared gradient, the best neighbours
+    taken; of a gradient that points away, 0.
+
+    Args:
+        model: compiled elastic model.
+        x: inputs of the probe; arrays or a structure of arrays, samples first.
+        y: targets of the probe.
+        modes: names of the M modes.
+        importance: of exact tensors; a function like those of `elastic_tf.importance`, or its
+            result, shape (N,).
+
+    Raises:
+        ValueError: no kernel can have a mode, or the probe is not one.
+    """
+    arguments.elastic(model, compiled=True)
+    plans = {name: known.everywhere(model, name) for name in modes}
+    batches = Samples(x, y, None).batches(None)
+    exact = importance(model, x, y) if callable(importance) else importance
+    exact = arguments.numbers("importance", exact, shape=(len(model.tensors),))
+    worth = np.zeros((len(exact), 1 + len(plans)))
+    worth[:, 0] = exact
+    channels: dict[int, np.ndarray] = {}
+    with host_generators_kept(model):
+        evaluator = Evaluator.of(model)
+        true = evaluator.by_tensor(evaluator.gradients(batches))
+        for column, (name, plan) in enumerate(plans.items(), 1):
+            axes = known.channel_axes(model, name)
+            channels.update({k: _energy(true[k], axis) for k, axis in axes.items() if k in true})
+            found = {} if axes else _gradients(model, plan, batches[0][1])
+            for k in true.keys() & set(np.flatnonzero(plan.modes != EXACT).tolist()):
+                if k in axes:
+                    keeps = _best_share(channels[k], len(plan.channels[k])) ** 0.5
+                else:
+                    keeps = _cosine(true[k], found[k])
+                worth[k, column] = exact[k] * max(keeps, 0.0)
+    return Worths(worth, tuple(plans), channels)
+
+
+def _gradients(model: ElasticModel, plan: Plan, data: Any) -> dict[int, tf.Tensor]:
+    """The gradients of a step under the plan, by index of the tensor; leaves nothing behind."""
+
+    def gradients(data: Any) -> list[Any]:
+        with never_differentiated(), model._planned(plan):
+            return model.gradients(data, model.tensors)[1]
+
+    traced = tf.function(gradients)
+    with kept(model, [traced.get_concrete_function(data).graph]):
+        return {k: tf.convert_to_tensor(g) for k, g in enumerate(traced(data)) if g is not None}
+
+
+def _energy(gradient: tf.Tensor, axis: int) -> np.ndarray:
+    """The squared gradient of each channel."""
+    others = [k for k in range(gradient.shape.rank) if k != axis]
+    return tf.reduce_sum(tf.square(tf.cast(gradient, tf.float64)), others).numpy()
+
+
+def _best_share(energy: np.ndarray, count: int) -> float:
+    """The share that the best so many neighbours have; 1 of nothing."""
+    whole = np.append(0.0, np.cumsum(energy))
+    return float((whole[count:] - whole[:-count]).max() / whole[-1]) if whole[-1] else 1.0
+
+
+def _cosine(one: tf.Tensor, two: tf.Tensor) -> float:
+    flat = (np.ravel(tf.cast(part, tf.float64)) for part in (one, two))
+    return cosine_similarity(*flat)

@@ -1,0 +1,89 @@
+"""The choices that a profile offers: a mode for each tensor, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elastic_tf.selection.problem import Problem, Solution, reduce
+
+if TYPE_CHECKING:
+    from elastic_tf.timing.cost_items import ModeCost
+    from elastic_tf.timing.profile import TimingProfile
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Each mode of each tensor that was measured, tensor by tensor, exact first.
+
+    Attributes:
+        tensor: (n,) the tensor of each choice.
+        mode: (n,) its column: 0 is exact.
+        member: (S, n) bool, the choices that need each item.
+        cost: (S, 1) microseconds of the items.
+        refund: (n, 1) microseconds that the choice takes off an item.
+        refunded: (n,) that item; -1 for none.
+    """
+
+    tensor: np.ndarray
+    mode: np.ndarray
+    member: np.ndarray
+    cost: np.ndarray
+    refund: np.ndarray
+    refunded: np.ndarray
+
+    @classmethod
+    def of(cls, profile: TimingProfile, modes: Sequence[str] = ()) -> Choices:
+        """Exact, and these modes where the profile has them and they are not slower."""
+        members, times = profile.conditions()
+        offered: list[tuple[int, int, ModeCost | None]] = []
+        for k in range(profile.count):
+            offered.append((k, 0, None))
+            for column, name in enumerate(modes, 1):
+                cost = profile.mode_costs.get((k, name))
+                if cost is not None and cost.time - cost.spared < profile.t_dw[k]:
+                    offered.append((k, column, cost))
+        tensor, mode = (np.array([one[part] for one in offered]) for part in (0, 1))
+        member = members[:, tensor]
+        member[members.sum(axis=1) == 1] &= mode == 0
+        place = {tuple(np.flatnonzero(row)): at for at, row in enumerate(members)}
+        others = np.flatnonzero(mode)
+        costs = [cost for _, _, cost in offered if cost is not None]
+        refund, refunded = np.zeros((len(tensor), 1)), np.full(len(tensor), -1)
+        refund[others, 0] = [cost.spared for cost in costs]
+        refunded[others] = [place.get(cost.shared, -1) for cost in costs]
+        own = np.eye(len(tensor), dtype=bool)[others]
+        paid = np.concatenate([times, [cost.time for cost in costs]])[:, None]
+        return cls(tensor, mode, np.vstack([member, own]), paid, refund, refunded)
+
+    def extended(
+        self,
+        chosen: np.ndarray,
+        worth: np.ndarray,
+        room: float,
+        strategy: Callable[[Problem], Solution],
+    ) -> tuple[np.ndarray, float]:
+        """The chosen ones with the best of the others, and the most that these can be worth.
+
+        Args:
+            chosen: (n,) bool, which fit.
+            worth: (n,) of the choices.
+            room: microseconds beside the forward pass.
+            strategy: one of `elastic_tf.selection.selector.STRATEGIES`.
+        """
+        problem = reduce(
+            worth,
+            self.tensor,
+            self.member,
+            self.cost,
+            np.array([room]),
+            chosen,
+            self.refund,
+            self.refunded,
+        )
+        solution = strategy(problem)
+        added = np.isin(np.arange(len(worth)), problem.index[solution.chosen])
+        return chosen | added, solution.bound * problem.scale
