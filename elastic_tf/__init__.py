@@ -35,6 +35,7 @@ __all__ = [
     "baselines",
     "data",
     "export",
+    "fewshot",
     "finetune",
     "importance",
     "load_delta",
@@ -50,7 +51,17 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from elastic_tf import baselines, data, export, importance, memory, optimizers, plots, zoo
+    from elastic_tf import (
+        baselines,
+        data,
+        export,
+        fewshot,
+        importance,
+        memory,
+        optimizers,
+        plots,
+        zoo,
+    )
     from elastic_tf.backup.recovery import Backup
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback

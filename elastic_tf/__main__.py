@@ -17,6 +17,7 @@ COMMANDS = {
     "profile": "measure, once per device, what training each tensor of a model costs there",
     "memory": "say what memory a training step needs, before it runs",
     "train": "adapt a pre-trained model to new images by one method",
+    "fewshot": "adapt a network to a few pictures of each class",
     "evaluate": "say how well a finished training does on its test images, or on others",
     "predict": "say what images show, by a finished training",
     "export": "write the network of a finished training for other programs",

@@ -5,7 +5,7 @@ other gradients, approximate ones or those of some channels, while one step is t
 """
 
 from elastic_tf.engine.modes import channels, convolutions
-from elastic_tf.engine.modes.operations import kernel_of, replaced
+from elastic_tf.engine.modes.operations import Use, kernel_of, recorded, replaced
 from elastic_tf.engine.modes.registry import (
     MODES,
     Mode,
@@ -23,6 +23,7 @@ from elastic_tf.engine.modes.registry import (
 __all__ = [
     "MODES",
     "Mode",
+    "Use",
     "channel_axes",
     "check",
     "choose",
@@ -30,6 +31,7 @@ __all__ = [
     "installed",
     "kernel_of",
     "kernels",
+    "recorded",
     "register",
     "replaced",
     "slices",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -66,3 +66,31 @@ def replaced(layer: Any, operation: Operation) -> Iterator[None]:
     finally:
         for name in new:
             vars(layer).pop(name, None)
+
+
+class Use(NamedTuple):
+    """One use of a kernel: its layer, what it multiplies, and the product without bias."""
+
+    kernel: tf.Variable
+    layer: Any
+    x: tf.Tensor
+    y: tf.Tensor
+
+
+@contextlib.contextmanager
+def recorded(model: tf.keras.Model) -> Iterator[list[Use]]:
+    """The uses of all kernels while a model is called, in their order."""
+    uses: list[Use] = []
+
+    def listening(layer: Any) -> Operation:
+        def operation(plain: Plain, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+            uses.append(Use(kernel_of(layer), layer, x, plain(x, kernel)))
+            return uses[-1].y
+
+        return operation
+
+    with contextlib.ExitStack() as stack:
+        for layer in model._flatten_layers():
+            if layer.built and kernel_of(layer) is not None:
+                stack.enter_context(replaced(layer, listening(layer)))
+        yield uses

@@ -1,0 +1,156 @@
+"""What training kernels costs a runtime that keeps nothing in vain, counted for one image.
+
+The runtime keeps the inputs of trained kernels and a sign for each number that a rectifier or a sum
+of two branches gives, and computes in the memory that inference takes. It is not TensorFlow, which
+`activation_bytes` measures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.engine import modes
+from elastic_tf.engine.forward_order import input_spec
+from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.plan import CHANNELS, EXACT, NAMES, Plan, layers_of
+from elastic_tf.stack import never_differentiated
+
+_WEIGHT = 4  # bytes of a float32
+# Bits for each number of a result that the way back takes; of a sum those of TinyTL's counter.
+_BITS = {
+    **dict.fromkeys(("AddV2", "Relu", "Relu6", "LeakyRelu"), 1),
+    **dict.fromkeys(("Elu", "Selu", "Sigmoid", "Softplus", "Tanh"), 32),
+}
+
+
+@dataclass(frozen=True)
+class KernelCosts:
+    """What the tensors of a network cost; arrays have shape (N,) and run in forward order.
+
+    Attributes:
+        sizes: numbers in each tensor; int64.
+        macs: multiply-adds of a forward pass that a kernel makes, 0 for other tensors; int64.
+        inputs: bytes of what a kernel is multiplied with; int64.
+        kept: bytes that activations and sums keep, of those behind a kernel and before the next
+            one; int64.
+        peak: bytes of inference: the most that inputs and outputs of a kernel take together.
+        channels: names of the modes that each kernel can have -> how many output channels are
+            trained then; kernels by their index.
+
+    Source: Kwon et al., TinyTrain, ICML 2024, App. A.4; the counter is that of Cai et al., TinyTL,
+    NeurIPS 2020, where a depthwise kernel's outputs hardly count towards the peak.
+    """
+
+    sizes: np.ndarray
+    macs: np.ndarray
+    inputs: np.ndarray
+    kept: np.ndarray
+    peak: int
+    channels: Mapping[int, Mapping[str, int]]
+
+    @property
+    def full_macs(self) -> int:
+        """Multiply-adds of a whole backward pass, as the paper counts: twice those of inference."""
+        return 2 * int(self.macs.sum())
+
+    def shares(self, plan: Plan) -> np.ndarray:
+        """The part of each tensor's numbers that a plan trains; float64 (N,)."""
+        found = plan.mask.astype(np.float64)
+        for k, chosen in plan.channels.items():
+            found[k] = len(chosen) / self.channels[k]["exact"]
+        return found
+
+    def saved(self, shares: np.ndarray) -> int:
+        """Bytes that the backward pass of one image takes of the forward pass."""
+        trained = shares > 0.0
+        return int(self.inputs[trained].sum() + self.kept[self._first(trained) :].sum())
+
+    def memory(self, shares: np.ndarray, slots: int = 2) -> int:
+        """Bytes: the larger of inference and `saved`; and trained weights, gradients and slots.
+
+        Args:
+            shares: the part of each tensor that is trained, as of `shares`.
+            slots: numbers that the optimizer keeps for a weight; 2 of Adam.
+        """
+        trained = round(float(shares @ self.sizes))
+        return max(self.peak, self.saved(shares)) + _WEIGHT * (2 + slots) * trained
+
+    def backward_macs(self, shares: np.ndarray) -> int:
+        """Multiply-adds: gradients of what is trained, and of all inputs behind the first of it."""
+        behind = self.macs[self._first(shares > 0.0) + 1 :].sum()
+        return round(float(shares @ self.macs)) + int(behind)
+
+    @staticmethod
+    def _first(trained: np.ndarray) -> int:
+        return int(np.argmax(trained)) if trained.any() else len(trained)
+
+
+def kernel_costs(model: tf.keras.Model) -> KernelCosts:
+    """Count what the kernels of an elastic model cost.
+
+    Args:
+        model: elastic and built, of convolutions and dense layers; other layers cost nothing here.
+
+    Raises:
+        ValueError: no layer has a kernel, or the size of an image is not known.
+    """
+    tensors = arguments.elastic(model).tensors
+    index = {id(tensor): k for k, tensor in enumerate(tensors)}
+    macs, inputs, kept = (np.zeros(len(tensors), np.int64) for _ in range(3))
+    graph, uses = _traced(model)
+    of_op = {use.y.op.name: use for use in uses}
+    last, peak = -1, 0
+    for op in graph.get_operations():
+        use = of_op.get(op.name)
+        if use is None:
+            bits = _BITS.get(op.type, 0)
+            if last >= 0 and bits and len({str(one.shape) for one in op.inputs}) == 1:
+                kept[last] += bits * math.prod(op.outputs[0].shape) // 8
+            continue
+        last = index.get(id(use.kernel), last)
+        x = use.x.op.inputs[0] if use.x.op.type in ("Pad", "PadV2") else use.x  # zeros take nothing
+        taken, given = (math.prod(one.shape) * one.dtype.size for one in (x, use.y))
+        is_depthwise = isinstance(use.layer, tf.keras.layers.DepthwiseConv2D)
+        groups = use.x.shape[-1] if is_depthwise else getattr(use.layer, "groups", 1)
+        peak = max(peak, taken + given // groups)
+        if id(use.kernel) in index:
+            macs[last] += math.prod(use.kernel.shape) * math.prod(use.y.shape[1:-1])
+            inputs[last] += taken
+    sizes = np.array([math.prod(tensor.shape) for tensor in tensors])
+    return KernelCosts(sizes, macs, inputs, kept, peak, _channels(model, macs))
+
+
+def _traced(model: tf.keras.Model) -> tuple[tf.Graph, list[modes.Use]]:
+    """The forward pass of one image, and the uses of kernels in it."""
+    one = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec((1, *spec.shape[1:]), spec.dtype), input_spec(model)
+    )
+    run = tf.function(lambda image: model(image, training=False))
+    with modes.recorded(model) as uses, host_generators_kept(model), never_differentiated():
+        graph = run.get_concrete_function(one).graph
+    if not uses or any(None in part.shape for use in uses for part in (use.x, use.y)):
+        raise ValueError(
+            "The model must have convolutions or dense layers, and images of known size. Received: "
+            f"'{model.name}' with inputs {one} and {len(uses)} uses of kernels. Build it for one "
+            "size."
+        )
+    return graph, uses
+
+
+def _channels(model: tf.keras.Model, macs: np.ndarray) -> dict[int, dict[str, int]]:
+    known = [modes.MODES[code] for code in sorted(CHANNELS)]
+    able = {mode.name: modes.kernels(model, mode.name) for mode in known}
+    layers, found = layers_of(model), dict[int, dict[str, int]]()
+    for k in np.flatnonzero(macs).tolist():
+        is_depthwise = type(layers[k]) is tf.keras.layers.DepthwiseConv2D
+        found[k] = {NAMES[EXACT]: int(model.tensors[k].shape[2 if is_depthwise else -1])}
+        for mode in known:
+            if able[mode.name][k]:
+                found[k][mode.name] = mode.channels(layers[k])[0]
+    return found

@@ -1,0 +1,158 @@
+"""Episodes: tasks of a few classes and a few images each, drawn from labelled images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from elastic_tf import arguments
+
+
+class Episode(NamedTuple):
+    """One task; labels are 0 to way - 1, images are as they were given.
+
+    Attributes:
+        support: images to learn from.
+        support_labels: int64.
+        query: other images of the same classes, equally many of each.
+        query_labels: int64.
+        classes: what the classes are called in the samples, (way,).
+    """
+
+    support: np.ndarray
+    support_labels: np.ndarray
+    query: np.ndarray
+    query_labels: np.ndarray
+    classes: np.ndarray
+
+
+class Episodes:
+    """A sequence without end: `episodes[i]` depends on i and the seed alone."""
+
+    def __init__(
+        self,
+        samples: Any,
+        way: tuple[int, int],
+        support_limit: int,
+        per_class_limit: int,
+        query: int,
+        seed: int,
+        shots: int | None,
+    ) -> None:
+        self._images, labels = checked(samples[0], samples[1])
+        self._names, self._labels = np.unique(labels, return_inverse=True)
+        self._rows = [np.flatnonzero(self._labels == k) for k in range(len(self._names))]
+        self._limits, self._query, self._shots = (support_limit, per_class_limit), query, shots
+        self._seed, self._way = seed, (way[0], min(way[1], len(self._names)))
+        if len(self._names) < way[0]:
+            raise ValueError(
+                f"An episode must have at least {way[0]} classes. Received: `samples` of "
+                f"{len(self._names)}. Lower `way`, or give more classes."
+            )
+        least = query + (1 if shots is None else shots)
+        for name, rows in zip(self._names, self._rows):
+            if len(rows) < least:
+                raise ValueError(
+                    f"Every class must have {least} images, {least - query} to learn from and "
+                    f"{query} for queries. Received: {len(rows)} of class {name}. Lower `query` or "
+                    "`shots`, or leave the class out."
+                )
+
+    def __getitem__(self, index: int) -> Episode:
+        rng = np.random.default_rng((self._seed, index))
+        way = int(rng.integers(self._way[0], self._way[1] + 1))
+        chosen = rng.choice(len(self._names), way, replace=False)
+        rows = [rng.permutation(self._rows[k]) for k in chosen]
+        queries = [part[: self._query] for part in rows]
+        left = [part[self._query :] for part in rows]
+        support = [part[:n] for part, n in zip(left, self._counts(rng, left))]
+        labels = [np.repeat(np.arange(way), [len(p) for p in part]) for part in (support, queries)]
+        (of_support, of_query) = (np.concatenate(part) for part in (support, queries))
+        names = self._names[chosen]
+        return Episode(
+            self._images[of_support], labels[0], self._images[of_query], labels[1], names
+        )
+
+    def __iter__(self) -> Iterator[Episode]:
+        index = 0
+        while True:
+            yield self[index]
+            index += 1
+
+    def _counts(self, rng: np.random.Generator, left: list[np.ndarray]) -> list[int]:
+        """Support images of each class."""
+        if self._shots is not None:
+            return [self._shots] * len(left)
+        most, per_class = self._limits
+        there = np.array([len(part) for part in left])
+        share = 1.0 - rng.random()  # in (0, 1]
+        total = min(most, int(np.ceil(share * np.minimum(per_class, there)).sum()))
+        parts = np.exp(rng.uniform(np.log(0.5), np.log(2.0), len(left))) * there
+        more = np.floor(parts / parts.sum() * max(total - len(left), 0)).astype(int)
+        return np.minimum(1 + more, np.minimum(per_class, there)).tolist()
+
+
+def episodes(
+    samples: Any,
+    way: tuple[int, int] = (5, 50),
+    support_limit: int = 500,
+    per_class_limit: int = 100,
+    query: int = 10,
+    seed: int = 0,
+    shots: int | None = None,
+) -> Episodes:
+    """Tasks with various numbers of classes and of images in each.
+
+    The number of classes is uniform in `way`. A share of the images that are there, uniform in
+    (0, 1], is to learn from; it is divided among the classes in proportion to their sizes, each
+    times a factor between 1/2 and 2 drawn on a logarithmic scale.
+
+    Args:
+        samples: images (count, ...) and labels (count,), whole numbers or texts.
+        way: fewest and most classes; the most is lowered to the classes that there are.
+        support_limit: most support images of an episode.
+        per_class_limit: most support images of a class.
+        query: query images of each class.
+        seed: other episodes for each.
+        shots: support images of each class, where they are to be equally many.
+
+    Returns:
+        A sequence without end.
+
+    Raises:
+        ValueError: too few classes, or a class with too few images.
+
+    Source: Kwon et al., TinyTrain, ICML 2024, App. B.1, after Triantafillou et al., Meta-Dataset,
+    ICLR 2020, App. A.2.
+    """
+    least, most = (arguments.count("way", one, least=2) for one in arguments.items("way", way))
+    arguments.count("way", most, least=least)
+    counts = {"support_limit": support_limit, "per_class_limit": per_class_limit, "query": query}
+    for name, value in counts.items():
+        arguments.count(name, value)
+    arguments.count("seed", seed, least=0)
+    if shots is not None:
+        arguments.count("shots", shots)
+    return Episodes(samples, (least, most), support_limit, per_class_limit, query, seed, shots)
+
+
+def checked(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Images and as many labels, as arrays.
+
+    Raises:
+        ValueError: they do not fit together, or are of one class.
+    """
+    x, y = arguments.samples("images", images), arguments.samples("labels", labels)
+    if y.shape != (len(x),) or y.dtype.kind not in "iuSU":
+        raise ValueError(
+            f"The labels of {len(x)} images must be as many whole numbers or texts. Received: "
+            f"{y.dtype} of shape {y.shape}: {arguments.brief(labels)}."
+        )
+    if len(np.unique(y)) < 2:
+        raise ValueError(
+            "There must be at least two classes to tell apart. Received: labels "
+            f"{arguments.brief(np.unique(y))}. Give images of another class too."
+        )
+    return x, y

@@ -1,0 +1,67 @@
+"""Meta-training: a network learns from many episodes to tell new classes by few images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf import arguments, optimizers
+from elastic_tf.fewshot.episodes import Episodes
+from elastic_tf.fewshot.protonet import ProtoNet, batch
+
+_WARM_UP = 0.05  # share of the steps in which the rate rises
+
+
+def meta_train(
+    model: tf.keras.Model | ProtoNet,
+    tasks: Episodes,
+    *,
+    epochs: int = 100,
+    steps: int = 2000,
+    learning_rate: float = 5e-5,
+    optimizer: tf.keras.optimizers.Optimizer | None = None,
+    directory: str | Path | None = None,
+    every: int | None = None,
+    **options: Any,
+) -> tf.keras.callbacks.History:
+    """Train a network on one episode a step, with Keras's progress bar.
+
+    Args:
+        model: a network of features, a classifier, whose last dense layer is left out, or a
+            ProtoNet. Its weights are trained in place.
+        tasks: as `episodes` makes them; step i trains on `tasks[i]`.
+        epochs: passes, of so many steps each.
+        steps: episodes in each epoch.
+        learning_rate: the highest, of a cosine to zero after a linear rise.
+        optimizer: in the place of SGD with momentum 0.9 at that rate.
+        directory: where backups go; the same call goes on from them, bit for bit, as if it had not
+            been interrupted. They are removed at the end.
+        every: steps between two backups; None: one for each epoch.
+        **options: of Keras's `fit`, as verbose or callbacks.
+
+    Source: Kwon et al., TinyTrain, ICML 2024, Sec. 2.1, App. A.3.
+    """
+    arguments.count("epochs", epochs)
+    arguments.count("steps", steps)
+    net = ProtoNet.of(model)
+    if optimizer is None:
+        rate = optimizers.cosine(learning_rate, epochs * steps, warm_up=_WARM_UP)
+        optimizer = optimizers.by_name("sgd", rate)
+    net.compile(optimizer)
+    net.model.set_plan(None)
+    callbacks = [*options.pop("callbacks", ())]
+    if directory is not None:
+        kept = tf.keras.callbacks.BackupAndRestore(str(directory), every or "epoch")
+        callbacks.append(kept)
+
+    def batches() -> Iterator[tuple[Any, Any]]:
+        index = int(net.model.optimizer.iterations)  # of a backup, where one was read
+        while True:
+            task = tasks[index]
+            yield batch(task.support, task.support_labels, task.query, task.query_labels)
+            index += 1
+
+    return net.fit(batches, steps, epochs, callbacks=callbacks, **options)

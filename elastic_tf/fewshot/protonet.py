@@ -1,0 +1,186 @@
+"""Prototypes: a class is the mean of the features of its images, the nearest mean is predicted.
+
+A batch holds support images and queries. The label of a support image is its class, that of a query
+is -1 - class: the model trained by such batches is a plain network that ends in features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments, optimizers
+from elastic_tf.costs.kernels import KernelCosts, kernel_costs
+from elastic_tf.head.features import dense_layers
+from elastic_tf.importance.fisher import ChannelFisher
+from elastic_tf.model import ElasticModel
+
+L = tf.keras.layers
+_SCALES = {"cosine": 10.0, "euclidean": 1.0}
+_BATCH = 64  # images in a forward pass
+
+
+class ProtoNet:
+    """A network of features, and classes told by their distance.
+
+    p(k | x) is the softmax of scale * similarity(f(x), mean f(support of k)): the cosine, or minus
+    the squared distance divided by the width of the features.
+
+    Args:
+        network: Keras model that ends in vectors of features. Weights are shared with it.
+        distance: "cosine" or "euclidean".
+        scale: of the similarities. Cosines lie between -1 and 1 and need one. None: 10 for
+            "cosine", 1 for "euclidean".
+        bn_training: let batch normalisation use the batch's statistics in training; else it runs on
+            the stored ones.
+
+    Attributes:
+        model: the elastic model that is trained, with Adam if nothing else compiles it.
+
+    Raises:
+        ValueError: the network gives no vectors.
+
+    Source: Snell et al., Prototypical Networks, NeurIPS 2017; Kwon et al., TinyTrain, ICML 2024,
+    Eq. (1), whose distance has no scale.
+    """
+
+    def __init__(
+        self,
+        network: tf.keras.Model,
+        distance: str = "cosine",
+        scale: float | None = None,
+        bn_training: bool = False,
+    ) -> None:
+        arguments.instance("network", network, tf.keras.Model, "a Keras model")
+        self.distance = arguments.choice("distance", distance, _SCALES)
+        given = _SCALES[distance] if scale is None else scale
+        self.scale = arguments.number("scale", given, low=0.0, above=True)
+        arguments.flag("bn_training", bn_training)
+        shape = network.output_shape if _is_graph(network) else None
+        if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] is None:
+            raise ValueError(
+                "`network` must be a functional or sequential model that ends in one vector of "
+                f"features for each image. Received: '{network.name}' of type "
+                f"{type(network).__name__} with outputs of shape {shape}. Make one with "
+                "tf.keras.Model(inputs, outputs), for instance with GlobalAveragePooling2D."
+            )
+        inputs = tf.keras.Input(network.input_shape[1:], dtype=network.inputs[0].dtype)
+        options = {} if bn_training else {"training": False}
+        self.model = ElasticModel(inputs, network(inputs, **options), name="protonet")
+        self.network = network
+        self._adam: Any = None
+        self._fisher: dict[Sequence[int], ChannelFisher] = {}
+        self.adam(1e-3)
+        self._features = tf.function(
+            lambda x: self.model(x, training=False),
+            input_signature=[tf.TensorSpec((None, *inputs.shape[1:]), inputs.dtype)],
+        )
+        self._features._omit_frequent_tracing_warning = True  # one trace for each network
+
+    @classmethod
+    def of(cls, model: Any, **options: Any) -> ProtoNet:
+        """That of a network or classifier, without the dense layer that a classifier ends in."""
+        if isinstance(model, ProtoNet):
+            return model
+        arguments.instance("model", model, tf.keras.Model, "a Keras model or a ProtoNet")
+        dense = dense_layers(model)
+        if dense and dense[-1] in model.layers and _is_graph(model):
+            model = tf.keras.Model(model.input, dense[-1].input)
+        if _is_graph(model) and len(model.output_shape) == 4:
+            model = tf.keras.Model(model.input, L.GlobalAveragePooling2D()(model.output))
+        return cls(model, **options)
+
+    def compile(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
+        """Train by this optimizer from now on."""
+        self.model.compile(optimizer, self.loss, metrics=[self.accuracy])
+
+    def adam(self, learning_rate: float) -> None:
+        """Train by Adam from its beginning; what was traced for a plan is used again."""
+        if self._adam is None or self.model.optimizer is not self._adam:
+            self._adam = optimizers.adam(learning_rate)
+            self.compile(self._adam)
+        for variable in self._adam.weights:  # its moments and counts
+            variable.assign(tf.zeros_like(variable))
+        self._adam.learning_rate = learning_rate
+
+    def fit(
+        self,
+        batches: Callable[[], Iterator[tuple[Any, Any]]],
+        steps: int,
+        epochs: int = 1,
+        **options: Any,
+    ) -> tf.keras.callbacks.History:
+        """Train `steps` batches, as of `batch`, in each epoch; options as of `fit` of Keras."""
+        images = self.model.inputs[0]
+        kinds = (tf.TensorSpec(images.shape, images.dtype), tf.TensorSpec((None,), tf.int64))
+        data = tf.data.Dataset.from_generator(batches, output_signature=kinds).prefetch(1)
+        return self.model.fit(data, steps_per_epoch=steps, epochs=epochs, **options)
+
+    @cached_property
+    def costs(self) -> KernelCosts:
+        """What the kernels cost."""
+        return kernel_costs(self.model)
+
+    def fisher(self, kernels: Sequence[int], images: Any, labels: Any, prototypes: Any) -> Any:
+        """Fisher information of the channels of kernels, prototypes held; as `ChannelFisher`."""
+
+        def loss(features: tf.Tensor, labels: tf.Tensor, prototypes: tf.Tensor) -> tf.Tensor:
+            logits = self.logits(tf.cast(features, tf.float32), prototypes)
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+        if kernels not in self._fisher:
+            self._fisher[kernels] = ChannelFisher(self.model, loss, kernels)
+        return self._fisher[kernels](images, labels, prototypes)
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        """The features of images; float32 (n, width)."""
+        kind = self.model.inputs[0].dtype.as_numpy_dtype
+        parts = range(0, len(images), _BATCH)
+        found = [self._features(images[k : k + _BATCH].astype(kind)).numpy() for k in parts]
+        return np.concatenate(found)
+
+    def prototypes(self, features: Any, labels: Any, way: Any) -> tf.Tensor:
+        """The mean features of each class; (way, width)."""
+        return tf.math.unsorted_segment_mean(features, labels, way)
+
+    def logits(self, features: Any, prototypes: Any) -> tf.Tensor:
+        """How near features (n, width) are to each prototype (way, width); (n, way)."""
+        if self.distance == "cosine":
+            f, p = (tf.math.l2_normalize(one, -1) for one in (features, prototypes))
+            return self.scale * tf.matmul(f, p, transpose_b=True)
+        squares = tf.reduce_sum((features[:, None] - prototypes[None]) ** 2, -1)
+        return -self.scale * squares / tf.cast(tf.shape(features)[-1], squares.dtype)
+
+    def loss(self, y: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
+        """The cross-entropy of each query of a batch; its prototypes are differentiated too."""
+        labels, logits = self._queries(y, features)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    def accuracy(self, y: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
+        """Whether each query of a batch is nearest to the prototype of its class."""
+        labels, logits = self._queries(y, features)
+        return tf.cast(tf.equal(labels, tf.argmax(logits, -1, labels.dtype)), tf.float32)
+
+    def _queries(self, y: tf.Tensor, features: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        y = tf.cast(tf.reshape(y, (-1,)), tf.int64)  # metrics are given numbers of float32
+        features = tf.cast(features, tf.float32)
+        is_query = y < 0
+        support = tf.boolean_mask(features, ~is_query)
+        labels, way = tf.boolean_mask(y, ~is_query), tf.reduce_max(y) + 1
+        queries = tf.boolean_mask(features, is_query)
+        logits = self.logits(queries, self.prototypes(support, labels, way))
+        return -1 - tf.boolean_mask(y, is_query), logits
+
+
+def _is_graph(model: tf.keras.Model) -> bool:
+    return bool(getattr(model, "_is_graph_network", False))
+
+
+def batch(support: Any, labels: Any, query: Any, query_labels: Any) -> tuple[Any, np.ndarray]:
+    """Support images and queries as one batch."""
+    x = np.concatenate([support, query]).astype(np.float32)
+    return x, np.concatenate([labels, -1 - query_labels]).astype(np.int64)

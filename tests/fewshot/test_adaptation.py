@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import few_images
+import numpy as np
+import pytest
+
+import elastic_tf as et
+from elastic_tf import fewshot
+from elastic_tf.fewshot.rule import Budgets
+
+ANY = Budgets(np.inf, np.inf)
+
+
+@pytest.fixture(scope="module")
+def net():
+    return fewshot.ProtoNet(few_images.network())
+
+
+@pytest.fixture(scope="module")
+def worth(net):
+    """Some worth of each channel, in no order."""
+    rng = np.random.default_rng(0)
+    return {k: rng.random(of["exact"]) for k, of in net.costs.channels.items()}
+
+
+def rank(worth, costs):
+    return sorted(worth, key=lambda k: -worth[k].sum() / (costs.sizes[k] * costs.macs[k]))
+
+
+def test_the_rule_keeps_to_both_budgets_and_takes_the_first_of_the_rank(net, worth):
+    costs, before, seen = net.costs, 0, set()
+    ranked = rank(worth, costs)
+    full = np.ones(len(costs.sizes))
+    for part in np.linspace(0.12, 1.0, 12):
+        budgets = Budgets(costs.peak + part * (costs.memory(full) - costs.peak), np.inf)
+        shares = costs.shares(fewshot.paper_rule(worth, costs, budgets))
+        chosen = np.flatnonzero(shares)
+        assert costs.memory(shares) <= budgets.memory
+        assert len(chosen) >= before
+        before = len(chosen)
+        alone = [k for k in ranked if k in chosen]
+        assert alone == ranked[: len(alone)]
+        seen.add(tuple(shares[chosen]))
+    assert before == len(ranked) and len(seen) > 3
+
+
+def test_the_rule_takes_the_best_channels(net, worth):
+    costs = net.costs
+    least = Budgets(np.inf, 0.4 * costs.full_macs)
+    plan = fewshot.paper_rule(worth, costs, least)
+    assert plan.channels
+    for k, channels in plan.channels.items():
+        best = np.argsort(-worth[k])[: len(channels)]
+        assert set(channels) == set(best)
+
+
+def test_the_rule_trains_kernels_exactly_where_all_fits(net, worth):
+    plan = fewshot.paper_rule(worth, net.costs, ANY)
+    np.testing.assert_array_equal(np.flatnonzero(plan.modes == 1), sorted(worth))
+    with pytest.raises(ValueError, match=r"1 multiply-adds, which none of 3 kernels"):
+        fewshot.paper_rule(worth, net.costs, Budgets(np.inf, 1.0))
+
+
+def test_adapting_trains_what_was_chosen_and_nothing_else_the_same_at_each_time(deterministic):
+    net, task, weights = fewshot.ProtoNet(few_images.network()), few_images.task(), []
+    own, before = net.model.get_weights(), [value.numpy() for value in net.model.tensors]
+    for seed in (1, 1, 2):
+        net.model.set_weights(own)
+        options = {"compute": 0.4, "inspect": 1.0, "steps": 3, "seed": seed}
+        found = fewshot.adapt(net, task.support, task.support_labels, **options)
+        weights.append(np.concatenate([one.ravel() for one in net.model.get_weights()]))
+    assert np.array_equal(weights[0], weights[1]) and not np.array_equal(*weights[1:])
+    assert found.plan.channels
+    shares = net.costs.shares(found.plan)
+    assert found.macs == net.costs.backward_macs(shares) <= 0.4 * net.costs.full_macs
+    assert found.memory == net.costs.memory(shares)
+    for k, (old, tensor) in enumerate(zip(before, net.model.tensors)):
+        changed = old != tensor.numpy()
+        assert changed.any() == found.plan.mask[k]
+        if k in found.plan.channels:
+            axis = 2 if "depth" in tensor.name else 3
+            others = np.delete(changed, found.plan.channels[k], axis)
+            assert not others.any()
+
+
+def test_adapting_tells_new_classes_apart_and_says_their_names():
+    task = few_images.task()
+    names = np.array(["ant", "bee", "cow", "dog"])
+    net = fewshot.ProtoNet(few_images.network())
+    right = {}
+    for steps in (0, 60):
+        found = fewshot.adapt(net, task.support, names[task.support_labels], steps=steps, compute=1)
+        said = found.predict(task.query)
+        right[steps] = (said == names[task.query_labels]).mean()
+    assert set(said) <= set(names) and found.classes.tolist() == names.tolist()
+    np.testing.assert_allclose(found.probabilities(task.query).sum(1), 1.0, rtol=1e-5)
+    assert right[60] > right[0]
+
+
+def test_a_rule_of_ones_own_is_given_worth_costs_and_budgets(net):
+    task, seen = few_images.task(), []
+
+    def rule(worth, costs, budgets):
+        seen.append((sorted(worth), budgets))
+        return et.Plan.full(len(costs.sizes))
+
+    options = {"rule": rule, "memory": "1 MiB", "compute": 0.5, "inspect": 0.6, "steps": 1}
+    found = fewshot.adapt(net, task.support, task.support_labels, **options)
+    last = sorted(net.costs.channels)[-2:]
+    assert seen == [(last, Budgets(2**20, 0.5 * net.costs.full_macs))]
+    assert found.plan == et.Plan.full(9)
+
+
+def test_evaluating_leaves_the_weights_and_says_how_sure_it_is(net):
+    tasks = fewshot.episodes(few_images.images(), (3, 3), shots=2, query=4)
+    before = net.model.get_weights()
+    plan = et.Plan.full(9)
+    scores = fewshot.evaluate(net, tasks, 3, plan=plan, steps=1, verbose=0)
+    for a, b in zip(before, net.model.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    assert scores.accuracy == scores.accuracies.mean()
+    spread = 1.96 * np.std(scores.accuracies, ddof=1) / np.sqrt(3)
+    assert scores.interval == pytest.approx(spread)
+    assert (scores.memory > net.costs.peak).all() and (scores.macs > 0).all()
+    assert f"{scores.accuracy:.1%} +- {scores.interval:.1%} over 3" in repr(scores)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": "1 KiB"}, r"what inference takes.*memory='1 KiB'"),
+        ({"compute": 1.5}, "compute=1.5"),
+        ({"compute": 1e-6}, "which none of"),
+        ({"steps": -1}, "`steps`.*Received: -1"),
+        ({"inspect": 0.0}, "inspect=0.0"),
+        ({"plan": np.ones(3, bool)}, r"\(3,\)"),
+        ({"labels": np.zeros(16, int)}, r"two classes.*array\(\[0\]\)"),
+        ({"images": np.zeros((16, 8, 8))}, r"\(16, 8, 8\)"),
+    ],
+)
+def test_what_cannot_be_adapted_to_is_refused(net, options, message):
+    task = few_images.task()
+    given = {"images": task.support, "labels": task.support_labels, **options}
+    with pytest.raises(ValueError, match=message):
+        fewshot.adapt(net, given.pop("images"), given.pop("labels"), **given)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import few_images
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import elastic_tf as et
+from elastic_tf import fewshot
+from elastic_tf.fewshot import protonet
+
+L = tf.keras.layers
+
+
+def naive(net, task, similarity):
+    """Logits of the queries, one by one."""
+    support, query = net.features(task.support), net.features(task.query)
+    way = range(len(task.classes))
+    means = [support[task.support_labels == k].mean(0) for k in way]
+    return np.array([[similarity(f, mean) for mean in means] for f in query])
+
+
+@pytest.mark.parametrize(
+    ("distance", "scale", "similarity"),
+    [
+        ("cosine", 4.0, lambda f, c: 4.0 * f @ c / np.linalg.norm(f) / np.linalg.norm(c)),
+        ("euclidean", None, lambda f, c: -((f - c) ** 2).mean()),
+    ],
+)
+def test_loss_and_accuracy_of_a_batch_are_those_of_its_queries(distance, scale, similarity):
+    task = few_images.task()
+    net = fewshot.ProtoNet(few_images.network(), distance, scale)
+    expected = naive(net, task, similarity)
+    x, y = protonet.batch(*task[:4])
+    order = np.random.default_rng(0).permutation(len(x))
+    found = net.model.test_on_batch(x[order], y[order], return_dict=True)
+    chances = tf.nn.log_softmax(expected).numpy()[np.arange(len(task.query)), task.query_labels]
+    assert found["loss"] == pytest.approx(-chances.mean(), rel=1e-4)
+    right = (expected.argmax(1) == task.query_labels).mean()
+    assert found["accuracy"] == pytest.approx(right)
+
+
+def test_a_classifier_is_taken_without_its_head():
+    features = few_images.network()
+    classifier = tf.keras.Model(features.input, L.Dense(3)(features.output))
+    net = fewshot.ProtoNet.of(classifier)
+    x = few_images.images()[0][:3]
+    np.testing.assert_allclose(net.features(x), features(x), rtol=1e-3, atol=1e-6)
+    assert fewshot.ProtoNet.of(net) is net
+
+
+def test_maps_of_features_are_averaged():
+    inputs = L.Input((8, 8, 1))
+    net = fewshot.ProtoNet.of(tf.keras.Model(inputs, L.Conv2D(5, 3)(inputs)))
+    assert net.model.output_shape == (None, 5)
+    with pytest.raises(ValueError, match=r"\(None, 6, 6, 5\)"):
+        fewshot.ProtoNet(tf.keras.Model(inputs, L.Conv2D(5, 3)(inputs)))
+
+
+def test_batch_normalisation_keeps_its_statistics_unless_told_otherwise():
+    x = few_images.images()[0]
+    for bn_training in (False, True):
+        net = fewshot.ProtoNet(few_images.network(), bn_training=bn_training)
+        before = [value.numpy() for value in net.model.non_trainable_weights]
+        net.model(x, training=True)
+        after = [value.numpy() for value in net.model.non_trainable_weights]
+        same = all(np.array_equal(a, b) for a, b in zip(before, after))
+        assert same is not bn_training
+
+
+def test_a_model_whose_layers_are_not_known_is_refused():
+    class Own(tf.keras.Model):
+        """Calls a dense layer."""
+
+    with pytest.raises(ValueError, match="of type Own"):
+        fewshot.ProtoNet.of(Own())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"distance": "manhattan"}, "manhattan"), ({"scale": 0.0}, "scale=0")]
+)
+def test_wrong_settings_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        fewshot.ProtoNet(few_images.network(), **options)
+
+
+class Stop(tf.keras.callbacks.Callback):
+    """Ends a training as an interruption would."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.optimizer.iterations == self.at:
+            raise KeyboardInterrupt
+
+
+def test_meta_training_goes_on_bit_for_bit(tmp_path, deterministic):
+    tasks = fewshot.episodes(few_images.images(), (3, 4), query=3, seed=1)
+
+    def trained(directory, *callbacks):
+        tf.keras.utils.set_random_seed(0)
+        layers = [L.Input((8, 8, 1)), L.Flatten(), L.Dense(8), L.BatchNormalization()]
+        net = fewshot.ProtoNet(tf.keras.Sequential(layers), bn_training=True)
+        options = {"epochs": 2, "steps": 4, "learning_rate": 0.05, "every": 2, "verbose": 0}
+        fewshot.meta_train(net, tasks, directory=directory, callbacks=callbacks, **options)
+        return [value.numpy() for value in net.model.weights]
+
+    whole = trained(None)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, Stop(7))
+    for a, b in zip(whole, trained(tmp_path)):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_meta_training_tells_new_classes_better():
+    x, y = few_images.images(12, noise=2.0)
+    known = y < 18
+    net = fewshot.ProtoNet(few_images.network())
+    tasks = fewshot.episodes((x[~known], y[~known]), (4, 4), shots=3, query=5)
+    before = fewshot.evaluate(net, tasks, 5, steps=0, verbose=0)
+    shown = fewshot.episodes((x[known], y[known]), shots=3, query=5)
+    adam = et.optimizers.adam(3e-3)
+    fewshot.meta_train(net, shown, epochs=1, steps=60, optimizer=adam, verbose=0)
+    after = fewshot.evaluate(net, tasks, 5, steps=0, verbose=0)
+    assert after.accuracy > before.accuracy + 0.05
