@@ -9,7 +9,7 @@ from elastic_tf.fewshot.episodes import Episode, Episodes, episodes
 from elastic_tf.fewshot.evaluation import Scores, evaluate
 from elastic_tf.fewshot.meta_training import meta_train
 from elastic_tf.fewshot.protonet import ProtoNet
-from elastic_tf.fewshot.rule import Budgets, paper_rule
+from elastic_tf.fewshot.rule import Budgets, exact_rule, paper_rule
 
 __all__ = [
     "Adapted",
@@ -22,5 +22,6 @@ __all__ = [
     "episodes",
     "evaluate",
     "meta_train",
+    "exact_rule",
     "paper_rule",
 ]

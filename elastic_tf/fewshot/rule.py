@@ -1,4 +1,4 @@
-"""TinyTrain's rule: which kernels, and which of their channels, are trained within two budgets."""
+"""Which kernels, and which of their channels, are trained within two budgets: two rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ import numpy as np
 from elastic_tf import arguments
 from elastic_tf.costs.kernels import KernelCosts
 from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan
+from elastic_tf.selection.problem import reduce
+from elastic_tf.selection.solver import solve
+
+# Which of the choices for kernels (1, n) pay for what each tensor (N, 1) costs: to keep its inputs,
+# to keep what its results need, and to pass the gradient through it.
+_PAYS = (np.equal, np.greater_equal, np.greater)
+_WEIGHTS = 16  # bytes of a trained number, its gradient and Adam's two
 
 
 class Budgets(NamedTuple):
@@ -33,6 +40,42 @@ class Budgets(NamedTuple):
                 f"memory={memory!r}. Give more, or take smaller images or a smaller network."
             )
         return cls(most, compute * costs.full_macs)
+
+
+def exact_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Budgets) -> Plan:
+    """The channels of most worth together within both budgets, to a gap of 0.1 %.
+
+    maximise sum of the worth of the trained channels, one share of channels for each kernel
+
+    Args and errors are those of `paper_rule`. The solver is that of `elastic_tf.select_plan`.
+    """
+    offered = [
+        (k, name, count, float(np.sort(worth[k])[::-1][:count].sum()))
+        for k in sorted(worth)
+        for name, count in costs.channels[k].items()
+    ]
+    kernel = np.array([k for k, *_ in offered])
+    share = np.array([count / costs.channels[k][NAMES[EXACT]] for k, _, count, _ in offered])
+    weights = _WEIGHTS * share * costs.sizes[kernel]
+    count = len(costs.sizes)
+    every, behind = np.arange(count)[:, None], kernel[None]
+    # paid by each choice alone, by all of a kernel, by what lies before a kept result or a kernel
+    member = np.vstack([np.eye(len(kernel), dtype=bool), *(f(every, behind) for f in _PAYS)])
+    macs = [share * costs.macs[kernel], np.zeros(2 * count), costs.macs]
+    saved = [weights, costs.inputs, costs.kept, np.zeros(count)]
+    alone = [weights, np.zeros(3 * count)]
+    cost = np.stack([np.concatenate(part) for part in (macs, saved, alone)], axis=1)
+    room = np.array([budgets.macs, budgets.memory, budgets.memory - costs.peak])
+    room = np.minimum(room, 2.0 * cost.sum(axis=0) + 1.0)  # a budget may be infinite
+    values = np.array([value for *_, value in offered])
+    problem = reduce(values, kernel, member, cost, room, np.zeros(len(kernel), bool))
+    found = problem.index[solve(problem).chosen]
+    if not len(found):
+        raise _nothing_fits(budgets, len(worth))
+    plan = Plan(np.full(count, FROZEN))
+    for k, name, channels, _ in (offered[at] for at in found):
+        plan = _with(plan, k, name, worth[k], channels)
+    return plan
 
 
 def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Budgets) -> Plan:
@@ -67,11 +110,7 @@ def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
     modes = {k: sorted(costs.channels[k].items(), key=lambda one: one[1]) for k in worth}
     alone = [k for k in worth if fits(trained(shares, k, modes[k][0][1]))]
     if not alone:
-        raise ValueError(
-            "A kernel must fit into both budgets. Received: "
-            f"{budgets.memory:g} bytes and {budgets.macs:.0f} multiply-adds, which none of "
-            f"{len(worth)} kernels keeps to. Raise `memory` or `compute`."
-        )
+        raise _nothing_fits(budgets, len(worth))
     chosen: list[int] = []
     for k in sorted(alone, key=lambda k: -worth[k].sum() / (costs.sizes[k] * costs.macs[k])):
         more = trained(shares, k, modes[k][0][1])
@@ -82,8 +121,20 @@ def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
     for k in chosen:
         name, count = next(one for one in modes[k][::-1] if fits(trained(shares, k, one[1])))
         shares = trained(shares, k, count)
-        if name == NAMES[EXACT]:
-            plan = plan.with_mode(name, np.arange(len(shares)) == k)
-        else:
-            plan = plan.with_channels(name, {k: np.argsort(-worth[k])[:count].tolist()})
+        plan = _with(plan, k, name, worth[k], count)
     return plan
+
+
+def _with(plan: Plan, k: int, name: str, worth: np.ndarray, count: int) -> Plan:
+    """The plan with so many of a kernel's best channels."""
+    if name == NAMES[EXACT]:
+        return plan.with_mode(name, np.arange(len(plan)) == k)
+    return plan.with_channels(name, {k: np.argsort(-worth)[:count].tolist()})
+
+
+def _nothing_fits(budgets: Budgets, kernels: int) -> ValueError:
+    return ValueError(
+        "A kernel must fit into both budgets. Received: "
+        f"{budgets.memory:g} bytes and {budgets.macs:.0f} multiply-adds, which none of "
+        f"{kernels} kernels keeps to. Raise `memory` or `compute`."
+    )

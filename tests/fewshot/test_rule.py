@@ -1,0 +1,67 @@
+"""The exact rule against all plans of small networks, and the paper's."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from elastic_tf.costs.kernels import KernelCosts
+from elastic_tf.fewshot.rule import Budgets, exact_rule, paper_rule
+from elastic_tf.plan import NAMES
+
+KERNELS = 4
+MODES = {"exact": 8, "channels:1/2": 4, "channels:1/4": 2}
+
+
+def network(seed: int) -> tuple[dict[int, np.ndarray], KernelCosts]:
+    """Kernels and biases in turn, and the worth of the kernels' channels."""
+    rng = np.random.default_rng(seed)
+    is_kernel = np.arange(2 * KERNELS) % 2 == 0
+    drawn = [rng.integers(50, 2000, 2 * KERNELS) for _ in range(4)]
+    sizes, macs, inputs, kept = (np.where(is_kernel, part, 0) for part in drawn)
+    indices = np.flatnonzero(is_kernel).tolist()
+    costs = KernelCosts(sizes, 50 * macs, inputs, kept, 3000, dict.fromkeys(indices, MODES))
+    return {k: rng.lognormal(size=8) for k in indices}, costs
+
+
+def value(worth: dict[int, np.ndarray], counts: dict[int, int]) -> float:
+    return sum(float(np.sort(worth[k])[::-1][:count].sum()) for k, count in counts.items())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_exact_rule_finds_the_best_plan(seed: int) -> None:
+    worth, costs = network(seed)
+    memory = 15_000 + 4_000 * seed
+    budgets = Budgets.of(costs, memory, 0.2 + 0.08 * seed)
+    best = 0.0
+    for counts in itertools.product([0, *MODES.values()], repeat=KERNELS):
+        shares = np.zeros(len(costs.sizes))
+        shares[list(worth)] = np.array(counts) / 8
+        if costs.memory(shares) <= budgets.memory and costs.backward_macs(shares) <= budgets.macs:
+            best = max(best, value(worth, {k: c for k, c in zip(worth, counts) if c}))
+    plan = exact_rule(worth, costs, budgets)
+    shares = costs.shares(plan)
+    assert costs.memory(shares) <= budgets.memory + 16
+    assert costs.backward_macs(shares) <= budgets.macs + 1
+    found = value(worth, {k: round(8 * shares[k]) for k in worth if shares[k]})
+    assert best * (1.0 - 1.001e-3) <= found <= best * (1.0 + 1e-9)
+    paper = costs.shares(paper_rule(worth, costs, budgets))
+    assert found >= value(worth, {k: round(8 * paper[k]) for k in worth if paper[k]}) * 0.999
+    for k, channels in plan.channels.items():
+        assert NAMES[int(plan.modes[k])] in MODES
+        assert worth[k][list(channels)].min() >= np.delete(worth[k], list(channels)).max()
+
+
+def test_without_budgets_everything_is_trained() -> None:
+    worth, costs = network(0)
+    plan = exact_rule(worth, costs, Budgets.of(costs, None, 1.0)._replace(macs=float("inf")))
+    assert np.flatnonzero(plan.mask).tolist() == list(worth)
+    assert not plan.channels
+
+
+def test_budgets_that_nothing_fits_into_are_refused() -> None:
+    worth, costs = network(0)
+    with pytest.raises(ValueError, match="A kernel must fit into both budgets. Received: 3000 b"):
+        exact_rule(worth, costs, Budgets.of(costs, 3000, 1.0))
