@@ -30,6 +30,8 @@ RATES = {
     "nothing": (),
     "last layer": (3e-4, 1e-3, 3e-3),
     "TinyTrain": (3e-4, 1e-3, 3e-3),
+    "exact rule": (3e-4, 1e-3, 3e-3),
+    "exact rule, all kernels": (),  # that of the exact rule
     "TinyTrain at 50 %": (),  # that of TinyTrain
     "plan of another task": (),  # likewise
     "everything": (1e-4, 3e-4, 1e-3),
@@ -89,6 +91,8 @@ def main() -> None:
         "nothing": {"steps": 0},
         "last layer": {"plan": np.arange(len(net.model.tensors)) == kernels[-1]},
         "TinyTrain": {"inspect": inspect},
+        "exact rule": {"inspect": inspect, "rule": et.fewshot.exact_rule},
+        "exact rule, all kernels": {"inspect": 1.0, "rule": et.fewshot.exact_rule},
         "TinyTrain at 50 %": {"inspect": 1.0, "compute": 0.5},
         "plan of another task": {"plan": plan},
         "everything": {"plan": et.Plan.full(len(net.model.tensors))},
@@ -111,7 +115,8 @@ def main() -> None:
             print(f"{name} at {rate:g}: {scores}", flush=True)
         if tried:
             rates[name] = max(tried, key=lambda one: tried[one])
-        rate = rates.get(name) or rates.get("TinyTrain", 1e-3)
+        alike = "exact rule" if name.startswith("exact") else "TinyTrain"
+        rate = rates.get(name) or rates.get(alike, 1e-3)
         scores = et.fewshot.evaluate(
             net, tasks, settings.episodes, learning_rate=rate, verbose=0, **given
         )
