@@ -165,12 +165,24 @@ def test_a_delta_turns_the_network_it_began_with_into_the_trained_one(pretrained
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
+def test_a_folder_that_trains_has_the_classes_and_the_size_of_a_batch(run, tmp_path):
+    to = tmp_path / "board"
+    export.main(["--run", str(run.path), "--to", str(to), "--trains", "--batch-size", "2"])
+    told = json.loads((to / "model.json").read_text())
+    assert told["class_names"] == network.load(run.path).class_names
+    assert told["batch_size"] == 2
+    assert len(told["plans"]) == 4
+    assert {"model.tflite", "trainer.py"} <= {path.name for path in to.iterdir()}
+
+
 @pytest.mark.parametrize(
     ("words", "received"),
     [
         ("--to model.onnx", "Received: 'model.onnx'"),
         ("--to model.h5 --quantize float16", "quantize=float16 for 'model.h5'"),
         ("--to .", "'.', which is there already"),
+        ("--to model.tflite --trains", "Received: 'model.tflite'. Leave out '.tflite'"),
         ("--to delta.safetensors", "weights=none, method=elastic_loss"),
     ],
 )

@@ -5,8 +5,9 @@ Example::
     python -m elastic_tf export --run runs/birds --to birds.tflite --quantize float16
 
 The ending of --to says what is written: .keras or .h5 for Keras, which need no elastic_tf, .tflite
-for LiteRT, .safetensors for what training changed, no ending for a SavedModel. It appears whole or
-not at all.
+for LiteRT, .safetensors for what training changed, no ending for a SavedModel; or with --trains for
+a folder that goes on training on a small board, by LiteRT and without TensorFlow. It appears whole
+or not at all.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Settings:
         help="of FILE.tflite: weights in 2 bytes, or in 1",
         choices=("none", "float16", "dynamic"),
     )
+    trains: bool = option(False, help="a folder that trains in LiteRT, without TensorFlow")
+    batch_size: int = option(4, help="images in a training step of that folder")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,6 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"`quantize` is for .tflite. Received: quantize={settings.quantize} for '{to}'. "
             "Leave it out."
         )
+    if settings.trains and ending:
+        raise ValueError(
+            f"`to` must be a folder where it trains. Received: '{to}'. Leave out '{ending}'."
+        )
     if not ending and to.exists():
         raise ValueError(f"`to` must be a new folder. Received: '{to}', which is there already.")
     trained = network.load(settings.run)
@@ -66,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         save_delta(trained, to)
     elif ending == ".tflite":
         atomic.write_bytes(to, as_tflite(trained.network(), settings.quantize))
+    elif settings.trains:
+        save_training(trained, to, settings.batch_size)
     else:
         save(trained, to)
     size, names = trained.settings.input_size, len(trained.class_names)
@@ -107,6 +116,19 @@ def as_tflite(model: tf.keras.Model, quantize: str) -> bytes:
     if quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
     return converter.convert()
+
+
+def save_training(trained: network.Trained, to: Path, batch_size: int) -> None:
+    """Write a folder that trains by LiteRT, with Adam as the run had it."""
+    import tensorflow as tf
+
+    from elastic_tf import ElasticModel
+    from elastic_tf.export import litert
+
+    model = ElasticModel.from_model(trained.network())
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.Adam(trained.settings.learning_rate), loss)
+    litert(model, to, batch_size=batch_size, class_names=trained.class_names)
 
 
 def save_delta(trained: network.Trained, to: Path) -> None:
