@@ -80,8 +80,10 @@ class Network:
                     values[variable.ref()] = variable.read_value()
                 known[op.outputs[0].ref()] = values[variable.ref()]
             else:
-                inputs = [known[tensor.ref()] for tensor in op.inputs]
-                made = rules.RULES.get(op.type, _same)(op, inputs)
+                made = rules.normalised_convolution(op, known)
+                if made is None:
+                    inputs = [known[tensor.ref()] for tensor in op.inputs]
+                    made = rules.RULES.get(op.type, _same)(op, inputs)
                 known.update({old.ref(): new for old, new in zip(op.outputs, made)})
         return known[end.ref()]
 

@@ -7,7 +7,7 @@ of the traced model and its inputs, and returns its outputs in the graph that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,16 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[-1]])
 
 
+def _by_transposed(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """x times the transpose of y, as a batch of one.
+
+    Alone it would become a fully connected layer, which LiteRT runs five times slower where the
+    weights are no constants.
+    """
+    product = tf.matmul(tf.expand_dims(x, 0), tf.expand_dims(y, 0), transpose_b=True)
+    return tf.squeeze(product, 0)
+
+
 def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     """Conv2D of one group: gradients by matrix products, that of the inputs by a convolution."""
     x, kernel = inputs
@@ -135,8 +145,7 @@ def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Te
             ]
             of_kernel = tf.reshape(tf.stack(parts) if parts[1:] else parts[0], kernel.shape)
             if window.is_point:
-                turned = tf.transpose(tf.reshape(kernel, kernel.shape[2:]))
-                of_pixels = tf.matmul(_flat(upstream), turned)
+                of_pixels = _by_transposed(_flat(upstream), tf.reshape(kernel, kernel.shape[2:]))
                 shape = [*upstream.shape[:3], kernel.shape[2]]
                 of_input = window.placed(window.spread(tf.reshape(of_pixels, shape)), (0, 0))
             else:
@@ -215,6 +224,35 @@ def normalisation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.
     return [x * scale + (beta - mean * scale)]
 
 
+def normalised_convolution(
+    op: tf.Operation, known: Mapping[Any, tf.Tensor]
+) -> Sequence[tf.Tensor] | None:
+    """A normalisation right after a convolution, as one convolution by a scaled kernel.
+
+    The gradients of gamma and of the kernel both follow from that of the scaled kernel, so the
+    convolution's outputs are neither kept nor passed over again. None for any other op.
+
+    Args:
+        op: of the traced model.
+        known: what its tensors are in the graph that is being traced, by reference.
+    """
+    if op.type != "FusedBatchNormV3" or op.get_attr("is_training"):
+        return None
+    offset, before = 0.0, op.inputs[0].op
+    gamma, beta, mean, variance = (known[tensor.ref()] for tensor in op.inputs[1:])
+    if before.type == "BiasAdd" and before.inputs[1].ref() in known:
+        offset, before = known[before.inputs[1].ref()], before.inputs[0].op
+    is_alone = len(before.outputs) == 1 and len(before.outputs[0].consumers()) == 1
+    is_known = all(tensor.ref() in known for tensor in before.inputs)
+    if before.type not in ("Conv2D", "DepthwiseConv2dNative") or not (is_alone and is_known):
+        return None
+    x, kernel = (known[tensor.ref()] for tensor in before.inputs)
+    scale = gamma * tf.math.rsqrt(variance + op.get_attr("epsilon"))
+    of_kernel = scale if before.type == "Conv2D" else tf.reshape(scale, [-1, 1])
+    (y,) = RULES[before.type](before, [x, kernel * of_kernel])
+    return [y + (beta + (offset - mean) * scale)]
+
+
 def relu(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     """Relu and Relu6: the gradient passes where the output is between the bounds."""
     is_six = op.type == "Relu6"
@@ -226,7 +264,7 @@ def relu(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             # 1 between the bounds, else 0: in floats, for comparisons are slow in LiteRT
             inside = y * (6.0 * _LARGE - y * _LARGE) if is_six else y * _LARGE
-            return upstream * tf.minimum(tf.nn.relu(inside), 1.0)
+            return upstream * tf.minimum(inside, 1.0)
 
         return y, gradient
 
