@@ -1,8 +1,8 @@
 """Training steps in LiteRT against TensorFlow's: steps a second, and memory of the process.
 
-MobileNet 0.75 at 128 px in batches of 4, Adam, for each plan of an exported file. Every measurement
-is a process of its own, TensorFlow and LiteRT in turn; with `Samples` and with what the runner
-keeps on the disk, and without both. Needs ai-edge-litert in the Python of `.venv-lite`, as
+MobileNet 0.75 at 128 px in batches of 4, Adam, for each plan of a folder. Every measurement is a
+process of its own, TensorFlow and LiteRT in turn; with `Samples` and with what the runner keeps on
+the disk, and without both. Needs ai-edge-litert in the Python of `.venv-lite`, as
 `make demo-lite` builds it.
 """
 
@@ -118,9 +118,9 @@ def litert(folder: str, plan: str, kept: str) -> None:
     while time.monotonic() - began < SECONDS:
         at, started = step % (IMAGES // BATCH), time.perf_counter()
         given = trainer.batch(x, y, slice(at * BATCH, at * BATCH + BATCH))
-        if name:
-            given["x"] = source[at] if source else trainer.call(name, x=given["x"])
-        trainer.call(f"train_{k}", **given, rate=np.float32(1e-5))
+        if source:
+            given["x"] = source[at]
+        trainer.step(k, given, 1e-5, cached=source is not None)
         seconds.append(time.perf_counter() - started)
         step += 1
     report(seconds[len(seconds) // 4 :])

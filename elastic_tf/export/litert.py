@@ -1,4 +1,4 @@
-"""`litert`: a folder with a file that trains in the LiteRT interpreter, and the program for it."""
+"""`litert`: a folder that trains in the LiteRT interpreter, with the program for it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, lite
-from elastic_tf.export import updates
+from elastic_tf.export import optimizer
 from elastic_tf.export.network import Network
 from elastic_tf.files import atomic
 from elastic_tf.importance import measures
+from elastic_tf.lite import disk
 from elastic_tf.selection.selector import select_tensors
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import profile_model
 from elastic_tf.zoo.models import head_tensors
 
-FORMAT = 1  # of the folder
+FORMAT = 2  # of the folder
 _SPEC = tf.TensorSpec
 
 
@@ -39,10 +40,14 @@ def litert(
 ) -> list[np.ndarray]:
     """Write a folder in which the model trains without TensorFlow, under one of several plans.
 
-    The folder holds `model.tflite` with a training step for each plan, `model.json`, and the
-    runner: `pip install numpy pillow ai-edge-litert` is all that a device needs. The plans are the
-    last tensors that fit each share of a step, the head always, with the frozen part of the network
-    computed once for each image. Dropout is left out, and normalisations keep their statistics.
+    The folder holds the runner, `model.json`, the weights, and a file for each function:
+    `infer.tflite`, and for each plan `train_K.tflite`, which returns the loss and a gradient `g3`
+    of each tensor that it trains, and `features_J.tflite`, what comes before the first of these.
+    Weights are inputs, such as `w3`: the runner keeps and updates them in NumPy, so that a device
+    holds one function and one copy of the weights in memory. `pip install numpy pillow
+    ai-edge-litert` is all that it needs. The plans are the last tensors that fit each share of a
+    step, the head always, with the frozen part of the network computed once for each image.
+    Dropout is left out, and normalisations keep their statistics.
 
     Args:
         model: a compiled elastic model that takes one batch of images and returns logits or a
@@ -78,7 +83,7 @@ def litert(
         x, y = np.zeros(shape, np.float32), np.arange(size) % step.classes
         profile = profile_model(model, x, y, calibrate=False)
     masks, ratios = _ladder(model, profile, rhos)
-    content, told = step.convert(masks)
+    files, told = step.convert(masks)
     described = {
         "format": FORMAT,
         "model": model.name,
@@ -87,15 +92,23 @@ def litert(
         "classes": step.classes,
         "class_names": None if class_names is None else list(map(str, class_names)),
         **told,
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
     for plan, rho, ratio in zip(described["plans"], rhos, ratios):
         plan.update(rho=float(rho), predicted_ratio=ratio)
+    text = json.dumps(described, indent=1).encode()
     with tempfile.TemporaryDirectory(dir=atomic.directory(target.parent)) as folder:
         made = Path(folder) / target.name
         made.mkdir()
-        (made / "model.tflite").write_bytes(content)
-        (made / "model.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
+        for name, content in files.items():
+            (made / f"{name}.tflite").write_bytes(content)
+        (made / "model.json").write_bytes(text)
+        header = {
+            "model": hashlib.sha256(text).hexdigest(),
+            "class_names": described["class_names"],
+        }
+        weights = [model.tensors[k].numpy() for k in told["held"]]
+        disk.write_state(made / "weights.state", {**header, "updates": []}, weights)
         for module in Path(lite.__file__).parent.glob("*.py"):
             shutil.copy(module, made)
         made.replace(target)
@@ -118,11 +131,11 @@ def _ladder(
 
 
 class _Steps:
-    """The functions of the file, over the variables of a model."""
+    """The functions of the folder, with the weights among their inputs."""
 
     def __init__(self, model: Any, size: int) -> None:
         self.model = model
-        self.update = updates.of(model.optimizer)
+        self.optimizer = optimizer.told(model.optimizer)
         kind = _SPEC((size, *model.input_shape[1:]), tf.float32)
         self.network = Network(lambda x: model(x, training=False), kind)
         self.logits = _logits(model, self.network.output)
@@ -133,46 +146,48 @@ class _Steps:
         for layer in model._flatten_layers():
             if getattr(layer, "rate", 0) and "Dropout" in type(layer).__name__:
                 warnings.warn(
-                    f"Dropout is left out of the file: '{layer.name}' and others like it.",
+                    f"Dropout is left out of the files: '{layer.name}' and others like it.",
                     stacklevel=3,
                 )
                 break
 
-    def convert(self, masks: Sequence[np.ndarray]) -> tuple[bytes, dict[str, Any]]:
-        """The file, and what its signatures mean."""
-        module = tf.Module()
-        tensors = self.model.tensors
-        ever = np.any(masks, axis=0)
-        held = [tensor for tensor, on in zip(tensors, ever) if on]
-        slots = {}
-        for tensor in held:
-            shapes = [() if name == "steps" else tensor.shape for name in self.update.slots]
-            slots[tensor.ref()] = [tf.Variable(tf.zeros(shape)) for shape in shapes]
-        state = [one for tensor in held for one in (tensor, *slots[tensor.ref()])]
-        cuts = [self.network.cut([t for t, on in zip(tensors, mask) if on]) for mask in masks]
-        # preprocessing alone is not worth keeping
-        cuts = [cut if self.network.behind(cut) else self.network.input for cut in cuts]
-        # all that is captured must be tracked to be saved
-        module.held = [*self.model.variables, *state]
-        module.infer = self._infer()
-        head, before = self._head()
-        module.head_features = self._features(before)
-        module.importance = self._importance()
-        module.save, module.restore = _stores(state)
-        signatures = ["infer", "head_features", "importance", "save", "restore"]
+    def convert(self, masks: Sequence[np.ndarray]) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The files by name, and what they mean."""
+        tensors, network = self.model.tensors, self.network
+        self._held = np.flatnonzero(np.any(masks, axis=0)).tolist()
+        kernel, *bias = self._head_tensors()
+        before = network.multiplied_by(tensors[kernel])
+        if before is None or before.shape.rank != 2 or len(bias) > 1:
+            raise ValueError(
+                "The last layer must be a Dense layer on one vector per image. Received: "
+                f"{[tensors[k].name for k in (kernel, *bias)]}."
+            )
+        functions = {"infer": self._forward(self.logits, "logits")}
+        names: dict[Any, str | None] = {network.input.ref(): None}
+
+        def features(end: tf.Tensor) -> str | None:
+            if end.ref() not in names:
+                name = names[end.ref()] = f"features_{len(names) - 1}"
+                functions[name] = self._forward(end, "features")
+            return names[end.ref()]
+
+        head = {
+            "kernel": kernel,
+            "bias": bias[0] if bias else None,
+            "features": features(before),
+            "width": before.shape[-1],
+        }
         plans = []
-        for k, (mask, cut) in enumerate(zip(masks, cuts)):
-            setattr(module, f"train_{k}", self._train(mask, cut, slots))
-            signatures.append(f"train_{k}")
-            is_cached = cut is not self.network.input
-            if is_cached:
-                setattr(module, f"features_{k}", self._features(cut))
-                signatures.append(f"features_{k}")
-            behind = self.network.behind(cut)
+        for k, mask in enumerate(masks):
+            cut = network.cut([tensor for tensor, on in zip(tensors, mask) if on])
+            # preprocessing alone is not worth keeping
+            cut = cut if network.behind(cut) else network.input
+            functions[f"train_{k}"] = self._train(mask, cut)
+            behind = network.behind(cut)
             plans.append(
                 {
                     "tensors": np.flatnonzero(mask).tolist(),
-                    "features": f"features_{k}" if is_cached else None,
+                    "features": features(cut),
                     "feature_shape": cut.shape[1:].as_list(),
                     "changes": [
                         j
@@ -181,111 +196,71 @@ class _Steps:
                     ],
                 }
             )
-        index = {tensor.ref(): k for k, tensor in enumerate(tensors)}
-        owners = [(t, name) for t in held for name in ("", *self.update.slots)]
-        names = [
-            {
-                "name": tensor.name.partition(":")[0] + (f"/{name}" if name else ""),
-                "shape": one.shape.as_list(),
-                "tensor": None if name else index[tensor.ref()],
-            }
-            for (tensor, name), one in zip(owners, state)
-        ]
-        position = {one.ref(): k for k, one in enumerate(state)}
         told = {
-            "optimizer": {
-                "name": type(self.model.optimizer).__name__,
-                "learning_rate": _rate(self.model.optimizer),
-            },
+            "optimizer": self.optimizer,
             "tensors": [
                 {"name": t.name.partition(":")[0], "shape": t.shape.as_list()} for t in tensors
             ],
+            "held": self._held,
             "plans": plans,
-            "state": names,
-            "head": {
-                "kernel": position[head[0].ref()],
-                "bias": position[head[1].ref()] if len(head) > 1 else None,
-            },
+            "head": head,
         }
-        return _converted(module, signatures), told
+        return {name: self._converted(function) for name, function in functions.items()}, told
 
-    def _infer(self) -> Any:
-        @tf.function(input_signature=[self.images], autograph=False)
-        def infer(x: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"logits": self.network.run({}, self.network.input, x, self.logits)}
+    def _function(
+        self, body: Any, kinds: dict[str, tf.TensorSpec], end: tf.Tensor, start: tf.Tensor
+    ) -> Any:
+        """A function whose inputs are named, with `w3` for tensor 3 where `end` depends on it."""
+        behind, tensors = self.network.behind(end, start), self.model.tensors
+        taken = [k for k in self._held if tensors[k].ref() in behind]
+        kinds = kinds | {f"w{k}": _SPEC(tensors[k].shape, tf.float32) for k in taken}
 
-        return infer
+        def run(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            given = dict(zip(kinds, inputs))
+            return body(given, {tensors[k].ref(): given[f"w{k}"] for k in taken})
 
-    def _features(self, end: tf.Tensor) -> Any:
-        @tf.function(input_signature=[self.images], autograph=False)
-        def features(x: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"features": self.network.run({}, self.network.input, x, end)}
+        signature = [_SPEC(one.shape, one.dtype, name) for name, one in kinds.items()]
+        return tf.function(run, input_signature=signature, autograph=False)
 
-        return features
+    def _forward(self, end: tf.Tensor, name: str) -> Any:
+        start = self.network.input
 
-    def _loss(
-        self, values: dict[Any, tf.Tensor], start: tf.Tensor, x: Any, y: Any, weight: Any
-    ) -> tf.Tensor:
-        logits = self.network.run(values, start, x, self.logits)
-        said = tf.reduce_sum(tf.one_hot(y, self.classes) * _log_softmax(logits), -1)
-        return -tf.reduce_sum(said * weight) / tf.reduce_sum(weight)
+        def body(given: dict[str, tf.Tensor], values: dict[Any, tf.Tensor]) -> Any:
+            return {name: self.network.run(values, start, given["x"], end)}
 
-    def _importance(self) -> Any:
-        @tf.function(input_signature=[self.images, self.labels, self.weights], autograph=False)
-        def importance(x: tf.Tensor, y: tf.Tensor, weight: tf.Tensor) -> dict[str, tf.Tensor]:
-            values: dict[Any, tf.Tensor] = {}
-            loss = self._loss(values, self.network.input, x, y, weight)
-            wanted = [values.get(tensor.ref()) for tensor in self.model.tensors]
-            found = iter(tf.gradients(loss, [one for one in wanted if one is not None]))
-            gradients = [None if one is None else next(found) for one in wanted]
-            sums = [0.0 if one is None else tf.reduce_sum(one * one) for one in gradients]
-            return {"importance": tf.stack(sums)}
+        return self._function(body, {"x": self.images}, end, start)
 
-        return importance
+    def _train(self, mask: np.ndarray, cut: tf.Tensor) -> Any:
+        def body(given: dict[str, tf.Tensor], values: dict[Any, tf.Tensor]) -> Any:
+            logits = self.network.run(values, cut, given["x"], self.logits)
+            said = tf.reduce_sum(tf.one_hot(given["y"], self.classes) * _log_softmax(logits), -1)
+            loss = -tf.reduce_sum(said * given["weight"]) / tf.reduce_sum(given["weight"])
+            wanted = {
+                f"g{k}": values[tensor.ref()]
+                for k, tensor in enumerate(self.model.tensors)
+                if mask[k] and tensor.ref() in values
+            }
+            gradients = zip(wanted, tf.gradients(loss, list(wanted.values())))
+            return {"loss": loss, **{name: one for name, one in gradients if one is not None}}
 
-    def _train(self, mask: np.ndarray, cut: tf.Tensor, slots: dict[Any, list[Any]]) -> Any:
-        kinds = [
-            _SPEC(cut.shape, tf.float32),
-            self.labels,
-            self.weights,
-            _SPEC((), tf.float32),
-        ]
+        kinds = {"x": _SPEC(cut.shape, tf.float32), "y": self.labels, "weight": self.weights}
+        return self._function(body, kinds, self.logits, cut)
 
-        @tf.function(input_signature=kinds, autograph=False)
-        def train(x: tf.Tensor, y: tf.Tensor, weight: tf.Tensor, rate: tf.Tensor) -> Any:
-            values: dict[Any, tf.Tensor] = {}
-            loss = self._loss(values, cut, x, y, weight)
-            trained = [
-                tensor
-                for tensor, on in zip(self.model.tensors, mask)
-                if on and tensor.ref() in values
-            ]
-            gradients = tf.gradients(loss, [values[tensor.ref()] for tensor in trained])
-            changes = []
-            for tensor, gradient in zip(trained, gradients):
-                if gradient is not None:
-                    own = slots[tensor.ref()]
-                    before = [slot.read_value() for slot in own]
-                    value = values[tensor.ref()]
-                    after = self.update.apply(gradient, value, before, rate)
-                    changes += list(zip((tensor, *own), after))
-            for variable, value in changes:  # when all is read
-                variable.assign(value)
-            return {"loss": loss}
+    def _head_tensors(self) -> list[int]:
+        """Numbers of the tensors of the last layer, a kernel first."""
+        tensors = self.model.tensors
+        found = np.flatnonzero(head_tensors(self.model)).tolist()
+        return sorted(found, key=lambda k: tensors[k].shape.rank != 2)
 
-        return train
-
-    def _head(self) -> tuple[list[tf.Variable], tf.Tensor]:
-        """The tensors of the last dense layer, kernel first, and what it is given."""
-        tensors = [t for t, on in zip(self.model.tensors, head_tensors(self.model)) if on]
-        kernel = next((t for t in tensors if t.shape.rank == 2), None)
-        taken = None if kernel is None else self.network.multiplied_by(kernel)
-        if taken is None or taken.shape.rank != 2 or len(tensors) > 2:
-            raise ValueError(
-                "The last layer must be a Dense layer on one vector per image. Received: "
-                f"{[t.name for t in tensors]}."
-            )
-        return sorted(tensors, key=lambda t: t is not kernel), taken
+    def _converted(self, function: Any) -> bytes:
+        module = tf.Module()
+        module.held = list(self.model.variables)  # all that is captured must be tracked
+        with tempfile.TemporaryDirectory() as folder:
+            options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+            tf.saved_model.save(module, folder, {"run": function}, options)
+            converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["run"])
+            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+            return converter.convert()
 
 
 def _logits(model: Any, output: tf.Tensor) -> tf.Tensor:
@@ -311,38 +286,3 @@ def _logits(model: Any, output: tf.Tensor) -> tf.Tensor:
 def _log_softmax(logits: tf.Tensor) -> tf.Tensor:
     shifted = logits - tf.stop_gradient(tf.reduce_max(logits, -1, keepdims=True))
     return shifted - tf.math.log(tf.reduce_sum(tf.exp(shifted), -1, keepdims=True))
-
-
-def _rate(optimizer: Any) -> float:
-    """The learning rate of the next step."""
-    rate = optimizer.learning_rate
-    return float(rate(optimizer.iterations) if callable(rate) else rate)
-
-
-def _stores(state: Sequence[tf.Variable]) -> tuple[Any, Any]:
-    """Functions that tell all variables, and that set them."""
-
-    @tf.function(input_signature=[_SPEC((1,), tf.float32)], autograph=False)
-    def save(unused: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {f"v{k}": one.read_value() for k, one in enumerate(state)}
-
-    kinds = [_SPEC(one.shape, one.dtype, name=f"v{k}") for k, one in enumerate(state)]
-
-    @tf.function(input_signature=kinds, autograph=False)
-    def restore(*values: tf.Tensor) -> dict[str, tf.Tensor]:
-        for variable, value in zip(state, values):
-            variable.assign(value)
-        return {"done": tf.ones(1)}
-
-    return save, restore
-
-
-def _converted(module: tf.Module, names: Sequence[str]) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        signatures = {name: getattr(module, name) for name in names}
-        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-        tf.saved_model.save(module, folder, signatures, options)
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(names))
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        converter.experimental_enable_resource_variables = True
-        return converter.convert()

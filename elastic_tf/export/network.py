@@ -87,9 +87,10 @@ class Network:
                 known.update({old.ref(): new for old, new in zip(op.outputs, made)})
         return known[end.ref()]
 
-    def behind(self, tensor: tf.Tensor) -> set[Any]:
-        """References of the variables that a tensor depends on."""
-        handles = {op.outputs[0].ref() for op in self._needed([tensor]) if op.type == "Placeholder"}
+    def behind(self, tensor: tf.Tensor, start: tf.Tensor | None = None) -> set[Any]:
+        """References of the variables that a tensor depends on, not by way of `start`."""
+        needed = self._needed([tensor], stop=start)
+        handles = {op.outputs[0].ref() for op in needed if op.type == "Placeholder"}
         return {
             self._variables[outside.ref()].ref()
             for inside, outside in self._outside.items()

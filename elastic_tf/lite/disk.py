@@ -13,42 +13,44 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-_FORMAT = 1
+_FORMAT = 2
 _FIELDS = {
     **{"model": str, "batch_size": int, "input_shape": list, "classes": int, "optimizer": dict},
-    **{"tensors": list, "plans": list, "state": list, "head": dict, "sha256": str},
+    **{"tensors": list, "held": list, "plans": list, "head": dict, "files": dict},
 }
 _MAGIC = b"elastic_tf state 1\n"
 _DIGEST = hashlib.sha256().digest_size
 
 
 def read_model(folder: str | Path) -> dict[str, Any]:
-    """What `model.json` says, once it and `model.tflite` are known to be whole.
+    """What `model.json` says, and its `sha256`, once the files are known to be whole.
 
     A damaged file could crash the interpreter. A checksum finds damage, not an attacker's work.
     """
     path = Path(folder) / "model.json"
     try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+        content = path.read_bytes()
+        found = json.loads(content)
         if not isinstance(found, dict) or found.get("format") != _FORMAT:
             raise ValueError(f"it is not of format {_FORMAT}")
         for name, kind in _FIELDS.items():
             if type(found.get(name)) is not kind:
                 raise ValueError(f"{name} is {found.get(name)!r}")
-        with open(path.with_name("model.tflite"), "rb") as file:
-            if _digest(file).hex() != found["sha256"]:
-                raise ValueError("model.tflite has another checksum")
+        for name, digest in found["files"].items():
+            with open(path.with_name(f"{name}.tflite"), "rb") as file:
+                if _digest(file).hex() != digest:
+                    raise ValueError(f"{name}.tflite has another checksum")
+        path.with_name("weights.state").stat()
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"An exported folder holds model.json and model.tflite. Received: '{folder}' without "
+            f"An exported folder holds model.json and what it names. Received: '{folder}' without "
             f"'{Path(error.filename).name}'. Export the model again."
         ) from error
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"An exported folder must be whole. Received: '{path}': {error}. Copy the folder again."
         ) from error
-    return found
+    return {**found, "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _digest(file: BinaryIO, count: int | None = None) -> bytes:
@@ -60,10 +62,10 @@ def _digest(file: BinaryIO, count: int | None = None) -> bytes:
     return digest.digest()
 
 
-def write_state(path: Path, header: dict[str, Any], arrays: Iterable[np.ndarray]) -> None:
+def write_state(path: Path, header: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
     """Write JSON values and float32 arrays, with a checksum, whole or not at all."""
     part, digest = path.with_name(f".{path.name}.part"), hashlib.sha256()
-    head = json.dumps(header).encode()
+    head = json.dumps({**header, "shapes": [one.shape for one in arrays]}).encode()
     try:
         with open(part, "wb") as file:
             parts: Iterable[Any] = (_MAGIC, len(head).to_bytes(8, "big"), head)
@@ -83,10 +85,8 @@ def write_state(path: Path, header: dict[str, Any], arrays: Iterable[np.ndarray]
         ) from error
 
 
-def read_state(
-    path: Path, model: str, shapes: Sequence[Sequence[int]]
-) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """JSON values and float32 arrays of these shapes, written for the model with this checksum."""
+def read_state(path: Path, model: str) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """What `write_state` was given, for the model with this checksum."""
     try:
         with open(path, "rb") as file:
             count = os.fstat(file.fileno()).st_size - _DIGEST
@@ -98,13 +98,16 @@ def read_state(
             header = json.loads(file.read(int.from_bytes(file.read(8), "big")))
             if header["model"] != model:
                 raise ValueError("it is a state of another model")
-            arrays = [np.fromfile(file, "f4", int(np.prod(one))).reshape(one) for one in shapes]
+            arrays = [
+                np.fromfile(file, "f4", int(np.prod(shape))).reshape(shape)
+                for shape in header["shapes"]
+            ]
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"A state must be whole and of this model. Received: '{path}': {error}. Move it away "
-            "to begin anew."
+            f"A state must be whole and of this model. Received: '{path}': {error}. Copy it again, "
+            "or move it away to begin anew."
         ) from error
     return header, arrays
 

@@ -45,7 +45,7 @@ class Fit:
         self._every, self._verbose, self._began = every, verbose, began
         self._best = path.with_name(f"{path.name}.best")
         self._batches = math.ceil(len(self._y) / trainer.batch_size)
-        self._kept: dict[int, Rows] = {}  # features by plan
+        self._kept: dict[str, Rows] = {}  # by the function that computed them
         self._judging = self._saving = 0.0  # seconds
         self._pace = [0.0, 0]  # seconds of steps since the last forecast, and how many
         self._run: dict[str, Any] = {
@@ -93,35 +93,26 @@ class Fit:
 
     def _head(self) -> None:
         """Solve the head; every slot is as if nothing had been trained."""
-        trainer, model = self._trainer, self._trainer.model
-        values = trainer.state()
+        trainer, head = self._trainer, self._trainer.model["head"]
         if self._settings["solve"]:
-            features = self._filled("head_features")
-            wanted, weight = np.eye(model["classes"])[self._y], np.ones(len(self._y))
+            features = self._filled(head["features"])
+            wanted, weight = np.eye(trainer.model["classes"])[self._y], np.ones(len(self._y))
             ridge = Ridge(features, wanted, weight, empty=self._scratch)
             penalty = ridge.best_penalty()
             kernel, bias = ridge.weights(penalty)
             left_out = ridge.left_out(penalty)
             scale = best_scale(left_out, wanted, weight, crossentropy)
             for name, value in (("kernel", kernel), ("bias", bias)):
-                if model["head"][name] is not None:
-                    values[model["head"][name]] = (scale * value).astype(np.float32)
-            head = {model["state"][k]["tensor"] for k in model["head"].values() if k is not None}
-            for k, plan in enumerate(self._plans):
-                if (
-                    head.issuperset(plan["tensors"])
-                    and [*features.shape[1:]] == plan["feature_shape"]
-                ):
-                    self._kept[k] = features
+                if head[name] is not None:
+                    trainer.weights[head[name]] = (scale * value).astype(np.float32)
+            if head["features"]:
+                self._kept[head["features"]] = features
             accuracy = (left_out.argmax(axis=1) == self._y).mean()
             self._say(f"The head is solved: accuracy {accuracy:.1%} on images left out.")
-        trainer.call = trainer.open()
-        fresh = trainer.state()
-        is_slot = [one["tensor"] is None for one in model["state"]]
-        trainer.restore([new if slot else old for new, old, slot in zip(fresh, values, is_slot)])
+        trainer.slots, trainer.steps = {}, {}
 
-    def _filled(self, name: str) -> Rows:
-        """What a signature says of every image, on the disk."""
+    def _filled(self, name: str | None) -> Rows:
+        """What a function says of every image, on the disk."""
         rows: Rows | None = None
         for part in self._trainer.features(name, self._x):
             rows = rows or Rows(self._trainer.folder, part.shape[1:], np.float32)
@@ -157,17 +148,23 @@ class Fit:
             self._shorten(self._cost(run["plan"]) / max(run["steps"], 1))
 
     def _times(self, k: int, given: dict[str, np.ndarray]) -> list[float]:
-        """Seconds of a step, and of a batch of features; the interpreter is thrown away."""
-        call, name, feature = self._trainer.open(), self._plans[k]["features"], 0.0
+        """Seconds of a step, and of a batch of features; what the steps change is put back."""
+        trainer, name, feature = self._trainer, self._plans[k]["features"], 0.0
         if name is not None:
-            feature, found = _timed(lambda: call(name, x=given["x"]))
-            given = {**given, "x": found}
-        return [_timed(lambda: call(f"train_{k}", **given, rate=np.float32(0)))[0], feature]
+            feature, found = _timed(lambda: trainer.call(name, x=given["x"]))
+            given = {**given, "x": found["features"]}
+        changed = self._plans[k]["tensors"]
+        before = {index: trainer.weights[index].copy() for index in changed}
+        try:
+            return [_timed(lambda: trainer.step(k, given, 0.0, cached=True))[0], feature]
+        finally:
+            trainer.weights.update(before)
+            trainer.slots, trainer.steps = {}, {}
 
     def _cost(self, k: int, slower: float = 1.0) -> float:
         """Seconds of all that is left to do, with this plan."""
         (step, feature), steps = self._run["times"][str(k)], self._steps_left()
-        features = 0 if k in self._kept else min(self._batches, steps)
+        features = 0 if self._plans[k]["features"] in self._kept else min(self._batches, steps)
         same = self._plans[k]["feature_shape"] == self._trainer.model["input_shape"]
         if same or not self._settings["cache"]:
             features = steps
@@ -227,24 +224,22 @@ class Fit:
     def _source(self) -> Rows | None:
         """Features of all images for the present plan; None where steps begin with images."""
         now = self._run["plan"]
-        for k, plan in enumerate(self._plans):
+        for plan in self._plans:
             if now in plan["changes"]:
-                self._kept.pop(k, None)
+                self._kept.pop(plan["features"], None)
         self._pace = [0.0, 0]
         name, model = self._plans[now]["features"], self._trainer.model
         # images made ready for the network are as large as they were, and made again at once
         is_worth = self._plans[now]["feature_shape"] != model["input_shape"]
-        if name and self._settings["cache"] and is_worth and now not in self._kept:
+        if name and self._settings["cache"] and is_worth and name not in self._kept:
             if self._run["steps"] >= self._batches:  # else each is computed at most once
-                self._kept[now] = self._filled(name)
-        return self._kept.get(now)
+                self._kept[name] = self._filled(name)
+        return self._kept.get(name)
 
     def _step(self, source: Rows | None, rows: np.ndarray, rate: float) -> float:
-        k, call = self._run["plan"], self._trainer.call
-        given = self._trainer.batch(self._x if source is None else source, self._y, rows)
-        if source is None and self._plans[k]["features"]:
-            given["x"] = call(self._plans[k]["features"], x=given["x"])
-        loss = float(call(f"train_{k}", **given, rate=np.float32(rate)))
+        k, cached = self._run["plan"], source is not None
+        given = self._trainer.batch(source if cached else self._x, self._y, rows)
+        loss = self._trainer.step(k, given, rate, cached=cached)
         if not math.isfinite(loss):
             self._trainer.read(self._path)
             raise FloatingPointError(
@@ -257,7 +252,8 @@ class Fit:
         """Whether there is time for a step; where the forecast is late, what is left is less."""
         run, left = self._run, self._left()
         step, feature = run["times"][str(run["plan"])]
-        planned = step + (0.0 if run["plan"] in self._kept else feature)
+        is_kept = self._plans[run["plan"]]["features"] in self._kept
+        planned = step + (0.0 if is_kept else feature)
         (passed, steps), (least, share) = self._pace, _EVERY
         pace = passed / steps if steps else planned
         if left < 1.5 * pace + self._judging + 2 * self._saving:

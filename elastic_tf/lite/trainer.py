@@ -7,6 +7,7 @@ python trainer.py predict IMAGE...
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING or __package__:
-    from . import disk, images
+    from . import disk, images, updates
     from .fitting import Fit
     from .ridge import crossentropy
 else:  # in the exported folder
     import disk
     import images
+    import updates
     from fitting import Fit
     from ridge import crossentropy
 
@@ -63,32 +65,58 @@ class Trainer:
         self._threads = threads or min(os.cpu_count() or 1, 4)
         self.batch_size: int = self.model["batch_size"]
         self._shape = tuple(self.model["input_shape"])
-        self._shapes = [tuple(one["shape"]) for one in self.model["state"]]
         self.plans: list[dict[str, Any]] = self.model["plans"]
-        self.call = self.open()
+        self._open: dict[str, tuple[Any, Any, list[str]]] = {}
+        self.weights: dict[int, np.ndarray] = {}  # by the tensor's number
+        self.slots: dict[int, list[np.ndarray]] = {}  # of the tensors that were ever updated
+        self.steps: dict[int, int] = {}  # updates of these
+        self.load(self.folder / "weights.state")
 
-    def open(self) -> Callable[..., Any]:
-        """A function that runs a signature of a new interpreter and returns its only output."""
-        path = str(self.folder / "model.tflite")
-        interpreter = self._make(model_path=path, num_threads=self._threads)
-        runners: dict[str, Any] = {}
+    def call(self, name: str, *, keep: str | None = None, **values: np.ndarray) -> dict[str, Any]:
+        """What a function of the folder returns; only one stays open, and `keep` beside it."""
+        for other in set(self._open) - {name, keep}:
+            del self._open[other]
+        if name not in self._open:
+            path = str(self.folder / f"{name}.tflite")
+            interpreter = self._make(model_path=path, num_threads=self._threads)
+            runner = interpreter.get_signature_runner()
+            taken = [one for one in runner.get_input_details() if one not in values]
+            self._open[name] = interpreter, runner, taken
+        _, runner, taken = self._open[name]
+        return dict(runner(**values, **{one: self.weights[int(one[1:])] for one in taken}))
 
-        def call(name: str, **values: Any) -> Any:
-            if name not in runners:
-                runners[name] = interpreter.get_signature_runner(name)
-            found = runners[name](**values)
-            return found if name == "save" else next(iter(found.values()))
+    def gradients(
+        self, plan: int, batch: dict[str, np.ndarray], *, cached: bool = False
+    ) -> tuple[float, dict[int, np.ndarray]]:
+        """The loss of a batch, and the gradients of the plan's tensors by their numbers.
 
-        return call
+        Args:
+            cached: x holds what the plan's `features` say, not images.
+        """
+        name, train = self.plans[plan]["features"], f"train_{plan}"
+        before = None if cached else name
+        if before:
+            batch = {**batch, "x": self.call(before, keep=train, x=batch["x"])["features"]}
+        found = self.call(train, keep=before, **batch)
+        loss = float(found.pop("loss"))
+        return loss, {int(key[1:]): found[key] for key in sorted(found)}
 
-    def state(self) -> list[np.ndarray]:
-        """Trained tensors and slots, in the order of the model's `state`."""
-        found = self.call("save", unused=np.zeros(1, np.float32))
-        return [found[f"v{k}"] for k in range(len(self._shapes))]
-
-    def restore(self, values: Sequence[np.ndarray]) -> None:
-        """Assign what `state` returned."""
-        self.call("restore", **{f"v{k}": value for k, value in enumerate(values)})
+    def step(
+        self, plan: int, batch: dict[str, np.ndarray], rate: float, *, cached: bool = False
+    ) -> float:
+        """Train a plan on a batch and return the loss; nothing changes where it is not finite."""
+        loss, gradients = self.gradients(plan, batch, cached=cached)
+        if math.isfinite(loss):
+            optimizer = self.model["optimizer"]
+            for index, gradient in gradients.items():
+                value = self.weights[index]
+                if index not in self.slots:
+                    count = updates.slots(optimizer)
+                    self.slots[index] = [np.zeros_like(value) for _ in range(count)]
+                self.steps[index] = self.steps.get(index, 0) + 1
+                kept, step = self.slots[index], self.steps[index]
+                updates.update(optimizer, value, gradient, kept, rate, step)
+        return loss
 
     def save(self, path: str | Path) -> None:
         """Write weights and the optimizer's slots to a file, whole or not at all."""
@@ -100,20 +128,25 @@ class Trainer:
 
     def write(self, path: Path, run: dict[str, Any]) -> None:
         """`save`, with JSON values of a training."""
-        values = self.state()
-        if bad := [k for k, one in enumerate(values) if not np.isfinite(one).all()]:
+        if bad := [k for k, one in self.weights.items() if not np.isfinite(one).all()]:
             raise FloatingPointError(
                 "Weights must be finite. Received: NaN or infinity in "
-                f"'{self.model['state'][bad[0]]['name']}'. Take a lower rate; what '{path}' holds "
-                "is of before."
+                f"'{self.model['tensors'][bad[0]]['name']}'. Take a lower rate; what '{path}' "
+                "holds is of before."
             )
-        header = {**run, "model": self.model["sha256"], "class_names": self.class_names}
-        disk.write_state(path, header, values)
+        header = {"model": self.model["sha256"], "class_names": self.class_names}
+        header["updates"] = list(self.steps.items())
+        slots = (one for index in self.steps for one in self.slots[index])
+        disk.write_state(path, {**run, **header}, [*self.weights.values(), *slots])
 
     def read(self, path: Path) -> dict[str, Any]:
         """`load`, which returns the JSON values."""
-        header, values = disk.read_state(path, self.model["sha256"], self._shapes)
-        self.restore(values)
+        header, arrays = disk.read_state(path, self.model["sha256"])
+        values = iter(arrays)
+        count = updates.slots(self.model["optimizer"])
+        self.weights = {index: next(values) for index in self.model["held"]}
+        self.steps = dict(header["updates"])
+        self.slots = {index: [next(values) for _ in range(count)] for index in self.steps}
         self.class_names = header["class_names"]
         return header
 
@@ -126,11 +159,15 @@ class Trainer:
         return self.judge(*self._data(x, y))
 
     def importance(self, x: Any, y: Any = None) -> np.ndarray:
-        """(N,) mean squared norm of the gradient of each tensor, in forward order."""
+        """(N,) mean squared norm of each tensor's gradient; 0 where no plan trains it."""
         x, y = self._data(x, y)
+        found = np.zeros(len(self.model["tensors"]))
         starts = range(0, len(x), self.batch_size)
-        parts = (self.batch(x, y, slice(k, k + self.batch_size)) for k in starts)
-        return np.mean([self.call("importance", **part) for part in parts], axis=0)
+        for start in starts:
+            batch = self.batch(x, y, slice(start, start + self.batch_size))
+            for index, one in self.gradients(len(self.plans) - 1, batch)[1].items():
+                found[index] += float(np.sum(one * one)) / len(starts)
+        return found
 
     def shares(self, importance: np.ndarray) -> list[float]:
         """The share of all importance that each plan trains, cheapest plan first."""
@@ -224,7 +261,7 @@ class Trainer:
         return x
 
     def batch(self, x: Any, y: Any, rows: Any) -> dict[str, np.ndarray]:
-        """What a training signature takes of these rows, a short batch filled up with weight 0."""
+        """What a training step takes of these rows, a short batch filled up with weight 0."""
         part, short = x[rows], self.batch_size
         given = {"x": part.astype(np.float32), "y": y[rows], "weight": np.ones(len(part), "f4")}
         return {
@@ -234,12 +271,14 @@ class Trainer:
             for name, one in given.items()
         }
 
-    def features(self, name: str, x: Any) -> Iterator[np.ndarray]:
-        """What a signature says of all images, batch by batch in order."""
+    def features(self, name: str | None, x: Any) -> Iterator[np.ndarray]:
+        """What a function says of all images, batch by batch in order; None: the images."""
         for start in range(0, len(x), self.batch_size):
             rows = slice(start, start + self.batch_size)
-            given = self.batch(x, np.zeros(len(x), np.int32), rows)
-            yield self.call(name, x=given["x"])[: len(x) - start]
+            found = self.batch(x, np.zeros(len(x), np.int32), rows)["x"]
+            if name:
+                (found,) = self.call(name, x=found).values()
+            yield found[: len(x) - start]
 
     def judge(self, x: Any, y: np.ndarray) -> dict[str, float]:
         """Accuracy and mean crossentropy of checked data."""

@@ -173,7 +173,7 @@ def test_a_folder_that_trains_has_the_classes_and_the_size_of_a_batch(run, tmp_p
     assert told["class_names"] == network.load(run.path).class_names
     assert told["batch_size"] == 2
     assert len(told["plans"]) == 4
-    assert {"model.tflite", "trainer.py"} <= {path.name for path in to.iterdir()}
+    assert {"infer.tflite", "weights.state", "trainer.py"} <= {path.name for path in to.iterdir()}
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.export import updates
+from elastic_tf.export import optimizer as exported_optimizer
 from elastic_tf.export.litert import litert
 from elastic_tf.export.network import Network
+from elastic_tf.lite import updates
+from elastic_tf.lite.trainer import Trainer
 from elastic_tf.timing.profile import TimingProfile
 
 L = tf.keras.layers
@@ -95,14 +97,15 @@ OPTIMIZERS = tf.keras.optimizers
 )
 def test_updates_are_those_of_keras(made):
     optimizer = made()
-    theirs = tf.Variable(RNG.normal(size=5).astype(np.float32))
-    update = updates.of(optimizer)
-    value = theirs.read_value()
-    slots = [tf.zeros(() if name == "steps" else 5) for name in update.slots]
-    for _ in range(4):
-        gradient = tf.constant(RNG.normal(size=5).astype(np.float32))
-        optimizer.apply_gradients([(gradient, theirs)])
-        value, *slots = update.apply(gradient, value, slots, 0.1)
+    size = updates._PART + 5
+    value = RNG.normal(size=size).astype(np.float32)
+    theirs = tf.Variable(value)
+    told = exported_optimizer.told(optimizer)
+    slots = [np.zeros_like(value) for _ in range(updates.slots(told))]
+    for step in range(1, 5):
+        gradient = RNG.normal(size=size).astype(np.float32)
+        optimizer.apply_gradients([(tf.constant(gradient), theirs)])
+        updates.update(told, value, gradient, slots, told["learning_rate"], step)
         # 1 - 0.999 has four digits in float32
         np.testing.assert_allclose(value, theirs, rtol=1e-4, atol=1e-5)
 
@@ -117,7 +120,7 @@ def test_updates_are_those_of_keras(made):
 )
 def test_an_optimizer_that_is_not_written_is_refused(optimizer, said):
     with pytest.raises(ValueError, match=said):
-        updates.of(optimizer)
+        exported_optimizer.told(optimizer)
 
 
 def elastic(*, loss=None, end=()):
@@ -150,14 +153,14 @@ def test_ten_steps_of_every_plan_are_those_of_the_model(tmp_path):
         np.flatnonzero(m).tolist() for m in masks
     ]
     assert masks[0].sum() < masks[1].sum() == len(model.tensors)
-    interpreter = tf.lite.Interpreter(str(tmp_path / "out" / "model.tflite"))
-    run = interpreter.get_signature_runner
+    runner = Trainer(tmp_path / "out", interpreter=tf.lite.Interpreter)
     x = RNG.uniform(0, 255, (10, 4, 8, 8, 3)).astype(np.float32)
     y = RNG.integers(0, 3, (10, 4)).astype(np.int32)
-    np.testing.assert_allclose(run("infer")(x=x[0])["logits"], model(x[0]), atol=1e-5)
-    start, weights = run("save")(unused=np.zeros(1, np.float32)), model.get_weights()
-    for k, (mask, plan) in enumerate(zip(masks, told["plans"])):
-        run("restore")(**start)
+    np.testing.assert_allclose(runner.predict(x[0]), model(x[0]), atol=1e-5)
+    weights = model.get_weights()
+    for k, mask in enumerate(masks):
+        runner.load(tmp_path / "out" / "weights.state")
+        start = {index: value.copy() for index, value in runner.weights.items()}
         ours = elastic()
         ours.set_weights(weights)
         # normalisations keep their statistics in the file
@@ -166,17 +169,15 @@ def test_ten_steps_of_every_plan_are_those_of_the_model(tmp_path):
                 layer.call = lambda x, layer=layer, **_: type(layer).call(layer, x, training=False)
         ours.set_mask(mask)
         for one, classes in zip(x, y):
-            features = run(plan["features"])(x=one)["features"] if plan["features"] else one
-            rate, weight = np.float32(0.05), np.ones(4, np.float32)
-            found = run(f"train_{k}")(x=features, y=classes, weight=weight, rate=rate)
-            assert found["loss"] == pytest.approx(ours.train_on_batch(one, classes), abs=1e-5)
-        end = run("save")(unused=np.zeros(1, np.float32))
-        for index, state in enumerate(told["state"]):
-            if state["tensor"] is not None:
-                trained = ours.tensors[state["tensor"]].numpy()
-                np.testing.assert_allclose(end[f"v{index}"], trained, atol=1e-5)
-                if not mask[state["tensor"]]:
-                    np.testing.assert_array_equal(end[f"v{index}"], start[f"v{index}"])
+            loss = runner.step(k, runner.batch(one, classes, slice(4)), 0.05)
+            assert loss == pytest.approx(ours.train_on_batch(one, classes), abs=1e-5)
+        for index, value in runner.weights.items():
+            np.testing.assert_allclose(value, ours.tensors[index], atol=1e-5)
+            if not mask[index]:
+                np.testing.assert_array_equal(value, start[index])
+        for index, (momentum,) in runner.slots.items():
+            theirs = ours.optimizer.momentums[index]
+            np.testing.assert_allclose(momentum, theirs, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,9 @@ Trainer(sys.argv[2], interpreter=tf.lite.Interpreter).fit(
 
 @pytest.fixture
 def exported(tmp_path):
-    for name in ("model.tflite", "model.json"):
-        shutil.copy(DEMO / name, tmp_path)
+    for path in DEMO.glob("*"):
+        if path.suffix != ".npz":
+            shutil.copy(path, tmp_path)
     return tmp_path
 
 
@@ -78,26 +79,25 @@ def test_killed_training_ends_with_the_same_bits(exported, data, tmp_path_factor
     for folder in (exported, other):
         runner = trainer(folder)
         said = runner.fit(*data, epochs=2, plan=0, every=0, verbose=False)
-        states.append(runner.state())
-    assert said[-1]["epoch"] == 2
-    for one, two in zip(*states):
-        np.testing.assert_array_equal(one, two)
+        states.append((runner.steps, [runner.weights, runner.slots]))
+    assert said[-1]["epoch"] == 2 and states[0][0] == states[1][0]
+    np.testing.assert_equal(states[0][1], states[1][1])
 
 
 @pytest.mark.parametrize("cache", [True, False])
 def test_frozen_tensors_keep_every_bit(exported, data, cache):
     runner = trainer(exported)
-    before = runner.state()
+    before = {index: value.copy() for index, value in runner.weights.items()}
     runner.fit(*data, epochs=1, plan=0, cache=cache, verbose=False)
     trained = set(runner.plans[0]["tensors"])
-    for spec, old, new in zip(runner.model["state"], before, runner.state()):
-        if spec["tensor"] is not None:
-            assert np.array_equal(old, new) == (spec["tensor"] not in trained)
+    assert set(runner.slots) == trained
+    for index, old in before.items():
+        assert np.array_equal(old, runner.weights[index]) == (index not in trained)
 
 
 def test_head_equals_that_of_the_library(exported, data):
     runner = trainer(exported)
-    features = np.concatenate(list(runner.features("head_features", data[0])))
+    features = np.concatenate(list(runner.features(runner.model["head"]["features"], data[0])))
     dense = tf.keras.Sequential([tf.keras.layers.Dense(10, input_shape=features.shape[1:])])
     dense.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     et.solve_head(dense, features, data[1])
@@ -119,12 +119,15 @@ def test_each_plan_has_its_share_of_the_importance(exported, data):
     assert shares == sorted(shares) and shares[-1] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("name", ["model.tflite", "model.json"])
+@pytest.mark.parametrize("name", ["train_0.tflite", "model.json", "weights.state"])
 def test_damaged_folder_is_refused(exported, name):
     content = bytearray((exported / name).read_bytes())
     content[len(content) // 2 : len(content) // 2 + 9] = b"\x00" * 9
     (exported / name).write_bytes(content)
-    with pytest.raises(ValueError, match=r"model\.json.*Copy the folder again"):
+    with pytest.raises(ValueError, match=r"(model\.json.*Copy the folder|weights.*Copy it) again"):
+        trainer(exported)
+    (exported / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"without '{name}'. Export"):
         trainer(exported)
 
 
