@@ -15,6 +15,7 @@ import tensorflow as tf
 
 Rule = Callable[[tf.Operation, Sequence[tf.Tensor]], Sequence[tf.Tensor]]
 
+_ONES = [1, 1, 1, 1]
 _LARGE = 2.0**100  # a power of two: no product with it is rounded
 
 # Ops that LiteRT has, and so are those of their gradients.
@@ -163,7 +164,11 @@ def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Te
 
 
 def depthwise(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """DepthwiseConv2dNative of one output per channel: its kernel's gradient tap by tap."""
+    """DepthwiseConv2dNative of one output per channel.
+
+    The kernel's gradient is one too, of the inputs by the upstream gradient, with each image's
+    channels apart: half the time of products and sums for each pixel of the kernel.
+    """
     x, kernel = inputs
     window = _Window(x, kernel.shape[:2], op)
     padding = op.get_attr("padding").decode()
@@ -171,19 +176,28 @@ def depthwise(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tens
     @tf.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            padded = window.padded(x)
-            parts = [
-                tf.reduce_sum(window.tap(padded, at, upstream) * upstream, [0, 1, 2])
-                for at in _taps(kernel.shape)
-            ]
             around = window.around(window.spread(upstream))
             flipped = tf.reverse(kernel, [0, 1])
-            of_input = tf.nn.depthwise_conv2d(around, flipped, [1, 1, 1, 1], "VALID")
-            return of_input, tf.reshape(tf.stack(parts), kernel.shape)
+            of_input = tf.nn.depthwise_conv2d(around, flipped, _ONES, "VALID")
+            found = tf.nn.depthwise_conv2d(
+                _as_channels(window.padded(x))[None],
+                _as_channels(upstream)[..., None],
+                _ONES,
+                "VALID",
+                dilations=window.strides,
+            )[:, : kernel.shape[0], : kernel.shape[1]]
+            of_kernel = tf.reshape(found, [*kernel.shape[:2], x.shape[0], kernel.shape[2]])
+            return of_input, tf.reshape(tf.reduce_sum(of_kernel, 2), kernel.shape)
 
         return tf.nn.depthwise_conv2d(x, kernel, [1, *window.strides, 1], padding), gradient
 
     return [run(x, kernel)]
+
+
+def _as_channels(x: tf.Tensor) -> tf.Tensor:
+    """(height, width, channels of all images)"""
+    n, height, width, channels = x.shape
+    return tf.reshape(tf.transpose(x, [1, 2, 0, 3]), [height, width, n * channels])
 
 
 def max_pool(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
@@ -230,7 +244,8 @@ def normalised_convolution(
     """A normalisation right after a convolution, as one convolution by a scaled kernel.
 
     The gradients of gamma and of the kernel both follow from that of the scaled kernel, so the
-    convolution's outputs are neither kept nor passed over again. None for any other op.
+    convolution's outputs are neither kept nor passed over again. None for any other op, and where
+    the kernel is larger than those outputs.
 
     Args:
         op: of the traced model.
@@ -247,6 +262,8 @@ def normalised_convolution(
     if before.type not in ("Conv2D", "DepthwiseConv2dNative") or not (is_alone and is_known):
         return None
     x, kernel = (known[tensor.ref()] for tensor in before.inputs)
+    if np.prod(kernel.shape) > np.prod(op.inputs[0].shape):
+        return None
     scale = gamma * tf.math.rsqrt(variance + op.get_attr("epsilon"))
     of_kernel = scale if before.type == "Conv2D" else tf.reshape(scale, [-1, 1])
     (y,) = RULES[before.type](before, [x, kernel * of_kernel])

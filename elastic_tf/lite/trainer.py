@@ -66,38 +66,63 @@ class Trainer:
         self.batch_size: int = self.model["batch_size"]
         self._shape = tuple(self.model["input_shape"])
         self.plans: list[dict[str, Any]] = self.model["plans"]
-        self._open: dict[str, tuple[Any, Any, list[str]]] = {}
+        self._open: dict[str, tuple[Any, dict[str, int], dict[str, int]]] = {}
         self.weights: dict[int, np.ndarray] = {}  # by the tensor's number
         self.slots: dict[int, list[np.ndarray]] = {}  # of the tensors that were ever updated
         self.steps: dict[int, int] = {}  # updates of these
         self.load(self.folder / "weights.state")
 
-    def call(self, name: str, *, keep: str | None = None, **values: np.ndarray) -> dict[str, Any]:
-        """What a function of the folder returns; only one stays open, and `keep` beside it."""
+    def call(
+        self, name: str, *, keep: str | None = None, views: bool = False, **values: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """What a function of the folder returns.
+
+        Args:
+            keep: the function that stays open beside it; all others are closed.
+            views: of the interpreter's memory, to be dropped before the next call.
+        """
         for other in set(self._open) - {name, keep}:
             del self._open[other]
         if name not in self._open:
             path = str(self.folder / f"{name}.tflite")
             interpreter = self._make(model_path=path, num_threads=self._threads)
             runner = interpreter.get_signature_runner()
-            taken = [one for one in runner.get_input_details() if one not in values]
-            self._open[name] = interpreter, runner, taken
-        _, runner, taken = self._open[name]
-        return dict(runner(**values, **{one: self.weights[int(one[1:])] for one in taken}))
+            indices = [
+                {key: int(one["index"]) for key, one in details.items()}
+                for details in (runner.get_input_details(), runner.get_output_details())
+            ]
+            del runner  # while it is there the interpreter lets nobody else run it
+            interpreter.allocate_tensors()
+            self._open[name] = interpreter, *indices
+        interpreter, inputs, outputs = self._open[name]
+        for key, index in inputs.items():
+            given = values[key] if key in values else self.weights[int(key[1:])]
+            interpreter.set_tensor(index, given)
+        interpreter.invoke()
+        return {
+            key: interpreter.tensor(index)() if views else interpreter.get_tensor(index)
+            for key, index in outputs.items()
+        }
 
     def gradients(
-        self, plan: int, batch: dict[str, np.ndarray], *, cached: bool = False
+        self,
+        plan: int,
+        batch: dict[str, np.ndarray],
+        *,
+        cached: bool = False,
+        views: bool = False,
     ) -> tuple[float, dict[int, np.ndarray]]:
         """The loss of a batch, and the gradients of the plan's tensors by their numbers.
 
         Args:
             cached: x holds what the plan's `features` say, not images.
+            views: as of `call`.
         """
         name, train = self.plans[plan]["features"], f"train_{plan}"
         before = None if cached else name
         if before:
             batch = {**batch, "x": self.call(before, keep=train, x=batch["x"])["features"]}
-        found = self.call(train, keep=before, **batch)
+        found = self.call(train, keep=before, views=views, **batch)
         loss = float(found.pop("loss"))
         return loss, {int(key[1:]): found[key] for key in sorted(found)}
 
@@ -105,7 +130,7 @@ class Trainer:
         self, plan: int, batch: dict[str, np.ndarray], rate: float, *, cached: bool = False
     ) -> float:
         """Train a plan on a batch and return the loss; nothing changes where it is not finite."""
-        loss, gradients = self.gradients(plan, batch, cached=cached)
+        loss, gradients = self.gradients(plan, batch, cached=cached, views=True)
         if math.isfinite(loss):
             optimizer = self.model["optimizer"]
             for index, gradient in gradients.items():

@@ -33,7 +33,7 @@ def gradients(model, x):
     network = Network(lambda x: model(x), tf.TensorSpec(x.shape))
     weight = RNG.normal(size=network.output.shape).astype(np.float32)
 
-    @tf.function
+    @tf.function(autograph=False)
     def ours(x):
         values = {}
         y = network.run(values, network.input, x, network.output)
