@@ -57,8 +57,7 @@ class Fit:
     def run(self) -> list[dict[str, Any]]:
         """Train, or go on."""
         if not self._resume():
-            self._head()
-            self._end_epoch()
+            self._end_epoch(self._head())
             self._choose()
         if not self._run["done"]:
             self._train()
@@ -91,9 +90,9 @@ class Fit:
             self._say(f"Going on after step {found['step']} of {found['steps']}.")
         return True
 
-    def _head(self) -> None:
-        """Solve the head; every slot is as if nothing had been trained."""
-        trainer, head = self._trainer, self._trainer.model["head"]
+    def _head(self) -> float | None:
+        """Solve the head, and return its loss on images left out; no slot has been trained."""
+        trainer, head, loss = self._trainer, self._trainer.model["head"], None
         if self._settings["solve"]:
             features = self._filled(head["features"])
             wanted, weight = np.eye(trainer.model["classes"])[self._y], np.ones(len(self._y))
@@ -109,7 +108,9 @@ class Fit:
                 self._kept[head["features"]] = features
             accuracy = (left_out.argmax(axis=1) == self._y).mean()
             self._say(f"The head is solved: accuracy {accuracy:.1%} on images left out.")
+            loss = float(crossentropy(scale * left_out, wanted).mean())
         trainer.slots, trainer.steps = {}, {}
+        return loss
 
     def _filled(self, name: str | None) -> Rows:
         """What a function says of every image, on the disk."""
@@ -273,11 +274,15 @@ class Fit:
             self._shorten(pace)
         return self._steps_left() > 0
 
-    def _end_epoch(self) -> None:
-        """Note the epoch, judge the weights, keep them."""
+    def _end_epoch(self, loss: float | None = None) -> None:
+        """Note the epoch, judge the weights, keep them.
+
+        Args:
+            loss: of what is there before the first step.
+        """
         run, (total, count) = self._run, self._run["sums"]
         record = {"epoch": run["step"] / self._batches, "plan": run["plan"], "seconds": 0.0}
-        record["loss"] = total / count if count else None
+        record["loss"] = total / count if count else loss
         if self._held is not None:
             began = time.monotonic()
             found = self._trainer.judge(*self._held)
@@ -287,6 +292,8 @@ class Fit:
             if run["best"] is None or rank > run["best"]:
                 run["best"] = rank
                 self._trainer.write(self._best, {**run, "done": False})
+        elif not count and loss is not None:
+            self._trainer.write(self._best, {**run, "done": False})
         record["seconds"] = round(self._spent(), 3)
         run["history"].append(record)
         run["sums"] = [0.0, 0.0]
@@ -302,11 +309,20 @@ class Fit:
     def _finish(self) -> None:
         """Take the best weights; the training has ended."""
         run = self._run
-        if run["best"] is not None and self._best.exists():
-            last = run["history"][-1]
+        first, last = run["history"][0], run["history"][-1]
+        if not self._best.exists():
+            pass  # nothing to compare with
+        elif run["best"] is not None:
             if run["best"] > [last["accuracy"], -last["validation_loss"]]:
                 self._trainer.read(self._best)
             self._say(f"Kept the best weights: accuracy {run['best'][0]:.1%}.")
+        elif last["loss"] > first["loss"]:
+            # images that were trained on before are easier than those left out: it is worse
+            self._trainer.read(self._best)
+            self._say(
+                f"Kept the solved head alone: its loss is {first['loss']:.4f} on images left out, "
+                f"that of the last epoch {last['loss']:.4f}. Take a lower rate, or more epochs."
+            )
         run["done"] = True
         self._save()
         self._best.unlink(missing_ok=True)

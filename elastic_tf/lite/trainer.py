@@ -227,7 +227,8 @@ class Trainer:
             epochs: passes over the images, fewer only where there is no time.
             seconds: for all of it. Decides the plan: the largest that fits by the clock. If the
                 device turns slower, a cheaper plan takes its place, or training ends early.
-            validation: (x, y) or a folder, after which the best weights are kept.
+            validation: (x, y) or a folder, after which the best weights are kept. Without it the
+                solved head stays alone where the last epoch's loss is above its leave-one-out loss.
             rate: learning rate at its highest; None: what was exported. Falls on a cosine to 0.
             plan: to train this one alone, 0 is the cheapest; None: the largest that fits.
             solve: False keeps the head that is there.
@@ -239,7 +240,7 @@ class Trainer:
 
         Returns:
             For each epoch: loss, plan, seconds so far, and accuracy with `validation`. The first
-            is of the solved head.
+            is of the solved head, its loss that of images left out.
 
         Raises:
             ValueError: arguments or data do not fit, or the state is of another training.

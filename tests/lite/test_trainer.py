@@ -105,6 +105,16 @@ def test_head_equals_that_of_the_library(exported, data):
     np.testing.assert_allclose(runner.predict(data[0]), dense(features), atol=1e-4)
 
 
+def test_training_that_harms_keeps_the_solved_head(exported, data):
+    runner = trainer(exported)
+    runner.fit(*data, seconds=1e-6, verbose=False)  # no time for a step
+    solved = runner.predict(data[0])
+    first, last = runner.fit(*data, epochs=1, rate=0.5, verbose=False)
+    assert last["loss"] > first["loss"]
+    np.testing.assert_array_equal(runner.predict(data[0]), solved)
+    assert not list(exported.glob("*.best"))
+
+
 def test_rate_is_that_of_the_library():
     schedule = et.optimizers.cosine(3e-3, 40, warm_up=0.15)
     ours = [rate_at(3e-3, step, 40) for step in range(40)]

@@ -119,7 +119,11 @@ def as_tflite(model: tf.keras.Model, quantize: str) -> bytes:
 
 
 def save_training(trained: network.Trained, to: Path, batch_size: int) -> None:
-    """Write a folder that trains by LiteRT, with Adam as the run had it."""
+    """Write a folder that trains by LiteRT, with Adam, its rate by the root of the batch size.
+
+    Source: Malladi et al., On the SDEs and scaling rules for adaptive gradient algorithms,
+    NeurIPS 2022.
+    """
     import tensorflow as tf
 
     from elastic_tf import ElasticModel
@@ -127,7 +131,8 @@ def save_training(trained: network.Trained, to: Path, batch_size: int) -> None:
 
     model = ElasticModel.from_model(trained.network())
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(tf.keras.optimizers.Adam(trained.settings.learning_rate), loss)
+    scale = (batch_size / trained.settings.batch_size) ** 0.5
+    model.compile(tf.keras.optimizers.Adam(trained.settings.learning_rate * scale), loss)
     litert(model, to, batch_size=batch_size, class_names=trained.class_names)
 
 
