@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from elastic_tf import arguments
 from elastic_tf.costs.kernels import KernelCosts
 from elastic_tf.fewshot.augmentation import augmented
 from elastic_tf.fewshot.episodes import checked
-from elastic_tf.fewshot.protonet import ProtoNet, batch
+from elastic_tf.fewshot.protonet import ProtoNet
 from elastic_tf.fewshot.rule import Budgets, paper_rule
 from elastic_tf.plan import Plan, as_plan
 
@@ -32,6 +33,8 @@ class Adapted:
         plan: what was trained; None if nothing was.
         memory: bytes that training takes, by `KernelCosts.memory`, for one image at a time.
         macs: multiply-adds of the backward pass of one image.
+        kept: bytes of activations of the frozen part, of all images; in memory, or in a file where
+            they take more than a quarter of it.
         selection_seconds: time that choosing the plan took.
         seconds: time that everything took.
     """
@@ -42,6 +45,7 @@ class Adapted:
     plan: Plan | None
     memory: int
     macs: int
+    kept: int
     selection_seconds: float
     seconds: float
 
@@ -63,6 +67,7 @@ def adapt(
     memory: int | str | None = None,
     compute: float = 0.15,
     steps: int = 40,
+    views: int | None = 8,
     learning_rate: float = 1e-3,
     inspect: float = 0.4,
     rule: Rule = paper_rule,
@@ -74,8 +79,8 @@ def adapt(
     """Adapt a network to a few images of each of some classes.
 
     Once, the Fisher information of the last kernels is taken, on the images and changed ones as
-    queries, and `rule` chooses what is trained. Then each step changes the images anew, and Adam
-    trains the chosen channels to find the changed ones by the prototypes of the given ones.
+    queries, and `rule` chooses what is trained. Then Adam trains the chosen channels to find
+    changed images by the prototypes of the given ones.
 
     Args:
         model: a network of features, a classifier, whose last dense layer is left out, or a
@@ -86,6 +91,8 @@ def adapt(
             image at a time. None: any.
         compute: most multiply-adds of a backward pass, as a share of the whole network's.
         steps: of training; 0 leaves the network as it is.
+        views: changed versions of the images, drawn once; what lies before the first trained
+            kernel is computed once for each. None: new ones in every step.
         learning_rate: of Adam.
         inspect: the part of the kernels, the last ones, that may be trained.
         rule: (worth, costs, budgets) -> plan, as `paper_rule`.
@@ -104,6 +111,8 @@ def adapt(
     """
     started = time.perf_counter()
     arguments.count("steps", steps, least=0)
+    if views is not None:
+        arguments.count("views", views)
     arguments.number("inspect", inspect, low=0.0, high=1.0, above=True)
     x, named = checked(images, labels)
     if x.ndim != 4:
@@ -119,17 +128,21 @@ def adapt(
     elif steps:
         budgets = Budgets.of(costs, memory, compute)
         chosen = rule(_worth(net, x, y, augmented(x, rng, flip), inspect), costs, budgets)
-    selected = time.perf_counter()
+    selected, kept_bytes = time.perf_counter(), 0
     shares = np.zeros(len(costs.sizes)) if chosen is None else costs.shares(chosen)
     if chosen is not None:
         net.adam(arguments.rate("learning_rate", learning_rate))
         net.model.set_plan(chosen)
 
-        def batches() -> Iterator[tuple[Any, np.ndarray]]:
-            for _ in range(steps):
-                yield batch(x, y, augmented(x, rng, flip), y)
-
-        net.fit(batches, steps, verbose=verbose)
+        suffix, versions, count = net.suffix(chosen), min(views or steps, steps), len(x)
+        drawn = (augmented(x, rng, flip) for _ in range(versions))
+        kept = suffix.activations(itertools.chain([x], drawn), (1 + versions) * count)
+        kept_bytes = sum(one.nbytes for one in kept)
+        labels, first = np.concatenate([y, -1 - y]), np.arange(count)
+        bar = tf.keras.utils.Progbar(steps, verbose=verbose, stateful_metrics=["loss", "accuracy"])
+        for step in range(steps):
+            rows = np.append(first, first + count * (1 + step % versions))
+            bar.add(1, suffix.step(labels, [one[rows] for one in kept]).items())
     prototypes = net.prototypes(net.features(x), y, len(classes)).numpy()
     ended = time.perf_counter()
     return Adapted(
@@ -139,6 +152,7 @@ def adapt(
         chosen,
         costs.memory(shares),
         costs.backward_macs(shares),
+        kept_bytes,
         selected - started,
         ended - started,
     )

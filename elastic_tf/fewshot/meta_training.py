@@ -64,4 +64,7 @@ def meta_train(
             yield batch(task.support, task.support_labels, task.query, task.query_labels)
             index += 1
 
-    return net.fit(batches, steps, epochs, callbacks=callbacks, **options)
+    images = net.model.inputs[0]
+    kinds = (tf.TensorSpec(images.shape, images.dtype), tf.TensorSpec((None,), tf.int64))
+    data = tf.data.Dataset.from_generator(batches, output_signature=kinds).prefetch(1)
+    return net.model.fit(data, steps_per_epoch=steps, epochs=epochs, callbacks=callbacks, **options)

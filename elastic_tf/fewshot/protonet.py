@@ -6,7 +6,7 @@ is -1 - class: the model trained by such batches is a plain network that ends in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,13 +15,16 @@ import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.costs.kernels import KernelCosts, kernel_costs
+from elastic_tf.fewshot.suffix import Suffix
 from elastic_tf.head.features import dense_layers
 from elastic_tf.importance.fisher import ChannelFisher
 from elastic_tf.model import ElasticModel
+from elastic_tf.plan import Plan
 
 L = tf.keras.layers
 _SCALES = {"cosine": 10.0, "euclidean": 1.0}
 _BATCH = 64  # images in a forward pass
+_SUFFIXES = 4  # traced steps that are kept
 
 
 class ProtoNet:
@@ -73,6 +76,7 @@ class ProtoNet:
         self.model = ElasticModel(inputs, network(inputs, **options), name="protonet")
         self.network = network
         self._adam: Any = None
+        self._suffixes: dict[bytes, Suffix] = {}
         self._fisher: dict[Sequence[int], ChannelFisher] = {}
         self.adam(1e-3)
         self._features = tf.function(
@@ -96,6 +100,7 @@ class ProtoNet:
 
     def compile(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
         """Train by this optimizer from now on."""
+        self._suffixes.clear()
         self.model.compile(optimizer, self.loss, metrics=[self.accuracy])
 
     def adam(self, learning_rate: float) -> None:
@@ -107,18 +112,14 @@ class ProtoNet:
             variable.assign(tf.zeros_like(variable))
         self._adam.learning_rate = learning_rate
 
-    def fit(
-        self,
-        batches: Callable[[], Iterator[tuple[Any, Any]]],
-        steps: int,
-        epochs: int = 1,
-        **options: Any,
-    ) -> tf.keras.callbacks.History:
-        """Train `steps` batches, as of `batch`, in each epoch; options as of `fit` of Keras."""
-        images = self.model.inputs[0]
-        kinds = (tf.TensorSpec(images.shape, images.dtype), tf.TensorSpec((None,), tf.int64))
-        data = tf.data.Dataset.from_generator(batches, output_signature=kinds).prefetch(1)
-        return self.model.fit(data, steps_per_epoch=steps, epochs=epochs, **options)
+    def suffix(self, plan: Plan) -> Suffix:
+        """What a plan trains, with the frozen part before it apart; those used lately are kept."""
+        self.model.set_plan(plan)
+        found = self._suffixes.pop(plan.traced, None) or Suffix(self.model, plan)
+        while len(self._suffixes) >= _SUFFIXES:
+            del self._suffixes[next(iter(self._suffixes))]
+        self._suffixes[plan.traced] = found
+        return found
 
     @cached_property
     def costs(self) -> KernelCosts:

@@ -49,13 +49,33 @@ def exact_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
 
     Args and errors are those of `paper_rule`. The solver is that of `elastic_tf.select_plan`.
     """
-    offered = [
-        (k, name, count, float(np.sort(worth[k])[::-1][:count].sum()))
+    values = {
+        (k, name): float(np.sort(worth[k])[::-1][:count].sum())
         for k in sorted(worth)
         for name, count in costs.channels[k].items()
-    ]
+    }
+    plan = Plan(np.full(len(costs.sizes), FROZEN))
+    for k, name in exact_choice(values, costs, budgets):
+        plan = _with(plan, k, name, worth[k], costs.channels[k][name])
+    return plan
+
+
+def exact_choice(
+    values: Mapping[tuple[int, str], float], costs: KernelCosts, budgets: Budgets
+) -> list[tuple[int, str]]:
+    """The kernels, each in one mode, of most value together within both budgets.
+
+    Args:
+        values: of training a kernel, by its index, in a mode that it can have, by its name.
+        costs: of the network's kernels.
+        budgets: most memory and most multiply-adds.
+
+    Raises:
+        ValueError: no kernel fits.
+    """
+    offered = [(k, name, costs.channels[k][name]) for k, name in values]
     kernel = np.array([k for k, *_ in offered])
-    share = np.array([count / costs.channels[k][NAMES[EXACT]] for k, _, count, _ in offered])
+    share = np.array([count / costs.channels[k][NAMES[EXACT]] for k, _, count in offered])
     weights = _WEIGHTS * share * costs.sizes[kernel]
     count = len(costs.sizes)
     every, behind = np.arange(count)[:, None], kernel[None]
@@ -67,15 +87,12 @@ def exact_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
     cost = np.stack([np.concatenate(part) for part in (macs, saved, alone)], axis=1)
     room = np.array([budgets.macs, budgets.memory, budgets.memory - costs.peak])
     room = np.minimum(room, 2.0 * cost.sum(axis=0) + 1.0)  # a budget may be infinite
-    values = np.array([value for *_, value in offered])
-    problem = reduce(values, kernel, member, cost, room, np.zeros(len(kernel), bool))
+    worths, must = np.array([*values.values()]), np.zeros(len(kernel), bool)
+    problem = reduce(worths, kernel, member, cost, room, must)
     found = problem.index[solve(problem).chosen]
     if not len(found):
-        raise _nothing_fits(budgets, len(worth))
-    plan = Plan(np.full(count, FROZEN))
-    for k, name, channels, _ in (offered[at] for at in found):
-        plan = _with(plan, k, name, worth[k], channels)
-    return plan
+        raise _nothing_fits(budgets, len({k for k, _ in values}))
+    return [offered[at][:2] for at in found]
 
 
 def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Budgets) -> Plan:

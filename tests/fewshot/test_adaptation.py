@@ -6,6 +6,8 @@ import pytest
 
 import elastic_tf as et
 from elastic_tf import fewshot
+from elastic_tf.fewshot.augmentation import augmented
+from elastic_tf.fewshot.protonet import batch
 from elastic_tf.fewshot.rule import Budgets
 
 ANY = Budgets(np.inf, np.inf)
@@ -83,6 +85,40 @@ def test_adapting_trains_what_was_chosen_and_nothing_else_the_same_at_each_time(
             assert not others.any()
 
 
+@pytest.mark.parametrize("first", [0, 3, 6])
+def test_steps_behind_the_frozen_part_equal_whole_steps(deterministic, first):
+    task, steps, views = few_images.task(), 5, 2
+    mask = np.arange(9) >= first
+    cached, whole = (fewshot.ProtoNet(few_images.network()) for _ in range(2))
+    found = fewshot.adapt(
+        cached, task.support, task.support_labels, plan=mask, steps=steps, views=views
+    )
+    rng, count = np.random.default_rng(0), len(task.support)
+    drawn = [augmented(task.support, rng) for _ in range(views)]
+    whole.adam(1e-3)
+    whole.model.set_plan(mask)
+    batches = [
+        batch(task.support, task.support_labels, drawn[step % views], task.support_labels)
+        for step in range(steps)
+    ]
+    for x, y in batches:
+        whole.model.fit(x, y, batch_size=2 * count, shuffle=False, verbose=0)
+    for ours, keras in zip(cached.model.get_weights(), whole.model.get_weights()):
+        np.testing.assert_allclose(ours, keras, rtol=1e-4, atol=1e-6)
+    numbers = {0: 8 * 8 * 1, 3: 6 * 6 * 8, 6: 4 * 4 * 8}[first]  # of an image, at each cut
+    assert found.kept == (1 + views) * count * numbers * 4
+
+
+def test_new_images_in_each_step_are_as_many_views_as_steps(deterministic):
+    task, weights = few_images.task(), []
+    for views in (None, 3):
+        net = fewshot.ProtoNet(few_images.network())
+        fewshot.adapt(net, task.support, task.support_labels, compute=1.0, steps=3, views=views)
+        weights.append(net.model.get_weights())
+    for one, other in zip(*weights):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_adapting_tells_new_classes_apart_and_says_their_names():
     task = few_images.task()
     names = np.array(["ant", "bee", "cow", "dog"])
@@ -131,6 +167,7 @@ def test_evaluating_leaves_the_weights_and_says_how_sure_it_is(net):
         ({"memory": "1 KiB"}, r"what inference takes.*memory='1 KiB'"),
         ({"compute": 1.5}, "compute=1.5"),
         ({"compute": 1e-6}, "which none of"),
+        ({"views": 0}, "`views`.*Received: 0"),
         ({"steps": -1}, "`steps`.*Received: -1"),
         ({"inspect": 0.0}, "inspect=0.0"),
         ({"plan": np.ones(3, bool)}, r"\(3,\)"),
