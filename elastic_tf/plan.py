@@ -152,7 +152,7 @@ class Plan:
 
     @property
     def traced(self) -> bytes:
-        """What a traced step depends on: modes, numbers of channels, and whether they are in a row."""
+        """What a traced step depends on: modes, counts of channels, and which are in a row."""
         channels = self.channels.values()
         counts = np.array([len(chosen) for chosen in channels], np.int32)
         return self.modes.tobytes() + counts.tobytes() + bytes(map(in_row, channels))

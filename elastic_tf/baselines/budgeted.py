@@ -194,7 +194,8 @@ def _magnitudes(kernel: np.ndarray, axis: int) -> np.ndarray:
 
 def _loss(model: ElasticMixin) -> Callable[..., tf.Tensor]:
     """(outputs, y) -> (n,) the compiled loss of each sample."""
-    loss = model.loss() if isinstance(model.loss, type) else tf.keras.losses.get(model.loss)
+    loss = model.loss() if isinstance(model.loss, type) else model.loss
+    loss = tf.keras.losses.get(loss) if isinstance(loss, str) else loss
     each = getattr(loss, "call", loss)
     if not callable(each):
         raise ValueError(

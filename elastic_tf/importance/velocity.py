@@ -138,9 +138,11 @@ class Velocity:
         finally:
             self._set(now)
         if not np.isfinite(sums).all():
+            first = int(np.argmin(np.isfinite(sums).all(axis=0)))
+            name = self._model.tensors[self.neurons.kernel[first]].name
             raise ValueError(
-                "The outputs of neurons must be finite. Received: "
-                f"{arguments.brief(sums)} as sums of their products. Lower the learning rate."
+                f"The outputs of neurons must be finite. Received: {sums[:, first].tolist()} as "
+                f"sums of products of one of '{name}'. Lower the learning rate."
             )
         both, one, other = sums
         lengths = np.sqrt(one * other)
