@@ -19,14 +19,16 @@ FROZEN = 0  # keeps every bit, and so do its slots
 EXACT = 1  # trained as plain Keras trains it
 # Kernels of convolutions, trained by gradients of patches of so many pixels a side.
 FILTERED = {2: 2, 4: 4, 7: 7}
-# Kernels of which a share of the output channels is trained: a plan says which.
-CHANNELS = {12, 14, 18}
+# Kernels of which some output channels are trained, a share or any number: a plan says which.
+SOME = 11
+CHANNELS = {SOME, 12, 14, 18}
 # Of every mode; `elastic_tf.engine.modes.register` adds more.
 NAMES = {
     FROZEN: "frozen",
     EXACT: "exact",
     **{mode: f"filtered:{r}" for mode, r in FILTERED.items()},
-    **{mode: f"channels:1/{mode - 10}" for mode in sorted(CHANNELS)},
+    SOME: "channels:any",
+    **{mode: f"channels:1/{mode - 10}" for mode in sorted(CHANNELS - {SOME})},
 }
 
 
@@ -132,7 +134,8 @@ class Plan:
         """The same, but of some kernels a share of the output channels alone.
 
         Args:
-            name: "channels:1/2", "channels:1/4" or "channels:1/8".
+            name: "channels:1/2", "channels:1/4" or "channels:1/8"; or "channels:any", of which each
+                number of channels is a trace of its own.
             channels: the channels of each kernel, by its index among the tensors.
 
         Raises:
@@ -149,8 +152,10 @@ class Plan:
 
     @property
     def traced(self) -> bytes:
-        """What a traced step depends on: the modes, and whether channels follow each other."""
-        return self.modes.tobytes() + bytes(in_row(chosen) for chosen in self.channels.values())
+        """What a traced step depends on: modes, counts of channels, and which are in a row."""
+        channels = self.channels.values()
+        counts = np.array([len(chosen) for chosen in channels], np.int32)
+        return self.modes.tobytes() + counts.tobytes() + bytes(map(in_row, channels))
 
     @cached_property
     def mask(self) -> np.ndarray:

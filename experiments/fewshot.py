@@ -23,8 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.commands.commandline import option, parse
-from elastic_tf.costs.kernels import KernelCosts
-from elastic_tf.fewshot.rule import Budgets, exact_choice
+from elastic_tf.fewshot.rule import Budgets, Offer, search, with_best
 from elastic_tf.files import atomic
 from elastic_tf.files.table import Column, format_table
 
@@ -227,11 +226,12 @@ def sparse_update(
     Source: Lin et al., On-Device Training Under 256KB Memory, NeurIPS 2022, Sec. 3.2, as a baseline
     of Kwon et al., TinyTrain, ICML 2024.
     """
-    costs, gains = net.costs, dict[tuple[int, str], float]()
+    costs, offers = net.costs, list[Offer]()
     kernels = np.flatnonzero(costs.macs).tolist()
     kernels = kernels[-max(1, round((0.4 if len(kernels) > 10 else 1.0) * len(kernels))) :]
     budgets = Budgets.of(costs, round(settings.memory * 2**20), COMPUTE)
     worth = {k: np.zeros(costs.channels[k]["exact"]) for k in kernels}
+    none = et.Plan(np.zeros(len(costs.sizes), int))
 
     def noted(found: Mapping[int, np.ndarray], *_: Any) -> et.Plan:
         for k in kernels:
@@ -240,32 +240,21 @@ def sparse_update(
 
     tasks = [trials[k] for k in range(2)]
     for task in tasks:
-        one(net, task, RATES[0], 1, {"rule": noted, "inspect": 1.0})
-    before = np.mean([one(net, task, RATES[0], 0, {})["loss"] for task in tasks])
+        one(net, task, rate, 1, {"rule": noted, "inspect": 1.0})
+    before = np.mean([one(net, task, rate, 0, {})["loss"] for task in tasks])
     for k in kernels:
-        for name, count in costs.channels[k].items():
-            plan = trained({k: (name, count)}, worth, costs)
+        for name, _, share in costs.shares_of(k):
+            plan = with_best(none, k, name, worth[k], costs)
             shares = costs.shares(plan)
             if costs.memory(shares) > budgets.memory or costs.backward_macs(shares) > budgets.macs:
                 continue
             runs = [one(net, task, rate, settings.steps, {"plan": plan}) for task in tasks]
-            gains[k, name] = float(before - np.mean([run["loss"] for run in runs]))
-    gains = {key: gain for key, gain in gains.items() if gain > 0.0}
-    chosen = exact_choice(gains, costs, budgets)
-    return trained({k: (name, costs.channels[k][name]) for k, name in chosen}, worth, costs)
-
-
-def trained(
-    chosen: Mapping[int, tuple[str, int]], worth: Mapping[int, np.ndarray], costs: KernelCosts
-) -> et.Plan:
-    """Some kernels, each in a mode, by its best channels."""
-    plan = et.Plan(np.zeros(len(costs.sizes), int))
-    for k, (name, count) in chosen.items():
-        if name == "exact":
-            plan = plan.with_mode(name, np.arange(len(plan)) == k)
-        else:
-            best = np.sort(np.argsort(-worth[k])[:count])
-            plan = plan.with_channels(name, {k: best.tolist()})
+            gain = float(before - np.mean([run["loss"] for run in runs]))
+            if gain > 0.0:
+                offers.append(Offer(k, name, share, gain))
+    plan = none
+    for offer in search(offers, costs, budgets) or ():
+        plan = with_best(plan, offer.tensor, offer.mode, worth[offer.tensor], costs)
     return plan
 
 

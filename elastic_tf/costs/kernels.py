@@ -66,6 +66,11 @@ class KernelCosts:
             found[k] = len(chosen) / self.channels[k]["exact"]
         return found
 
+    def shares_of(self, k: int) -> list[tuple[str, int, float]]:
+        """Each mode of a kernel: its name, how many channels it trains, their share of all."""
+        every = self.channels[k][NAMES[EXACT]]
+        return [(name, count, count / every) for name, count in self.channels[k].items()]
+
     def saved(self, shares: np.ndarray) -> int:
         """Bytes that the backward pass of one image takes of the forward pass."""
         trained = shares > 0.0
@@ -144,7 +149,7 @@ def _traced(model: tf.keras.Model) -> tuple[tf.Graph, list[modes.Use]]:
 
 
 def _channels(model: tf.keras.Model, macs: np.ndarray) -> dict[int, dict[str, int]]:
-    known = [modes.MODES[code] for code in sorted(CHANNELS)]
+    known = [modes.MODES[code] for code in sorted(CHANNELS) if modes.MODES[code].keeps]
     able = {mode.name: modes.kernels(model, mode.name) for mode in known}
     layers, found = layers_of(model), dict[int, dict[str, int]]()
     for k in np.flatnonzero(macs).tolist():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +42,15 @@ class Budgets(NamedTuple):
         return cls(most, compute * costs.full_macs)
 
 
+class Offer(NamedTuple):
+    """A way to train a tensor: the part of it that is trained, and what that is worth."""
+
+    tensor: int
+    mode: str
+    share: float
+    worth: float
+
+
 def exact_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Budgets) -> Plan:
     """The channels of most worth together within both budgets, to a gap of 0.1 %.
 
@@ -49,33 +58,36 @@ def exact_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
 
     Args and errors are those of `paper_rule`. The solver is that of `elastic_tf.select_plan`.
     """
-    values = {
-        (k, name): float(np.sort(worth[k])[::-1][:count].sum())
+    offers = [
+        Offer(k, name, share, float(np.sort(worth[k])[::-1][:count].sum()))
         for k in sorted(worth)
-        for name, count in costs.channels[k].items()
-    }
+        for name, count, share in costs.shares_of(k)
+    ]
+    found = search(offers, costs, budgets)
+    if not found:
+        raise _nothing_fits(budgets, len(worth))
     plan = Plan(np.full(len(costs.sizes), FROZEN))
-    for k, name in exact_choice(values, costs, budgets):
-        plan = _with(plan, k, name, worth[k], costs.channels[k][name])
+    for offer in found:
+        plan = with_best(plan, offer.tensor, offer.mode, worth[offer.tensor], costs)
     return plan
 
 
-def exact_choice(
-    values: Mapping[tuple[int, str], float], costs: KernelCosts, budgets: Budgets
-) -> list[tuple[int, str]]:
-    """The kernels, each in one mode, of most value together within both budgets.
+def search(
+    offers: Sequence[Offer], costs: KernelCosts, budgets: Budgets, required: int = 0
+) -> list[Offer] | None:
+    """The offers of most worth together within both budgets, to a gap of 0.1 %.
 
     Args:
-        values: of training a kernel, by its index, in a mode that it can have, by its name.
-        costs: of the network's kernels.
+        offers: those of one tensor beside each other.
+        costs: of the network's tensors.
         budgets: most memory and most multiply-adds.
+        required: how many of the first offers are taken in any case.
 
-    Raises:
-        ValueError: no kernel fits.
+    Returns:
+        Them, the required ones first; None where the required ones do not fit.
     """
-    offered = [(k, name, costs.channels[k][name]) for k, name in values]
-    kernel = np.array([k for k, *_ in offered])
-    share = np.array([count / costs.channels[k][NAMES[EXACT]] for k, _, count in offered])
+    kernel = np.array([offer.tensor for offer in offers])
+    share = np.array([offer.share for offer in offers])
     weights = _WEIGHTS * share * costs.sizes[kernel]
     count = len(costs.sizes)
     every, behind = np.arange(count)[:, None], kernel[None]
@@ -87,12 +99,12 @@ def exact_choice(
     cost = np.stack([np.concatenate(part) for part in (macs, saved, alone)], axis=1)
     room = np.array([budgets.macs, budgets.memory, budgets.memory - costs.peak])
     room = np.minimum(room, 2.0 * cost.sum(axis=0) + 1.0)  # a budget may be infinite
-    worths, must = np.array([*values.values()]), np.zeros(len(kernel), bool)
-    problem = reduce(worths, kernel, member, cost, room, must)
+    must = np.arange(len(kernel)) < required
+    if (cost[member[:, must].any(axis=1)].sum(axis=0) > room).any():
+        return None
+    problem = reduce(np.array([x.worth for x in offers]), kernel, member, cost, room, must)
     found = problem.index[solve(problem).chosen]
-    if not len(found):
-        raise _nothing_fits(budgets, len({k for k, _ in values}))
-    return [offered[at][:2] for at in found]
+    return [*offers[:required], *(offers[at] for at in found)]
 
 
 def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Budgets) -> Plan:
@@ -138,15 +150,15 @@ def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
     for k in chosen:
         name, count = next(one for one in modes[k][::-1] if fits(trained(shares, k, one[1])))
         shares = trained(shares, k, count)
-        plan = _with(plan, k, name, worth[k], count)
+        plan = with_best(plan, k, name, worth[k], costs)
     return plan
 
 
-def _with(plan: Plan, k: int, name: str, worth: np.ndarray, count: int) -> Plan:
-    """The plan with so many of a kernel's best channels."""
+def with_best(plan: Plan, k: int, name: str, worth: np.ndarray, costs: KernelCosts) -> Plan:
+    """The plan with a kernel in that mode: as many of its best channels as the mode trains."""
     if name == NAMES[EXACT]:
         return plan.with_mode(name, np.arange(len(plan)) == k)
-    return plan.with_channels(name, {k: np.argsort(-worth)[:count].tolist()})
+    return plan.with_channels(name, {k: np.argsort(-worth)[: costs.channels[k][name]].tolist()})
 
 
 def _nothing_fits(budgets: Budgets, kernels: int) -> ValueError:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from elastic_tf.engine.modes.operations import L, Plain, kernel_of, replaced
 from elastic_tf.engine.modes.registry import Mode
 from elastic_tf.optimizers.slices import Slice
-from elastic_tf.plan import CHANNELS, NAMES
+from elastic_tf.plan import CHANNELS, NAMES, SOME
 
 _RULES = ("regularizer", "constraint")
 
@@ -41,10 +41,8 @@ def _axis(layer: Any) -> int:
     return {L.Dense: 1, L.DepthwiseConv2D: 2}.get(type(layer), 3)
 
 
-def _mode(code: int, keeps: float) -> Mode:
-    def context(layer: Any) -> AbstractContextManager[None]:
-        some = mode.slice(layer)
-
+def _mode(code: int, keeps: float | None) -> Mode:
+    def context(layer: Any, some: Slice) -> AbstractContextManager[None]:
         def operation(plain: Plain, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
             return _with_gradients(layer, some, plain, x, kernel)
 
@@ -54,8 +52,7 @@ def _mode(code: int, keeps: float) -> Mode:
         "kernels of Dense, Conv2D and DepthwiseConv2D with at least two channels, without groups, "
         "dilation, regularizer and constraint"
     )
-    mode = Mode(NAMES[code], code, _kernel, context, what, keeps, _axis)
-    return mode
+    return Mode(NAMES[code], code, _kernel, context, what, keeps, _axis)
 
 
 def _with_gradients(
@@ -113,4 +110,4 @@ def _options(layer: Any) -> dict[str, Any]:
     return {"strides": [1, *layer.strides, 1], "padding": layer.padding.upper()}
 
 
-MODES = tuple(_mode(code, 1.0 / (code - 10)) for code in sorted(CHANNELS))
+MODES = tuple(_mode(code, None if code == SOME else 1.0 / (code - 10)) for code in sorted(CHANNELS))

@@ -23,18 +23,19 @@ class Mode:
         name: as plans and tables say it.
         code: as plans hold it; your own are from 100 to 127.
         kernel: the variable of a layer that can have it; None where the layer has none.
-        context: changes a layer, built and with such a kernel, while one step is traced.
+        context: changes a layer, built and with such a kernel, while one step is traced; where
+            `axis` is given, called with the layer and the `Slice` of its trained channels.
         what: the kernels that can have it, for the message that refuses others.
         keeps: share of the weight gradient's operations that is left; None where it depends on
             sizes.
-        axis: of a layer's kernel, the axis of its channels, of which the share `keeps` is trained;
-            None: all are.
+        axis: of a layer's kernel, the axis of its channels, of which the share `keeps` is trained,
+            or as many as a plan says where that is None; without an axis all are.
     """
 
     name: str
     code: int
     kernel: Callable[[Any], tf.Variable | None]
-    context: Callable[[Any], AbstractContextManager[Any]]
+    context: Callable[..., AbstractContextManager[Any]]
     what: str = "kernels of layers that the mode knows"
     keeps: float | None = None
     axis: Callable[[Any], int] | None = None
@@ -49,10 +50,10 @@ class Mode:
         """How many of so many channels are trained."""
         return max(int(channels * (self.keeps or 1.0)), 1)
 
-    def slice(self, layer: Any) -> Slice:
-        """The trained channels of a layer's kernel."""
+    def slice(self, layer: Any, count: int) -> Slice:
+        """So many trained channels of a layer's kernel."""
         assert self.axis is not None  # of a mode that trains some channels
-        return Slice.of(self.kernel(layer), self.axis(layer), self.channels(layer)[0])
+        return Slice.of(self.kernel(layer), self.axis(layer), count)
 
 
 #: Every mode that a plan can hold beside frozen and exact, by its code.
@@ -100,6 +101,7 @@ def check(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> 
             )
         if mode.axis is not None:
             (count, most), chosen = mode.channels(layer), plan.channels[k]
+            count = len(chosen) if mode.keeps is None else count
             if len(chosen) != count or chosen[-1] >= most:
                 raise ValueError(
                     f"'{mode.name}' trains {count} of the {most} channels of '{tensor.name}'. "
@@ -115,7 +117,8 @@ def slices(
     found = []
     for k, channels in plan.channels.items():
         code = int(plan.modes[k])
-        found.append((MODES[code].slice(layers[code][id(tensors[k])]), tuple(channels)))
+        layer = layers[code][id(tensors[k])]
+        found.append((MODES[code].slice(layer, len(channels)), tuple(channels)))
     return found
 
 
@@ -164,12 +167,14 @@ def everywhere(model: Any, name: str) -> Plan:
 def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> Iterator[None]:
     """Trace the layers of a model as the modes of a plan change them."""
     layers = {code: _layers(model, code) for code in _used(plan)}
-    for found, channels in slices(model, tensors, plan):
-        found.in_row = in_row(channels)
+    parts: dict[int, tuple[Slice]] = {}
+    for k, (found, channels) in zip(plan.channels, slices(model, tensors, plan)):
+        found.in_row, parts[k] = in_row(channels), (found,)
     with contextlib.ExitStack() as stack:
-        for tensor, code in zip(tensors, plan.modes.tolist()):
+        for k, code in enumerate(plan.modes.tolist()):
             if code in layers:
-                stack.enter_context(MODES[code].context(layers[code][id(tensor)]))
+                layer = layers[code][id(tensors[k])]
+                stack.enter_context(MODES[code].context(layer, *parts.get(k, ())))
         yield
 
 

@@ -1,0 +1,138 @@
+"""The methods of two other papers that choose channels, in training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_baselines import arrays, data, network
+
+import elastic_tf as et
+from elastic_tf import baselines, optimizers
+from elastic_tf.baselines.budgeted import ChooseOnce, sparse_update_plan, tinytrain_plan
+from elastic_tf.baselines.neurons import SHARE, TrainNeurons
+from elastic_tf.costs.flops import graph_flops
+from elastic_tf.costs.kernels import kernel_costs
+from elastic_tf.importance.velocity import Neurons
+from elastic_tf.timing.trace import StepFunction
+from elastic_tf.zoo import models
+
+
+class Plans(tf.keras.callbacks.Callback):
+    """Notes the plan of each epoch, and may break off."""
+
+    def __init__(self, breaks_at=None):
+        super().__init__()
+        self.seen, self._breaks_at = {}, breaks_at
+
+    def on_train_batch_begin(self, batch, logs=None):
+        epoch = self.model._train_counter.numpy() // 2
+        if epoch == self._breaks_at:
+            raise InterruptedError
+        self.seen[int(epoch)] = self.model.plan
+
+
+def compiled() -> et.ElasticModel:
+    model = et.ElasticModel.from_model(network())
+    model.compile(
+        tf.keras.optimizers.Adam(1e-2), tf.keras.losses.SparseCategoricalCrossentropy(True)
+    )
+    return model
+
+
+def trained(*callbacks, breaks_at=None) -> tuple[et.ElasticModel, dict[int, et.Plan]]:
+    model, plans = compiled(), Plans(breaks_at)
+    given = [*callbacks[:1], plans, *callbacks[1:]]
+    options = {"epochs": 4, "verbose": 0, "callbacks": given}
+    if breaks_at is None:
+        model.fit(data().take(2), **options)
+    else:
+        with pytest.raises(InterruptedError):
+            model.fit(data().take(2), **options)
+    return model, plans.seen
+
+
+@pytest.mark.slow
+def test_fast_neurons_are_chosen_within_the_budget_and_an_interrupted_fit_chooses_alike(tmp_path):
+    def chooser():
+        return TrainNeurons(et.Probe(arrays(), size=8, seed=1), share=0.5)
+
+    whole, plans = trained(chooser())
+    neurons = Neurons.of(whole)
+    for plan in plans.values():
+        costs = [
+            neurons.cost[neurons.kernel == k][0] * len(channels)
+            for k, channels in plan.channels.items()
+        ]
+        exact = [k for k in set(neurons.kernel) if plan.mask[k] and k not in plan.channels]
+        spent = sum(costs) + sum(neurons.cost[np.isin(neurons.kernel, exact)])
+        assert 0.5 * neurons.cost.sum() - neurons.cost.max() < spent <= 0.5 * neurons.cost.sum()
+        kernels = np.isin(np.arange(len(plan)), neurons.kernel)
+        assert (plan.mask[~kernels] == models.head_tensors(whole)[~kernels]).all()
+    assert len(set(plans.values())) > 2
+
+    backup = str(tmp_path / "backup")
+    trained(chooser(), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=2)
+    again, later = trained(chooser(), tf.keras.callbacks.BackupAndRestore(backup))
+    assert later == {epoch: plans[epoch] for epoch in (2, 3)}
+    for one, two in zip(whole.weights, again.weights):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_step_computes_the_gradient_of_the_chosen_channels_alone():
+    model = compiled()
+    optimizers.build(model.optimizer, model.trainable_variables)
+    neurons = Neurons.of(model)
+    chosen = np.flatnonzero((neurons.kernel == neurons.kernel[0]) & (neurons.channel < 3))
+    plan = neurons.plan(chosen, models.head_tensors(model))
+    x, y = arrays()
+    graph = StepFunction(model, plan).graph((x[:4], y[:4]))
+    (filters,) = [op for op in graph.get_operations() if op.type == "Conv2DBackpropFilter"]
+    assert filters.outputs[0].shape.as_list() == [3, 3, 2, 3]
+    exact = StepFunction(model, plan.with_mode("exact", np.arange(len(plan)) == 0))
+    assert graph_flops(graph) < graph_flops(exact.graph((x[:4], y[:4])))
+
+
+def test_the_paper_s_budget_is_the_default():
+    assert SHARE * 2_189_760 == pytest.approx(192_311)
+    assert {"velocity", "random_neurons", "sparse_update", "tinytrain"} <= {*baselines.NAMES}
+
+
+@pytest.mark.parametrize("find", [tinytrain_plan, sparse_update_plan])
+def test_channels_are_chosen_within_both_budgets_and_nothing_else_changes(find):
+    model, (x, y) = compiled(), arrays()
+    costs = kernel_costs(model)
+    before = [v.numpy() for v in [*model.weights, *model.optimizer.variables]]
+    sizes, head = [], models.head_tensors(model)
+    for memory, compute in ((1.05, 0.3), (1.2, 0.6), (9.0, 1.0)):
+        plan = find(model, x, y, memory, compute)
+        shares = np.where(head, 0.0, costs.shares(plan))
+        sizes.append(shares @ costs.sizes)
+        assert plan.mask[head].all()
+        assert costs.memory(shares) <= memory * costs.peak + 16
+        assert costs.backward_macs(shares) <= compute * costs.full_macs + 1
+    assert 0 < sizes[0] < sizes[-1]
+    after = [*model.weights, *model.optimizer.variables][: len(before)]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after) if "iteration" not in b.name)
+    assert find(model, x, y, 1.2, 0.6) == find(model, x, y, 1.2, 0.6)
+
+
+def test_what_was_chosen_once_is_found_again_when_fit_goes_on(tmp_path):
+    calls = []
+
+    def find(model):
+        calls.append(1)
+        return et.Plan.from_mask(np.arange(len(model.tensors)) > 10 + len(calls))
+
+    backup = str(tmp_path / "backup")
+    _, first = trained(ChooseOnce(find), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=2)
+    _, later = trained(ChooseOnce(find), tf.keras.callbacks.BackupAndRestore(backup))
+    assert calls == [1]
+    assert {*later.values()} == {*first.values()}
+
+
+def test_several_losses_are_refused():
+    model = compiled()
+    model.compile("sgd", ["mse"])
+    with pytest.raises(ValueError, match=r"compiled with one loss. Received: loss=.*\['mse'\]"):
+        tinytrain_plan(model, *arrays())
