@@ -112,7 +112,7 @@ class Velocity:
         self._size = arguments.count("batch_size", batch_size)
         self._before: list[tf.Tensor] = []
         spec = tf.TensorSpec((None, *self._x.shape[1:]), self._x.dtype)
-        self._run = tf.function(self._outputs, input_signature=[spec])
+        self._run = tf.function(self._outputs, input_signature=[spec], autograph=False)
         self._kernels: list[int] = []  # of what it gives
 
     def begin(self) -> None:

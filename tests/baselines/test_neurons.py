@@ -87,8 +87,9 @@ def test_a_step_computes_the_gradient_of_the_chosen_channels_alone():
     plan = neurons.plan(chosen, models.head_tensors(model))
     x, y = arrays()
     graph = StepFunction(model, plan).graph((x[:4], y[:4]))
-    (filters,) = [op for op in graph.get_operations() if op.type == "Conv2DBackpropFilter"]
-    assert filters.outputs[0].shape.as_list() == [3, 3, 2, 3]
+    ops = [op for op in graph.get_operations() if op.type == "Conv2DBackpropFilter"]
+    shapes = [op.outputs[0].shape.as_list() for op in ops]
+    assert [3, 3, 2, 3] in shapes and [3, 3, 2, 4] not in shapes
     exact = StepFunction(model, plan.with_mode("exact", np.arange(len(plan)) == 0))
     assert graph_flops(graph) < graph_flops(exact.graph((x[:4], y[:4])))
 
