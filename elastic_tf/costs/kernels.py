@@ -108,7 +108,7 @@ def kernel_costs(model: tf.keras.Model) -> KernelCosts:
     tensors = arguments.elastic(model).tensors
     index = {id(tensor): k for k, tensor in enumerate(tensors)}
     macs, inputs, kept = (np.zeros(len(tensors), np.int64) for _ in range(3))
-    graph, uses = _traced(model)
+    graph, uses = traced(model)
     of_op = {use.y.op.name: use for use in uses}
     last, peak = -1, 0
     for op in graph.get_operations():
@@ -131,7 +131,7 @@ def kernel_costs(model: tf.keras.Model) -> KernelCosts:
     return KernelCosts(sizes, macs, inputs, kept, peak, _channels(model, macs))
 
 
-def _traced(model: tf.keras.Model) -> tuple[tf.Graph, list[modes.Use]]:
+def traced(model: tf.keras.Model) -> tuple[tf.Graph, list[modes.Use]]:
     """The forward pass of one image, and the uses of kernels in it."""
     one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec((1, *spec.shape[1:]), spec.dtype), input_spec(model)

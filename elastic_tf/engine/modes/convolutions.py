@@ -72,6 +72,7 @@ MODES = tuple(
         _filtered(r),
         f"kernels of Conv2D and DepthwiseConv2D whose outputs have at least {r} pixels a side, "
         "with channels last and without dilation",
+        drops=True,
     )
     for code, r in FILTERED.items()
 )

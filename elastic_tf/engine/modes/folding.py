@@ -27,15 +27,24 @@ def fold(layer: tf.keras.layers.Layer) -> None:
         return
 
     def call(inputs: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
-        if not tf.executing_eagerly() and inputs.dtype == tf.float32 and _is_last(layer):
-            bias, op = None, inputs.op
-            if op.type == "BiasAdd":
-                bias, op = op.inputs[1], op.inputs[0].op
-            if op.type in _CONVOLUTIONS and _may_change(op):
-                return _folded(layer, op, bias)
-        return type(layer).call(layer, inputs, *args, **kwargs)
+        found = convolution_before(layer, inputs)
+        if found is None:
+            return type(layer).call(layer, inputs, *args, **kwargs)
+        return _folded(layer, *found)
 
     layer.__dict__["call"] = tf.autograph.experimental.do_not_convert(call)
+
+
+def convolution_before(
+    layer: Any, inputs: tf.Tensor
+) -> tuple[tf.Operation, tf.Tensor | None] | None:
+    """The convolution, and its bias, that the layer can be folded into; None if there is none."""
+    if tf.executing_eagerly() or inputs.dtype != tf.float32 or not _is_last(layer):
+        return None
+    bias, op = None, inputs.op
+    if op.type == "BiasAdd":
+        bias, op = op.inputs[1], op.inputs[0].op
+    return (op, bias) if op.type in _CONVOLUTIONS and _may_change(op) else None
 
 
 def unfold(layer: tf.keras.layers.Layer) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.engine.modes import sparing
+from elastic_tf.engine.modes.operations import kernel_of
 from elastic_tf.optimizers.slices import Slice
-from elastic_tf.plan import CHANNELS, NAMES, Plan, code_of, in_row
+from elastic_tf.plan import CHANNELS, FROZEN, NAMES, Plan, code_of, in_row
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Mode:
             sizes.
         axis: of a layer's kernel, the axis of its channels, of which the share `keeps` is trained,
             or as many as a plan says where that is None; without an axis all are.
+        drops: whether the layer's inputs are not kept for the backward pass; rectifiers and
+            normalisations keep less then.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Mode:
     what: str = "kernels of layers that the mode knows"
     keeps: float | None = None
     axis: Callable[[Any], int] | None = None
+    drops: bool = False
 
     def channels(self, layer: Any) -> tuple[int, int]:
         """How many channels of a layer's kernel are trained, and of how many."""
@@ -171,6 +176,13 @@ def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan)
     for k, (found, channels) in zip(plan.channels, slices(model, tensors, plan)):
         found.in_row, parts[k] = in_row(channels), (found,)
     with contextlib.ExitStack() as stack:
+        if any(MODES[code].drops for code in layers):
+            trained = {id(v): int(c) for v, c in zip(tensors, plan.modes) if c != FROZEN}
+            codes = [(one, trained.get(id(kernel_of(one)))) for one in model._flatten_layers()]
+            kept = [
+                one for one, c in codes if c is not None and not (c in MODES and MODES[c].drops)
+            ]
+            stack.enter_context(sparing.spared(model, kept))
         for k, code in enumerate(plan.modes.tolist()):
             if code in layers:
                 layer = layers[code][id(tensors[k])]

@@ -1,0 +1,127 @@
+"""Layers that compute what Keras's do and keep less for the backward pass.
+
+A rectifier's gradient needs to know which numbers lie inside, a normalisation's by stored
+statistics nothing of its inputs unless its scale is trained. TensorFlow 2.15 keeps a float for
+every number all the same: the output of a rectifier, which is the input of the next convolution,
+and the input of a normalisation. Where a mode drops the inputs of a convolution, these would stay.
+
+Source: Cai et al., TinyTL, NeurIPS 2020, Sec. 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.engine.modes import folding
+
+L = tf.keras.layers
+#: Rectifiers and the number that they cut at.
+RELUS = {tf.nn.relu: None, tf.keras.activations.relu: None, tf.nn.relu6: 6.0}
+
+
+def masked_relu(x: tf.Tensor, most: float | None) -> tf.Tensor:
+    """`tf.nn.relu`, or `tf.nn.relu6` where `most` is 6, bit for bit; keeps a byte for a number."""
+
+    @tf.custom_gradient
+    def masked(x: tf.Tensor) -> Any:
+        y = tf.nn.relu(x) if most is None else tf.nn.relu6(x)
+        inside = y > 0 if most is None else (y > 0) & (y < most)
+        return y, lambda dy: tf.where(inside, dy, tf.zeros_like(dy))
+
+    return masked(x)
+
+
+def stored_normalization(layer: Any, inputs: tf.Tensor) -> tf.Tensor:
+    """Batch normalisation by stored statistics, bit for bit; keeps inputs for a trained gamma."""
+    mean, variance = tf.identity(layer.moving_mean), tf.identity(layer.moving_variance)
+    gamma = tf.ones_like(mean) if layer.gamma is None else tf.identity(layer.gamma)
+    beta = tf.zeros_like(mean) if layer.beta is None else tf.identity(layer.beta)
+
+    @tf.custom_gradient
+    def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+        y, _, _ = tf.compat.v1.nn.fused_batch_norm(
+            x, gamma, beta, mean, variance, epsilon=layer.epsilon, is_training=False
+        )
+
+        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            per_deviation = tf.math.rsqrt(variance + layer.epsilon)
+            dx = dy * tf.cast(gamma * per_deviation, dy.dtype)
+            dy = tf.cast(dy, gamma.dtype)
+            # pruned from the graph where gamma is not trained
+            deviations = (tf.cast(x, gamma.dtype) - mean) * per_deviation
+            return dx, tf.reduce_sum(dy * deviations, [0, 1, 2]), tf.reduce_sum(dy, [0, 1, 2])
+
+        return y, gradient
+
+    return normalised(inputs, gamma, beta)
+
+
+def rectifier(layer: Any) -> tuple[float | None] | None:
+    """What a layer that is nothing but a rectifier of these kinds cuts at; None of other layers."""
+    if type(layer) is L.ReLU and not (layer.negative_slope or layer.threshold):
+        return (layer.max_value,) if layer.max_value in (None, 6.0) else None
+    if type(layer) is L.Activation and layer.activation in RELUS:
+        return (RELUS[layer.activation],)
+    return None
+
+
+def can_spare(layer: Any) -> bool:
+    """Whether it is a batch normalisation of the usual kind."""
+    return type(layer) is L.BatchNormalization and layer.fused and list(layer.axis) == [3]
+
+
+@contextlib.contextmanager
+def spared(model: tf.keras.Model, kept: Collection[Any]) -> Iterator[None]:
+    """Let rectifiers and normalisations keep less while a step of a model is traced.
+
+    Args:
+        model: built.
+        kept: layers whose inputs are kept anyway; the rectifiers right before them stay.
+    """
+    kept = {id(layer) for layer in kept}
+    changed: list[tuple[Any, str, Any]] = []
+    try:
+        for layer in model._flatten_layers():
+            after = [node.outbound_layer for node in getattr(layer, "_outbound_nodes", ())]
+            if any(id(one) in kept for one in after):
+                continue
+            for name, new in _instead(layer).items():
+                changed.append((layer, name, vars(layer).get(name)))
+                vars(layer)[name] = new
+        yield
+    finally:
+        for layer, name, old in changed:
+            if old is None:
+                vars(layer).pop(name)
+            else:
+                vars(layer)[name] = old
+
+
+def _instead(layer: Any) -> dict[str, Callable[..., tf.Tensor]]:
+    """What stands in the place of a layer's attributes."""
+    cut = rectifier(layer)
+    if cut is not None:
+        return {"call": lambda inputs: masked_relu(inputs, cut[0])}
+    if can_spare(layer):
+        return {"call": tf.autograph.experimental.do_not_convert(_normalising(layer))}
+    if type(layer) in (L.Conv2D, L.DepthwiseConv2D, L.Dense) and layer.activation in RELUS:
+        most = RELUS[layer.activation]
+        return {"activation": lambda x: masked_relu(x, most)}
+    return {}
+
+
+def _normalising(layer: Any) -> Callable[..., tf.Tensor]:
+    folded = vars(layer).get("call")  # of a layer that is left out of training
+
+    def call(inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:
+        if folded is not None and folding.convolution_before(layer, inputs) is not None:
+            return folded(inputs, training=training, mask=mask)
+        if layer._get_training_value(training) in (False, 0):
+            return stored_normalization(layer, tf.cast(inputs, layer.compute_dtype))
+        return type(layer).call(layer, inputs, training=training, mask=mask)
+
+    return call
