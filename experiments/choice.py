@@ -3,10 +3,11 @@
 All trials begin at the same pre-trained network. Its head is solved in closed form, but for the
 trial that trains it; then some epochs on `et.Samples`, Adam on a cosine with a warm-up. Methods are
 those of `elastic_tf.baselines`; `elastic@0.3:5x16` is `elastic` at rho 0.3, five epochs in batches
-of 16. `full:1.5x16` is full training of one and a half epochs, with its cosine ending there. Where nothing is evaluated before the first step, the head is solved from what training keeps
-of each sample (`et.SolveHead`). Counted are the head, selecting, tracing, computing what is kept of
-each sample, and the steps; the timing profile is measured once per device before. The speed of a
-shared machine drifts: all rows of a seed are run before those of the next one, and means compared.
+of 16. `full:1.5x16` is full training of one and a half epochs, with its cosine ending there. Where
+nothing is evaluated before the first step, the head is solved from what training keeps of each
+sample (`et.SolveHead`). Counted are the head, selecting, tracing, computing what is kept of each
+sample, and the steps; the timing profile is measured once per device before. The speed of a shared
+machine drifts: all rows of a seed are run before those of the next one, and means compared.
 
 Example::
 

@@ -95,9 +95,7 @@ class Network:
     input_size: int = option(
         224, help="height and width of the images in pixels", check=arguments.count
     )
-    batch_size: int = option(
-        4, help="images in a training step of each replica", check=arguments.count
-    )
+    batch_size: int = option(4, help="images in a training step", check=arguments.count)
     optimizer: str = option(
         "adam", help=f"optimizer: {', '.join(OPTIMIZERS)}", check=one_of(OPTIMIZERS)
     )

@@ -214,7 +214,6 @@ REFUSED = {
     "--data digits --model mobilnet": "Did you mean 'mobilenet'",
     "--data digits --optimizer adma": "Did you mean 'adam'",
     "--data digits --weights gone.h5": "'gone.h5', which is no file",
-    "--data digits --strategy multiworker": "TF_CONFIG. Received: none",
     "--data digits --out file/run": "file/run",
     "--data digits --profile gone.json": "gone.json",
 }

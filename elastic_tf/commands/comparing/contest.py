@@ -14,7 +14,7 @@ from elastic_tf.commands.comparing import trials
 from elastic_tf.commands.options import Adaptation
 from elastic_tf.runs import run as runs
 
-# What a row tells as the mean of its trainings' results.
+# Columns that are means over a row's trainings.
 _MEANS = {
     "raw_seconds": "training_seconds",
     "ratio": "achieved_ratio",
@@ -103,7 +103,7 @@ class Contest:
         return {name: [self._row(plan, plans) for plan in plans] for name, plans in found.items()}
 
     def _row(self, plan: Plan, plans: list[Plan]) -> dict[str, Any]:
-        """What a table says of one method beside the reference."""
+        """How one method compares with the reference."""
         results = [_result(run) for run in self._runs(plan)]
         (reference,) = (one for one in plans if one.name == self._settings.reference)
         accuracies = np.array([result["accuracy"] for result in results])
@@ -150,7 +150,7 @@ class Contest:
     def _best_rate(self, name: str, epochs: int) -> float:
         """The rate with the best accuracy on the validation parts, in the mean over the seeds.
 
-        One part of a hundred images tells rates apart by chance, and often gives two the same
+        One part of a hundred images ranks rates by chance, and often gives two the same
         accuracy: each seed has its own part, and of equal rates the smaller loss decides. A rate at
         which a training fails is out.
         """

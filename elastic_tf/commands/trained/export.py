@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _muted() -> Iterator[None]:
-    """Keeps what TensorFlow's converter says of its work off the error output."""
+    """Discards the progress messages of TensorFlow's converter."""
     kept = os.dup(2)
     try:
         with open(os.devnull, "w") as nowhere:
