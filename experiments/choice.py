@@ -101,12 +101,19 @@ def parts(row: str) -> tuple[str, float, int]:
 def over_seconds(rows: list[dict[str, Any]]) -> Any:
     """Accuracy over seconds, with 95 % intervals: a line for each method, from the solved head.
 
-    Rows of which some seeds were not timed are left out.
+    Full training is that in batches of its best row; where it was not timed, its seconds are between
+    those of the head and of that row, by its epochs. Other rows without seconds are left out.
     """
-    rows = [row for row in rows if row["is_timed"]]
-    full = (row for row in rows if row["method"] == "full")
-    usual = max(full, key=lambda row: row["mean"])["seconds"] / 100.0
     (start,) = (row for row in rows if row["method"] == "solved")
+    of_full = [row for row in rows if row["method"] == "full"]
+    timed = [row for row in rows if row["is_timed"]]
+    best = max((row for row in of_full if row["is_timed"]), key=lambda row: row["mean"])
+    usual = best["seconds"] / 100.0
+    rows = [row for row in timed if row["method"] != "full"]
+    for row in (row for row in of_full if row["batch"] == best["batch"]):
+        share = row["epochs"] / best["epochs"]
+        between = start["seconds"] + share * (best["seconds"] - start["seconds"])
+        rows.append(row if row["is_timed"] else {**row, "seconds": between})
     curves: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["seconds"]):
         name = row["method"].partition("@")[0]
