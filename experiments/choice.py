@@ -101,8 +101,9 @@ def parts(row: str) -> tuple[str, float, int]:
 def over_seconds(rows: list[dict[str, Any]]) -> Any:
     """Accuracy over seconds, with 95 % intervals: a line for each method, from the solved head.
 
-    Full training is that in batches of its best row; where it was not timed, its seconds are between
-    those of the head and of that row, by its epochs. Other rows without seconds are left out.
+    Full training is that in batches of its best row. Where it was not timed, its seconds are
+    between those of the head and of that row, by its epochs. Other rows without seconds are left
+    out.
     """
     (start,) = (row for row in rows if row["method"] == "solved")
     of_full = [row for row in rows if row["method"] == "full"]
