@@ -120,14 +120,10 @@ class Adaptation(Network):
     )
     head: str = option(
         "solve",
-        help="where the new head starts: the best linear one in closed form, trained alone, or as "
-        "the weights have it",
-        choices=("solve", "train", "none"),
+        help="where the new head starts: the best linear one in closed form, or as the weights "
+        "have it",
+        choices=("solve", "none"),
     )
-    head_epochs: int = option(
-        2, help="epochs that train it alone, with --head train", check=arguments.count
-    )
-    head_rate: float = option(1e-3, help="learning rate of Adam meanwhile", check=arguments.rate)
     interval: int = option(
         3, help="epochs between two selections, for methods that select", check=arguments.count
     )

@@ -77,8 +77,6 @@ class Contest:
         self.allowed_seconds = math.nan
         self._done: dict[tuple[Plan, int], runs.Run] = {}
         self._profile = settings.profile  # or that of the first training that measures one
-        seeds = range(settings.seeds if settings.head == "train" else 0)
-        self._heads = [self._head(seed) for seed in seeds]
 
     @property
     def full_step_seconds(self) -> float:
@@ -175,14 +173,12 @@ class Contest:
         method, _, rho = plan.name.partition("@")
         for seed in range(settings.seeds):
             if (plan, seed) not in self._done:
-                heads = self._heads
                 run = self._done[plan, seed] = self._trained(
                     f"{plan.label}/{plan.epochs}_epochs_rate_{plan.rate:g}",
                     seed,
                     method=method,
                     rho=float(rho) if rho else None,
                     profile=self._profile,
-                    weights=heads[seed].path / "weights.h5" if heads else settings.weights,
                     learning_rate=plan.rate,
                     epochs=plan.epochs,
                 )
@@ -190,28 +186,13 @@ class Contest:
                     self._profile = run.path / "profile.json"
         return [self._done[plan, seed] for seed in range(settings.seeds)]
 
-    def _head(self, seed: int) -> runs.Run:
-        """The training of the new head alone that all methods start from."""
-        return self._trained(
-            "heads",
-            seed,
-            method="traditional_tl",
-            profile=None,
-            optimizer="adam",
-            schedule="constant",
-            warm_up=None,
-            learning_rate=self._settings.head_rate,
-            epochs=self._settings.head_epochs,
-        )
-
     def _trained(self, folder: str, seed: int, **options: Any) -> runs.Run:
         """A finished training with the options of the comparison and these."""
         settings = self._settings
         shared = {
             field.name: getattr(settings, field.name) for field in dataclasses.fields(Adaptation)
         }
-        head = "solve" if settings.head == "solve" else "none"  # those trained alone are there
-        given = {**shared, "head": head, "seed": seed, **options}
+        given = {**shared, "seed": seed, **options}
         return trials.run(settings.out / folder / f"seed_{seed}", given, self._launch)
 
 
