@@ -36,7 +36,7 @@ def module(name: str) -> ModuleType:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that comes first; the words after it are its own."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     is_installed = Path(sys.argv[0]).stem == "elastic-tf"
     program = "elastic-tf" if is_installed else "python -m elastic_tf"
     listed = "\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items())

@@ -64,8 +64,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     Args:
         profile: times measured on this device by `profile_model`. None: measured at the beginning
-            of `fit` on its first batch, which takes some 20 steps and traces 9; with a line that
-            says so, unless `verbose` is 0.
+            of `fit` on its first batch, which takes some 20 steps and traces 9. A line says so,
+            unless `fit` has `verbose=0`.
         rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`; or
             `et.Deadline(seconds)` for the whole `fit`, everything included.
         interval: epochs between two selections; 3 keeps 80 % of the importance (paper, Fig. 7a).
@@ -203,6 +203,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Evaluate the importance where its interval has passed."""
+        is_told = self.settings.verbose or self.params.get("verbose")
+        if is_told and self.settings.profile is None and not self.profiles:
+            print("Measuring the training step on this device ...", flush=True)
         self._scheduler.epoch_begins(
             epoch, 0 if self._recovery is None else self._recovery.epoch_begins(epoch)
         )

@@ -52,10 +52,10 @@ class ElasticModel(ElasticMixin, tf.keras.Model):
                 if {id(layer) for layer in same.layers} >= {id(layer) for layer in model.layers}:
                     same._set_dtype_policy(model.dtype_policy)
                     return same
-            return _Wrapper(model)
+            return ElasticWrapper(model)
 
 
-class _Wrapper(ElasticMixin, tf.keras.Model):
+class ElasticWrapper(ElasticMixin, tf.keras.Model):
     """An elastic model that calls another model."""
 
     def __init__(self, model: tf.keras.Model) -> None:

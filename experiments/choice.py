@@ -3,10 +3,11 @@
 All trials begin at the same pre-trained network. Its head is solved in closed form, but for the
 trial that trains it; then some epochs on `et.Samples`, Adam on a cosine with a warm-up. Methods are
 those of `elastic_tf.baselines`; `elastic@0.3:5x16` is `elastic` at rho 0.3, five epochs in batches
-of 16. Where nothing is evaluated before the first step, the head is solved from what training keeps
-of each sample (`et.SolveHead`). Counted are the head, selecting, tracing, computing what is kept of
-each sample, and the steps; the timing profile is measured once per device before. The speed of a
-shared machine drifts: all rows of a seed are run before those of the next one, and means compared.
+of 16. `full:1.5x16` is full training of one and a half epochs, with its cosine ending there. Where
+nothing is evaluated before the first step, the head is solved from what training keeps of each
+sample (`et.SolveHead`). Counted are the head, selecting, tracing, computing what is kept of each
+sample, and the steps; the timing profile is measured once per device before. The speed of a shared
+machine drifts: all rows of a seed are run before those of the next one, and means compared.
 
 Example::
 
@@ -16,6 +17,7 @@ Example::
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from dataclasses import dataclass
@@ -83,30 +85,38 @@ def main() -> None:
         plots.save(over_seconds(table), settings.out.with_name(f"choice_{name}.png"))
 
 
-def parts(row: str) -> tuple[str, int, int]:
+def parts(row: str) -> tuple[str, float, int]:
     """Method, epochs and batch size of a row.
 
     Raises:
         ValueError: for something else.
     """
-    found = re.fullmatch(r"(.+):(\d+)x(\d+)", row)
+    found = re.fullmatch(r"(.+):(\d+(?:\.\d+)?)x(\d+)", row)
     if found is None:
         raise ValueError(
             f"`rows` must be METHOD:EPOCHSxBATCH. Received: {row!r}. Write elastic@0.3:5x16."
         )
     method, epochs, batch = found.groups()
-    return method, int(epochs), int(batch)
+    return method, float(epochs), int(batch)
 
 
 def over_seconds(rows: list[dict[str, Any]]) -> Any:
     """Accuracy over seconds, with 95 % intervals: a line for each method, from the solved head.
 
-    Rows of which some seeds were not timed are left out.
+    Full training is that in batches of its best row. Where it was not timed, its seconds are
+    between those of the head and of that row, by its epochs. Other rows without seconds are left
+    out.
     """
-    rows = [row for row in rows if row["is_timed"]]
-    full = (row for row in rows if row["method"] == "full")
-    usual = max(full, key=lambda row: row["mean"])["seconds"] / 100.0
     (start,) = (row for row in rows if row["method"] == "solved")
+    of_full = [row for row in rows if row["method"] == "full"]
+    timed = [row for row in rows if row["is_timed"]]
+    best = max((row for row in of_full if row["is_timed"]), key=lambda row: row["mean"])
+    usual = best["seconds"] / 100.0
+    rows = [row for row in timed if row["method"] != "full"]
+    for row in (row for row in of_full if row["batch"] == best["batch"]):
+        share = row["epochs"] / best["epochs"]
+        between = start["seconds"] + share * (best["seconds"] - start["seconds"])
+        rows.append(row if row["is_timed"] else {**row, "seconds": between})
     curves: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["seconds"]):
         name = row["method"].partition("@")[0]
@@ -138,8 +148,8 @@ class Trials:
         self._load(0)
         self._trained(self._network(), "elastic@0.3", 2, 16, 0, 1e-4)  # what is slow once
 
-    def run(self, method: str, epochs: int, batch: int, seed: int, rate: float) -> None:
-        """One trial, unless it is there."""
+    def run(self, method: str, epochs: float, batch: int, seed: int, rate: float) -> None:
+        """One trial, unless it is there; one without seconds is run again for them."""
         settings = self._settings
         name = {
             "data": Path(settings.data).stem,
@@ -151,7 +161,8 @@ class Trials:
             "seed": seed,
             "rate": rate,
         }
-        if any(name.items() <= trial.items() for trial in self.done):
+        same = [trial for trial in self.done if name.items() <= trial.items()]
+        if any(trial["seconds"] or settings.untimed for trial in same):
             return
         self._load(seed)
         tf.keras.utils.set_random_seed(seed)
@@ -163,6 +174,7 @@ class Trials:
         trial = {**name, "accuracy": accuracy, "loss": loss, "seconds": seconds}
         if settings.untimed:
             trial["seconds"] = None
+        self.done = [one for one in self.done if one not in same]
         self.done.append({**trial, **found})
         print(" ".join(f"{key}={value}" for key, value in self.done[-1].items()), flush=True)
         self.save()
@@ -212,7 +224,7 @@ class Trials:
         return et.TimingProfile.load(path)
 
     def _trained(
-        self, model: et.ElasticModel, method: str, epochs: int, batch: int, seed: int, rate: float
+        self, model: et.ElasticModel, method: str, epochs: float, batch: int, seed: int, rate: float
     ) -> dict[str, Any]:
         """Train the model; what the trial did."""
         name, _, rho = method.partition("@")
@@ -222,23 +234,35 @@ class Trials:
             found["head_seconds"] = et.solve_head(model, samples).seconds
         if not epochs:
             return found
-        rates = harness.rate("cosine", rate, epochs * samples.steps, warm_up=WARM_UP)
+        steps, passes = round(epochs * samples.steps), math.ceil(epochs)
+        rates = harness.rate("cosine", rate, steps, warm_up=WARM_UP)
         harness.compiled(model, "adam", rates)
         options: dict[str, Any] = {}
         if rho:
-            options = {"rho": float(rho), "profile": self._profiled(batch), "interval": epochs}
+            options = {"rho": float(rho), "profile": self._profiled(batch), "interval": passes}
         task = baselines.Task(model=model, probe=samples, seed=seed, **options)
         started = time.perf_counter()
         callbacks = baselines.get(name).callbacks(task)
         found["offline_seconds"] = time.perf_counter() - started
         if "head_seconds" not in found and name != "traditional_tl":
             callbacks.append(et.SolveHead())
-        model.fit(samples, epochs=epochs, verbose=0, callbacks=callbacks)
+        if epochs < passes:
+            callbacks.append(_stop(model, steps))
+        model.fit(samples, epochs=passes, verbose=0, callbacks=callbacks)
         if rho:
             record = callbacks[0].selections[-1]
             found["predicted_ratio"] = record.predicted_ratio
             found["trained"] = np.flatnonzero(record.mask).tolist()
         return found
+
+
+def _stop(model: et.ElasticModel, steps: int) -> tf.keras.callbacks.Callback:
+    """Ends a `fit` within an epoch, after so many steps."""
+
+    def judge(batch: int, logs: Any) -> None:
+        model.stop_training = int(model.optimizer.iterations) >= steps
+
+    return tf.keras.callbacks.LambdaCallback(on_batch_end=judge)
 
 
 def arrays(data: tf.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -273,7 +297,7 @@ def summary(trials: list[dict[str, Any]], **of: str) -> list[dict[str, Any]]:
 
 COLUMNS = (
     Column("method", "method"),
-    Column("epochs", "epochs", "d"),
+    Column("epochs", "epochs", "g"),
     Column("batch", "batch", "d"),
     Column("rate", "rate", ".0e"),
     Column("seeds", "seeds", "d"),

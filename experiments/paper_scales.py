@@ -144,8 +144,6 @@ _SMALL = {
     "epochs": 4,
     "optimizer": "adam",
     "schedule": "cosine",
-    "head": "train",
-    "head_epochs": 1,
     "validation": 0.0,
     "interval": 1,
 }

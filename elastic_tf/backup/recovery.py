@@ -291,7 +291,7 @@ def _settings(optimizer: Any) -> dict[str, Any]:
     except (NotImplementedError, TypeError) as error:
         warnings.warn(
             "Backups are compared by the settings of the optimizer. Received: "
-            f"{told['optimizer']}, which does not tell them ({error}). A backup made with other "
+            f"{told['optimizer']}, which does not list them ({error}). A backup made with other "
             "settings will be taken up. Give its learning-rate schedule a `get_config`.",
             stacklevel=5,
         )

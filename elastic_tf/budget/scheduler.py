@@ -229,8 +229,6 @@ class Scheduler:
         return every is not None and passed > 0 and passed % every == 0
 
     def _measure_costs(self, epoch: int, batches: list[Any]) -> None:
-        if self._settings.verbose:
-            print("Measuring the training step on this device ...", flush=True)
         is_unknown = self._costs.profile is None
         self._costs.measure(epoch, batches[0])
         if is_unknown:

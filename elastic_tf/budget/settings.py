@@ -59,7 +59,7 @@ Rho = Union[float, Callable[[int], float], Deadline]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Settings:
-    """What an `ElasticCallback` was told; its arguments are documented there."""
+    """The settings of an `ElasticCallback`; its arguments are documented there."""
 
     profile: TimingProfile | None
     rho: Rho

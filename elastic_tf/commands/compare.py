@@ -8,12 +8,11 @@ Example::
         --reference elastic@0.5 --out runs/birds
 
 Every training is a run of the command `train` in a directory of its own: an interrupted comparison
-goes on where it stopped. All methods start from the same head, solved in closed form; or with
-`--head train` trained alone once for each seed. The learning rate of a method is the one of
-`--rates` with the best accuracy on the validation parts in the mean over all seeds, of equal ones
-the one with the smaller loss there; all methods train at the same rates with the same seeds. The
-accuracies in the tables are those on the test images, which are looked at once, at the end of each
-training.
+goes on where it stopped. All methods start from the same head, solved in closed form. The learning
+rate of a method is the one of `--rates` with the best accuracy on the validation parts in the mean
+over all seeds, of equal ones the one with the smaller loss there; all methods train at the same
+rates with the same seeds. The accuracies in the tables are those on the test images, which are
+looked at once, at the end of each training.
 
 Seconds are given at reference speed, for the speed of a shared machine drifts: steps, times the
 step ratio timed in turn with full steps, times one full step time for all; selecting and tracing

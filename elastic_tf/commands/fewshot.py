@@ -4,8 +4,8 @@ Example::
 
     python -m elastic_tf fewshot --data birds --support 5 --memory "4 MiB"
 
-Of each class in train/ so many pictures are drawn; the images in test/ say how well the classes are
-told apart, before and after.
+It draws so many pictures of each class in train/, and reports the accuracy on the images in test/
+before and after.
 """
 
 from __future__ import annotations

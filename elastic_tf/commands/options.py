@@ -95,9 +95,7 @@ class Network:
     input_size: int = option(
         224, help="height and width of the images in pixels", check=arguments.count
     )
-    batch_size: int = option(
-        4, help="images in a training step of each replica", check=arguments.count
-    )
+    batch_size: int = option(4, help="images in a training step", check=arguments.count)
     optimizer: str = option(
         "adam", help=f"optimizer: {', '.join(OPTIMIZERS)}", check=one_of(OPTIMIZERS)
     )
@@ -122,14 +120,10 @@ class Adaptation(Network):
     )
     head: str = option(
         "solve",
-        help="where the new head starts: the best linear one in closed form, trained alone, or as "
-        "the weights have it",
-        choices=("solve", "train", "none"),
+        help="where the new head starts: the best linear one in closed form, or as the weights "
+        "have it",
+        choices=("solve", "none"),
     )
-    head_epochs: int = option(
-        2, help="epochs that train it alone, with --head train", check=arguments.count
-    )
-    head_rate: float = option(1e-3, help="learning rate of Adam meanwhile", check=arguments.rate)
     interval: int = option(
         3, help="epochs between two selections, for methods that select", check=arguments.count
     )

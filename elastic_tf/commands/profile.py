@@ -5,7 +5,7 @@ Example::
     python -m elastic_tf profile --model mobilenet --alpha 0.75 \
         --input-size 160 --batch-size 4 --data birds --out mobilenet.json
 
-First it looks for the runtime settings (oneDNN, threads, XLA) that train the model fastest; the
+First it looks for the runtime settings (oneDNN, threads) that train the model fastest; the
 profile is measured under them and names them, and training uses them. --as-is leaves that out.
 """
 
@@ -48,7 +48,6 @@ class Settings(options.Network):
     data: str | None = option(None, help=options.DATA, check=options.images)
     repeats: int = option(20, help="timed steps behind each median")
     as_is: bool = option(False, help="do not search settings, measure under the present ones")
-    xla: bool = option(False, help="compile the step with XLA (with --as-is)")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -98,7 +97,7 @@ def searched(settings: Settings, words: Sequence[str]) -> TimingProfile:
     print("This takes minutes; --as-is leaves it out.", flush=True)
     best, trials = search(settings)
     print(f"Best: {best}. Measuring under it.", flush=True)
-    again = [sys.executable, *command("profile", [*words, "--as-is", *["--xla"] * best.xla])]
+    again = [sys.executable, *command("profile", [*words, "--as-is"])]
     subprocess.run(again, env=best.environment(), stdout=subprocess.DEVNULL, check=True)
     profile = dataclasses.replace(TimingProfile.load(settings.out), trials=trials)
     profile.save(settings.out)

@@ -23,7 +23,7 @@ from elastic_tf.timing.runtime import (
     usable_cores,
 )
 
-_SECONDS = 600  # to build the model, to compile a step with XLA, and for the steps of one turn
+_SECONDS = 600  # to build the model, and for the steps of one turn
 _TURNS = 5
 _STEPS = 2  # in a turn
 _GAIN = 0.97  # ratio below which a setting is better than the noise
@@ -45,7 +45,6 @@ def search(options: Any) -> tuple[RuntimeSettings, tuple[SettingsTrial, ...]]:
         # the other of what TensorFlow decided by the processor
         [{"onednn": not describe_device()["onednn"]}],
         [{"inter_op_threads": a, "intra_op_threads": b} for a, b in sorted(threads)],
-        [{"xla": True}],
     ]
     with _process(options, best) as defaults:
         defaults()
@@ -79,7 +78,6 @@ def _process(options: Any, settings: RuntimeSettings) -> Iterator[Steps]:
     """A process that takes training steps under given settings when asked to."""
     context = multiprocessing.get_context("spawn")  # TensorFlow reads its settings when it starts
     here, there = context.Pipe()
-    options = replace(options, xla=settings.xla)
     process = context.Process(target=serve_steps, args=(options, there), daemon=True)
     with mock.patch.dict(os.environ, settings.environment(), clear=True):
         process.start()

@@ -11,7 +11,6 @@ Example::
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -25,15 +24,6 @@ from elastic_tf.timing import runtime
 from elastic_tf.timing.profile import TimingProfile
 
 _MOST_SEED = 2**32 - 1  # of NumPy
-
-
-def _strategy(name: str, value: str) -> None:
-    if value == "multiworker" and not os.environ.get("TF_CONFIG"):
-        raise ValueError(
-            "The strategy 'multiworker' needs the environment variable TF_CONFIG. Received: none. "
-            """Set it on each worker: {"cluster": {"worker": ["host1:port", "host2:port"]}, """
-            """"task": {"type": "worker", "index": 0}}."""
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +46,6 @@ class Settings(options.Adaptation):
     )
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
-    strategy: str = option(
-        "none",
-        help="where to train: here, on all devices, or on all of TF_CONFIG's workers",
-        choices=("none", "mirrored", "multiworker"),
-        check=_strategy,
-    )
     seed: int = option(
         0,
         help="of weights, order and draws",

@@ -50,7 +50,7 @@ def activation_bytes(
             model's own plan.
 
     Returns:
-        The bytes; None where the graph does not tell: a loop keeps as many as it runs. Recurrent
+        The bytes; None where the graph cannot say: a loop keeps as many as it runs. Recurrent
         layers with unroll=True are known.
 
     Raises:

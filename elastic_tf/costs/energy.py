@@ -28,7 +28,7 @@ class Sensor(NamedTuple):
 
 
 class Meter:
-    """Adds up what a sensor tells, between `start` and `stop` as often as the sensor needs it."""
+    """Adds up a sensor's readings from `start` to `stop`, as often as it needs."""
 
     def __init__(self, sensor: Sensor) -> None:
         self._sensor = sensor

@@ -1,7 +1,7 @@
 """Several replicas, in one process or in many workers, that act as one.
 
 All replicas hold the same weights. What is summed over them here is the same on each; what one
-worker must decide alone, the chief decides and the others are told. Every worker has to make the
+worker must decide alone, the chief decides and sends it to the others. Every worker has to make the
 same calls in the same order: each of them waits for all.
 """
 

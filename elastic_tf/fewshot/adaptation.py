@@ -1,4 +1,4 @@
-"""A few pictures of new things: a network adapts, and tells them apart."""
+"""A few pictures of new things: a network adapts, and recognises them."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def checked(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
         )
     if len(np.unique(y)) < 2:
         raise ValueError(
-            "There must be at least two classes to tell apart. Received: labels "
+            "There must be at least two classes. Received: labels "
             f"{arguments.brief(np.unique(y))}. Give images of another class too."
         )
     return x, y

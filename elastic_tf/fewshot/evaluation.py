@@ -1,4 +1,4 @@
-"""How well a network tells new classes apart, over many episodes."""
+"""How well a network recognises new classes, over many episodes."""
 
 from __future__ import annotations
 

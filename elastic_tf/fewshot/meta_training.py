@@ -1,4 +1,4 @@
-"""Meta-training: a network learns from many episodes to tell new classes by few images."""
+"""Meta-training: a network learns from many episodes to recognise new classes from few images."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _SUFFIXES = 4  # traced steps that are kept
 
 
 class ProtoNet:
-    """A network of features, and classes told by their distance.
+    """A network of features, and classes found by their distance.
 
     p(k | x) is the softmax of scale * similarity(f(x), mean f(support of k)): the cosine, or minus
     the squared distance divided by the width of the features.

@@ -24,7 +24,7 @@ _DAMAGE = (
 
 
 def quarter_of_memory() -> int:
-    """Bytes: of this machine's memory, or of 4 GiB where Python does not tell it, as on Windows."""
+    """Bytes: of this machine's memory, or of 4 GiB where Python cannot find it, as on Windows."""
     if not hasattr(os, "sysconf"):
         return 1 << 30
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

@@ -1,4 +1,4 @@
-"""One writer at a time: who writes a file or a directory claims it, and a second one is told."""
+"""One writer at a time: who writes a file or a directory claims it, and a second one is refused."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def is_batched(element: Any) -> bool:
     """Whether targets have a first axis and all parts are equally long, as in a batch.
 
     Args:
-        element: of a dataset, or the specification of its elements; what is not told, or left out,
+        element: of a dataset, or the specification of its elements; what is unknown, or left out,
             is taken to fit.
     """
     x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(element)
@@ -58,7 +58,7 @@ def is_batched(element: Any) -> bool:
 
 
 def sample_shapes(x: Any) -> list[tuple[int | None, ...]] | None:
-    """Shape of one sample of each input; None where one does not tell how many axes it has.
+    """Shape of one sample of each input; None where one does not state its number of axes.
 
     Args:
         x: inputs of a batch, or their specification, nested.

@@ -1,4 +1,4 @@
-"""The data that `fit` was given, as far as Keras's data handler tells before they are read."""
+"""The data that `fit` was given, as far as Keras's data handler knows before they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that can be told apart, so that what never changes of them is computed once."""
+"""Samples with numbers, so that what never changes for a sample is computed once."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ def bars(
             look, shown = looks[label], "" if label in seen else label  # once in the legend
             seen.add(label)
             axes.bar(place, height, width=0.85, label=shown, color=look.colour, hatch=look.hatch)
-            note = f"{height:.3g}" if notes is None else notes[group][label]
+            number = f"{height:,.0f}" if abs(height) >= 100 else f"{height:.3g}"
+            note = number if notes is None else notes[group][label]
             side = "top" if height < 0 else "bottom"
             axes.annotate(note, (place, height), ha="center", va=side, fontsize=7)
             place += 1

@@ -29,7 +29,7 @@ def reached(curves: Curves) -> str:
     rivals = [point for point in points if method_of(point[0]) != "full"]
     if not goals or not rivals:
         label, at, value = max(points, key=lambda point: point[2])
-        return f"{label} reaches {value:.1f} %, the most"
+        return f"{label} reaches {value:.1f} %" + ", the most" * (len(curves) > 1)
     _, whole, goal = max(goals, key=lambda point: point[2])
     faster = [point for point in rivals if point[1] <= whole] or rivals
     level = [point for point in faster if round(point[2], 1) >= round(goal, 1)]

@@ -23,7 +23,7 @@ def accuracy_at_budgets(
     Args:
         comparisons: name -> tables of a comparison, "equal_epochs" and, unless it was left out,
             "equal_seconds"; rows with "method", "seconds", and "mean" and "half_width" of the
-            accuracy in [0, 1] (None: one seed tells no interval). A method's line joins its rows.
+            accuracy in [0, 1] (None: one seed has no interval). A method's line joins its rows.
         title: what the picture is about, before its conclusion.
     """
     courses = {name: _courses(tables) for name, tables in comparisons.items()}

@@ -27,7 +27,7 @@ _HATCHES = ("", "//", "..", "xx")
 
 
 class Style(NamedTuple):
-    """How one thing looks: the colour says what it is, the form tells it apart without colours."""
+    """How one thing looks: the colour says what it is, the form replaces colour in print."""
 
     colour: str
     marker: str

@@ -1,7 +1,7 @@
-"""What whole steps say of the times of tensors.
+"""Corrects the times of tensors by whole steps.
 
 Op times do not add up: ops that run side by side hide each other, so that leaving out the cheaper
-of two saves nothing. And where XLA makes one kernel of a step, or a device tells the profiler
+of two saves nothing. And where XLA makes one kernel of a step, or a device gives the profiler
 nothing, there are no op times at all. So a few chosen masks are timed by the clock, and the
 expected times are corrected, part by part of the model, until they explain these steps.
 

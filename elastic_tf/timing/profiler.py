@@ -61,7 +61,7 @@ def profile_model(
 
     Op times come from the TensorFlow profiler and are put onto the tensors by data flow. Whole
     steps under four masks, timed in turn, correct them (see `timing.calibration`), and
-    stand alone where ops cannot be seen, because XLA compiles the step or the device does not tell.
+    stand alone where ops cannot be seen: XLA compiles the step, or the device does not report them.
 
     Args:
         model: compiled elastic model; the optimizer's update is part of the step. One that has
@@ -233,7 +233,7 @@ class Profiler:
         Args:
             profile: of exact tensors.
             work: attribution of the exact step.
-            exact: its trace, with op times as the profiler told them.
+            exact: its trace, with the profiler's op times.
             measured: microseconds of the step with all kernels in a mode, by its name.
             repeats: steps under the profiler.
         """
@@ -324,7 +324,7 @@ class Profiler:
             name = type(self.model).__name__
             return "differences", f"{name}.train_step finds its gradients by itself"
         if share < _LEAST_ATTRIBUTED:
-            return "differences", f"the profiler tells of {share:.0%} of the backward time"
+            return "differences", f"the profiler covers {share:.0%} of the backward time"
         return ("calibrated" if self._calibration != _AS_THEY_ARE else "profiler"), ""
 
 

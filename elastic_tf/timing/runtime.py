@@ -72,7 +72,7 @@ class SettingsTrial:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on; all where the system does not tell (macOS, Windows)."""
+    """Cores that this process may run on; all of them on macOS and Windows, which do not say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -291,7 +291,7 @@ def test_an_optimizer_that_does_not_tell_its_settings_is_named(tmp_path):
     x, y = networks.images()
     profile = et.profile_model(model, x[:4], y[:4], repeats=1, calibrate=False)
     callback = et.ElasticCallback(profile, rho=1.0, backup=et.Backup(tmp_path / "backup"))
-    with pytest.warns(UserWarning, match=r"Received: SGD, which does not tell.*get_config"):
+    with pytest.warns(UserWarning, match=r"Received: SGD, which does not list.*get_config"):
         model.fit(x, y, batch_size=4, verbose=0, callbacks=[callback])
     assert list((tmp_path / "backup").iterdir())
 

@@ -58,7 +58,7 @@ def elastic(arrays, tmp_path_factory):
     """An elastic training in a directory whose name must be quoted, and what it printed."""
     out = tmp_path_factory.mktemp("runs") / "an elastic one"
     words = [*TRAINING.split(), "--data", str(arrays), "--out", str(out)]
-    words += "--head train --head-epochs 1 --rho 0.7 --interval 1 --probe-size 4".split()
+    words += "--rho 0.7 --interval 1 --probe-size 4".split()
     t = np.ones(8)
     profile = et.TimingProfile.from_chain(t_dw=t, t_dy=t, t_forward=8.0)
     profile = dataclasses.replace(profile, batch_size=4)

@@ -98,10 +98,10 @@ def test_the_search_keeps_the_fastest_settings_and_what_failed(monkeypatch, caps
     before = dict(os.environ)
     best, trials = settings_search.search(Options())
     assert best == RuntimeSettings(inter_op_threads=2, intra_op_threads=1)
-    onednn, threads, xla = trials
-    assert (onednn.ratio, threads.ratio, xla.ratio) == (1.0, 0.5, None)
-    assert xla.settings.inter_op_threads == 2  # each kind is tried with the best before it
-    assert xla.error == "ended with exit code 3"
+    onednn, threads = trials
+    assert (onednn.ratio, threads.ratio) == (None, 0.5)
+    assert onednn.error == "ended with exit code 3"
+    assert threads.settings.onednn is None  # what failed is not part of the next trial
     assert "0.50 x the step time of the defaults" in capsys.readouterr().out
     assert dict(os.environ) == before
 

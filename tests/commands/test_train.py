@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import worker
 from related.prunetrain import model as prunetrain
 from tiny_runs import TRAINING
 
@@ -170,36 +166,3 @@ def test_the_rate_rises_to_the_one_given_and_falls_to_zero():
     np.testing.assert_allclose(rising, [0.1, 0.5 / 3, 0.7 / 3, 0.3], rtol=1e-5)
     falling = [float(rate(step)) for step in range(3, 41)]
     assert falling == sorted(falling, reverse=True) and falling[-1] == pytest.approx(0.0, abs=1e-7)
-
-
-@pytest.mark.hours
-@pytest.mark.parametrize("strategy", ["mirrored", "multiworker"])
-def test_train_with_two_replicas_writes_one_run(strategy, arrays, tmp_path):
-    code = (
-        "import elastic_tf, tensorflow as tf, sys\n"
-        "from elastic_tf.commands import train\n"
-        "if sys.argv[-1] == 'mirrored':\n"
-        "    two = [tf.config.LogicalDeviceConfiguration()] * 2\n"
-        "    cpu = tf.config.list_physical_devices('CPU')[0]\n"
-        "    tf.config.set_logical_device_configuration(cpu, two)\n"
-        "train.main()\n"
-    )
-    given = words(arrays, tmp_path / "run", f"--rho 0.7 --interval 1 --strategy {strategy}")
-    places = worker.cluster() if strategy == "multiworker" else [{}]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, *given],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **place},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for place in places
-    ]
-    results = worker.finish(*started)
-    assert [code for code, _ in results] == [0] * len(places), results[0][1][-3000:]
-    assert ["Written to" in text for _, text in results] == [True, False][: len(places)]
-    run = runs.load(tmp_path / "run")
-    assert [epoch["epoch"] for epoch in run.history] == [1, 2]
-    assert [selection["epoch"] for selection in run.selections] == [1, 2]
-    assert run.result["achieved_ratio"] > 0 and run.result["flops_ratio"] > 0

@@ -86,8 +86,8 @@ def test_train_has_another_order_at_each_pass_and_the_same_for_a_seed(greys):
 
 def test_train_script_takes_a_data_set_by_its_name(greys, tmp_path):
     arguments = ["--data", "tfds:oxford_iiit_pet", "--out", str(tmp_path), "--input-size", "8"]
-    settings = train.parse(train.Settings, "", arguments)
-    data = work.loaded(settings, batch_size=2)
+    arguments += ["--batch-size", "2"]
+    data = work.loaded(train.parse(train.Settings, "", arguments))
     assert data.train.element_spec[0].shape == (2, 8, 8, 3)
     assert data.validation.cardinality() == 1
 

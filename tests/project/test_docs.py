@@ -186,11 +186,12 @@ def test_code_calls_what_is_there_with_options_that_it_takes(page: Path) -> None
 @pytest.mark.parametrize("page", TEXTS, **ids)
 def test_commands_take_the_options_that_they_are_given(page: Path) -> None:
     for line in pages.read(page).replace("\\\n", " ").splitlines():
-        found = re.search(r"python -m elastic_tf (\w+) ([^`]*)", line)
+        found = re.search(r"(?:python -m elastic_tf|elastic-tf) (\w+) ([^`]*)", line)
         if found is None or found[1] not in COMMANDS:
             continue
         fields = command(found[1]).Settings.__dataclass_fields__
         taken = {f"--{name.replace('_', '-')}" for name in fields}
+        taken |= {field.metadata["alias"] for field in fields.values()}
         words = shlex.split(found[2].partition("#")[0], posix=False)
         assert {word for word in words if word.startswith("--")} <= {*taken, "--help"}, line
 

@@ -16,7 +16,7 @@ from elastic_tf import __main__ as program
 
 ROOT = Path(__file__).resolve().parents[2]
 README, DOCS = ROOT / "README.md", ROOT / "elastic_tf" / "docs"
-WORDS = 1200  # of the README, the citation and the tables included
+WORDS = 1100  # of the README, the citation and the tables included
 SHORT = {
     "profile": "--as-is --repeats 3 --input-size 16",
     "elastic": "--epochs 1 --quiet --probe-size 32 --rho 0.9 --input-size 16",
@@ -40,21 +40,20 @@ def test_readme_is_short():
     assert len(README.read_text(encoding="utf-8").split()) <= WORDS
 
 
-def test_one_line_runs(names, capsys):
-    x, y = images()
-    names |= {"et": et, "network": names["keras_model"], "x": x, "y": y, "x_held": x, "y_held": y}
-    exec(blocks(README)[0], names)
+@pytest.mark.slow
+def test_one_call_runs_as_it_stands(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    exec(blocks(README)[0].replace("seconds=120", "seconds=600, epochs=1"), names := {})
     assert "val_accuracy" in capsys.readouterr().out
-    assert len(names["model"].tensors) == 10
+    assert names["model"].evaluate(*names["held"], verbose=0)[1] > 0.8
 
 
-def test_ten_lines_run(names, capsys):
+def test_three_lines_run(names, capsys):
     # steps of a tiny network are nearly all forward pass: half of them would not do
     names["et"] = et
     exec(blocks(README)[1].replace("rho=0.5", "rho=1.0"), names)
     said = capsys.readouterr().out
-    assert [record.epoch for record in names["callback"].selections] == [0]
-    assert "achieved" in said
+    assert "Measuring the training step" in said and "Epoch 12/12" in said
 
 
 def test_options_of_the_callback_run(names, capsys):

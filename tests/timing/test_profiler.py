@@ -163,7 +163,7 @@ def test_profile_model_takes_differences_where_the_profiler_yields_nothing(monke
     monkeypatch.setattr(trace_module, "_profile", lambda run, repeats: nothing)
     profile = profile_model(elastic(), *batch(), repeats=3)
     assert (profile.method, profile.share_attributed) == ("differences", 0.0)
-    assert profile.note == "the profiler tells of 0% of the backward time"
+    assert profile.note == "the profiler covers 0% of the backward time"
     assert profile.t_full > profile.t_forward
 
 

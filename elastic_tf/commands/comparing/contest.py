@@ -14,7 +14,7 @@ from elastic_tf.commands.comparing import trials
 from elastic_tf.commands.options import Adaptation
 from elastic_tf.runs import run as runs
 
-# What a row tells as the mean of its trainings' results.
+# Columns that are means over a row's trainings.
 _MEANS = {
     "raw_seconds": "training_seconds",
     "ratio": "achieved_ratio",
@@ -77,8 +77,6 @@ class Contest:
         self.allowed_seconds = math.nan
         self._done: dict[tuple[Plan, int], runs.Run] = {}
         self._profile = settings.profile  # or that of the first training that measures one
-        seeds = range(settings.seeds if settings.head == "train" else 0)
-        self._heads = [self._head(seed) for seed in seeds]
 
     @property
     def full_step_seconds(self) -> float:
@@ -103,7 +101,7 @@ class Contest:
         return {name: [self._row(plan, plans) for plan in plans] for name, plans in found.items()}
 
     def _row(self, plan: Plan, plans: list[Plan]) -> dict[str, Any]:
-        """What a table says of one method beside the reference."""
+        """How one method compares with the reference."""
         results = [_result(run) for run in self._runs(plan)]
         (reference,) = (one for one in plans if one.name == self._settings.reference)
         accuracies = np.array([result["accuracy"] for result in results])
@@ -150,7 +148,7 @@ class Contest:
     def _best_rate(self, name: str, epochs: int) -> float:
         """The rate with the best accuracy on the validation parts, in the mean over the seeds.
 
-        One part of a hundred images tells rates apart by chance, and often gives two the same
+        One part of a hundred images ranks rates by chance, and often gives two the same
         accuracy: each seed has its own part, and of equal rates the smaller loss decides. A rate at
         which a training fails is out.
         """
@@ -175,14 +173,12 @@ class Contest:
         method, _, rho = plan.name.partition("@")
         for seed in range(settings.seeds):
             if (plan, seed) not in self._done:
-                heads = self._heads
                 run = self._done[plan, seed] = self._trained(
                     f"{plan.label}/{plan.epochs}_epochs_rate_{plan.rate:g}",
                     seed,
                     method=method,
                     rho=float(rho) if rho else None,
                     profile=self._profile,
-                    weights=heads[seed].path / "weights.h5" if heads else settings.weights,
                     learning_rate=plan.rate,
                     epochs=plan.epochs,
                 )
@@ -190,28 +186,13 @@ class Contest:
                     self._profile = run.path / "profile.json"
         return [self._done[plan, seed] for seed in range(settings.seeds)]
 
-    def _head(self, seed: int) -> runs.Run:
-        """The training of the new head alone that all methods start from."""
-        return self._trained(
-            "heads",
-            seed,
-            method="traditional_tl",
-            profile=None,
-            optimizer="adam",
-            schedule="constant",
-            warm_up=None,
-            learning_rate=self._settings.head_rate,
-            epochs=self._settings.head_epochs,
-        )
-
     def _trained(self, folder: str, seed: int, **options: Any) -> runs.Run:
         """A finished training with the options of the comparison and these."""
         settings = self._settings
         shared = {
             field.name: getattr(settings, field.name) for field in dataclasses.fields(Adaptation)
         }
-        head = "solve" if settings.head == "solve" else "none"  # those trained alone are there
-        given = {**shared, "head": head, "seed": seed, **options}
+        given = {**shared, "seed": seed, **options}
         return trials.run(settings.out / folder / f"seed_{seed}", given, self._launch)
 
 

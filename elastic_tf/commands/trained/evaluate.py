@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     options.images("data", given.data)
     from elastic_tf.commands.training import harness, work
 
-    data = work.loaded(given, given.batch_size)
+    data = work.loaded(given)
     names = trained.class_names
     if list(data.class_names) != names:
         raise ValueError(

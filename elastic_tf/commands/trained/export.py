@@ -12,11 +12,12 @@ or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,9 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if ending == ".safetensors":
         save_delta(trained, to)
     elif ending == ".tflite":
-        atomic.write_bytes(to, as_tflite(trained.network(), settings.quantize))
+        with _muted():
+            packed = as_tflite(trained.network(), settings.quantize)
+        atomic.write_bytes(to, packed)
     elif settings.trains:
-        save_training(trained, to, settings.batch_size)
+        with _muted():
+            save_training(trained, to, settings.batch_size)
     else:
         save(trained, to)
     size, names = trained.settings.input_size, len(trained.class_names)
@@ -82,6 +86,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"Written to {to}. Images of {size} x {size} pixels, 0 to 255, give logits of {names} "
         f"classes, which {settings.run / 'result.json'} names."
     )
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Discards the progress messages of TensorFlow's converter."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def save(trained: network.Trained, to: Path) -> None:

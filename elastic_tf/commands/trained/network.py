@@ -16,7 +16,7 @@ RUN = "directory of a finished train"
 
 
 class Trained(NamedTuple):
-    """What a run directory tells."""
+    """A finished run, read from its directory."""
 
     path: Path
     settings: Settings

@@ -15,14 +15,12 @@ def loss() -> tf.keras.losses.Loss:
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def compiled(
-    model: tf.keras.Model, optimizer: str, learning_rate: Any, *, xla: bool = False
-) -> et.ElasticModel:
+def compiled(model: tf.keras.Model, optimizer: str, learning_rate: Any) -> et.ElasticModel:
     """`model` if it is elastic, or one that shares its weights; with a new optimizer."""
     is_elastic = isinstance(model, et.ElasticMixin)
     elastic = model if is_elastic else et.ElasticModel.from_model(model)
     chosen = et.optimizers.by_name(optimizer, learning_rate)
-    elastic.compile(chosen, loss(), metrics=["accuracy"], jit_compile=xla)
+    elastic.compile(chosen, loss(), metrics=["accuracy"])
     return elastic
 
 
@@ -30,7 +28,7 @@ def model_and_batch(settings: Any) -> tuple[et.ElasticModel, tuple[np.ndarray, n
     """The network of the command `profile` with random weights, and a batch of noise."""
     names = ("classes", "input_size", "alpha", "bn_training")
     network = et.zoo.build(settings.model, **{name: getattr(settings, name) for name in names})
-    model = compiled(network, settings.optimizer, 1e-4, xla=settings.xla)
+    model = compiled(network, settings.optimizer, 1e-4)
     rng = np.random.default_rng(0)
     images = rng.uniform(0, 255, (settings.batch_size, *model.input_shape[1:])).astype(np.float32)
     return model, (images, rng.integers(0, settings.classes, settings.batch_size))

@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 
 
 def summary(history: History) -> dict[str, Any]:
-    """What the epochs say of the whole run."""
+    """Sums of the epochs of a run."""
     seconds, steps, beside, evaluation = (
         sum(epoch[key] for epoch in history)
         for key in ("seconds", "steps", "overhead_seconds", "evaluation_seconds")

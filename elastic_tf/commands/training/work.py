@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +14,6 @@ from elastic_tf.commands import options
 from elastic_tf.commands.commandline import command, typed
 from elastic_tf.commands.training import harness, measurement, recording, sources
 from elastic_tf.costs import energy
-from elastic_tf.engine import replicas
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
 from elastic_tf.runs import run as runs
@@ -25,7 +22,7 @@ _BACKUP = "backup"  # the state after the last finished epoch, until the result 
 
 
 def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
-    """The run of these settings, trained unless it was before; only the chief writes and prints.
+    """The run of these settings, trained unless it was before.
 
     Raises:
         ValueError: another run, or a broken one, is in its directory.
@@ -33,35 +30,29 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     method = baselines.get(settings.method)
     if not method.needs_profile:
         options.no_rho(method.name, settings.rho)
-    strategy = strategy_of(settings.strategy)  # before anything else of TensorFlow's
-    replicas.from_chief(strategy, lambda: None)  # all workers are there
     tf.keras.utils.set_random_seed(settings.seed)
-    data = loaded(settings, settings.batch_size * replicas.count(strategy))
-    run = replicas.from_chief(strategy, lambda: runs.create(settings.out, settings))
-    is_chief = replicas.is_chief(strategy)
-    if is_chief:
-        for path in data.skipped:
-            print(f"Left out, not an image: {as_utf8(path)}")
+    data = loaded(settings)
+    run = runs.create(settings.out, settings)
+    for path in data.skipped:
+        print(f"Left out, not an image: {as_utf8(path)}")
     if run.result is not None:
-        if is_chief:
-            table = format_table([run.result], runs.COLUMNS)
-            print(f"Finished before, in {settings.out}:\n{table}")
+        table = format_table([run.result], runs.COLUMNS)
+        print(f"Finished before, in {settings.out}:\n{table}")
         return run
     if run.history and not (settings.out / _BACKUP).is_dir():
         raise ValueError(
             f"{settings.out} holds a run that was interrupted after {len(run.history)} epochs and "
             "left no backup. Remove it to start again, or choose another --out."
         )
-    row = Training(settings, strategy, data, profile, run).result()
-    if is_chief:
-        run.finish(row)
-        shutil.rmtree(settings.out / _BACKUP, ignore_errors=True)
-        seconds = row["training_seconds"]
-        words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
-        print(format_table([row], runs.COLUMNS))
-        print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
-        print(f"Head alone before: {row['head_seconds']:.1f} s. Written to {settings.out}")
-        print(f"To draw it: {typed(command('plot', words))}")
+    row = Training(settings, data, profile, run).result()
+    run.finish(row)
+    shutil.rmtree(settings.out / _BACKUP, ignore_errors=True)
+    seconds = row["training_seconds"]
+    words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
+    print(format_table([row], runs.COLUMNS))
+    print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
+    print(f"Head alone before: {row['head_seconds']:.1f} s. Written to {settings.out}")
+    print(f"To draw it: {typed(command('plot', words))}")
     return run
 
 
@@ -71,20 +62,17 @@ class Training:
     def __init__(
         self,
         settings: Any,
-        strategy: tf.distribute.Strategy,
         data: et.data.ImageData,
         profile: et.TimingProfile | None,
         run: runs.Run,
     ) -> None:
-        self._settings, self._strategy, self._data, self._run = settings, strategy, data, run
+        self._settings, self._data, self._run = settings, data, run
         self._method = baselines.get(settings.method)
-        self._is_chief = replicas.is_chief(strategy)
         # samples have numbers, so that what lies before the first trained tensor is computed once
-        self._cached = data.fits_memory and replicas.count(strategy) == 1
+        self._cached = data.fits_memory
         self._train = data.samples() if self._cached else data.train
-        self._is_quiet = settings.quiet or not self._is_chief
         # a file keeps every redraw of a bar
-        self._verbose = 0 if self._is_quiet else 1 if sys.stdout.isatty() else 2
+        self._verbose = 0 if settings.quiet else 1 if sys.stdout.isatty() else 2
         self._head_seconds = 0.0
         self._own_profile = run.path / "profile.json"  # a run holds all that its pictures need
         if run.history:
@@ -95,34 +83,26 @@ class Training:
         self._profile = profile
 
     def result(self) -> dict[str, Any]:
-        """Train and measure; empty for all but the chief."""
-        with self._strategy.scope():
-            model = self._model()
+        """Train and measure."""
+        model = self._model()
         batch = tuple(part[: self._settings.batch_size] for part in next(iter(self._data.train)))
-        # on one device
-        own = model if replicas.count(self._strategy) == 1 else self._fresh(self._method)
         if self._method.needs_profile:
             if self._profile is None:
                 self._tell("Profiling this device ...")
-                self._profile = replicas.from_chief(
-                    self._strategy, lambda: et.profile_model(own, *batch)
-                )
-            if self._is_chief:
-                self._profile.save(self._own_profile)
+                self._profile = et.profile_model(model, *batch)
+            self._profile.save(self._own_profile)
         tested = self._fit(model)
         self._save(model)
-        if not self._is_chief:
-            return {}
         self._tell("Measuring the step ratio that was achieved ...")
         full = baselines.get("full")
-        reference = own if self._method.adapt is full.adapt else self._fresh(full)
+        reference = model if self._method.adapt is full.adapt else self._fresh(full)
         past = self._run.history
         return {
             "method": self._method.name,
             **measurement.summary(past),
             **measurement.result(
                 past,
-                own,
+                model,
                 reference,
                 batch,
                 lambda: self._fresh(self._method),
@@ -135,7 +115,7 @@ class Training:
         }
 
     def _tell(self, text: str) -> None:
-        if not self._is_quiet:
+        if not self._settings.quiet:
             print(text)
 
     def _model(self) -> et.ElasticModel:
@@ -151,25 +131,15 @@ class Training:
         rate = harness.rate(
             settings.schedule, settings.learning_rate, steps, warm_up=settings.warm_up
         )
-        xla = profile is not None and profile.settings.xla
-        return harness.compiled(self._method.adapt(model), settings.optimizer, rate, xla=xla)
+        return harness.compiled(self._method.adapt(model), settings.optimizer, rate)
 
     def _make_head(self, model: tf.keras.Model) -> float:
         """Give the network its new head; the seconds that it took."""
-        settings = self._settings
-        if settings.head == "none":
+        if self._settings.head == "none":
             return 0.0
-        head = harness.compiled(model, "adam", settings.head_rate)
-        if settings.head == "solve":
-            found = et.solve_head(head, self._train)
-            self._tell(f"New head in closed form, {found.accuracy:.1%} right of images left out")
-            return found.seconds
-        self._tell(f"Training the new head alone, epochs: {settings.head_epochs}")
-        clock = recording.TrainingClock()
-        head.set_mask(et.zoo.head_tensors(head))
-        options = {"epochs": settings.head_epochs, "verbose": self._verbose}
-        head.fit(self._train, callbacks=[clock], **options)
-        return clock.total("seconds")
+        found = et.solve_head(harness.compiled(model, "adam", 1e-3), self._train)
+        self._tell(f"New head in closed form, {found.accuracy:.1%} right of images left out")
+        return found.seconds
 
     def _network(self, weights: str | None = None) -> tf.keras.Model:
         names = ("input_size", "alpha", "bn_training")
@@ -178,7 +148,7 @@ class Training:
         return et.zoo.build(self._settings.model, classes=classes, weights=weights, **options)
 
     def _fresh(self, method: baselines.Method) -> et.ElasticModel:
-        """What the method trains, with random weights and outside of the strategy."""
+        """What the method trains, with random weights."""
         network, settings = method.adapt(self._network()), self._settings
         return harness.compiled(network, settings.optimizer, settings.learning_rate)
 
@@ -196,18 +166,17 @@ class Training:
             before = found["accuracy"]
         clock = recording.TrainingClock()
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
-        if self._is_chief:
-            choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
-            callbacks.append(
-                recording.Recorder(
-                    self._run,
-                    clock,
-                    *choosers,
-                    sensor=energy.find_sensor(),
-                    head_seconds=self._head_seconds,
-                    head_accuracy=before,
-                )
+        choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
+        callbacks.append(
+            recording.Recorder(
+                self._run,
+                clock,
+                *choosers,
+                sensor=energy.find_sensor(),
+                head_seconds=self._head_seconds,
+                head_accuracy=before,
             )
+        )
         if self._method.can_go_on:
             # kept until the result is there: a run can be interrupted after its last epoch too
             backup = str(self._run.path / _BACKUP)
@@ -219,31 +188,18 @@ class Training:
 
     def _save(self, model: et.ElasticModel) -> None:
         """Weights, and the network where it is no more the one of the zoo."""
-        with tempfile.TemporaryDirectory() as elsewhere:
-            # all workers: reading statistics that each replica keeps for itself takes all of them
-            folder = self._run.path if self._is_chief else Path(elsewhere)
-            model.save_weights(folder / "weights.h5")
-            if getattr(model, "removed", None):  # the weights are those of a smaller network
-                model.network.save(folder / "network.keras")
+        model.save_weights(self._run.path / "weights.h5")
+        if getattr(model, "removed", None):  # the weights are those of a smaller network
+            model.network.save(self._run.path / "network.keras")
 
 
-def strategy_of(name: str) -> tf.distribute.Strategy:
-    """The strategy of that name; has to be made before TensorFlow does anything else."""
-    if name == "none":
-        return tf.distribute.get_strategy()
-    if name == "mirrored":
-        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-        return tf.distribute.MirroredStrategy([device.name for device in devices])
-    return tf.distribute.MultiWorkerMirroredStrategy()
-
-
-def loaded(settings: Any, batch_size: int) -> et.data.ImageData:
+def loaded(settings: Any) -> et.data.ImageData:
     """The images of the run."""
     return sources.load(
         settings.data,
         channels=et.zoo.ARCHITECTURES[settings.model].channels,
         image_size=settings.input_size,
-        batch_size=batch_size,
+        batch_size=settings.batch_size,
         seed=settings.seed,
         flip=settings.flip,
         validation_share=settings.validation,
