@@ -37,7 +37,7 @@ class PlannedTensor:
     """One tensor of a training step.
 
     Attributes:
-        name: unique in the plan.
+        name: unique in the plan; with "#1" and so on where it is read back from the swap file.
         kind: "activation", "derivative", "weight", "gradient", "slots", "kept" or "label".
         mode: how it comes to its memory: "P" with the batch, "C" it is created, "E" it is that of
             the same weight, "MV" it changes another tensor in place, "RV" it is another view of it,
@@ -245,7 +245,7 @@ def _apart(step: Step, swapped: Collection[str], lookahead: int) -> dict[str, Te
                 again = number > 0 and min(orders) > min(one.orders)
                 new = replace(
                     one,
-                    name=f"{one.name}@{number}" if number else one.name,
+                    name=f"{one.name}#{number}" if number else one.name,
                     mode=SWAPPED if again else one.mode,
                     orders=set(orders),
                 )
