@@ -32,6 +32,7 @@ PARTS = {
     "cache": "bench_cache",
     "engine": "bench_engine",
     "memory": "bench_memory",
+    "swap": "bench_swap",
     "control": "bench_control",
     "solver": "bench_solver",
     "importance": "bench_importance",

@@ -202,7 +202,10 @@ class ElasticMixin(_Model):
             variables = self.trainable_variables
         if not variables:
             return step, []
-        return step, optimizers.gradients(self.optimizer, tape, step.loss, variables)
+        found = optimizers.gradients(self.optimizer, tape, step.loss, variables)
+        if self._elastic.swap is not None:
+            self._elastic.swap.enter(step, found)
+        return step, found
 
     def finish(self, step: Step) -> dict[str, tf.Tensor]:
         """Update the metrics; returns the logs of the step."""
@@ -243,7 +246,7 @@ class ElasticMixin(_Model):
             state.functions.clear()
         trained = self._trained(state.plan)
         cache = None if state.rows is None else state.rows.cache_for(trained)
-        key = (state.plan and state.plan.traced, cache)
+        key = (state.plan and state.plan.traced, cache, state.swap)
         kept = state.functions.get(key)
         if kept is None:
             self._build_optimizer()
@@ -255,6 +258,8 @@ class ElasticMixin(_Model):
                 self.train_function = state.accumulation.function(self.train_function, trained)
             if state.rows is not None and cache is not None:
                 self.train_function = state.rows.or_whole(self.train_function)
+            if state.swap is not None:
+                self.train_function = state.swap.watching(self.train_function)
             state.functions.put(key, (self.train_function, self.train_tf_function))
         else:
             self.train_function, self.train_tf_function = kept
@@ -300,10 +305,8 @@ class ElasticMixin(_Model):
             saved.listening = False
             self._take(plan)
             rows.leave(self)
-            functions = state.functions.get((plan and plan.traced, None)) or (
-                None,
-                None,
-            )  # None: made when needed
+            key = (plan and plan.traced, None, state.swap)
+            functions = state.functions.get(key) or (None, None)  # None: made when needed
             self.train_function, self.train_tf_function = functions
             state.callback = state.data = state.callbacks = None
             leave, state.leave = state.leave, None

@@ -24,6 +24,7 @@ class State:
         self.averaged: dict[int, set[int] | None] = {}
         self.functions = TrainFunctions()
         self.accumulation: Accumulation | None = None
+        self.swap: Any = None  # `elastic_tf.memory.swapping.Swap`, where activations are swapped
         # of this `fit`
         self.callback: Any = None  # that chooses the plan
         self.rows: RowTraining | None = None  # where it trains on samples that have numbers

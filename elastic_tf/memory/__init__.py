@@ -7,5 +7,6 @@ method is NNTrainer's (Moon et al., ICSE 2024).
 
 from elastic_tf.memory.fitting import largest_batch
 from elastic_tf.memory.memory_plan import MemoryPlan, PlannedTensor, plan
+from elastic_tf.memory.swapping import swapped
 
-__all__ = ["MemoryPlan", "PlannedTensor", "largest_batch", "plan"]
+__all__ = ["MemoryPlan", "PlannedTensor", "largest_batch", "plan", "swapped"]

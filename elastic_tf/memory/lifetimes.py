@@ -14,13 +14,13 @@ derivative.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from elastic_tf.memory.layers import MODIFY, Layer, View
 from elastic_tf.memory.network import Network
 
-EXTERNAL, CREATE, EXTEND = "P", "C", "E"
+EXTERNAL, CREATE, EXTEND, SWAPPED = "P", "C", "E", "S"
 
 
 @dataclass
@@ -32,7 +32,8 @@ class Tensor:
         kind: "activation", "derivative", "weight", "gradient", "slots", "kept" or "label".
         bytes: size.
         mode: "P" memory of the batch, "C" memory of its own, "E" the memory of the same weight;
-            "MV" and "RV" where another tensor stands, with or without changing it.
+            "MV" and "RV" where another tensor stands, with or without changing it; "S" what comes
+            back from the swap file.
         orders: execution orders at which it is used.
         views: where it can stand.
         buffer: name of the tensor whose memory it has.
@@ -149,17 +150,13 @@ class Step:
             tensor.views = tuple(View(mode, f"{of}/derivative") for mode, of in views)
 
     def _update(self, slots: float) -> None:
-        """Updates, each when the gradient is complete; weights are there from first to last."""
+        """Updates, each when the gradient is complete."""
         for name, (layer, at) in self._updates.items():
             self.names[at.apply] = f"{layer.name}: update"
             self._use(f"{name}/gradient", "gradient", 0, at.apply)
             self._use(name, "weight", 0, at.apply)
             if slots:
                 self._use(f"{name}/slots", "slots", round(slots * layer.weights[name]), at.apply)
-        end = max(self.names)
-        for tensor in self.tensors.values():
-            if tensor.kind in ("weight", "slots"):
-                tensor.orders.update((0, end))
 
 
 def merge(tensors: Sequence[Tensor]) -> None:
@@ -183,6 +180,29 @@ def merge(tensors: Sequence[Tensor]) -> None:
                     tensor.mode, tensor.buffer = mode, buffer
                     break
         last[tensor.buffer] = max(end, last.get(tensor.buffer, 0))
+
+
+def stays(
+    orders: Collection[int], lookahead: int, end: int, is_early: bool
+) -> list[tuple[int, int]]:
+    """First and last execution orders of the times at which a swapped tensor is in memory.
+
+    Args:
+        orders: at which it is used.
+        lookahead: orders before a use at which it is read back; if not 0, writing takes one.
+        end: the last order of the step.
+        is_early: whether it is in the file when the step begins.
+
+    Source: Moon et al., NNTrainer, ICSE 2024, Sec. 4.3.
+    """
+    found: list[tuple[int, int]] = []
+    for order in sorted(orders):
+        first = max(order - lookahead, 0) if found or is_early else order
+        last = min(order + min(lookahead, 1), end)
+        if found and first <= found[-1][1] + 1:
+            first = found.pop()[0]
+        found.append((first, last))
+    return found
 
 
 def _when(tensor: Tensor) -> tuple[int, bool]:

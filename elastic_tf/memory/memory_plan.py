@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.files import atomic, json_form
 from elastic_tf.memory import network
-from elastic_tf.memory.lifetimes import EXTEND, Step, merge
+from elastic_tf.memory.lifetimes import EXTEND, SWAPPED, Step, Tensor, merge, stays
 from elastic_tf.memory.planner import live_bytes, offsets
 from elastic_tf.model import is_plain_graph
 from elastic_tf.plan import Plan, as_plan
@@ -24,19 +25,26 @@ from elastic_tf.plan import Plan, as_plan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_ALWAYS = ("weight", "slots")  # kinds of tensors that are there from first to last
+_SWAPPED: dict[str, tuple[str, ...]] = {
+    "activations": ("activation", "kept"),
+    "all": ("activation", "kept", "derivative", "gradient", "label", *_ALWAYS),
+}
+
 
 @dataclass(frozen=True)
 class PlannedTensor:
     """One tensor of a training step.
 
     Attributes:
-        name: unique in the plan.
+        name: unique in the plan; with "#1" and so on where it is read back from the swap file.
         kind: "activation", "derivative", "weight", "gradient", "slots", "kept" or "label".
         mode: how it comes to its memory: "P" with the batch, "C" it is created, "E" it is that of
-            the same weight, "MV" it changes another tensor in place, "RV" it is another view of it.
+            the same weight, "MV" it changes another tensor in place, "RV" it is another view of it,
+            "S" it is read back from the swap file.
         bytes: size.
         offset: where it begins in the planned memory, in bytes.
-        orders: execution orders at which it is used, ascending.
+        orders: execution orders at which it is used, swapped in or out, ascending.
         buffer: name of the tensor whose memory it has, its own if none other.
     """
 
@@ -99,7 +107,7 @@ class MemoryPlan:
     @property
     def unplanned(self) -> int:
         """Bytes of all tensors if none shared its memory with another one."""
-        return sum(tensor.bytes for tensor in self.tensors if tensor.mode != EXTEND)
+        return sum(one.bytes for one in self.tensors if one.mode not in (EXTEND, SWAPPED))
 
     def plot(self, *, title: str = "") -> Figure:
         """Offsets over execution orders, a rectangle for each buffer."""
@@ -122,6 +130,9 @@ def plan(
     batch_size: int,
     plan: Plan | np.ndarray | None = None,
     clip: bool = False,
+    *,
+    swap: str | None = None,
+    lookahead: int = 1,
 ) -> MemoryPlan:
     """Plan the memory of a training step, layer by layer.
 
@@ -138,6 +149,10 @@ def plan(
         plan: how each tensor is trained, or a bool mask, shape (N,), forward order. None: an
             elastic model's own plan, all trainable tensors of another model.
         clip: whether gradients are clipped by their global norm: all are kept until the last one.
+        swap: what is in a file while nobody uses it: None; "activations", as in
+            `elastic_tf.memory.swapped`; or "all", weights and slots too, as in the paper.
+        lookahead: execution orders before a use at which a tensor is read back. With 0 it is there
+            when it is used; else it takes another order to write it, too.
 
     Returns:
         The plan: peak, lower bound, offset and lifetime of each tensor.
@@ -147,7 +162,7 @@ def plan(
         ValueError: `plan` or `batch_size` do not fit, or the size of a tensor is known only while
             the model runs, as in loops.
 
-    Source: Moon et al., NNTrainer, ICSE 2024, Sec. 4.1 and 4.2.
+    Source: Moon et al., NNTrainer, ICSE 2024, Sec. 4.1 to 4.3.
     """
     if not (isinstance(model, tf.keras.Model) and is_plain_graph(model)):
         raise TypeError(
@@ -157,18 +172,35 @@ def plan(
         )
     arguments.count("batch_size", batch_size)
     arguments.flag("clip", clip)
+    arguments.count("lookahead", lookahead, least=0)
+    if swap is not None:
+        arguments.choice("swap", swap, _SWAPPED)
     elastic = isinstance(model, ElasticMixin)
     tensors = model.tensors if elastic else forward_order(model)
     chosen = model.plan if elastic and plan is None else as_plan(plan, len(tensors))
     modes.check(model, tensors, chosen)
     found = network.read(model, batch_size, tensors, chosen)
     step = Step(found, clip=clip, slots=_slots(getattr(model, "optimizer", None)))
-    return placed(step, batch_size)
+    return placed(step, batch_size, _SWAPPED[swap] if swap else (), lookahead)
 
 
-def placed(step: Step, batch_size: int) -> MemoryPlan:
-    """The plan of a step: memory is shared where it can be, then given offsets."""
+def placed(
+    step: Step, batch_size: int, swapped: Collection[str] = (), lookahead: int = 1
+) -> MemoryPlan:
+    """The plan of a step: memory is shared where it can be, then given offsets.
+
+    Args:
+        step: whose tensors get their buffers here.
+        batch_size: samples in it.
+        swapped: kinds of tensors that are in a file while nobody uses them.
+        lookahead: as of `plan`.
+    """
+    for tensor in step.tensors.values():
+        if tensor.kind in _ALWAYS and tensor.kind not in swapped:
+            tensor.orders.update((0, max(step.names)))
     merge([*step.tensors.values()])
+    if swapped:
+        step.tensors = _apart(step, swapped, lookahead)
     orders: dict[str, set[int]] = {}
     for tensor in step.tensors.values():
         orders.setdefault(tensor.buffer, set()).update(tensor.orders)
@@ -191,6 +223,36 @@ def placed(step: Step, batch_size: int) -> MemoryPlan:
     # the one that gives a buffer its name before those that share it
     by_use = sorted(tensors, key=lambda one: (one.orders[0], one.buffer != one.name))
     return MemoryPlan(batch_size, tuple(by_use), steps)
+
+
+def _apart(step: Step, swapped: Collection[str], lookahead: int) -> dict[str, Tensor]:
+    """The tensors, with another buffer for each time that their memory is there."""
+    shared: dict[str, list[Tensor]] = {}
+    for one in sorted(step.tensors.values(), key=lambda one: one.buffer != one.name):
+        shared.setdefault(one.buffer, []).append(one)
+    found: dict[str, Tensor] = {}
+    for name, sharing in shared.items():
+        if step.tensors[name].kind not in swapped:
+            found.update((one.name, one) for one in sharing)
+            continue
+        used = {order for one in sharing for order in one.orders}
+        is_early = step.tensors[name].kind in _ALWAYS  # it is in the file when the step begins
+        for number, (first, last) in enumerate(stays(used, lookahead, max(step.names), is_early)):
+            there, buffer = range(first, last + 1), ""
+            for one in sharing:
+                if not (orders := one.orders.intersection(there)):
+                    continue
+                again = number > 0 and min(orders) > min(one.orders)
+                new = replace(
+                    one,
+                    name=f"{one.name}#{number}" if number else one.name,
+                    mode=SWAPPED if again else one.mode,
+                    orders=set(orders),
+                )
+                new.buffer = buffer = buffer or new.name
+                found[new.name] = new
+            found[buffer].orders.update((first, last))
+    return found
 
 
 def _slots(optimizer: Any) -> float:

@@ -1,0 +1,203 @@
+"""Activations that wait in a file from the forward pass to the backward pass."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.costs.activations import nodes_of
+from elastic_tf.engine.mixin import ElasticMixin, Step
+from elastic_tf.engine.snapshot import READS
+from elastic_tf.memory.swap_file import SwapFile
+from elastic_tf.timing.dataflow import needed_by, reached_from
+
+# Smaller tensors stay: two calls of Python take longer than it takes to copy so much.
+_AT_LEAST = 1 << 18  # bytes
+_TYPICAL = 32  # samples in a batch whose size is not known when the step is traced
+_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
+_IN_FILE = (tf.string, tf.resource, tf.variant)  # dtypes that cannot be
+
+
+@contextlib.contextmanager
+def swapped(
+    model: ElasticMixin, folder: str | Path | None = None, *, lookahead: int = 1
+) -> Iterator[SwapFile]:
+    """Train with activations in a file while they wait for their gradients.
+
+    Inside this context `fit` and `train_on_batch` write each large tensor that the backward pass
+    takes of the forward pass to a file, and read it back shortly before it is used. The weights are
+    the same, bit for bit. Whatever the plan leaves out is never kept, and so never swapped.
+
+    A step that finds the disk full is finished in memory, then `fit` ends with an error: nothing is
+    lost. The file has no name; a killed process leaves none behind.
+
+    Args:
+        model: compiled elastic model.
+        folder: on a disk, with room for what a step keeps. None: where Python makes temporary
+            files; on some systems that is memory.
+        lookahead: how many uses ahead of the backward pass a tensor is read.
+
+    Yields:
+        The file; `nbytes` is its size.
+
+    Raises:
+        OSError: no file can be made in the folder; in `fit`, the disk is full.
+        ValueError: the model runs eagerly, is compiled by XLA, or trains on several replicas.
+
+    Source: Moon et al., NNTrainer, ICSE 2024, Sec. 4.3 (Proactive Swap). There weights are swapped
+    too; variables of TensorFlow stay in memory.
+    """
+    arguments.elastic(model, compiled=True)
+    arguments.count("lookahead", lookahead)
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if model.run_eagerly or model._jit_compile or replicas > 1:
+        raise ValueError(
+            "Only a graph that TensorFlow runs on one device can be swapped. Received: "
+            f"run_eagerly={model.run_eagerly}, jit_compile={bool(model._jit_compile)}, "
+            f"{replicas} replicas. Compile the model without them."
+        )
+    state, file = model._elastic, SwapFile(folder)
+    before, state.swap = state.swap, Swap(file, lookahead)
+    try:
+        yield file
+    finally:
+        state.swap = before
+        state.functions.clear()
+        model.train_function = model.train_tf_function = None
+        file.close()
+
+
+class Swap:
+    """How traced steps use a swap file.
+
+    Args:
+        file: that they use.
+        lookahead: as of `swapped`.
+    """
+
+    def __init__(self, file: SwapFile, lookahead: int) -> None:
+        self._file, self._lookahead = file, lookahead
+
+    def watching(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A train function that raises an OSError after a step for which the disk was full."""
+
+        def run(*args: Any) -> Any:
+            logs = function(*args)
+            failure, self._file.failure = self._file.failure, None
+            if failure is not None:
+                raise OSError(
+                    failure.errno,
+                    "The disk must have room for the activations of a step. Received: "
+                    f"{failure} in '{self._file.folder}' after {self._file.nbytes} bytes. The step "
+                    "was finished in memory: free some room, or choose another folder, and go on.",
+                )
+            return logs
+
+        return run
+
+    def enter(self, step: Step, gradients: Sequence[Any]) -> None:
+        """Let the backward pass, traced a moment ago, take tensors from the file.
+
+        With the tensors in the order of their first use by the backward pass, one is read when the
+        pass arrives at that which is used `lookahead` before it. The forward pass waits where a
+        second tensor would wait to be written.
+        """
+        if tf.executing_eagerly():
+            return
+        graph = step.loss.graph
+        graph._elastic_swap_file = self._file  # the graph alone holds it, see `_calls`
+        put, ask, take = _calls(self._file)
+        order = {op.name: k for k, op in enumerate(graph.get_operations())}
+        uses = _uses(graph, step, gradients)
+        tensors = sorted(uses, key=lambda one: order[uses[one][0][0].name])
+        arrivals = [_arrival(uses[one][0][0], step.loss.op, order) for one in tensors]
+        written: list[tuple[Any, Any]] = []
+        for k, one in enumerate(tensors):
+            if k < self._lookahead:
+                continue  # it would be read at once
+            tensor = one.deref()
+            first = order[uses[one][0][0].name]
+            ahead = list(arrivals[k - self._lookahead])
+            if k > self._lookahead:  # memory of this one is that of the one before
+                done = (op for op, _ in uses[tensors[k - self._lookahead - 1]])
+                ahead += [op for op in done if order[op.name] < first]
+            ticket = put(tensor)
+            written.append((tensor.op, ticket.op))
+            with tf.control_dependencies(ahead):
+                asked = ask(ticket)
+            with tf.control_dependencies(arrivals[k]):
+                found = take(asked, tensor.dtype)
+            found.set_shape(tensor.shape)
+            for op, place in uses[one]:
+                op._update_input(place, found)
+        written.sort(key=lambda one: order[one[0].name])
+        for (_, ticket), (maker, _) in zip(written, written[2:]):
+            if all(tensor.op is not maker for tensor in ticket.inputs):
+                maker._add_control_input(ticket)
+
+
+def _calls(file: SwapFile) -> tuple[Callable[..., tf.Tensor], ...]:
+    """The file's methods as ops.
+
+    TensorFlow never forgets a function that it was given, which must not hold the file. The ops
+    count as stateless: TensorFlow would run stateful ones one after the other, as they were traced.
+    """
+    known = weakref.ref(file)
+
+    @tf.autograph.experimental.do_not_convert
+    def put(array: np.ndarray) -> np.int64:
+        return known().put(array)  # type: ignore[union-attr]
+
+    @tf.autograph.experimental.do_not_convert
+    def ask(ticket: np.int64) -> np.int64:
+        return known().ask(ticket)  # type: ignore[union-attr]
+
+    @tf.autograph.experimental.do_not_convert
+    def take(ticket: np.int64) -> np.ndarray:
+        return known().take(ticket)  # type: ignore[union-attr]
+
+    return (
+        lambda tensor: tf.numpy_function(put, [tensor], tf.int64, stateful=False),
+        lambda ticket: tf.numpy_function(ask, [ticket], tf.int64, stateful=False),
+        lambda ticket, dtype: tf.numpy_function(take, [ticket], dtype, stateful=False),
+    )
+
+
+def _uses(graph: Any, step: Step, gradients: Sequence[Any]) -> dict[Any, list[tuple[Any, int]]]:
+    """Large tensors of the forward pass -> the backward ops that take them, and at which place."""
+    ops, nodes = graph.get_operations(), nodes_of(graph)
+    ends = tf.nest.flatten([g for g in gradients if g is not None], expand_composites=True)
+    random = (op for op in ops if op.op_def.is_stateful and op.type not in READS)
+    starts = [*(tensor.op for tensor in tf.nest.flatten(step.x)), *random]
+    values = reached_from(nodes, {op.name: 1 for op in starts})
+    needed = needed_by(nodes, {tensor.op.name: 1 for tensor in ends})
+    count = next(k for k, op in enumerate(ops) if op is step.loss.op) + 1
+    forward = {op.name for op in ops[:count]}
+    uses: dict[Any, list[tuple[Any, int]]] = {}
+    for op in ops[count:]:
+        if op.name in needed and op.type not in _SHAPES:
+            for place, tensor in enumerate(op.inputs):
+                made = tensor.op.name
+                if made in forward and made in values and _is_large(tensor):
+                    uses.setdefault(tensor.ref(), []).append((op, place))
+    return uses
+
+
+def _arrival(op: tf.Operation, loss: tf.Operation, order: dict[str, int]) -> list[tf.Operation]:
+    """Ops after which the backward pass has arrived at `op`."""
+    found = [tensor.op for tensor in op.inputs if order[tensor.op.name] > order[loss.name]]
+    return found or [loss]
+
+
+def _is_large(tensor: tf.Tensor) -> bool:
+    if tensor.dtype in _IN_FILE or tensor.shape.rank is None:
+        return False
+    sizes = [_TYPICAL if size is None else size for size in tensor.shape]
+    return int(np.prod(sizes)) * tensor.dtype.size >= _AT_LEAST
