@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +162,14 @@ class _Steps:
                 "The last layer must be a Dense layer on one vector per image. Received: "
                 f"{[tensors[k].name for k in (kernel, *bias)]}."
             )
-        functions = {"infer": self._forward(self.logits, "logits")}
+        self._constants: dict[str, dict[int, list[int]]] = {}
+        files = {"infer": self._forward("infer", self.logits, "logits")}
         names: dict[Any, str | None] = {network.input.ref(): None}
 
         def features(end: tf.Tensor) -> str | None:
             if end.ref() not in names:
                 name = names[end.ref()] = f"features_{len(names) - 1}"
-                functions[name] = self._forward(end, "features")
+                files[name] = self._forward(name, end, "features")
             return names[end.ref()]
 
         head = {
@@ -182,7 +183,7 @@ class _Steps:
             cut = network.cut([tensor for tensor, on in zip(tensors, mask) if on])
             # preprocessing alone is not worth keeping
             cut = cut if network.behind(cut) else network.input
-            functions[f"train_{k}"] = self._train(mask, cut)
+            files[f"train_{k}"] = self._train(k, mask, cut)
             behind = network.behind(cut)
             plans.append(
                 {
@@ -202,35 +203,73 @@ class _Steps:
                 {"name": t.name.partition(":")[0], "shape": t.shape.as_list()} for t in tensors
             ],
             "held": self._held,
+            "constants": self._constants,
             "plans": plans,
             "head": head,
         }
-        return {name: self._converted(function) for name, function in functions.items()}, told
+        return files, told
 
-    def _function(
-        self, body: Any, kinds: dict[str, tf.TensorSpec], end: tf.Tensor, start: tf.Tensor
-    ) -> Any:
-        """A function whose inputs are named, with `w3` for tensor 3 where `end` depends on it."""
+    def _file(
+        self,
+        name: str,
+        body: Any,
+        kinds: dict[str, tf.TensorSpec],
+        end: tf.Tensor,
+        start: tf.Tensor,
+        trained: Sequence[int] = (),
+    ) -> bytes:
+        """The file of a function whose inputs are named, with `w3` for tensor 3.
+
+        LiteRT prepares kernels that are constants once, and runs them twice as fast. Frozen kernels
+        are constants, and the runner writes their values of now into the file, where the file has
+        each once, in its own order or with the outputs first.
+        """
         behind, tensors = self.network.behind(end, start), self.model.tensors
         taken = [k for k in self._held if tensors[k].ref() in behind]
-        kinds = kinds | {f"w{k}": _SPEC(tensors[k].shape, tf.float32) for k in taken}
+        fixed = {k: tensors[k].numpy() for k in taken if k not in trained and _is_large(tensors[k])}
+        while True:
+            function, alone = self._function(body, kinds, taken, fixed)
+            if len(alone) == len(fixed):
+                content = self._converted(function)
+                places = {k: place for k, one in fixed.items() if (place := _place(content, one))}
+                if len(places) == len(fixed):
+                    self._constants[name] = places
+                    return content
+                alone = set(places)
+            fixed = {k: fixed[k] for k in alone}
+
+    def _function(
+        self,
+        body: Any,
+        kinds: dict[str, tf.TensorSpec],
+        taken: Sequence[int],
+        fixed: Mapping[int, np.ndarray],
+    ) -> tuple[Any, set[int]]:
+        """What `_file` converts, and which of the constants are kernels that are used once."""
+        own = [k for k in taken if k not in fixed]
+        kinds = kinds | {f"w{k}": _SPEC(self.model.tensors[k].shape, tf.float32) for k in own}
+        constants: dict[int, tf.Tensor] = {}
 
         def run(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             given = dict(zip(kinds, inputs))
-            return body(given, {tensors[k].ref(): given[f"w{k}"] for k in taken})
+            constants.update({k: tf.constant(value) for k, value in fixed.items()})
+            values = {k: given[f"w{k}"] for k in own} | constants
+            return body(given, {self.model.tensors[k].ref(): one for k, one in values.items()})
 
-        signature = [_SPEC(one.shape, one.dtype, name) for name, one in kinds.items()]
-        return tf.function(run, input_signature=signature, autograph=False)
+        signature = [_SPEC(one.shape, one.dtype, key) for key, one in kinds.items()]
+        function = tf.function(run, input_signature=signature, autograph=False)
+        function.get_concrete_function()
+        return function, {k for k, one in constants.items() if _is_kernel_alone(one)}
 
-    def _forward(self, end: tf.Tensor, name: str) -> Any:
+    def _forward(self, name: str, end: tf.Tensor, said: str) -> bytes:
         start = self.network.input
 
         def body(given: dict[str, tf.Tensor], values: dict[Any, tf.Tensor]) -> Any:
-            return {name: self.network.run(values, start, given["x"], end)}
+            return {said: self.network.run(values, start, given["x"], end)}
 
-        return self._function(body, {"x": self.images}, end, start)
+        return self._file(name, body, {"x": self.images}, end, start)
 
-    def _train(self, mask: np.ndarray, cut: tf.Tensor) -> Any:
+    def _train(self, k: int, mask: np.ndarray, cut: tf.Tensor) -> bytes:
         def body(given: dict[str, tf.Tensor], values: dict[Any, tf.Tensor]) -> Any:
             logits = self.network.run(values, cut, given["x"], self.logits)
             said = tf.reduce_sum(tf.one_hot(given["y"], self.classes) * _log_softmax(logits), -1)
@@ -244,7 +283,8 @@ class _Steps:
             return {"loss": loss, **{name: one for name, one in gradients if one is not None}}
 
         kinds = {"x": _SPEC(cut.shape, tf.float32), "y": self.labels, "weight": self.weights}
-        return self._function(body, kinds, self.logits, cut)
+        trained = np.flatnonzero(mask).tolist()
+        return self._file(f"train_{k}", body, kinds, self.logits, cut, trained)
 
     def _head_tensors(self) -> list[int]:
         """Numbers of the tensors of the last layer, a kernel first."""
@@ -281,6 +321,35 @@ def _logits(model: Any, output: tf.Tensor) -> tf.Tensor:
             f"output of '{output.op.name}'. Compile the model with it."
         )
     return output.op.inputs[0] if has_softmax else output
+
+
+def _is_large(tensor: tf.Variable) -> bool:
+    return bool(tensor.shape.rank > 1 and tensor.shape.num_elements() >= 64)
+
+
+def _is_kernel_alone(constant: tf.Tensor) -> bool:
+    """Whether one convolution or matrix product takes the constant, and nothing else."""
+    users = list(_users(constant))
+    return len(users) == 1 and users[0] in ("Conv2D", "DepthwiseConv2dNative", "MatMul")
+
+
+def _users(tensor: tf.Tensor) -> Iterator[str]:
+    """Kinds of the ops that take a tensor, reshaped at most."""
+    for op in tensor.consumers():
+        if op.type in ("Identity", "IdentityN", "Reshape"):
+            for given, said in zip(op.inputs, op.outputs):
+                if given is tensor:
+                    yield from _users(said)
+        else:
+            yield op.type
+
+
+def _place(content: bytes, value: np.ndarray) -> list[int] | None:
+    """Where the file has the values, and whether with their last axis first."""
+    orders = [value.tobytes(), np.moveaxis(value, -1, 0).tobytes()]
+    found = {content.find(one): first for first, one in enumerate(orders) if one in content}
+    ((start, first),) = found.items() if len(found) == 1 else ((-1, 0),)
+    return [start, first] if start >= 0 and content.count(orders[first]) == 1 else None
 
 
 def _log_softmax(logits: tf.Tensor) -> tf.Tensor:

@@ -245,7 +245,7 @@ def normalised_convolution(
 
     The gradients of gamma and of the kernel both follow from that of the scaled kernel, so the
     convolution's outputs are neither kept nor passed over again. None for any other op, and where
-    the kernel is larger than those outputs.
+    the kernel is larger than those outputs, or a constant, which LiteRT prepares once.
 
     Args:
         op: of the traced model.
@@ -262,7 +262,7 @@ def normalised_convolution(
     if before.type not in ("Conv2D", "DepthwiseConv2dNative") or not (is_alone and is_known):
         return None
     x, kernel = (known[tensor.ref()] for tensor in before.inputs)
-    if np.prod(kernel.shape) > np.prod(op.inputs[0].shape):
+    if kernel.op.type == "Const" or np.prod(kernel.shape) > np.prod(op.inputs[0].shape):
         return None
     scale = gamma * tf.math.rsqrt(variance + op.get_attr("epsilon"))
     of_kernel = scale if before.type == "Conv2D" else tf.reshape(scale, [-1, 1])

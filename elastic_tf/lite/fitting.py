@@ -104,6 +104,7 @@ class Fit:
             for name, value in (("kernel", kernel), ("bias", bias)):
                 if head[name] is not None:
                     trainer.weights[head[name]] = (scale * value).astype(np.float32)
+            trainer._open.clear()
             if head["features"]:
                 self._kept[head["features"]] = features
             accuracy = (left_out.argmax(axis=1) == self._y).mean()

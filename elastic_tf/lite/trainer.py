@@ -84,8 +84,8 @@ class Trainer:
         for other in set(self._open) - {name, keep}:
             del self._open[other]
         if name not in self._open:
-            path = str(self.folder / f"{name}.tflite")
-            interpreter = self._make(model_path=path, num_threads=self._threads)
+            content = self._with_constants(name)
+            interpreter = self._make(model_content=content, num_threads=self._threads)
             runner = interpreter.get_signature_runner()
             indices = [
                 {key: int(one["index"]) for key, one in details.items()}
@@ -103,6 +103,18 @@ class Trainer:
             key: interpreter.tensor(index)() if views else interpreter.get_tensor(index)
             for key, index in outputs.items()
         }
+
+    def _with_constants(self, name: str) -> bytes:
+        """The file of a function, with the weights of now where it holds them as constants."""
+        parts, end = [], 0
+        with open(self.folder / f"{name}.tflite", "rb") as file:
+            places = self.model["constants"][name].items()
+            for index, (start, first) in sorted(places, key=lambda place: place[1]):
+                value = self.weights[int(index)]
+                parts += [file.read(start - end), np.moveaxis(value, -1, 0) if first else value]
+                parts[-1] = parts[-1].tobytes()
+                end = file.seek(start + value.nbytes)
+            return b"".join([*parts, file.read()])
 
     def gradients(
         self,
@@ -168,6 +180,7 @@ class Trainer:
         """`load`, which returns the JSON values."""
         header, arrays = disk.read_state(path, self.model["sha256"])
         values = iter(arrays)
+        self._open.clear()  # it may hold weights as constants
         count = updates.slots(self.model["optimizer"])
         self.weights = {index: next(values) for index in self.model["held"]}
         self.steps = dict(header["updates"])
