@@ -138,8 +138,8 @@ class Trials:
         self._load(0)
         self._trained(self._network(), "elastic@0.3", 2, 16, 0, 1e-4)  # what is slow once
 
-    def run(self, method: str, epochs: int, batch: int, seed: int, rate: float) -> None:
-        """One trial, unless it is there."""
+    def run(self, method: str, epochs: int, batch: int, seed: int, rate: float) -> dict[str, Any]:
+        """One trial, unless it is there; what came of it."""
         settings = self._settings
         name = {
             "data": Path(settings.data).stem,
@@ -151,8 +151,9 @@ class Trials:
             "seed": seed,
             "rate": rate,
         }
-        if any(name.items() <= trial.items() for trial in self.done):
-            return
+        for trial in self.done:
+            if name.items() <= trial.items():
+                return trial
         self._load(seed)
         tf.keras.utils.set_random_seed(seed)
         model = self._network()
@@ -166,6 +167,7 @@ class Trials:
         self.done.append({**trial, **found})
         print(" ".join(f"{key}={value}" for key, value in self.done[-1].items()), flush=True)
         self.save()
+        return self.done[-1]
 
     def save(self) -> None:
         """Write all trials."""
@@ -201,14 +203,15 @@ class Trials:
         )
         return harness.compiled(network, "adam", 1e-4)
 
-    def _profiled(self, batch: int) -> et.TimingProfile:
+    def _profiled(self, batch: int, modes: tuple[str, ...]) -> et.TimingProfile:
         settings = self._settings
         parts = (settings.model, settings.alpha, settings.input_size, self._classes, batch)
+        parts += ("modes",) if modes else ()
         path = Path("runs") / "choice" / f"profile_{'_'.join(map(str, parts))}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             images = self._x[:batch], self._y[:batch]
-            et.profile_model(self._network(), *images, repeats=20).save(path)
+            et.profile_model(self._network(), *images, modes=modes, repeats=20).save(path)
         return et.TimingProfile.load(path)
 
     def _trained(
@@ -226,7 +229,8 @@ class Trials:
         harness.compiled(model, "adam", rates)
         options: dict[str, Any] = {}
         if rho:
-            options = {"rho": float(rho), "profile": self._profiled(batch), "interval": epochs}
+            profile = self._profiled(batch, baselines.get(name).modes)
+            options = {"rho": float(rho), "profile": profile, "interval": epochs}
         task = baselines.Task(model=model, probe=samples, seed=seed, **options)
         started = time.perf_counter()
         callbacks = baselines.get(name).callbacks(task)
@@ -238,6 +242,7 @@ class Trials:
             record = callbacks[0].selections[-1]
             found["predicted_ratio"] = record.predicted_ratio
             found["trained"] = np.flatnonzero(record.mask).tolist()
+            found["modes"] = record.selection.plan.to_json()
         return found
 
 

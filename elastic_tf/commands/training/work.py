@@ -105,7 +105,8 @@ class Training:
             if self._profile is None:
                 self._tell("Profiling this device ...")
                 self._profile = replicas.from_chief(
-                    self._strategy, lambda: et.profile_model(own, *batch)
+                    self._strategy,
+                    lambda: et.profile_model(own, *batch, modes=self._method.modes),
                 )
             if self._is_chief:
                 self._profile.save(self._own_profile)
