@@ -148,8 +148,8 @@ class Trials:
         self._load(0)
         self._trained(self._network(), "elastic@0.3", 2, 16, 0, 1e-4)  # what is slow once
 
-    def run(self, method: str, epochs: float, batch: int, seed: int, rate: float) -> None:
-        """One trial, unless it is there; one without seconds is run again for them."""
+    def run(self, method: str, epochs: float, batch: int, seed: int, rate: float) -> dict[str, Any]:
+        """What came of one trial, run unless it is there; one without seconds again for them."""
         settings = self._settings
         name = {
             "data": Path(settings.data).stem,
@@ -162,8 +162,9 @@ class Trials:
             "rate": rate,
         }
         same = [trial for trial in self.done if name.items() <= trial.items()]
-        if any(trial["seconds"] or settings.untimed for trial in same):
-            return
+        for trial in same:
+            if trial["seconds"] or settings.untimed:
+                return trial
         self._load(seed)
         tf.keras.utils.set_random_seed(seed)
         model = self._network()
@@ -178,6 +179,7 @@ class Trials:
         self.done.append({**trial, **found})
         print(" ".join(f"{key}={value}" for key, value in self.done[-1].items()), flush=True)
         self.save()
+        return self.done[-1]
 
     def save(self) -> None:
         """Write all trials."""
@@ -213,14 +215,15 @@ class Trials:
         )
         return harness.compiled(network, "adam", 1e-4)
 
-    def _profiled(self, batch: int) -> et.TimingProfile:
+    def _profiled(self, batch: int, modes: tuple[str, ...]) -> et.TimingProfile:
         settings = self._settings
         parts = (settings.model, settings.alpha, settings.input_size, self._classes, batch)
+        parts += ("modes",) if modes else ()
         path = Path("runs") / "choice" / f"profile_{'_'.join(map(str, parts))}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             images = self._x[:batch], self._y[:batch]
-            et.profile_model(self._network(), *images, repeats=20).save(path)
+            et.profile_model(self._network(), *images, modes=modes, repeats=20).save(path)
         return et.TimingProfile.load(path)
 
     def _trained(
@@ -239,7 +242,8 @@ class Trials:
         harness.compiled(model, "adam", rates)
         options: dict[str, Any] = {}
         if rho:
-            options = {"rho": float(rho), "profile": self._profiled(batch), "interval": passes}
+            profile = self._profiled(batch, baselines.get(name).modes)
+            options = {"rho": float(rho), "profile": profile, "interval": passes}
         task = baselines.Task(model=model, probe=samples, seed=seed, **options)
         started = time.perf_counter()
         callbacks = baselines.get(name).callbacks(task)
@@ -253,6 +257,7 @@ class Trials:
             record = callbacks[0].selections[-1]
             found["predicted_ratio"] = record.predicted_ratio
             found["trained"] = np.flatnonzero(record.mask).tolist()
+            found["modes"] = record.selection.plan.to_json()
         return found
 
 

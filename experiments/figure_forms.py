@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from paper_specs import DATA, Picture, Training
 
 from elastic_tf import plots
-from elastic_tf.runs.run import Run, trained_masks
+from elastic_tf.runs.run import Run, trained_plans
 
 Runs = Mapping[Training, Run]
 Form = Callable[[Picture, Any], Any]
@@ -53,7 +53,7 @@ def progress(picture: Picture, found: Runs) -> Figure:
     """Accuracy after each epoch, in a group for each trained portion, with the seconds it took."""
     groups, notes = {}, {}
     for run in found.values():
-        count = int(np.mean([mask.sum() for mask in trained_masks(run.history)]))
+        count = int(np.mean([plan.mask.sum() for plan in trained_plans(run.history)]))
         name = f"last {count} tensors\n{_values(run, 'seconds').mean():.0f} s per epoch"
         accuracies = 100 * _values(run, "val_accuracy")
         groups[name] = {f"epoch {k + 1}": float(value) for k, value in enumerate(accuracies)}
@@ -161,7 +161,7 @@ def model_time(picture: Picture, found: Runs) -> Figure:
 def selection_map(picture: Picture, found: Runs) -> Figure:
     """Which tensors were trained in which epochs."""
     (run,) = found.values()
-    return plots.selection_map(trained_masks(run.history), title=picture.title)
+    return plots.selection_map(trained_plans(run.history), title=picture.title)
 
 
 def memory_bars(picture: Picture, found: Runs) -> Figure:

@@ -45,6 +45,7 @@ class Method:
         adapt: the model to train in the place of a pre-trained one, called before it is compiled.
             Its outputs are those of the given model, which stays as it is.
         needs_profile: whether `callbacks` reads profile, rho and probe.
+        modes: of kernels, to be measured in the profile.
         can_go_on: whether `BackupAndRestore` can go on with an interrupted `fit`.
     """
 
@@ -53,4 +54,5 @@ class Method:
     callbacks: Callable[[Task], list[tf.keras.callbacks.Callback]]
     adapt: Callable[[tf.keras.Model], tf.keras.Model] = lambda model: model
     needs_profile: bool = False
+    modes: tuple[str, ...] = ()
     can_go_on: bool = True

@@ -13,6 +13,7 @@ from elastic_tf.baselines.method import Method, Task
 from elastic_tf.budget.settings import Control
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.importance import measures
+from elastic_tf.importance.of_modes import of_modes
 from elastic_tf.importance.probe import Probe
 from elastic_tf.zoo import models
 
@@ -33,23 +34,37 @@ def at_random(seed: int) -> Importance:
     return importance
 
 
+def _in_modes(task: Task) -> Importance:
+    """What lowers the loss most, in each mode that the profile has."""
+    costs = () if task.profile is None else task.profile.modes
+    names = tuple(dict.fromkeys(cost.mode for cost in costs))
+
+    def importance(model: Any, x: Any, y: Any) -> Any:
+        return of_modes(model, x, y, names)
+
+    return importance
+
+
 def _method(
     name: str,
     summary: str,
-    importance: Importance | None,
+    importance: Importance,
+    *,
+    is_of_task: bool = False,
+    modes: tuple[str, ...] = (),
     **options: Any,
 ) -> Method:
-    """The elastic callback with another importance; None stands for a random choice."""
+    """The elastic callback with another importance, or with what that gives for a `Task`."""
 
     def callbacks(task: Task) -> list[tf.keras.callbacks.Callback]:
         profile: Any = task.profile  # None is refused there
         required = models.head_tensors(task.model)
-        chosen = importance or at_random(task.seed)
+        chosen = importance(task) if is_of_task else importance
         probe = Probe(task.probe, size=task.probe_size, seed=task.seed)
         settings = {"interval": task.interval, "probe": probe, "required": required, **options}
         return [ElasticCallback(profile, rho=task.rho, importance=chosen, **settings)]
 
-    return Method(name, summary, callbacks, needs_profile=True)
+    return Method(name, summary, callbacks, needs_profile=True, modes=modes)
 
 
 METHODS = (
@@ -70,7 +85,20 @@ METHODS = (
         measures.gradient_magnitude,
     ),
     _method("elastictrainer", "as the paper's released code", measures.paper),
-    _method("random", "at random within rho", None),
+    _method(
+        "random",
+        "at random within rho",
+        lambda task: at_random(task.seed),
+        is_of_task=True,
+    ),
+    _method(
+        "elastic_modes",
+        "what lowers the loss most within rho, in cheaper modes too, chosen once",
+        _in_modes,
+        is_of_task=True,
+        modes=("filtered:2", "filtered:4", "channels:1/4"),
+        interval=arguments.MOST,
+    ),
     # The paper searches exhaustively, 2^N plans, for the best progress of the first epochs (Sec.
     # 2.1, Fig. 2b). Here it is the optimum of the first importance, which nothing corrects.
     _method(

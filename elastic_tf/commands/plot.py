@@ -23,6 +23,7 @@ import numpy as np
 
 from elastic_tf.commands.commandline import option, parse
 from elastic_tf.files import strict_json
+from elastic_tf.plan import Plan
 from elastic_tf.runs import run as runs
 from elastic_tf.timing.profile import TimingProfile
 
@@ -101,13 +102,13 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
             seconds = np.array([first["head_seconds"], *seconds])
             accuracy = np.array([first["head_accuracy"], *accuracy])
         curves[label] = (np.cumsum(seconds).tolist(), (100 * accuracy).tolist())
-        masks = runs.trained_masks(run.history)
-        if not np.all(masks):
+        plans = runs.trained_plans(run.history)
+        if any(plan != Plan.full(len(plan)) for plan in plans):
             word = re.sub(r"[^\w.-]+", "_", label).strip("_")
             profile = run.path / "profile.json"
             tensors = TimingProfile.load(profile).tensors if profile.is_file() else ()
             maps[out.with_name(f"{out.stem}_{word}{out.suffix}")] = plots.selection_map(
-                masks,
+                plans,
                 names=[spec.name for spec in tensors],
                 title=label,
             )

@@ -12,15 +12,30 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 
-from elastic_tf.plots.style import BLUE, GREY, PALE, few, head, picture, said
+from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan, as_plan
+from elastic_tf.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    few,
+    head,
+    picture,
+    said,
+)
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches
 _ACROSS = 10  # images in a row
+_MODES = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY)  # exact, then others by their code
 
 
 def selection_map(
-    masks: Sequence[np.ndarray],
+    masks: Sequence[np.ndarray | Plan],
     *,
     names: Sequence[str] = (),
     title: str = "",
@@ -28,26 +43,35 @@ def selection_map(
     ticks: Sequence[Any] = (),
     width: float | None = None,
 ) -> Figure:
-    """Which tensors were trained in which epochs (Figure 21 of the paper).
+    """Which tensors were trained in which epochs (Figure 21 of the paper), and in which mode.
 
     Args:
-        masks: one mask for each epoch; bool, shape (N,), forward order.
+        masks: one mask or plan for each epoch; bool, shape (N,), forward order.
         names: of the tensors; a few are written along the axis.
         title: above the picture.
         x: what the masks stand for, if not epochs.
         ticks: what to write below each mask, if not its number.
         width: inches; by default what the epochs need.
     """
-    chosen = np.asarray(masks, bool).T  # (N, epochs)
-    colours = ListedColormap([PALE, BLUE])
-    never = int((~chosen.any(axis=1)).sum())
-    rest = f"{never} of {len(chosen)} tensors never" if never else "each tensor at least once"
-    found = f"{chosen.mean():.0%} trained (blue), {rest}"
-    figure = _map(chosen, names, said(title, found), width, cmap=colours, vmin=0, vmax=1)
+    modes = np.array([as_plan(one, len(one)).modes for one in masks]).T  # (N, epochs)
+    codes = [FROZEN, EXACT, *sorted({*modes.ravel().tolist()} - {FROZEN, EXACT})]
+    colours = [PALE, *(_MODES[k % len(_MODES)] for k in range(len(codes) - 1))]
+    shown = np.searchsorted(codes, modes)
+    never = int((~(modes != FROZEN).any(axis=1)).sum())
+    rest = f"{never} of {len(modes)} tensors never" if never else "each tensor at least once"
+    exact = " (blue)" if len(codes) == 2 else f", {(modes == EXACT).mean():.0%} exactly (blue)"
+    found = f"{(modes != FROZEN).mean():.0%} trained{exact}, {rest}"
+    last = len(codes) - 1
+    options = {"cmap": ListedColormap(colours), "vmin": 0, "vmax": last}
+    figure = _map(shown, names, said(title, found), width, **options)
     figure.axes[0].set_xlabel(x)
+    if last > 1:
+        patches = [Patch(color=c, label=NAMES[code]) for c, code in zip(colours, codes)]
+        place = {"loc": "outside lower center", "ncols": min(len(codes), 4), "fontsize": 8}
+        figure.legend(handles=patches, frameon=False, **place)
     if len(ticks):
-        shown = few(len(ticks))
-        figure.axes[0].set_xticks(shown + 1, [str(ticks[k]) for k in shown])
+        at = few(len(ticks))
+        figure.axes[0].set_xticks(at + 1, [str(ticks[k]) for k in at])
     return figure
 
 

@@ -190,11 +190,6 @@ def trained_plans(history: Sequence[Mapping[str, Any]]) -> list[Plan]:
     ]
 
 
-def trained_masks(history: Sequence[Mapping[str, Any]]) -> list[np.ndarray]:
-    """What was trained at the end of each epoch of `Run.history`; bool, shape (N,)."""
-    return [plan.mask for plan in trained_plans(history)]
-
-
 def peak_memory_bytes() -> int:
     """Largest resident memory of this process so far."""
     import resource  # Unix only

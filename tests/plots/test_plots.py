@@ -9,6 +9,7 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 
 from elastic_tf import plots
+from elastic_tf.plan import Plan
 from elastic_tf.plots.style import styles
 from elastic_tf.timing.profile import TimingProfile
 
@@ -211,6 +212,15 @@ def test_selection_map_shows_tensors_down_and_epochs_across():
     np.testing.assert_array_equal(axes.images[0].get_array(), [[1, 0], [0, 0], [0, 1]])
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["a", "b", "c"]
     assert "33%" in axes.get_title(loc="left")
+
+
+def test_selection_map_tells_modes_apart_by_colour():
+    plan = Plan.full(4).filtered(2, np.arange(4) == 0).with_channels("channels:1/2", {2: [0]})
+    figure = plots.selection_map([plan, np.array([True, False, False, True])])
+    shown = figure.axes[0].images[0].get_array()
+    np.testing.assert_array_equal(shown, [[2, 1], [1, 0], [3, 0], [1, 1]])
+    assert labels(figure.legends[0]) == ["frozen", "exact", "filtered:2", "channels:1/2"]
+    assert "75% trained, 50% exactly" in figure.axes[0].get_title(loc="left")
 
 
 def test_titles_stay_within_the_picture():

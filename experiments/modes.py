@@ -1,0 +1,92 @@
+"""Modes of training, and the papers' own methods, at equal seconds: trials as in `choice.py`.
+
+The reference trains some epochs; every other method gets as many as fit into its seconds, by two
+timed trainings of one epoch and of three. Rates are chosen on validation images, by the mean over
+the seeds, and then the test images are looked at. Each trial is written at once and none is run
+twice: start it again to go on. Searches that are made before a training (`sparse_update`) and the
+timing profile are not in the seconds.
+
+Example::
+
+    python experiments/modes.py --data birds --weights mobilenet.h5
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import choice  # before TensorFlow: it quiets its start-up
+import numpy as np
+
+from elastic_tf.commands.commandline import option, parse, run
+from elastic_tf.files.table import format_table
+
+METHODS = (
+    *("elastic@0.5", "offline_optimal@0.5", "elastic_modes@0.5", "gradient_filtering"),
+    *("velocity", "random_neurons", "sparse_update", "tinytrain"),
+)
+_TIMED = (1, 3)  # epochs
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to compare, on which data."""
+
+    data: str = option(help="folder or file, as for the command train")
+    weights: str = option(help="of the network without its head")
+    model: str = option("mobilenet", help="network of the zoo")
+    alpha: float = option(0.75, help="width multiplier of the network")
+    input_size: int = option(128, help="pixels of the images")
+    methods: tuple[str, ...] = option(METHODS, help="the first one is the reference")
+    epochs: int = option(5, help="of the reference")
+    batch: int = option(16, help="images in a step")
+    rates: tuple[float, ...] = option((1e-4, 2e-4, 4e-4, 8e-4), help="learning rates to try")
+    seeds: int = option(3, help="trials of each method")
+    out: Path = option(choice.RESULT.with_name("modes.json"), help="file of all trials")
+
+
+def main() -> None:
+    """Run the trials that are not there yet; print a table for the validation and the test part."""
+    settings = parse(Settings, __doc__ or "", None)
+    names = [field.name for field in dataclasses.fields(choice.Settings)]
+    shared = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+    trials = choice.Trials(choice.Settings(**shared, part="validation"))
+    usual, seeds = settings.rates[len(settings.rates) // 2], range(settings.seeds)
+
+    def trial(method: str, epochs: int, seed: int, rate: float) -> dict[str, Any]:
+        return trials.run(method, epochs, settings.batch, seed, rate)
+
+    def seconds(method: str) -> tuple[float, float]:
+        one, more = (trial(method, epochs, 0, usual)["seconds"] for epochs in _TIMED)
+        each = max((more - one) / (_TIMED[1] - _TIMED[0]), 1e-3)
+        return one - _TIMED[0] * each, each
+
+    once, each = seconds(settings.methods[0])
+    allowed, chosen = once + settings.epochs * each, []
+    for method in settings.methods:
+        once, each = seconds(method)
+        epochs = max(1, round((allowed - once) / each - 0.3))  # a little above counts as equal
+        losses = {
+            rate: np.mean([trial(method, epochs, seed, rate)["loss"] for seed in seeds])
+            for rate in settings.rates
+        }
+        chosen.append((method, epochs, min(losses, key=lambda rate: float(losses[rate]))))
+        print(f"{method}: {epochs} epochs in {allowed:.0f} s, rate {chosen[-1][-1]:g}", flush=True)
+    trials = choice.Trials(choice.Settings(**shared, part="test"))
+    for seed in seeds:
+        for method, epochs, rate in chosen:
+            trial(method, epochs, seed, rate)
+    told = {"data": Path(settings.data).stem, "model": settings.model, "part": "test"}
+    rows = [
+        row
+        for row in choice.summary(trials.done, **told)
+        if (row["method"], row["epochs"], row["rate"]) in chosen
+    ]
+    print(format_table(rows, choice.COLUMNS))
+
+
+if __name__ == "__main__":
+    run(main)
