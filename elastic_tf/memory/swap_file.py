@@ -78,7 +78,7 @@ class SwapFile:
             offset = places.pop() if places else self.nbytes
             self.nbytes = max(self.nbytes, offset + array.nbytes)
             self._file.seek(offset)
-            rest = memoryview(array.reshape(-1).view(np.uint8))
+            rest = array.reshape(-1).view(np.uint8).data
             while rest:
                 rest = rest[self._file.write(rest) :]
             self._places[ticket] = offset, array.shape, array.dtype
@@ -96,7 +96,7 @@ class SwapFile:
         start = -memory.ctypes.data % _ALIGNMENT
         found = memory[start : start + size]
         self._file.seek(offset)
-        rest = memoryview(found)
+        rest = found.data
         while rest:
             count = self._file.readinto(rest)
             if not count:

@@ -116,6 +116,21 @@ def test_vgg16_second_convolution_computes_its_derivative_in_32_14_mib():
     assert needed / MIB == pytest.approx(32.14, abs=0.005)
 
 
+BASELINE = 11  # MiB of the process itself in Figure 12
+
+
+@pytest.mark.parametrize(("lookahead", "printed"), [(0, 51), (1, 71)])
+def test_vgg16_swapped_needs_no_more_than_figure_12(lookahead, printed):
+    inside = tf.keras.applications.VGG16(weights=None, input_shape=(32, 32, 3), include_top=False)
+    x = L.Dense(256, "relu")(L.Flatten()(inside.output))
+    model = tf.keras.Model(inside.input, L.Dense(10)(x))
+    plan = memory.plan(model, 64, swap="all", lookahead=lookahead)
+    assert plan.lower_bound / MIB == pytest.approx({0: 40.0, 1: 48.28}[lookahead], abs=0.01)
+    assert plan.peak / MIB + BASELINE <= printed
+    kept = memory.plan(model, 64, swap="activations", lookahead=lookahead).peak
+    assert plan.peak < kept < memory.plan(model, 64).peak
+
+
 def test_a_frozen_layer_in_the_middle_keeps_its_input_no_longer_than_its_forward_pass():
     model = tf.keras.Sequential(
         [L.Input((784,)), *(L.Dense(64, name=f"l{k}") for k in range(2)), L.Dense(10, name="l2")]

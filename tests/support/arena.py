@@ -7,7 +7,6 @@ Known are Dense, Conv2D, their activation functions, pooling, Flatten, Reshape, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from elastic_tf.plan import as_plan
 
 L = tf.keras.layers
 NAN = 0xFF  # a float of such bytes
-Rule = Callable[[str, np.ndarray, np.ndarray, Callable[[np.ndarray], np.ndarray]], None]
 
 # The derivative of an activation function, from its result and the derivative of that.
 ACTIVATIONS = {
@@ -92,7 +90,10 @@ class Arena:
 
     def _now(self, name: str) -> memory.PlannedTensor:
         for one in self.plan.tensors:
-            if name in (_own(one.name), self._key(one)) and one.orders[0] <= self.order <= one.orders[-1]:
+            if (
+                name in (_own(one.name), self._key(one))
+                and one.orders[0] <= self.order <= one.orders[-1]
+            ):
                 return one
         raise AssertionError(f"{name} is not planned at {self.plan.steps.get(self.order)}")
 
@@ -137,7 +138,9 @@ def train(
                 spec = found.input_shape if name in layer.inputs else found.output_shape
                 spec = spec[0] if isinstance(spec, list) else spec
                 shapes[name] = (size, *spec[1:])
-    views = (one for layer in network.layers if layer.name.endswith("/sum") for one in layer.outputs)
+    views = (
+        one for layer in network.layers if layer.name.endswith("/sum") for one in layer.outputs
+    )
     shapes |= {name: shapes[name.rpartition("@")[0]] for name in views}
     shapes |= {f"{name}/derivative": shape for name, shape in shapes.items()}
     arena, layers = Arena(plan, shapes), {layer.name: layer for layer in network.layers}
