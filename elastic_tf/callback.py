@@ -51,14 +51,14 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     first epoch and then every `interval` epochs, it draws a probe, evaluates the importance of
     every tensor, selects, and hands the plan to the model.
 
-    In between it times some steps, and a full step beside them, of which nothing stays behind.
-    Where the achieved ratio leaves the band around `rho`, it asks the selector for what will really
-    achieve `rho`, at once, in the middle of an epoch too, by the importance evaluated last.
+    Between selections it times some steps, and full steps for comparison, which change nothing. If
+    the achieved ratio leaves the band around `rho`, it corrects the budget and selects again at
+    once, also within an epoch, with the importance evaluated last.
 
-    With a deadline, `rho` follows from the time left at every selection, and in between where the
-    measured steps are faster or slower than planned. If nothing else helps, training stops a few
-    steps early rather than late, with a warning. Where there is time for everything, `rho` is 1 and
-    `fit` ends before the deadline. The first validation of a `fit` cannot be foreseen.
+    With a deadline, `rho` follows from the time left: at every selection, and in between if steps
+    are faster or slower than planned. If nothing else helps, training stops a few steps early
+    rather than late, with a warning. If there is time for everything, `rho` is 1 and `fit` ends
+    before the deadline. The time of the first validation of a `fit` is not known in advance.
 
     The same callback can be used again; `copy.deepcopy` makes an unused one with equal settings.
 
@@ -77,7 +77,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         importance: function `(model, x, y) -> array (N,)`; see `elastic_tf.importance`. None: the
             last tensors that fit are trained, by `importance.depth`, chosen once and for nothing;
             with a `probe`, `importance.loss_decrease`.
-        required: True where a tensor is trained whatever its importance; bool, shape (N,).
+        required: True where a tensor is always trained; bool, shape (N,).
         control: an `et.Control`: what keeping the ratio may cost, profiling again.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
             with the same results (see "Power cuts" in keras.md). None keeps none.

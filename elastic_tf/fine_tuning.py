@@ -47,21 +47,21 @@ def finetune(
 ) -> ElasticMixin:
     """Fit a pre-trained classifier to new data, in `seconds` at most.
 
-    The head gets as many outputs as there are classes, if it has not, and is solved in closed form.
-    Layers run as in inference: batch normalisation on its stored statistics. Without a `profile`,
-    the device is measured. Then the last tensors are trained, as many as the time admits, on what
-    is computed once of each sample, with Adam; and with `validation`, the best weights are kept,
-    those before the first epoch among them.
+    The head gets as many outputs as there are classes, and is solved in closed form. Layers run as
+    in inference: batch normalisation uses its stored statistics. Without a `profile`, the device is
+    measured. Then Adam trains the last tensors, as many as fit into the time. What lies before them
+    is computed once for each sample. With `validation`, the best weights are kept; those of the
+    solved head count too.
 
     Args:
         model: built Keras classifier, or a network that ends in features. Weights are shared with
             the result; a new head is the result's own.
         train: `Samples`; or arrays (x, y), as the model takes them and class numbers or rows of
-            zeros and ones; or a finite `tf.data.Dataset` of such samples or batches. Read into
-            memory.
+            zeros and ones; or a finite `tf.data.Dataset` of such samples or batches, read into
+            memory once: random augmentation in it is drawn once, too.
         validation: arrays (x, y), or a `tf.data.Dataset` of batches. None keeps the last weights.
-        seconds: for all of it.
-        epochs: passes over the samples, fewer only where there is no time.
+        seconds: for everything, measuring included.
+        epochs: passes over the samples; fewer if the time is too short.
         batch_size: of a step, where `train` is not `Samples`.
         learning_rate: of Adam at its highest; it falls on a cosine to zero. None: 2e-4 over the
             square root of the trained share of a full step; 4e-4 at a quarter.

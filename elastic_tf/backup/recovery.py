@@ -27,15 +27,15 @@ _LOWER = 0.5  # times the learning rate, after going back
 
 @dataclasses.dataclass(frozen=True)
 class Backup:
-    """Where backups of a `fit` go, how often, and what is done when it diverges.
+    """Where backups of a `fit` are written, how often, and what happens when training diverges.
 
-    The same program, started again, goes on from the last backup. It stays when training has ended,
-    so that nothing is trained again.
+    Start the same program again, and it continues from the last backup. The backup stays when
+    training has ended, so that nothing is trained twice.
 
     Attributes:
-        directory: of this `fit` alone.
-        every: steps between two backups in an epoch; None: at its beginning only.
-        seconds: likewise, by the clock.
+        directory: used by this `fit` alone.
+        every: steps between two backups within an epoch. None: one at the beginning of each epoch.
+        seconds: seconds between two backups within an epoch.
         nan: what to do when the loss or a weight is NaN or infinite: "restore" goes back to the
             weights of the last backup and halves the learning rate, once, then raises; "stop"
             raises at once; "ignore" goes on.

@@ -111,9 +111,8 @@ def solve_head(
 class SolveHead(tf.keras.callbacks.Callback):
     """Solves the head when a `fit` on `Samples` begins: `callbacks=[elastic, et.SolveHead()]`.
 
-    What the callbacks before it have computed once of each sample is used: one forward pass serves
-    the head and the training. Every other callback that trains by the head's gradients stands
-    behind it.
+    It uses what the callbacks before it computed once for each sample: one forward pass serves the
+    head and the training. Put callbacks that rely on the head's gradients behind it.
 
     Args:
         layer: as for `solve_head`.

@@ -24,7 +24,9 @@ class Rows(NamedTuple):
 
 
 class Samples:
-    """Training data of which every sample has a number: `model.fit(samples)`.
+    """Training data in memory, in which every sample has a number: `model.fit(samples)`.
+
+    What lies before the first trained tensor is then computed once for each sample.
 
     A row is a sample in one of its views. Without augmentation there is one view of each sample.
     With it there are `views` of them, drawn once and then fixed: epoch e trains on view e mod

@@ -77,14 +77,14 @@ def select_tensors(
 
     maximise sum(importance[mask]) subject to profile.step_time(mask) <= rho * t_full
 
-    Among the tensors of positive importance first; where these leave time, others fill it by the
-    rank of their importance, for the sign of a small importance is mostly noise.
+    Tensors of positive importance come first. Others fill the time that is left, by the rank of
+    their importance, because the sign of a small importance is mostly noise.
 
     Args:
         importance: expected decrease of the loss per tensor; shape (N,), forward order.
         profile: times measured on the target device.
         rho: allowed step time / full step time, in (0, 1].
-        required: True where a tensor is trained whatever its importance; bool, shape (N,).
+        required: True where a tensor is always trained; bool, shape (N,).
         strategy: "exact", to a gap of 0.1 % wherever a bounded amount of work suffices; "paper",
             the dynamic program of the method's paper, which sees branches as a chain; or "order",
             the tensors from the largest importance to the smallest, each that still fits.
