@@ -88,18 +88,21 @@ def main() -> None:
     result = read(settings.out)
     if not result:
         found = {"settings": dataclasses.asdict(settings), **prepared(net, trials, settings)}
-        result = {**found, "tasks": []}
+        result = {**found, "tasks": {}}
         for left_out in ("assets", "out", "episodes", "threads"):
             del result["settings"][left_out]
     options = methods(net, result["sparse"], settings)
-    for index in range(len(result["tasks"]), settings.episodes):
+    done = len(result["tasks"][REFERENCE]["accuracy"]) if result["tasks"] else 0
+    for index in range(done, settings.episodes):
         task, row = tasks[index], {}
         for name, given in options.items():
             chosen = result["chosen"][name]
             if name == "ours":
                 given = {**given, "compute": chosen["compute"]}
             row[name] = one(net, task, chosen["rate"], chosen["steps"], given)
-        result["tasks"].append(row)
+        for name, values in row.items():
+            for key, value in values.items():
+                result["tasks"].setdefault(name, {}).setdefault(key, []).append(value)
         atomic.write_text(settings.out, json.dumps(result) + "\n")
         if index % 10 == 9:
             print(format_table(summary(result), COLUMNS), flush=True)
@@ -266,16 +269,16 @@ def summary(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     def interval(values: np.ndarray) -> float:
         return float(1.96 * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
-    for name in tasks[0]:
-        of = {key: np.array([row[name][key] for row in tasks]) for key in tasks[0][name]}
+    for name, values in tasks.items():
+        of = {key: np.array(part) for key, part in values.items()}
         accuracy = of["accuracy"]
-        better = np.array([row[REFERENCE]["accuracy"] for row in tasks]) - accuracy
+        better = np.array(tasks[REFERENCE]["accuracy"]) - accuracy
         rows.append(
             {
                 "method": name,
                 "rate": result["chosen"][name]["rate"],
                 "steps": result["chosen"][name]["steps"],
-                "tasks": len(tasks),
+                "tasks": len(accuracy),
                 "accuracy": float(accuracy.mean()),
                 "interval": interval(accuracy),
                 "better": float(better.mean()),
