@@ -24,6 +24,7 @@ class State:
         self.averaged: dict[int, set[int] | None] = {}
         self.functions = TrainFunctions()
         self.accumulation: Accumulation | None = None
+        self.keep = 1.0  # share of the activations
         # of this `fit`
         self.callback: Any = None  # that chooses the plan
         self.rows: RowTraining | None = None  # where it trains on samples that have numbers
