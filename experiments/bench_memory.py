@@ -1,5 +1,9 @@
 """Memory: how it stays flat over many selections, and its peak against full training.
 
+`bench.py memory:vgg16,resnet50` measures the order of a step's ops alone, on these models: plain
+Keras, ours, and ours that keeps as little of the forward pass as it can, all tensors and the last
+half of them.
+
 Every case runs in a process of its own, two at a time. Resident memory is read after garbage
 collection and after the C library has given back what it can.
 """
@@ -12,6 +16,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,12 +41,21 @@ FLAT = (
     ("legacy_adam", "fit"),
 )
 PEAK = (("mobilenet_v2", 128, 16), ("resnet50", 128, 16))  # name, input size, batch size
+ORDERED = tuple(
+    (name, size, batch)
+    for name in ("mobilenet_v2", "resnet50", "vgg16")
+    for size in (32, 128)
+    for batch in (16, 64)
+)
+WAYS = ("keras", "all", "all keep 0", "last", "last keep 0")  # what is trained, and how
 RHO = 0.5
 MEBIBYTE = 2**20
 
 
-def main() -> dict[str, Any]:
-    """Run all cases, print two tables."""
+def main(some: Sequence[str] = ()) -> dict[str, Any]:
+    """Run all cases, print two tables; or the order of steps alone, of some models."""
+    if some:
+        return {"order": ordered(some)}
     with ThreadPoolExecutor(2) as two:
         peak = list(two.map(lambda case: peaks(*case), PEAK))
         flat = list(two.map(lambda case: child("flat", *case), FLAT))
@@ -49,6 +64,46 @@ def main() -> dict[str, Any]:
     print("\nPeak of training beyond weights, slots and one batch, in MiB:")
     print(format_table(peak, PEAK_COLUMNS))
     return {"flat": flat, "peak": peak}
+
+
+def ordered(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Peak of a process beyond the imported TensorFlow, and of its tensors, each way, in MiB."""
+    rows = []
+    for name, size, batch in ORDERED:
+        if name in names:
+            found = {way: child("step", name, size, batch, way) for way in WAYS}
+            rows.append({"model": name, "input_size": size, "batch_size": batch, **found})
+            said = (
+                f"{way} {one['process']:.0f} ({one['tensors']:.0f})" for way, one in found.items()
+            )
+            print(name, size, batch, *said, sep="  ", flush=True)
+    return rows
+
+
+def step(name: str, size: str, batch: str, way: str) -> dict[str, float]:
+    """Peak of a few steps, from the import of TensorFlow on; the fastest of them, in seconds."""
+    imported = resident_bytes()
+    model, x, y = prepared(name, int(size), int(batch), "sgdw")
+    trained, _, keep = way.partition(" keep ")
+    if trained == "keras":
+        model = tf.keras.Model(model.inputs, model.outputs)
+        model.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss())
+    elif keep:
+        model.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss(), keep=float(keep))
+    if trained == "last":
+        model.set_mask(np.arange(len(model.tensors)) >= len(model.tensors) // 2)
+    ended: list[float] = []
+    clock = tf.keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda *_: ended.append(time.perf_counter())
+    )
+    data = tf.data.Dataset.from_tensors((x, y)).repeat()
+    model.fit(data, steps_per_epoch=4, verbose=0, callbacks=[clock])
+    allocated = tf.config.experimental.get_memory_info("CPU:0")["peak"]
+    return {
+        "process": (peak_bytes() - imported) / MEBIBYTE,
+        "tensors": allocated / MEBIBYTE,
+        "seconds": float(np.diff(ended).min()),
+    }
 
 
 def peaks(name: str, size: int, batch: int) -> dict[str, Any]:
@@ -196,5 +251,5 @@ PEAK_COLUMNS = (
 )
 
 if __name__ == "__main__":
-    kinds = {"flat": flat, "select": select, "train": train}
+    kinds = {"flat": flat, "select": select, "train": train, "step": step}
     print(json.dumps(kinds[sys.argv[1]](*sys.argv[2:])))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
-from elastic_tf.engine import checks, freezing, modes, progress, rows
+from elastic_tf import arguments, optimizers
+from elastic_tf.engine import checks, freezing, modes, progress, rows, schedule
 from elastic_tf.engine.fit_state import FitState
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.state import State
@@ -142,20 +142,25 @@ class ElasticMixin(_Model):
         """
         return self._fit_state.values
 
-    def compile(self, *args: Any, accumulate: int = 1, **kwargs: Any) -> None:
-        """`tf.keras.Model.compile`, and gradient accumulation.
+    def compile(self, *args: Any, accumulate: int = 1, keep: float = 1.0, **kwargs: Any) -> None:
+        """`tf.keras.Model.compile`, gradient accumulation, and activations computed again.
 
         Args:
             *args: as for `tf.keras.Model.compile`, like `**kwargs`.
             accumulate: batches in one update of the weights: each of them is a micro-batch, the
                 update is made from the mean of their gradients. What was collected when the plan
                 changes or `fit` ends makes an update of its own, of fewer batches.
+            keep: what a step may keep of its forward pass for the backward pass, as a share of what
+                it keeps otherwise, in [0, 1]. The rest is computed again, which takes time, up to
+                that of a forward pass, and changes no bit; 0 keeps as little as possible. On
+                several replicas, compiled by XLA, or run eagerly, everything is kept.
 
         Raises:
             TypeError: an optimizer or strategy that cannot leave tensors out.
-            ValueError: gradients cannot be accumulated here.
+            ValueError: gradients cannot be accumulated here, or `keep` is no share.
         """
         self._elastic.accumulation = None
+        self._elastic.keep = arguments.number("keep", keep, low=0.0, high=1.0)
         super().compile(*args, **kwargs)
         own = type(self).train_step is not ElasticMixin.train_step
         checks.check_accumulation(accumulate, own, self)
@@ -203,6 +208,8 @@ class ElasticMixin(_Model):
         if not variables:
             return step, []
         found = optimizers.gradients(self.optimizer, tape, step.loss, variables)
+        if self._elastic.keep < 1.0 and self._is_scheduled:
+            schedule.recompute(step.loss, found, variables, self._elastic.keep)
         if self._elastic.swap is not None:
             self._elastic.swap.enter(step, found)
         return step, found
@@ -225,8 +232,18 @@ class ElasticMixin(_Model):
                     "The loss must depend on a trainable tensor. Received: model "
                     f"'{self.name}', no tensor of which gets a gradient. Look at its loss."
                 )
-            optimizers.apply_selected(self.optimizer, gradients, self._trained(plan))
+            trained = self._trained(plan)
+            before = len(step.loss.graph.get_operations()) if self._is_scheduled else 0
+            optimizers.apply_selected(self.optimizer, gradients, trained)
+            if self._is_scheduled:
+                schedule.update_early(step.loss, gradients, trained, before)
             return self.finish(step)
+
+    @property
+    def _is_scheduled(self) -> bool:
+        """Whether the order of a step's ops is ours to choose."""
+        alone = self.distribute_strategy.num_replicas_in_sync == 1
+        return alone and not (tf.executing_eagerly() or self._jit_compile)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One training step under the model's plan; a micro-step where gradients accumulate."""
@@ -334,6 +351,8 @@ class ElasticMixin(_Model):
         config = super().get_compile_config()
         if config is not None and self._elastic.accumulation is not None:
             config = {**config, "accumulate": self._elastic.accumulation.steps}
+        if config is not None and self._elastic.keep < 1.0:
+            config = {**config, "keep": self._elastic.keep}
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:

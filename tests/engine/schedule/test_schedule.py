@@ -1,0 +1,147 @@
+"""The order of a step's ops: what it changes of the graph, and that it changes no bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from networks import CLASSES, IMAGE, K, L, fit, images, mask_of
+from training import elastic, everything
+
+from elastic_tf.engine.schedule.backward import size
+from elastic_tf.model import ElasticModel
+
+
+def deep() -> tf.keras.Model:
+    """Five residual blocks with normalisation and dropout, each of which a cut may cross."""
+    inputs = x = L.Input(IMAGE)
+    x = L.Conv2D(4, 3, padding="same")(x)
+    for number in range(5):
+        y = L.BatchNormalization(name=f"bn{number}")(L.ReLU()(x))
+        y = L.Dropout(0.2, name=f"drop{number}")(L.Conv2D(8, 3, padding="same")(y))
+        x = L.Add()([x, L.Conv2D(4, 1, name=f"narrow{number}")(y)])
+    return tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(L.Flatten()(x)))
+
+
+def traced(model: ElasticModel) -> tf.Graph:
+    """The graph of a step on the images."""
+    data = tf.data.Dataset.from_tensors(images()).repeat()
+    model.make_train_function()
+    return model.train_tf_function.get_concrete_function(iter(data)).graph
+
+
+def ancestors(op: tf.Operation) -> set[tf.Operation]:
+    found: set[tf.Operation] = set()
+    waiting = [op]
+    while waiting:
+        one = waiting.pop()
+        before = {*(tensor.op for tensor in one.inputs), *one.control_inputs} - found
+        found |= before
+        waiting += before
+    return found
+
+
+def kernel_updates(model: ElasticModel, graph: tf.Graph) -> list[tf.Operation]:
+    """The op that updates each kernel by its gradient, in forward order."""
+    inside = {id(out): id(within) for out, within in graph.captures}
+    handles = [inside[id(v.handle)] for v in model.tensors if v.shape.rank > 1]
+    kinds = ("ResourceApplyKerasMomentum", "ResourceApplyAdam")
+    updates = [op for op in graph.get_operations() if op.type in kinds]
+    return [next(op for op in updates if id(op.inputs[0]) == handle) for handle in handles]
+
+
+def weight_gradients(op: tf.Operation) -> set[tf.Operation]:
+    kinds = ("Conv2DBackpropFilter", "MatMul")
+    return {
+        one
+        for one in ancestors(op)
+        if one.type in kinds and one.name.endswith(("Filter", "MatMul_1"))
+    }
+
+
+def test_one_weight_gradient_lives_at_a_time():
+    model = elastic(kind="sgdw", source=deep)
+    updates = kernel_updates(model, traced(model))
+    for number, update in enumerate(updates):
+        before = weight_gradients(update)
+        assert len(before) == len(updates) - number
+        for later in updates[number + 1 :]:
+            assert later in ancestors(update)
+
+
+def test_weights_decay_after_their_gradients():
+    model = elastic(kind="sgdw", source=deep)
+    decays = [op for op in traced(model).get_operations() if op.type == "AssignSubVariableOp"]
+    decays = [op for op in decays if "update" in op.name]
+    assert len(decays) == len(model.tensors)
+    assert all(any("gradient_tape" in one.name for one in ancestors(op)) for op in decays)
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+def test_a_global_norm_is_that_of_all_gradients(keep, deterministic):
+    models = [
+        elastic(source=deep, optimizer=K.SGD(0.1, global_clipnorm=0.1), keep=share)
+        for share in (keep, 1.0)
+    ]
+    for model in models:
+        fit(model)
+    assert everything(models[0]) == everything(models[1])
+
+
+def kept(graph: tf.Graph) -> int:
+    """Bytes that the backward pass takes from before it, shapes aside."""
+    late = ("gradient_tape", "SGDW", "again")
+    tensors: dict[Any, int] = {}
+    for op in graph.get_operations():
+        if op.name.startswith(late) and op.type != "ShapeN":
+            for tensor in op.inputs:
+                if not tensor.op.name.startswith(late):
+                    tensors[tensor.ref()] = size(tensor)
+    return sum(tensors.values())
+
+
+def test_less_is_kept_with_a_smaller_share():
+    none, half, everything_ = (
+        kept(traced(elastic(kind="sgdw", source=deep, keep=share))) for share in (0.0, 0.5, 1.0)
+    )
+    assert none < 0.6 * everything_
+    assert none <= half < everything_
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgdw"])
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"steps_per_execution": 2}], ids=str)
+def test_what_is_computed_again_is_the_same(kind, options, deterministic):
+    ours = elastic(kind=kind, source=deep, keep=0.0, metrics=["accuracy"], **options)
+    theirs = elastic(kind=kind, source=deep, metrics=["accuracy"], **options)
+    assert fit(ours) == fit(theirs)
+    assert everything(ours) == everything(theirs)
+    assert any(op.name.startswith("again") for op in traced(ours).get_operations())
+
+
+def test_some_tensors_are_trained_alike(deterministic):
+    models = [elastic(kind="sgdw", source=deep, keep=share) for share in (0.3, 1.0)]
+    for model in models:
+        model.set_mask(mask_of(model, "narrow3", "bn4", "head"))
+        fit(model)
+    assert everything(models[0]) == everything(models[1])
+
+
+def test_frozen_layers_are_never_computed_again():
+    model = elastic(kind="sgdw", source=deep, keep=0.0)
+    model.set_mask(mask_of(model, "narrow2", "narrow3", "bn4", "head"))
+    again = [op.name for op in traced(model).get_operations() if op.name.startswith("again")]
+    assert again and not [name for name in again if "bn0" in name or "bn1" in name]
+
+
+def test_compile_raises_where_the_share_is_none():
+    with pytest.raises(ValueError, match=r"`keep` must be .*keep=1\.5"):
+        elastic(keep=1.5)
+
+
+def test_a_saved_model_keeps_as_little(tmp_path):
+    model = elastic(source=deep, keep=0.25)
+    fit(model, epochs=1)
+    model.save(tmp_path / "model.keras")
+    read = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert read.get_compile_config()["keep"] == 0.25
