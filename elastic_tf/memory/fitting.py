@@ -73,6 +73,7 @@ class Limit:
 
     Attributes:
         bytes: the limit.
+        held: bytes that are there all the time: batch, weights, slots.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Limit:
         self._model, self._batch, self._beside = model, steps.batch_of(data), beside
         steps.build(model, self._batch)
         self._full = TracedStep.of(model, self._batch, Plan.full(len(model.tensors)))
-        self._held = sum(one.bytes for one in steps.persistent(model, self._batch))
+        self.held = sum(one.bytes for one in steps.persistent(model, self._batch))
         self._peaks: dict[Plan, int] = {}
 
     def peak(self, plan: Plan) -> int:
@@ -98,7 +99,7 @@ class Limit:
                 step = self._full.restricted(plan.mask)
             else:
                 step = TracedStep.of(self._model, self._batch, plan)
-            whole = self._held + _PIECES * executor.run(step).peak + self._beside(plan)
+            whole = self.held + _PIECES * executor.run(step).peak + self._beside(plan)
             self._peaks[plan] = round(whole)
         return self._peaks[plan]
 
@@ -132,7 +133,7 @@ class Limit:
         batch = int(tf.nest.flatten(self._batch)[0].shape[0])
         state = [*self._model.variables, *optimizers.state(self._model.optimizer)]
         weights = sum(tensor_bytes(one) or 0 for one in self._model.tensors)
-        held = self._held + 2 * weights + sum(tensor_bytes(one) or 0 for one in state)
+        held = self.held + 2 * weights + sum(tensor_bytes(one) or 0 for one in state)
         held += self._beside(Plan.from_mask(np.zeros(len(self._model.tensors), bool)))
         of_row = _PIECES * executor.run(self._full).peak / batch
         rows = int((self.bytes - held) // of_row)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
+from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.plan import Plan
 from elastic_tf.timing.cost_items import ModeCost
 
@@ -111,7 +112,7 @@ def test_items_and_peaks_grow_with_what_is_trained():
     assert peaks == sorted(peaks, reverse=True)
     members, sizes = limit.items()
     assert members.any(axis=1).all()
-    kept = et.costs.activation_bytes(model, arrays(16))
+    kept = activation_bytes(model, arrays(16))
     gradients = sum(4 * tensor.shape.num_elements() for tensor in model.tensors)
     assert sizes.sum() - gradients == pytest.approx(kept, rel=0.05)
 
