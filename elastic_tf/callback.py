@@ -78,6 +78,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             last tensors that fit are trained, by `importance.depth`, chosen once and for nothing;
             with a `probe`, `importance.loss_decrease`.
         required: True where a tensor is always trained; bool, shape (N,).
+        memory: bytes that a step may take, or a text like "256 MiB": weights, slots, the batch and
+            what `et.Samples` keeps included; not the library, nor data that are read ahead. Needs a
+            `profile`. Importance is evaluated on so many samples at a time as fit, and no full
+            steps are timed. See `et.memory.Limit`.
         control: an `et.Control`: what keeping the ratio may cost, profiling again.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
             with the same results (see "Power cuts" in keras.md). None keeps none.
@@ -107,6 +111,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         *,
         importance: Callable[..., np.ndarray] | None = None,
         required: np.ndarray | None = None,
+        memory: int | str | None = None,
         control: Control = _CONTROL,
         backup: Backup | None = None,
         log_dir: str | Path | None = None,
@@ -120,7 +125,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             importance = measures.depth if probe is None else measures.loss_decrease
         probe = probe if isinstance(probe, Probe) else Probe(probe)
         self.settings = Settings(
-            profile, rho, interval, probe, importance, required, control, verbose
+            profile, rho, interval, probe, importance, required, control, verbose, memory
         )
         if backup is not None:
             arguments.instance("backup", backup, Backup, "an et.Backup(directory)")

@@ -33,6 +33,7 @@ PARTS = {
     "engine": "bench_engine",
     "memory": "bench_memory",
     "swap": "bench_swap",
+    "traced-memory": "bench_traced_memory",
     "control": "bench_control",
     "solver": "bench_solver",
     "importance": "bench_importance",

@@ -23,6 +23,7 @@ from elastic_tf.importance.probe import joined, size_of
 from elastic_tf.importance.tracking import Worth
 from elastic_tf.inputs import fit_data
 from elastic_tf.inputs.batches import sample_shapes
+from elastic_tf.memory.fitting import Limit
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.selection.selector import select_plan, select_tensors, smallest_feasible_rho
@@ -63,7 +64,8 @@ class Scheduler:
         self._lookahead = Lookahead(model, clock)
         is_alone = replicas.count(model.distribute_strategy) == 1
         can_time = is_alone and not model.run_eagerly and model._elastic.accumulation is None
-        share = settings.control.share if can_time else 0.0
+        share = settings.control.share if can_time and settings.memory is None else 0.0
+        self._memory: Limit | None = None
         self._full_steps = FullSteps(self._ratio, ledger, self._lookahead, share)
         self._probe = settings.probe
         draws, gradient_draws = self._probe.draws()
@@ -106,9 +108,11 @@ class Scheduler:
         is_due = not done and self._is_due(epoch)
         profiles = self._costs.profile is None or (not done and self._reprofiles(epoch))
         worth = None
+        limits = self._settings.memory is not None and self._memory is None
+        evaluates = self._takes_own or limits  # only when the first batches are there
         if is_due:
             self._selected_at = epoch
-            if not self._takes_own:
+            if not evaluates:
                 worth = self._evaluated(epoch)
 
         def begin(batches: list[Any]) -> None:
@@ -116,13 +120,18 @@ class Scheduler:
             self._check_size(batches)
             if profiles:
                 self._measure_costs(epoch, batches)
-            if is_due:
-                self._select(epoch, self._evaluated(epoch, batches) if self._takes_own else worth)
+            if limits:
+                self._limit_memory(batches[0])
+            if is_due and evaluates:
+                given = batches if self._takes_own else None
+                self._select(epoch, self._evaluated(epoch, given))
+            elif is_due:
+                self._select(epoch, worth)
             self._ledger.resume()
 
         if is_due and self._takes_own:
             self._lookahead.ask(samples=self._probe.size, then=begin)
-        elif profiles:
+        elif profiles or limits:
             self._lookahead.ask(then=begin)
         else:
             begin([])
@@ -234,6 +243,15 @@ class Scheduler:
         if is_unknown:
             self._check_feasible()
 
+    def _limit_memory(self, batch: Any) -> None:
+        """Know what a step on such a batch takes, and how many samples can be evaluated at once."""
+        settings, rows = self._settings, self._model._elastic.rows
+        assert settings.memory is not None
+        beside: Any = {} if rows is None else {"beside": rows.held_bytes}
+        self._memory = Limit(settings.memory, self._model, batch, **beside)
+        if self._tracking.needs_probe:
+            self._tracking.at_most(self._memory.probe_rows())
+
     def _check_size(self, batches: list[Any]) -> None:
         """Compare the profile with the first batches, once, where the data tell no size."""
         if self._checks_size and batches and self._settings.profile is not None:
@@ -341,10 +359,16 @@ class Scheduler:
         asked = min(max(asked, smallest if rho >= smallest or self.selections else rho), 1.0)
         if importance.ndim == 2:  # a column for each mode
             told: Any = {"modes": self._tracking.modes, "channels": self._tracking.channels}
-            selection = select_plan(importance, profile, asked, required=required, **told)
+            told.update(required=required, memory=self._memory)
+            selection = select_plan(importance, profile, asked, **told)
         else:
             selection = select_tensors(
-                importance, profile, asked, required=required, strategy=self._tracking.strategy
+                importance,
+                profile,
+                asked,
+                required=required,
+                strategy=self._tracking.strategy,
+                memory=self._memory,
             )
         return SelectionRecord(
             epoch=epoch,

@@ -69,6 +69,7 @@ class Settings:
     required: np.ndarray | None
     control: Control
     verbose: int
+    memory: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.profile is not None:
@@ -83,6 +84,15 @@ class Settings:
         if self.required is not None and self.profile is not None:
             hint = "elastic_tf.zoo.head_tensors(model) makes one."
             arguments.mask("required", self.required, self.profile.count, hint=hint)
+
+        if self.memory is not None:
+            arguments.memory("memory", self.memory)
+            if self.profile is None or self.control.reprofile_every is not None:
+                raise ValueError(
+                    "`profile` must be given, and `reprofile_every` be None, where `memory` is "
+                    "limited: measuring a profile trains everything. Received: "
+                    f"memory={self.memory!r}. Measure one before, with elastic_tf.profile_model."
+                )
 
     @property
     def deadline(self) -> float | None:

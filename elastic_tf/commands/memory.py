@@ -5,9 +5,10 @@ Example::
     python -m elastic_tf memory --model mobilenet_v2 --input-size 128 --batch-size 16 \\
         --limit "256 MiB" --out memory.png
 
-The step is planned layer by layer, as by a runtime that places each tensor at a planned offset.
-TensorFlow takes more: it allocates as it goes, and its library and kernels need memory too. --last
-trains the last tensors alone. --out draws what stands where and when, or writes the plan as JSON.
+The step is planned layer by layer, as by a runtime that places each tensor at a planned offset, and
+traced op by op, as TensorFlow runs it: that takes more, for it allocates as it goes. Its library
+is not counted. --last trains the last tensors alone. --out draws what stands where and when, or
+writes the plan as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     mask = last_tensors(len(model.tensors), settings.last)
     plan = memory.plan(model, settings.batch_size, mask, settings.clip)
     print(report(plan))
+    traced = memory.step(model, _zeros(model, settings.batch_size), mask)
+    print(of_tensorflow(traced, limit))
     if limit is not None:
         most = memory.largest_batch(model, limit, mask, settings.clip)
         print(verdict(plan, limit, most))
@@ -109,9 +112,24 @@ def report(plan: MemoryPlan) -> str:
             f"and slots {weights:.1f}",
             f"Lower bound {plan.lower_bound / _MIB:.1f} MiB; without planning "
             f"{plan.unplanned / _MIB:.1f} MiB",
-            "TensorFlow itself does not place tensors so, and takes more.",
         ]
     )
+
+
+def of_tensorflow(traced: MemoryPlan, limit: int | None) -> str:
+    """What TensorFlow takes, and whether that is within a limit."""
+    most = traced.lower_bound
+    fits = "" if limit is None else f": {'within' if most <= limit else 'beyond'} the limit"
+    return (
+        f"TensorFlow takes {most / _MIB:.1f} MiB, weights and all slots included, at "
+        f"{traced.steps[traced.fullest]}{fits}"
+    )
+
+
+def _zeros(model: Any, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """A batch of nothing."""
+    shape = model.inputs[0].shape[1:]
+    return np.zeros((batch_size, *shape), np.float32), np.zeros(batch_size, np.int64)
 
 
 def verdict(plan: MemoryPlan, limit: int, most: int) -> str:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
 from elastic_tf.inputs.samples import Rows, Samples
+from elastic_tf.plan import Plan
 
 
 class RowTraining:
@@ -86,6 +87,23 @@ class RowTraining:
             self._cache = cache
         except NotCacheable as reason:
             self.cache_nothing(reason)
+
+    def held_bytes(self, plan: Plan) -> int:
+        """Bytes of memory of the samples, and of what a plan leaves to be kept of them."""
+        samples = self.samples
+        held = sum(int(tf.size(x)) * x.dtype.size for x in tf.nest.flatten(samples.arrays))
+        if not self.can_cache:
+            return held
+        try:
+            cut = self._passed().cut(self._model._trained(plan))
+        except NotCacheable:
+            return held
+        halved = {tf.float32: 2} if samples.half else {}
+        kept = sum(
+            one.shape[1:].num_elements() * halved.get(one.dtype, one.dtype.size)
+            for one in cut.tensors
+        )
+        return held + min(kept * samples.rows, samples.memory)
 
     def cache_nothing(self, reason: NotCacheable) -> None:
         """Run every step whole from now on, and say why."""

@@ -67,6 +67,17 @@ class Worth:
         self.modes: tuple[str, ...] = ()
         self.channels: dict[int, np.ndarray] = {}
 
+    def at_most(self, rows: int) -> None:
+        """Evaluate on no more samples at a time."""
+        if "micro_batch_size" not in self._parameters:
+            raise ValueError(
+                "`importance` must take `micro_batch_size` where `memory` is limited. Received: "
+                f"{getattr(self._function, '__name__', self._function)!r}. Use "
+                "elastic_tf.importance.loss_decrease, or another one that takes it."
+            )
+        size = self._micro_batch_size
+        self._micro_batch_size = rows if size is None else min(size, rows)
+
     def evaluate(
         self, model: ElasticMixin, check: Callable[..., None], epoch: int, given: Any = None
     ) -> tuple[np.ndarray, float | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +23,8 @@ class Choices:
         tensor: (n,) the tensor of each choice.
         mode: (n,) its column: 0 is exact.
         member: (S, n) bool, the choices that need each item.
-        cost: (S, 1) microseconds of the items.
-        refund: (n, 1) microseconds that the choice takes off an item.
+        cost: (S, R) microseconds of the items, and bytes where memory is limited.
+        refund: (n, R) what the choice takes off an item.
         refunded: (n,) that item; -1 for none.
     """
 
@@ -59,11 +59,38 @@ class Choices:
         paid = np.concatenate([times, [cost.time for cost in costs]])[:, None]
         return cls(tensor, mode, np.vstack([member, own]), paid, refund, refunded)
 
+    def with_bytes(self, members: np.ndarray, sizes: np.ndarray, modes: Sequence[str]) -> Choices:
+        """The same with memory as a second resource.
+
+        A filtered kernel keeps 1 / r^2 of what is kept for it alone; other modes as much as exact.
+
+        Args:
+            members: (S, N) bool, the tensors that need each piece of memory.
+            sizes: (S,) bytes.
+            modes: names of the modes.
+        """
+        alone = members.sum(axis=1) == 1
+        member = members[:, self.tensor]
+        member[alone] &= self.mode == 0
+        own = (sizes[alone] @ members[alone])[self.tensor]
+        scale = [1.0, *(_share_kept(name) for name in modes)]
+        others = np.flatnonzero(self.mode)
+        rest = own[others] * np.array(scale)[self.mode[others]]
+        alike = np.eye(len(self.tensor), dtype=bool)[others]
+        sizes = np.concatenate([sizes, rest])[:, None]
+        both = [np.pad(self.cost, ((0, 0), (0, 1))), np.pad(sizes, ((0, 0), (1, 0)))]
+        return replace(
+            self,
+            member=np.vstack([self.member, member, alike]),
+            cost=np.vstack(both),
+            refund=np.pad(self.refund, ((0, 0), (0, 1))),
+        )
+
     def extended(
         self,
         chosen: np.ndarray,
         worth: np.ndarray,
-        room: float,
+        room: np.ndarray,
         strategy: Callable[[Problem], Solution],
     ) -> tuple[np.ndarray, float]:
         """The chosen ones with the best of the others, and the most that these can be worth.
@@ -71,7 +98,7 @@ class Choices:
         Args:
             chosen: (n,) bool, which fit.
             worth: (n,) of the choices.
-            room: microseconds beside the forward pass.
+            room: (R,) microseconds beside the forward pass, and bytes.
             strategy: one of `elastic_tf.selection.selector.STRATEGIES`.
         """
         problem = reduce(
@@ -79,7 +106,7 @@ class Choices:
             self.tensor,
             self.member,
             self.cost,
-            np.array([room]),
+            room,
             chosen,
             self.refund,
             self.refunded,
@@ -87,3 +114,9 @@ class Choices:
         solution = strategy(problem)
         added = np.isin(np.arange(len(worth)), problem.index[solution.chosen])
         return chosen | added, solution.bound * problem.scale
+
+
+def _share_kept(mode: str) -> float:
+    """Share of an exact kernel's memory that a mode keeps."""
+    kind, _, r = mode.partition(":")
+    return 1.0 / int(r) ** 2 if kind == "filtered" else 1.0

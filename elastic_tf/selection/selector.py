@@ -14,12 +14,14 @@ import numpy as np
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of
+from elastic_tf.selection import keeping
 from elastic_tf.selection.choices import Choices
 from elastic_tf.selection.dynamic_program import recurrence
 from elastic_tf.selection.problem import Problem, Solution, in_order
 from elastic_tf.selection.solver import solve
 
 if TYPE_CHECKING:
+    from elastic_tf.memory import Limit
     from elastic_tf.timing.profile import TimingProfile
 
 STRATEGIES: dict[str, Callable[[Problem], Solution]] = {
@@ -72,6 +74,7 @@ def select_tensors(
     *,
     required: np.ndarray | None = None,
     strategy: str = "exact",
+    memory: Limit | None = None,
 ) -> Selection:
     """Tensors whose training lowers the loss most within `rho` of the full step time.
 
@@ -88,20 +91,27 @@ def select_tensors(
         strategy: "exact", to a gap of 0.1 % wherever a bounded amount of work suffices; "paper",
             the dynamic program of the method's paper, which sees branches as a chain; or "order",
             the tensors from the largest importance to the smallest, each that still fits.
+        memory: an `et.memory.Limit` that the step must keep; not with "paper".
 
     Returns:
-        The selection, within the budget, and how far any other could be ahead at most.
+        The selection, within the budget, and how far any other could be ahead at most; within
+        `memory` that counts the plans of as many kept bytes.
 
     Raises:
         ValueError: an argument is out of range, or the budget admits no tensor; the message then
-            names the smallest feasible `rho`.
+            names the smallest feasible `rho`, or limit of memory.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6, Eq. (3), over the profile's cost
     items instead of a chain.
     """
     arguments.choice("strategy", strategy, STRATEGIES)
     worth = arguments.numbers("importance", importance, shape=(_count(profile),), **_WORTH)
-    return _selected(worth[:, None], profile, rho, (), required, strategy)
+    if memory is not None and strategy == "paper":
+        raise ValueError(
+            "`strategy` must be 'exact' or 'order' where `memory` is limited: the paper's has one "
+            "resource. Received: strategy='paper'. Leave one of the two out."
+        )
+    return _selected(worth[:, None], profile, rho, (), required, strategy, memory=memory)
 
 
 def select_plan(
@@ -112,6 +122,7 @@ def select_plan(
     modes: Sequence[str] | None = None,
     channels: Mapping[int, np.ndarray] | None = None,
     required: np.ndarray | None = None,
+    memory: Limit | None = None,
 ) -> Selection:
     """The modes of tensors that lower the loss most within `rho` of the full step time.
 
@@ -129,13 +140,13 @@ def select_plan(
         channels: worth of each channel of kernels, by their index: where some channels of a kernel
             are trained, they are those that follow each other and are worth most together.
         required: True where a tensor is trained exactly in any case; bool, shape (N,).
+        memory: as of `select_tensors`.
 
     Returns:
-        The selection, within the budget, and how far any other could be ahead at most.
+        The selection, as of `select_tensors`.
 
     Raises:
-        ValueError: an argument is out of range, or the budget admits no tensor; the message then
-            names the smallest feasible `rho`.
+        ValueError: as of `select_tensors`.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6, Eq. (3), over modes instead of
     trained or not.
@@ -148,7 +159,7 @@ def select_plan(
         arguments.choice("modes", name, known)
     shape = (profile.count, 1 + len(modes))
     worths = arguments.numbers("worth", worth, shape=shape, **_WORTH)
-    return _selected(worths, profile, rho, modes, required, "exact", channels or {})
+    return _selected(worths, profile, rho, modes, required, "exact", channels or {}, memory)
 
 
 def _selected(
@@ -159,6 +170,7 @@ def _selected(
     required: np.ndarray | None,
     strategy: str,
     channels: Mapping[int, np.ndarray] = MappingProxyType({}),
+    memory: Limit | None = None,
 ) -> Selection:
     started = time.perf_counter()
     must = _required(profile, required)
@@ -169,29 +181,44 @@ def _selected(
         raise _too_small(profile, rho, must)
 
     choices = Choices.of(profile, modes)
+    if memory is not None:
+        choices = choices.with_bytes(*memory.items(), modes)
     worths = worth[choices.tensor, choices.mode]
-    room, solved = limit - profile.t_forward, STRATEGIES[strategy]
-    due = must[choices.tensor] & (choices.mode == 0)
-    best, bound = choices.extended(due, worths, room, solved)
-    reached, bound = math.fsum(worths[best]), bound + math.fsum(worths[due])
     ranks = 1.0 + np.unique(worths, return_inverse=True)[1]
-    chosen, _ = choices.extended(best, ranks, room, solved)
-    if not chosen.any():
+    left, solved = limit - profile.t_forward, STRATEGIES[strategy]
+    of_column = np.array([EXACT, *map(code_of, modes)])
+
+    def within(space: float, certain: np.ndarray) -> Selection | None:
+        """The best selection within the time, and so many kept bytes."""
+        due = certain[choices.tensor] & (choices.mode == 0)
+        room = np.array([left, space][: choices.cost.shape[1]])
+        best, bound = choices.extended(due, worths, room, solved)
+        reached, bound = math.fsum(worths[best]), bound + math.fsum(worths[due])
+        chosen, _ = choices.extended(best, ranks, room, solved)
+        if not chosen.any():
+            return None
+        codes = np.full(profile.count, FROZEN)
+        codes[choices.tensor[chosen]] = of_column[choices.mode[chosen]]
+        plan = Plan(codes, _best_channels(codes, channels))
+        return Selection(
+            plan=plan,
+            importance=math.fsum(worths[chosen]),
+            time=min(profile.step_time(plan if modes else plan.mask), budget),
+            budget=budget,
+            rho=float(rho),
+            upper_bound=max(reached, bound),
+            gap=(bound - reached) / max(abs(bound), abs(reached)) if bound > reached else 0.0,
+            solve_seconds=time.perf_counter() - started,
+        )
+
+    if memory is None:
+        found = within(0.0, must)
+    else:
+        fits = np.array([profile.step_time(row) <= limit for row in np.eye(profile.count) > 0])
+        found = keeping.best_within(memory, within, must, fits)
+    if found is None:
         raise _too_small(profile, rho, must)
-    codes = np.full(profile.count, FROZEN)
-    of_column = [EXACT, *map(code_of, modes)]
-    codes[choices.tensor[chosen]] = np.array(of_column)[choices.mode[chosen]]
-    plan = Plan(codes, _best_channels(codes, channels))
-    return Selection(
-        plan=plan,
-        importance=math.fsum(worths[chosen]),
-        time=min(profile.step_time(plan if modes else plan.mask), budget),
-        budget=budget,
-        rho=float(rho),
-        upper_bound=max(reached, bound),
-        gap=(bound - reached) / max(abs(bound), abs(reached)) if bound > reached else 0.0,
-        solve_seconds=time.perf_counter() - started,
-    )
+    return found
 
 
 def _best_channels(codes: np.ndarray, worth: Mapping[int, np.ndarray]) -> dict[int, Sequence[int]]:

@@ -128,7 +128,10 @@ class StepFunction:
         return float(loss)
 
     def graph(self, data: Any) -> Any:
-        """The FuncGraph traced for batches like `data`."""
+        """The FuncGraph traced for batches like `data`.
+
+        Its structured outputs are the loss, the logs, and the gradients of the trained tensors.
+        """
         with batch_explained(data):
             return self._function.get_concrete_function(data).graph
 

@@ -1,0 +1,220 @@
+"""When TensorFlow's executor allocates and frees each tensor of a step.
+
+An op runs once its inputs are there. A thread that ends one goes on with what became ready: cheap
+ops in turn, else the last of the expensive ones; it puts the others at the front of its own row. A
+thread without work takes from the front of its row, or from the end of another one's. An op's
+inputs are freed when it ends; elementwise ops write over an input that nobody else will take. An
+update of a variable that an op still reads makes a copy of it.
+
+Source: TensorFlow 2.15, core/common_runtime/executor.cc and framework/op_kernel.cc.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from elastic_tf.memory.planner import live_bytes
+from elastic_tf.memory.traced import FOLDED, Key, TracedStep, Work
+
+THREADS = 2  # that start ops, where nothing else is set on a machine of two cores
+
+_SAME = frozenset("Identity Reshape Squeeze ExpandDims StopGradient PreventGradient".split())
+_IN_PLACE = frozenset(
+    "Abs Add AddN AddV2 BiasAdd Cast DivNoNan Elu EluGrad Erf Exp Floor LeakyRelu LeakyReluGrad "
+    "Log LogSoftmax Maximum Minimum Mul Neg Pow RealDiv Relu Relu6 Relu6Grad ReluGrad Rsqrt "
+    "RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Softmax Softplus SoftplusGrad Sqrt "
+    "Square SquaredDifference Sub Tanh TanhGrad Xdivy ZerosLike".split()
+) | {FOLDED}
+_CHEAP = frozenset({*_SAME, "NoOp", "Placeholder", "ReadVariableOp"})
+_LEAST = 16 * 1024  # bytes below which an op counts as cheap
+
+
+class Buffer(NamedTuple):
+    """Memory that an op allocates: `bytes`, from the start of op `first` to the end of `last`."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+
+
+class Run(NamedTuple):
+    """One run of a step.
+
+    Attributes:
+        order: names of the ops as they start.
+        buffers: what was allocated, in that order.
+        peak: the most bytes at a time.
+    """
+
+    order: list[str]
+    buffers: list[Buffer]
+    peak: int
+
+
+def run(step: TracedStep, threads: int = THREADS) -> Run:
+    """Run a step in thought.
+
+    Args:
+        step: the ops.
+        threads: that start ops.
+    """
+    return _Executor(step, threads).run()
+
+
+def most(buffers: Sequence[Buffer], count: int) -> int:
+    """The most bytes of some buffers at a time, in a run of `count` ops."""
+    lives = [(min(one.first, count - 1), one.last) for one in buffers]
+    return int(live_bytes([one.bytes for one in buffers], lives).max(initial=0))
+
+
+class _Executor:
+    """What is where while a step runs."""
+
+    def __init__(self, step: TracedStep, threads: int) -> None:
+        self.works: Mapping[str, Work] = step.works
+        self.waits: dict[str, int] = {}
+        self.then: dict[str, list[str]] = {name: [] for name in self.works}
+        self.uses: Counter[Key] = Counter(step.ends.results)
+        for name, work in self.works.items():
+            before = [one for one, _ in work.inputs] + [*work.controls]
+            known = [one for one in before if one in self.works]
+            self.waits[name] = len(known)
+            for one in known:
+                self.then[one].append(name)
+            self.uses.update(work.inputs)
+        self.holds: dict[Key, int] = {}  # tensor -> its buffer
+        self.size: list[int] = []
+        self.refs: list[int] = []
+        self.made: list[tuple[str, int]] = []  # what allocated it, and when
+        self.freed: dict[int, int] = {}
+        self.reads: dict[Key, list[int]] = {}  # handle -> buffers of what was read
+        self.live = self.peak = 0
+        self.order: list[str] = []
+        self.inline = [deque[str]() for _ in range(threads)]
+        self.rows = [deque[str]() for _ in range(threads)]
+
+    def run(self) -> Run:
+        """Start what can start, then end what ends first, until nothing is left."""
+        for k, name in enumerate(name for name, count in self.waits.items() if not count):
+            self.rows[k % len(self.rows)].append(name)
+        idle, now, started = set(range(len(self.rows))), 0.0, 0
+        under_way: list[tuple[float, int, int, str]] = []
+        while True:
+            for thread in sorted(idle):
+                ready = self._next(thread)
+                if ready is not None:
+                    idle.discard(thread)
+                    self._start(self.works[ready])
+                    started += 1
+                    end = now + self.works[ready].microseconds
+                    heapq.heappush(under_way, (end, started, thread, ready))
+            if not under_way:
+                break
+            now, _, thread, name = heapq.heappop(under_way)
+            self._end(self.works[name], thread)
+            idle.add(thread)
+        last = max(len(self.order) - 1, 0)
+        buffers = [
+            Buffer(name, self.size[k], first, self.freed.get(k, last))
+            for k, (name, first) in enumerate(self.made)
+            if self.size[k]
+        ]
+        return Run(self.order, buffers, self.peak)
+
+    def _next(self, thread: int) -> str | None:
+        if self.inline[thread]:
+            return self.inline[thread].popleft()
+        if self.rows[thread]:
+            return self.rows[thread].popleft()
+        return next((row.pop() for row in self.rows if row), None)
+
+    def _start(self, work: Work) -> None:
+        """Allocate what the op gives."""
+        if work.type in _SAME:
+            buffer = self.holds.get(work.inputs[0])
+            if buffer is not None:
+                self.holds[work.name, 0] = buffer
+                self.refs[buffer] += 1
+        elif work.type == "ReadVariableOp":  # the variable's own memory
+            self._allocate(work.name, 0, (work.name, 0))
+            self.reads.setdefault(work.inputs[0], []).append(self.holds[work.name, 0])
+        elif work.type != "Placeholder":
+            over: set[int] = set()
+            for port, size in enumerate(work.sizes):
+                old = self._written_over(work, size, over)
+                if old is None:
+                    self._allocate(work.name, size, (work.name, port))
+                else:
+                    over.add(old)
+                    self.holds[work.name, port] = old
+                    self.refs[old] += 1
+        if work.written > 0:
+            read = [k for k in self.reads.pop(work.inputs[0], ()) if self.refs[k]]
+            if read:  # the old numbers stay until their last reader ends
+                self._grow(read[-1], work)
+        self.peak = max(self.peak, self.live)
+        self.order.append(work.name)
+
+    def _allocate(self, name: str, size: int, key: Key) -> None:
+        self.holds[key] = len(self.size)
+        self.size.append(size)
+        self.refs.append(1)
+        self.made.append((name, len(self.order)))
+        self.live += size
+
+    def _grow(self, buffer: int, work: Work) -> None:
+        self.size[buffer] = work.written
+        self.made[buffer] = (f"{work.name}/copy", len(self.order))
+        self.live += work.written
+
+    def _written_over(self, work: Work, size: int, over: set[int]) -> int | None:
+        """An input that the op can write over."""
+        if work.type in _IN_PLACE:
+            for key in work.inputs:
+                k = self.holds.get(key)
+                if k is None or k in over or self.size[k] != size:
+                    continue
+                if self.refs[k] == 1 == self.uses[key]:
+                    return k
+        return None
+
+    def _end(self, work: Work, thread: int) -> None:
+        """Free what nobody will take, and start what became ready."""
+        for key in work.inputs:
+            self.uses[key] -= 1
+            if not self.uses[key]:
+                self._drop(key)
+        for port in range(len(work.sizes)):
+            if not self.uses[work.name, port]:
+                self._drop((work.name, port))
+        last = None
+        for name in self.then[work.name]:
+            self.waits[name] -= 1
+            if self.waits[name]:
+                continue
+            if self._is_cheap(self.works[name]):
+                self.inline[thread].append(name)
+                continue
+            if last is not None:
+                self.rows[thread].appendleft(last)
+            last = name
+        if last is not None and self.inline[thread]:
+            self.rows[thread].appendleft(last)
+        elif last is not None:
+            self.inline[thread].append(last)
+
+    def _is_cheap(self, work: Work) -> bool:
+        return work.type in _CHEAP or max(work.taken, sum(work.sizes), work.written) < _LEAST
+
+    def _drop(self, key: Key) -> None:
+        buffer = self.holds.pop(key, None)
+        if buffer is None:
+            return
+        self.refs[buffer] -= 1
+        if not self.refs[buffer]:
+            self.live -= self.size[buffer]
+            self.freed[buffer] = len(self.order) - 1

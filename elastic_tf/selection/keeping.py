@@ -1,0 +1,99 @@
+"""A selection that keeps a limit of memory.
+
+What a step keeps for its gradients is a sum over cost items; its peak is not, for the fullest
+moment may be another one. So the selector gets room for so many kept bytes, the peak of what it
+chose is computed, and the room follows from how far that is from the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elastic_tf.plan import Plan
+
+if TYPE_CHECKING:
+    from elastic_tf.memory import Limit
+
+_TRIES = 8  # selections, at most
+_LEFT = 0.01  # of the limit: so much room is not worth another selection
+_CANDIDATES = 4  # single tensors looked at for the smallest step
+
+
+def best_within(
+    memory: Limit,
+    select: Callable[[float, np.ndarray], Any],
+    required: np.ndarray,
+    affordable: np.ndarray,
+) -> Any:
+    """The most important selection found whose peak is within the limit.
+
+    Args:
+        memory: the limit.
+        select: the best selection for so many kept bytes, with these tensors in any case.
+        required: True where a tensor is trained in any case; bool, shape (N,).
+        affordable: True where a tensor alone is within the time.
+
+    Returns:
+        None where the time admits no tensor.
+
+    Raises:
+        ValueError: no step fits; the message names the smallest limit.
+    """
+    members, sizes = memory.items()
+
+    def kept(mask: np.ndarray) -> float:
+        return float(sizes[members[:, mask].any(axis=1)].sum())
+
+    least = _smallest(memory, kept, required, affordable)
+    if least is None:
+        return None
+    low, high = kept(least), float(sizes.sum())
+    best, room = None, high
+    for _ in range(_TRIES):
+        found = select(room, required)
+        if found is None:
+            break
+        over = memory.peak(found.plan) - memory.bytes
+        if over <= 0:
+            if best is None or found.importance >= best.importance:
+                best = found
+            if room >= high:
+                break
+            low, room = room, room - over
+        else:
+            high = min(room, kept(found.mask))
+            room = high - over
+        if high - low < _LEFT * memory.bytes:
+            break
+        if not low < room < high:
+            room = (low + high) / 2
+    return best or select(kept(least), least)
+
+
+def _smallest(
+    memory: Limit,
+    kept: Callable[[np.ndarray], float],
+    required: np.ndarray,
+    affordable: np.ndarray,
+) -> np.ndarray | None:
+    """The smallest selection, bool (N,), which fits; the required tensors, or one that is cheap."""
+    if required.any():
+        tried = [required]
+    else:
+        single = np.eye(len(required), dtype=bool)[affordable]
+        tried = sorted(single, key=kept)[:_CANDIDATES]
+    if not tried:
+        return None
+    least = min(tried, key=lambda mask: memory.peak(Plan.from_mask(mask)))
+    needed = memory.peak(Plan.from_mask(least))
+    if needed > memory.bytes:
+        what = f"the {required.sum()} required tensors" if required.any() else "any tensor"
+        raise ValueError(
+            f"`memory` is too small to train {what}. Received: {memory.bytes / 2**20:.1f} MiB; the "
+            f"smallest feasible limit is {np.ceil(needed / 2**20 * 10) / 10:.1f} MiB, weights and "
+            "slots included. Give more, a smaller batch, or an optimizer with fewer slots."
+        )
+    return least

@@ -1,0 +1,123 @@
+"""Memory of a step: predicted op by op from its trace, and measured by TensorFlow's allocator.
+
+Random plans of five networks, and selections under limits of memory.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import elastic_tf as et  # before TensorFlow: it quiets its start-up
+
+# isort: split
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.commands.training import harness
+from elastic_tf.files.table import Column, format_table
+from elastic_tf.plan import Plan
+
+NETWORKS = (  # name, input size, batch size
+    ("mobilenet", 64, 16),
+    ("mobilenet_v2", 64, 16),
+    ("resnet50", 64, 8),
+    ("vgg16", 32, 16),
+    ("vit_ti16", 64, 32),
+)
+PLANS, STEPS = 20, 5
+SHARES = (0.8, 0.6, 0.4)  # of the way from the smallest step to the full one
+MIB = 2**20
+
+
+def main(plans: int = PLANS) -> dict[str, Any]:
+    """Predict, measure, print."""
+    rows: list[dict[str, Any]] = []
+    for name, size, batch in NETWORKS:
+        rows += network(name, size, batch, plans)
+        tf.keras.backend.clear_session()
+    summary = []
+    for name, _, _ in NETWORKS:
+        own = [row for row in rows if row["model"] == name and row["kind"] == "random"]
+        limits = [row for row in rows if row["model"] == name and row["kind"] == "limit"]
+        summary.append(
+            {
+                "model": name,
+                "error": statistics.mean(
+                    abs(row["predicted"] / row["measured"] - 1) for row in own
+                ),
+                "step_error": statistics.mean(
+                    abs(row["predicted_step"] / row["measured_step"] - 1) for row in own
+                ),
+                "over": max((row["measured"] / row["limit"] - 1 for row in limits), default=0.0),
+            }
+        )
+    print(format_table(summary, COLUMNS))
+    return {"summary": summary, "plans": rows}
+
+
+def network(name: str, size: int, batch: int, plans: int) -> list[dict[str, Any]]:
+    """The rows of one network."""
+    tf.keras.utils.set_random_seed(0)
+    model = et.ElasticModel.from_model(
+        et.zoo.build(name, classes=10, input_size=size, weights=None)
+    )
+    model.compile(et.optimizers.by_name("adam", 1e-4), harness.loss())
+    rng = np.random.default_rng(0)
+    x = tf.identity(rng.uniform(0, 255, (batch, size, size, 3)).astype(np.float32))
+    y = tf.identity(rng.integers(0, 10, batch))
+    count = len(model.tensors)
+    limit = et.memory.Limit(1, model, (x, y))
+    found = []
+    for _ in range(plans):
+        mask = np.arange(count) >= rng.integers(0, count)
+        mask &= rng.uniform(size=count) < rng.uniform(0.2, 1.0)
+        mask[-1] = True
+        found.append({"model": name, "kind": "random", **compared(model, limit, mask, x, y)})
+    profile = et.TimingProfile.from_chain(
+        t_dw=np.ones(count), t_dy=np.ones(count), t_forward=float(count)
+    )
+    least = limit.peak(Plan.from_mask(np.arange(count) == count - 1))
+    full = limit.peak(Plan.full(count))
+    for share in SHARES:
+        limit.bytes = round(least + share * (full - least))
+        worth = rng.uniform(0.5, 1.0, count)
+        chosen = et.select_tensors(worth, profile, 1.0, memory=limit)
+        row = compared(model, limit, chosen.mask, x, y, largest=True)
+        seconds = chosen.solve_seconds
+        found.append(
+            {"model": name, "kind": "limit", "limit": limit.bytes, "seconds": seconds, **row}
+        )
+    return found
+
+
+def compared(
+    model: Any, limit: Any, mask: np.ndarray, x: Any, y: Any, *, largest: bool = False
+) -> dict[str, Any]:
+    """Bytes predicted for a plan, and measured: the median of some steps, or the largest."""
+    function = tf.function(lambda data: model.step(data, mask))
+    for _ in range(2):
+        function((x, y))
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    peaks = []
+    for _ in range(STEPS):
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        function((x, y))
+        peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+    peak = max(peaks) if largest else statistics.median(peaks)
+    predicted = limit.peak(Plan.from_mask(mask))
+    return {
+        "trained": int(mask.sum()),
+        "predicted": predicted,
+        "measured": peak,
+        "predicted_step": predicted - limit.held,
+        "measured_step": peak - before,
+    }
+
+
+COLUMNS = (
+    Column("model", "model"),
+    Column("error", "mean error", ".1%"),
+    Column("step_error", "beyond weights and slots", ".1%"),
+    Column("over", "most over a limit", ".1%"),
+)
