@@ -1,6 +1,6 @@
 """Modes of kernels: what measuring them costs, and how well steps of mixed plans are foretold.
 
-For each model: seconds of a profile without modes and with four, from a fresh model each, and random
+For each model: seconds of a profile without modes and with three, from a fresh model each; random
 plans in which every trained kernel has one of the modes that it can have, their steps timed in turn
 with the full step, against what the profile predicts. Beside them the bytes that activations take
 where all kernels are trained exactly and where all that can be are filtered.
