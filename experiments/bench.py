@@ -29,6 +29,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 # Name of the part: the module whose `main` prints a table and returns what goes into the JSON.
 PARTS = {
     "time-model": "bench_time_model",
+    "modes": "bench_modes",
     "cache": "bench_cache",
     "engine": "bench_engine",
     "memory": "bench_memory",

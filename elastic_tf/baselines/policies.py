@@ -17,7 +17,7 @@ from elastic_tf.importance.of_modes import of_modes
 from elastic_tf.importance.probe import Probe
 from elastic_tf.zoo import models
 
-Importance = Callable[..., np.ndarray]
+Importance = Callable[..., Any]
 
 
 def at_random(seed: int) -> Importance:

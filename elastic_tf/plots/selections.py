@@ -67,8 +67,10 @@ def selection_map(
     figure.axes[0].set_xlabel(x)
     if last > 1:
         patches = [Patch(color=c, label=NAMES[code]) for c, code in zip(colours, codes)]
-        place = {"loc": "outside lower center", "ncols": min(len(codes), 4), "fontsize": 8}
-        figure.legend(handles=patches, frameon=False, **place)
+        beside = min(len(codes), 4)
+        figure.legend(
+            handles=patches, frameon=False, loc="outside lower center", ncols=beside, fontsize=8
+        )
     if len(ticks):
         at = few(len(ticks))
         figure.axes[0].set_xticks(at + 1, [str(ticks[k]) for k in at])
