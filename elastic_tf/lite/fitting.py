@@ -65,7 +65,7 @@ class Fit:
 
     def _resume(self) -> bool:
         try:
-            found = self._trainer.read(self._path)
+            found = self._trainer.load(self._path)
         except FileNotFoundError:
             return False
         if found["key"] != self._run["key"]:
@@ -147,17 +147,18 @@ class Fit:
         self._plan()
 
     def _plan(self) -> None:
-        """Keep the plan if the seconds left allow it, else take a cheaper one or fewer steps."""
-        run, left = self._run, self._left()
-        if self._cost(run["plan"]) <= left:
-            return
-        known = [int(k) for k in run["times"] if int(k) <= run["plan"]]
-        fits = [k for k in known if self._cost(k) <= _SPARE * left]
-        run["plan"] = max(fits, default=known[0])
-        if not fits:
-            pace = self._cost(known[0]) / max(run["steps"] - run["step"], 1)
-            run["steps"] = run["step"] + max(int(_SPARE * left / pace), 0)
-        self._say(f"There is time for {run['steps']} steps of plan {run['plan']}.")
+        """Keep the plan while the seconds left allow it; else a cheaper one, else fewer steps."""
+        run, left, before = self._run, self._left(), (self._run["plan"], self._run["steps"])
+        run["steps"] = self._settings["epochs"] * self._batches
+        if self._cost(run["plan"]) > left:
+            known = [int(k) for k in run["times"] if int(k) <= run["plan"]]
+            fits = [k for k in known if self._cost(k) <= _SPARE * left]
+            run["plan"] = max(fits, default=known[0])
+            if not fits:
+                pace = self._cost(known[0]) / max(run["steps"] - run["step"], 1)
+                run["steps"] = run["step"] + max(int(_SPARE * left / pace), 0)
+        if (run["plan"], run["steps"]) != before:
+            self._say(f"There is time for {run['steps']} steps of plan {run['plan']}.")
 
     def _cost(self, k: int) -> float:
         """Seconds of all that is left to do, with this plan."""
@@ -192,19 +193,19 @@ class Fit:
             run["total"] += loss * len(rows)
             now = time.monotonic()
             is_end = run["step"] % self._batches == 0
-            if seconds is not None:
-                pace = (now - looked) / done
-                if is_end or done >= max(run["steps"] // 16, 16):
-                    step, feature = run["times"][str(plan)]
-                    self._slower = pace / (step if source is not None else step + feature)
-                    self._plan()
-                    looked, done = now, 0
-                if self._left() < 1.5 * pace + sum(self._ends) + self._ends[1]:
-                    run["steps"] = run["step"]
+            pace = (now - looked) / done
             if is_end or now - saved > self._every:
                 self._end_epoch() if is_end else self._save()
                 saved = time.monotonic()
                 looked += saved - now
+            if seconds is not None:
+                if is_end or done >= max(run["steps"] // 16, 16):
+                    step, feature = run["times"][str(plan)]
+                    self._slower = pace / (step if source is not None else step + feature)
+                    self._plan()
+                    looked, done = time.monotonic(), 0
+                if self._left() < 1.5 * pace + sum(self._ends) + self._ends[1]:
+                    run["steps"] = run["step"]
             if now - shown > 0.5 or is_end:
                 self._say(self._progress(), end="\n" if is_end else "\r")
                 shown = now
@@ -223,7 +224,7 @@ class Fit:
         given = self._trainer.batch(source if cached else self._x, self._y, rows)
         loss = self._trainer.step(k, given, rate, cached=cached)
         if not math.isfinite(loss):
-            self._trainer.read(self._path)
+            self._trainer.load(self._path)
             raise FloatingPointError(
                 f"The loss must be finite. Received: {loss} in step {self._run['step'] + 1}. The "
                 f"weights are again those of '{self._path}'. Remove it and take a lower rate."
@@ -242,20 +243,20 @@ class Fit:
         is_best = not count and loss is not None
         if self._held is not None:
             began = time.monotonic()
-            found = self._trainer.judge(*self._held)
+            found = self._trainer.evaluate(*self._held)
             self._ends[0] = time.monotonic() - began
             record.update(accuracy=found["accuracy"], validation_loss=found["loss"])
             is_best = all(_rank(record) > _rank(other) for other in history)
         history.append(record)
         run["total"], run["count"] = 0.0, 0
         if is_best:
-            self._trainer.write(self._best, run)
+            self._trainer.save(self._best, run)
         record["seconds"] = round(self._spent(), 3)
         self._save()
 
     def _save(self) -> None:
         began = time.monotonic()
-        self._trainer.write(self._path, {**self._run, "spent": self._spent()})
+        self._trainer.save(self._path, {**self._run, "spent": self._spent()})
         self._ends[1] = time.monotonic() - began
 
     def _finish(self) -> None:
@@ -264,11 +265,11 @@ class Fit:
         if self._held is not None:
             best = max(self._run["history"], key=_rank)
             if best is not last:
-                self._trainer.read(self._best)
+                self._trainer.load(self._best)
             self._say(f"Kept the best weights: accuracy {best['accuracy']:.1%}.")
         elif self._best.exists() and last["loss"] > first["loss"]:
             # images that were trained on before are easier than those left out: it is worse
-            self._trainer.read(self._best)
+            self._trainer.load(self._best)
             self._say(
                 f"Kept the solved head alone: its loss is {first['loss']:.4f} on images left out, "
                 f"that of the last epoch {last['loss']:.4f}. Take a lower rate, or more epochs."

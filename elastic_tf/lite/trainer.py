@@ -154,16 +154,12 @@ class Trainer:
                 updates.update(optimizer, value, gradient, kept, rate, step)
         return loss
 
-    def save(self, path: str | Path) -> None:
-        """Write weights and the optimizer's slots to a file, whole or not at all."""
-        self.write(Path(path), {"done": True, "key": None})
+    def save(self, path: str | Path, run: dict[str, Any] | None = None) -> None:
+        """Write weights and the optimizer's slots to a file, whole or not at all.
 
-    def load(self, path: str | Path) -> None:
-        """Take weights and slots from a file that `save` or `fit` wrote."""
-        self.read(Path(path))
-
-    def write(self, path: Path, run: dict[str, Any]) -> None:
-        """`save`, with JSON values of a training."""
+        Args:
+            run: JSON values of a training that goes on.
+        """
         if bad := [k for k, one in self.weights.items() if not np.isfinite(one).all()]:
             raise FloatingPointError(
                 "Weights must be finite. Received: NaN or infinity in "
@@ -171,13 +167,13 @@ class Trainer:
                 "holds is of before."
             )
         header = {"model": self.model["checksum"], "class_names": self.class_names}
-        header["updates"] = list(self.steps.items())
+        header.update(run or {"done": True, "key": None}, updates=list(self.steps.items()))
         slots = (one for index in self.steps for one in self.slots[index])
-        disk.write_state(path, {**run, **header}, [*self.weights.values(), *slots])
+        disk.write_state(Path(path), header, [*self.weights.values(), *slots])
 
-    def read(self, path: Path) -> dict[str, Any]:
-        """`load`, which returns the JSON values."""
-        header, arrays = disk.read_state(path, self.model["checksum"])
+    def load(self, path: str | Path) -> dict[str, Any]:
+        """Take weights and slots that `save` or `fit` wrote, and return the JSON values."""
+        header, arrays = disk.read_state(Path(path), self.model["checksum"])
         values = iter(arrays)
         self.close()
         count = updates.slots(self.model["optimizer"])
@@ -193,7 +189,14 @@ class Trainer:
 
     def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
         """Accuracy and mean crossentropy."""
-        return self.judge(*self._data(x, y))
+        x, y = self._data(x, y)
+        right, loss = 0, 0.0
+        for start, logits in enumerate(self.features("infer", x)):
+            wanted = y[start * self.batch_size :][: len(logits)]
+            right += int((logits.argmax(axis=1) == wanted).sum())
+            rows = np.eye(logits.shape[1])[wanted]
+            loss += float(crossentropy(logits.astype(np.float64), rows).sum())
+        return {"accuracy": right / len(y), "loss": loss / len(y)}
 
     def importance(self, x: Any, y: Any = None) -> np.ndarray:
         """(N,) mean squared norm of each tensor's gradient; 0 where no plan trains it."""
@@ -317,16 +320,6 @@ class Trainer:
             given = self.batch(x, np.zeros(len(x), np.int32), rows)["x"]
             (found,) = self.call(name, x=given).values()
             yield found[: len(x) - start]
-
-    def judge(self, x: Any, y: np.ndarray) -> dict[str, float]:
-        """Accuracy and mean crossentropy of checked data."""
-        right, loss = 0, 0.0
-        for start, logits in enumerate(self.features("infer", x)):
-            wanted = y[start * self.batch_size :][: len(logits)]
-            right += int((logits.argmax(axis=1) == wanted).sum())
-            rows = np.eye(logits.shape[1])[wanted]
-            loss += float(crossentropy(logits.astype(np.float64), rows).sum())
-        return {"accuracy": right / len(y), "loss": loss / len(y)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

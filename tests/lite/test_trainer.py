@@ -75,7 +75,7 @@ def test_killed_training_ends_with_the_same_bits(exported, data, tmp_path_factor
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", CHILD, str(root), str(exported)]
     assert subprocess.run(command, capture_output=True).returncode == -9
-    assert trainer(exported).read(exported / "trained.state")["step"] == 13
+    assert trainer(exported).load(exported / "trained.state")["step"] == 13
     states = []
     for folder in (exported, other):
         runner = trainer(folder)
