@@ -47,7 +47,7 @@ def main() -> None:
     for module in FOLDER.glob("*.py"):
         module.unlink()  # the demo takes those of elastic_tf/lite
     (x, y), (x_test, y_test) = digits(image_size=SIZE, shift=DOMAIN)
-    arrays = {"x": x[:800], "y": y[:800], "x_test": x_test[:400], "y_test": y_test[:400]}
+    arrays = {"x": x[:750], "y": y[:750], "x_test": x_test[:360], "y_test": y_test[:360]}
     np.savez_compressed(FOLDER / "digits.npz", **arrays)
     size = sum(file.stat().st_size for file in FOLDER.iterdir())
     print(f"'{FOLDER}': {size / 1e6:.2f} MB")

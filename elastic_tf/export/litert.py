@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import profile_model
 from elastic_tf.zoo.models import head_tensors
 
-FORMAT = 2  # of the folder
 _SPEC = tf.TensorSpec
 
 
@@ -85,14 +84,14 @@ def litert(
     masks, ratios = _ladder(model, profile, rhos)
     files, told = step.convert(masks)
     described = {
-        "format": FORMAT,
+        "format": disk.FORMAT,
         "model": model.name,
         "batch_size": size,
         "input_shape": list(model.input_shape[1:]),
         "classes": step.classes,
         "class_names": None if class_names is None else list(map(str, class_names)),
         **told,
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        "files": {name: zlib.crc32(content) for name, content in files.items()},
     }
     for plan, rho, ratio in zip(described["plans"], rhos, ratios):
         plan.update(rho=float(rho), predicted_ratio=ratio)
@@ -104,7 +103,7 @@ def litert(
             (made / f"{name}.tflite").write_bytes(content)
         (made / "model.json").write_bytes(text)
         header = {
-            "model": hashlib.sha256(text).hexdigest(),
+            "model": zlib.crc32(text),
             "class_names": described["class_names"],
         }
         weights = [model.tensors[k].numpy() for k in told["held"]]
@@ -184,17 +183,10 @@ class _Steps:
             # preprocessing alone is not worth keeping
             cut = cut if network.behind(cut) else network.input
             files[f"train_{k}"] = self._train(k, mask, cut)
-            behind = network.behind(cut)
             plans.append(
                 {
                     "tensors": np.flatnonzero(mask).tolist(),
                     "features": features(cut),
-                    "feature_shape": cut.shape[1:].as_list(),
-                    "changes": [
-                        j
-                        for j, other in enumerate(masks)
-                        if any(t.ref() in behind for t, on in zip(tensors, other) if on)
-                    ],
                 }
             )
         told = {

@@ -21,8 +21,7 @@ else:  # in the exported folder
 
 _WARM_UP = 0.15  # share of the steps in which the rate rises, as in `elastic_tf.finetune`
 _LOOKS = 5  # steps whose median is the time of a plan, after one that makes ready
-_SPARE, _LATE = 0.95, 1.05  # times the seconds left: what is planned with; what ends a plan
-_EVERY = 16, 0.02  # steps, and share of the seconds, between two forecasts at least
+_SPARE = 0.95  # of the seconds left: what a new plan may take
 
 
 class Fit:
@@ -41,40 +40,32 @@ class Fit:
     ) -> None:
         _check(settings, len(trainer.plans), data[1])
         self._trainer, self._held, self._settings, self._path = trainer, held, settings, path
-        (self._x, self._y), self._plans = data, trainer.plans
-        self._every, self._verbose, self._began = every, verbose, began
+        (self._x, self._y), self._every, self._verbose, self._began = data, every, verbose, began
         self._best = path.with_name(f"{path.name}.best")
         self._batches = math.ceil(len(self._y) / trainer.batch_size)
-        self._kept: dict[str, Rows] = {}  # by the function that computed them
-        self._judging = self._saving = 0.0  # seconds
-        self._pace = [0.0, 0]  # seconds of steps since the last forecast, and how many
+        self._kept: tuple[str | None, Any] = None, None  # a function, and what it says
+        self._slower, self._ends = 1.0, [0.0, 0.0]  # seconds to judge, and to save
+        some = self._x[np.arange(0, len(self._y), max(len(self._y) // 64, 1))]
+        said = f"{settings} {self._x.shape} {self._x.dtype} {held is None}".encode()
         self._run: dict[str, Any] = {
-            **{"key": self._key(), "done": False, "step": 0, "plan": settings["plan"]},
-            **{"steps": settings["epochs"] * self._batches, "spent": 0.0, "times": {}},
-            **{"sums": [0.0, 0.0], "history": [], "best": None},
+            "key": zlib.crc32(some.tobytes() + self._y.tobytes() + said),
+            **{"done": False, "step": 0, "steps": settings["epochs"] * self._batches},
+            **{"plan": None, "times": {}, "spent": 0.0, "total": 0.0, "count": 0, "history": []},
         }
 
     def run(self) -> list[dict[str, Any]]:
         """Train, or go on."""
         if not self._resume():
             self._end_epoch(self._head())
-            self._choose()
+            self._time_plans()
         if not self._run["done"]:
             self._train()
             self._finish()
-        else:
-            self._say(f"The training in '{self._path}' has ended.")
         return list(self._run["history"])
-
-    def _key(self) -> str:
-        """Tells this training from another one."""
-        some = np.arange(0, len(self._y), max(len(self._y) // 64, 1))
-        said = f"{self._settings} {self._x.shape} {self._x.dtype} {self._held is None}".encode()
-        return f"{zlib.crc32(self._x[some].tobytes() + self._y.tobytes() + said):08x}"
 
     def _resume(self) -> bool:
         try:
-            found = self._trainer.read(self._path)
+            found = self._trainer.load(self._path)
         except FileNotFoundError:
             return False
         if found["key"] != self._run["key"]:
@@ -86,8 +77,10 @@ class Fit:
                 "steps. Use the same, or remove it to begin anew."
             )
         self._run = found
-        if not found["done"]:
-            self._say(f"Going on after step {found['step']} of {found['steps']}.")
+        ended = "It has ended." if found["done"] else "Going on."
+        self._say(f"'{self._path}' is at step {found['step']} of {found['steps']}. {ended}")
+        if found["plan"] is None:
+            self._time_plans()
         return True
 
     def _head(self) -> float | None:
@@ -98,80 +91,82 @@ class Fit:
             wanted, weight = np.eye(trainer.model["classes"])[self._y], np.ones(len(self._y))
             ridge = Ridge(features, wanted, weight, empty=self._scratch)
             penalty = ridge.best_penalty()
-            kernel, bias = ridge.weights(penalty)
             left_out = ridge.left_out(penalty)
             scale = best_scale(left_out, wanted, weight, crossentropy)
-            for name, value in (("kernel", kernel), ("bias", bias)):
+            for name, value in zip(("kernel", "bias"), ridge.weights(penalty)):
                 if head[name] is not None:
                     trainer.weights[head[name]] = (scale * value).astype(np.float32)
-            trainer._open.clear()
-            if head["features"]:
-                self._kept[head["features"]] = features
+            trainer.close()
             accuracy = (left_out.argmax(axis=1) == self._y).mean()
             self._say(f"The head is solved: accuracy {accuracy:.1%} on images left out.")
             loss = float(crossentropy(scale * left_out, wanted).mean())
         trainer.slots, trainer.steps = {}, {}
         return loss
 
-    def _filled(self, name: str | None) -> Rows:
-        """What a function says of every image, on the disk."""
-        rows: Rows | None = None
-        for part in self._trainer.features(name, self._x):
-            rows = rows or Rows(self._trainer.folder, part.shape[1:], np.float32)
-            rows.append(part)
-        assert rows is not None  # there are images
-        return rows
+    def _filled(self, name: str | None) -> Any:
+        """What a function says of every image, on the disk; no function: the images."""
+        if self._kept[0] != name:
+            rows: Any = None
+            for part in self._trainer.features(name, self._x):
+                rows = rows or Rows(self._trainer.folder, part.shape[1:], np.float32)
+                rows.append(part)
+            self._kept = name, rows
+        return self._kept[1] if name else self._x
 
     def _scratch(self, shape: tuple[int, int]) -> np.ndarray:
         with tempfile.TemporaryFile(dir=self._trainer.folder) as file:  # the array holds it open
             return np.memmap(file, np.float64, "w+", shape=shape)
 
-    def _choose(self) -> None:
-        """Take the largest plan that fits into the seconds, by steps that are thrown away."""
-        run, only = self._run, self._settings["plan"]
-        run["plan"] = len(self._plans) - 1 if only is None else only
+    def _time_plans(self) -> None:
+        """Time each plan by steps that are thrown away, up to the first that does not fit."""
+        run, trainer, only = self._run, self._trainer, self._settings["plan"]
+        ladder = range(len(trainer.plans)) if only is None else [only]
+        run["plan"] = ladder[-1]
         if self._settings["seconds"] is None:
             return
-        fits: list[int] = []
-        given = self._trainer.batch(self._x, self._y, slice(0, self._trainer.batch_size))
-        for k in range(len(self._plans)) if only is None else [only]:
+        given = trainer.batch(self._x, self._y, slice(0, trainer.batch_size))
+        for k in ladder:
+            name, feature, x = trainer.plans[k]["features"], 0.0, given["x"]
+            held = {i: trainer.weights[i].copy() for i in trainer.plans[k]["tensors"]}
             try:
-                run["times"][str(k)] = self._times(k, given)
+                if name is not None:
+                    feature, found = _timed(trainer.call, name, x=x)
+                    x = found["features"]
+                step, _ = _timed(trainer.step, k, {**given, "x": x}, 0.0, cached=True)
             except (RuntimeError, MemoryError):
-                if only is not None or k == 0:
+                if k == ladder[0]:
                     raise
                 self._say(f"Plan {k} does not fit into the memory.")
                 break
-            if self._cost(k) > _SPARE * self._left():
+            finally:
+                trainer.weights.update(held)
+                trainer.slots, trainer.steps = {}, {}
+            run["plan"], run["times"][str(k)] = k, [step, feature]
+            if self._cost(k) > self._left():
                 break
-            fits.append(k)
-        run["plan"] = fits[-1] if fits else (only or 0)
-        if not fits:
-            self._shorten(self._cost(run["plan"]) / max(run["steps"], 1))
+        self._plan()
 
-    def _times(self, k: int, given: dict[str, np.ndarray]) -> list[float]:
-        """Seconds of a step, and of a batch of features; what the steps change is put back."""
-        trainer, name, feature = self._trainer, self._plans[k]["features"], 0.0
-        if name is not None:
-            feature, found = _timed(lambda: trainer.call(name, x=given["x"]))
-            given = {**given, "x": found["features"]}
-        changed = self._plans[k]["tensors"]
-        before = {index: trainer.weights[index].copy() for index in changed}
-        try:
-            return [_timed(lambda: trainer.step(k, given, 0.0, cached=True))[0], feature]
-        finally:
-            trainer.weights.update(before)
-            trainer.slots, trainer.steps = {}, {}
+    def _plan(self) -> None:
+        """Keep the plan while the seconds left allow it; else a cheaper one, else fewer steps."""
+        run, left, before = self._run, self._left(), (self._run["plan"], self._run["steps"])
+        run["steps"] = self._settings["epochs"] * self._batches
+        if self._cost(run["plan"]) > left:
+            known = [int(k) for k in run["times"] if int(k) <= run["plan"]]
+            fits = [k for k in known if self._cost(k) <= _SPARE * left]
+            run["plan"] = max(fits, default=known[0])
+            if not fits:
+                pace = self._cost(known[0]) / max(run["steps"] - run["step"], 1)
+                run["steps"] = run["step"] + max(int(_SPARE * left / pace), 0)
+        if (run["plan"], run["steps"]) != before:
+            self._say(f"There is time for {run['steps']} steps of plan {run['plan']}.")
 
-    def _cost(self, k: int, slower: float = 1.0) -> float:
+    def _cost(self, k: int) -> float:
         """Seconds of all that is left to do, with this plan."""
-        (step, feature), steps = self._run["times"][str(k)], self._steps_left()
-        features = 0 if self._plans[k]["features"] in self._kept else min(self._batches, steps)
-        same = self._plans[k]["feature_shape"] == self._trainer.model["input_shape"]
-        if same or not self._settings["cache"]:
-            features = steps
-        ends = math.ceil(steps / self._batches) * (self._judging + self._saving)
-        return slower * (steps * step + features * feature) + ends + self._saving
+        (step, feature), steps = self._run["times"][str(k)], self._run["steps"] - self._run["step"]
+        is_kept = self._settings["cache"] and self._trainer.plans[k]["features"] == self._kept[0]
+        each = 0 if is_kept else min(self._batches, steps) if self._settings["cache"] else steps
+        ends = math.ceil(steps / self._batches) * sum(self._ends)
+        return self._slower * (steps * step + each * feature) + ends + self._ends[1]
 
     def _left(self) -> float:
         return float(self._settings["seconds"] - self._spent())
@@ -179,101 +174,62 @@ class Fit:
     def _spent(self) -> float:
         return float(self._run["spent"] + time.monotonic() - self._began)
 
-    def _steps_left(self) -> int:
-        return int(self._run["steps"] - self._run["step"])
-
-    def _shorten(self, pace: float) -> None:
-        """As many steps as there is time for; the rate falls to zero with them."""
-        run, time_left = self._run, self._left() - self._judging - 2 * self._saving
-        ends = (self._judging + self._saving) / self._batches
-        steps = max(int(time_left / (pace + ends)), 0)
-        if steps < self._steps_left():
-            run["steps"] = run["step"] + steps
-            self._say(f"There is time for {run['steps']} steps.")
-
     def _train(self) -> None:
-        run, size, base = self._run, self._trainer.batch_size, self._settings["rate"]
-        base = self._trainer.model["optimizer"]["learning_rate"] if base is None else base
-        source, order, shown = self._source(), None, 0.0
-        saved = time.monotonic()
-        while self._steps_left() > 0:
-            began, plan = time.monotonic(), run["plan"]
-            if self._settings["seconds"] is not None and not self._is_in_time():
-                break
-            source = source if run["plan"] == plan else self._source()
+        run, size, seconds = self._run, self._trainer.batch_size, self._settings["seconds"]
+        rate = self._settings["rate"] or self._trainer.model["optimizer"]["learning_rate"]
+        looked = saved = shown = time.monotonic()
+        plan, done, order = None, 0, np.arange(0)
+        while run["step"] < run["steps"]:
+            if run["plan"] != plan:
+                plan, source = run["plan"], self._source()
+                looked, done = time.monotonic(), 0
             epoch, at = divmod(run["step"], self._batches)
-            if order is None or at == 0:
+            if not len(order) or at == 0:
                 generator = np.random.default_rng([self._settings["seed"], epoch])
                 order = generator.permutation(len(self._y))
             rows = order[at * size : (at + 1) * size]
-            loss = self._step(source, rows, rate_at(base, run["step"], run["steps"]))
-            run["step"] += 1
-            run["sums"] = [run["sums"][0] + loss * len(rows), run["sums"][1] + len(rows)]
+            loss = self._step(source, rows, rate_at(rate, run["step"], run["steps"]))
+            run["step"], run["count"], done = run["step"] + 1, run["count"] + len(rows), done + 1
+            run["total"] += loss * len(rows)
             now = time.monotonic()
-            self._pace = [self._pace[0] + now - began, self._pace[1] + 1]
-            if run["step"] % self._batches == 0:
-                self._end_epoch()
+            is_end = run["step"] % self._batches == 0
+            pace = (now - looked) / done
+            if is_end or now - saved > self._every:
+                self._end_epoch() if is_end else self._save()
                 saved = time.monotonic()
-            elif now - saved > self._every:
-                self._save()
-                saved = time.monotonic()
-            if now - shown > 0.5:
-                self._say(self._progress(), end="\r")
+                looked += saved - now
+            if seconds is not None:
+                if is_end or done >= max(run["steps"] // 16, 16):
+                    step, feature = run["times"][str(plan)]
+                    self._slower = pace / (step if source is not None else step + feature)
+                    self._plan()
+                    looked, done = time.monotonic(), 0
+                if self._left() < 1.5 * pace + sum(self._ends) + self._ends[1]:
+                    run["steps"] = run["step"]
+            if now - shown > 0.5 or is_end:
+                self._say(self._progress(), end="\n" if is_end else "\r")
                 shown = now
-        if run["sums"][1]:
+        if run["count"]:
             self._end_epoch()
 
-    def _source(self) -> Rows | None:
+    def _source(self) -> Any:
         """Features of all images for the present plan; None where steps begin with images."""
-        now = self._run["plan"]
-        for plan in self._plans:
-            if now in plan["changes"]:
-                self._kept.pop(plan["features"], None)
-        self._pace = [0.0, 0]
-        name, model = self._plans[now]["features"], self._trainer.model
-        # images made ready for the network are as large as they were, and made again at once
-        is_worth = self._plans[now]["feature_shape"] != model["input_shape"]
-        if name and self._settings["cache"] and is_worth and name not in self._kept:
-            if self._run["steps"] >= self._batches:  # else each is computed at most once
-                self._kept[name] = self._filled(name)
-        return self._kept.get(name)
+        name = self._trainer.plans[self._run["plan"]]["features"]
+        if not name or not self._settings["cache"] or self._run["steps"] < self._batches:
+            return None  # with fewer steps each is computed at most once
+        return self._filled(name)
 
-    def _step(self, source: Rows | None, rows: np.ndarray, rate: float) -> float:
+    def _step(self, source: Any, rows: np.ndarray, rate: float) -> float:
         k, cached = self._run["plan"], source is not None
         given = self._trainer.batch(source if cached else self._x, self._y, rows)
         loss = self._trainer.step(k, given, rate, cached=cached)
         if not math.isfinite(loss):
-            self._trainer.read(self._path)
+            self._trainer.load(self._path)
             raise FloatingPointError(
                 f"The loss must be finite. Received: {loss} in step {self._run['step'] + 1}. The "
                 f"weights are again those of '{self._path}'. Remove it and take a lower rate."
             )
         return loss
-
-    def _is_in_time(self) -> bool:
-        """Whether there is time for a step; where the forecast is late, what is left is less."""
-        run, left = self._run, self._left()
-        step, feature = run["times"][str(run["plan"])]
-        is_kept = self._plans[run["plan"]]["features"] in self._kept
-        planned = step + (0.0 if is_kept else feature)
-        (passed, steps), (least, share) = self._pace, _EVERY
-        pace = passed / steps if steps else planned
-        if left < 1.5 * pace + self._judging + 2 * self._saving:
-            run["steps"] = run["step"]
-            return False
-        if steps < least or passed < share * self._settings["seconds"]:
-            return True
-        self._pace, slower = [0.0, 0], pace / planned
-        if self._cost(run["plan"], slower) <= _LATE * left:
-            return True
-        cheaper = range(run["plan"]) if self._settings["plan"] is None else ()
-        fits = [k for k in cheaper if self._cost(k, slower) <= _SPARE * left]
-        if fits:
-            run["plan"] = fits[-1]
-            self._say(f"The device is {slower:.2f} times slower: plan {fits[-1]} from here on.")
-        else:
-            self._shorten(pace)
-        return self._steps_left() > 0
 
     def _end_epoch(self, loss: float | None = None) -> None:
         """Note the epoch, judge the weights, keep them.
@@ -281,67 +237,57 @@ class Fit:
         Args:
             loss: of what is there before the first step.
         """
-        run, (total, count) = self._run, self._run["sums"]
+        run, count, history = self._run, self._run["count"], self._run["history"]
         record = {"epoch": run["step"] / self._batches, "plan": run["plan"], "seconds": 0.0}
-        record["loss"] = total / count if count else loss
+        record["loss"] = run["total"] / count if count else loss
+        is_best = not count and loss is not None
         if self._held is not None:
             began = time.monotonic()
-            found = self._trainer.judge(*self._held)
-            self._judging = time.monotonic() - began
+            found = self._trainer.evaluate(*self._held)
+            self._ends[0] = time.monotonic() - began
             record.update(accuracy=found["accuracy"], validation_loss=found["loss"])
-            rank = [found["accuracy"], -found["loss"]]
-            if run["best"] is None or rank > run["best"]:
-                run["best"] = rank
-                self._trainer.write(self._best, {**run, "done": False})
-        elif not count and loss is not None:
-            self._trainer.write(self._best, {**run, "done": False})
+            is_best = all(_rank(record) > _rank(other) for other in history)
+        history.append(record)
+        run["total"], run["count"] = 0.0, 0
+        if is_best:
+            self._trainer.save(self._best, run)
         record["seconds"] = round(self._spent(), 3)
-        run["history"].append(record)
-        run["sums"] = [0.0, 0.0]
         self._save()
-        if count:
-            self._say(self._progress())
 
     def _save(self) -> None:
         began = time.monotonic()
-        self._trainer.write(self._path, {**self._run, "spent": self._spent()})
-        self._saving = time.monotonic() - began
+        self._trainer.save(self._path, {**self._run, "spent": self._spent()})
+        self._ends[1] = time.monotonic() - began
 
     def _finish(self) -> None:
         """Take the best weights; the training has ended."""
-        run = self._run
-        first, last = run["history"][0], run["history"][-1]
-        if not self._best.exists():
-            pass  # nothing to compare with
-        elif run["best"] is not None:
-            if run["best"] > [last["accuracy"], -last["validation_loss"]]:
-                self._trainer.read(self._best)
-            self._say(f"Kept the best weights: accuracy {run['best'][0]:.1%}.")
-        elif last["loss"] > first["loss"]:
+        first, last = self._run["history"][0], self._run["history"][-1]
+        if self._held is not None:
+            best = max(self._run["history"], key=_rank)
+            if best is not last:
+                self._trainer.load(self._best)
+            self._say(f"Kept the best weights: accuracy {best['accuracy']:.1%}.")
+        elif self._best.exists() and last["loss"] > first["loss"]:
             # images that were trained on before are easier than those left out: it is worse
-            self._trainer.read(self._best)
+            self._trainer.load(self._best)
             self._say(
                 f"Kept the solved head alone: its loss is {first['loss']:.4f} on images left out, "
                 f"that of the last epoch {last['loss']:.4f}. Take a lower rate, or more epochs."
             )
-        run["done"] = True
+        self._run["done"] = True
         self._save()
         self._best.unlink(missing_ok=True)
 
     def _progress(self) -> str:
-        run = self._run
-        sums, last = run["sums"], run["history"][-1]
-        loss = sums[0] / sums[1] if sums[1] else last["loss"]
-        seconds = self._settings["seconds"]
-        said = [
-            f"epoch {math.ceil(run['step'] / self._batches)}",
-            f"step {run['step']} of {run['steps']}",
-            f"plan {run['plan']}",
-            f"loss {loss:.4f}",
-            *([f"accuracy {last['accuracy']:.1%}"] if "accuracy" in last else []),
-            f"{self._spent():.0f} s" + (f" of {seconds:g}" if seconds else ""),
-        ]
-        return ", ".join(said)
+        run, last, seconds = self._run, self._run["history"][-1], self._settings["seconds"]
+        loss = run["total"] / run["count"] if run["count"] else last["loss"]
+        accuracy = f", accuracy {last['accuracy']:.1%}" if "accuracy" in last else ""
+        return (
+            f"epoch {math.ceil(run['step'] / self._batches)}, "
+            f"step {run['step']} of {run['steps']}, plan {run['plan']}, "
+            f"loss {loss:.4f}{accuracy}, {self._spent():.0f} s"
+            + (f" of {seconds:g}" if seconds else "")
+        )
 
     def _say(self, text: str, end: str = "\n") -> None:
         if self._verbose:
@@ -359,12 +305,16 @@ def rate_at(base: float, step: int, steps: int) -> float:
     return base * 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(steps - rising, 1)))
 
 
-def _timed(function: Callable[[], Any]) -> tuple[float, Any]:
+def _rank(record: dict[str, Any]) -> tuple[float, float]:
+    return record["accuracy"], -record["validation_loss"]
+
+
+def _timed(function: Callable[..., Any], *given: Any, **named: Any) -> tuple[float, Any]:
     """Median seconds of a function that is warm, and what it returned."""
-    found, seconds = function(), []
+    found, seconds = function(*given, **named), []
     for _ in range(_LOOKS):
         began = time.perf_counter()
-        found = function()
+        found = function(*given, **named)
         seconds.append(time.perf_counter() - began)
     return float(np.median(seconds)), found
 
@@ -372,17 +322,14 @@ def _timed(function: Callable[[], Any]) -> tuple[float, Any]:
 def _check(settings: dict[str, Any], plans: int, y: np.ndarray) -> None:
     """Refuse settings of a training that cannot be."""
     whole = {"epochs": (1, 10**6), "seed": (0, 2**63), "plan": (0, plans - 1)}
-    for name, (low, high) in whole.items():
-        value = settings[name]
-        if name == "plan" and value is None:
-            continue
-        if type(value) is not int or not low <= value <= high:
-            raise ValueError(
-                f"`{name}` must be an integer from {low} to {high}. Received: {name}={value!r}."
-            )
-    for name in ("seconds", "rate"):
-        value = settings[name]
-        if value is not None and not 0.0 < value < 1e9:
+    for name, value in settings.items():
+        low, high = whole.get(name, (0, 0))
+        if name in whole and (name, value) != ("plan", None):
+            if type(value) is not int or not low <= value <= high:
+                raise ValueError(
+                    f"`{name}` must be an integer from {low} to {high}. Received: {name}={value!r}."
+                )
+        if name in ("seconds", "rate") and value is not None and not 0.0 < value < 1e9:
             raise ValueError(f"`{name}` must be above 0, or None. Received: {name}={value!r}.")
     if y.min() == y.max():
         raise ValueError(

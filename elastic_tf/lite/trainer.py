@@ -34,8 +34,7 @@ class Trainer:
 
     Args:
         folder: what `elastic_tf.export.litert` wrote.
-        interpreter: what runs the file; None: `ai_edge_litert.interpreter.Interpreter`.
-            `tf.lite.Interpreter` will do too.
+        interpreter: what runs a file, such as `tf.lite.Interpreter`; None: that of ai-edge-litert.
         threads: of the interpreter; None: one per core, four at most.
 
     Raises:
@@ -49,9 +48,7 @@ class Trainer:
         interpreter: Callable[..., Any] | None = None,
         threads: int | None = None,
     ) -> None:
-        self.folder = Path(folder)
-        self.model = disk.read_model(folder)
-        self.class_names: list[str] | None = self.model.get("class_names")
+        self.folder, self.model = Path(folder), disk.read_model(folder)
         if interpreter is None:
             try:
                 from ai_edge_litert.interpreter import Interpreter
@@ -63,14 +60,15 @@ class Trainer:
             interpreter = Interpreter
         self._make: Callable[..., Any] = interpreter
         self._threads = threads or min(os.cpu_count() or 1, 4)
-        self.batch_size: int = self.model["batch_size"]
-        self._shape = tuple(self.model["input_shape"])
-        self.plans: list[dict[str, Any]] = self.model["plans"]
         self._open: dict[str, tuple[Any, dict[str, int], dict[str, int]]] = {}
+        self.class_names: list[str] | None = None
         self.weights: dict[int, np.ndarray] = {}  # by the tensor's number
         self.slots: dict[int, list[np.ndarray]] = {}  # of the tensors that were ever updated
         self.steps: dict[int, int] = {}  # updates of these
         self.load(self.folder / "weights.state")
+        self.batch_size: int = self.model["batch_size"]
+        self.plans: list[dict[str, Any]] = self.model["plans"]
+        self._shape = tuple(self.model["input_shape"])
 
     def call(
         self, name: str, *, keep: str | None = None, views: bool = False, **values: np.ndarray
@@ -104,17 +102,18 @@ class Trainer:
             for key, index in outputs.items()
         }
 
+    def close(self) -> None:
+        """Let go of open functions: they hold constants of before, where weights are replaced."""
+        self._open.clear()
+
     def _with_constants(self, name: str) -> bytes:
         """The file of a function, with the weights of now where it holds them as constants."""
-        parts, end = [], 0
-        with open(self.folder / f"{name}.tflite", "rb") as file:
-            places = self.model["constants"][name].items()
-            for index, (start, first) in sorted(places, key=lambda place: place[1]):
-                value = self.weights[int(index)]
-                parts += [file.read(start - end), np.moveaxis(value, -1, 0) if first else value]
-                parts[-1] = parts[-1].tobytes()
-                end = file.seek(start + value.nbytes)
-            return b"".join([*parts, file.read()])
+        content = bytearray((self.folder / f"{name}.tflite").read_bytes())
+        for index, (start, first) in self.model["constants"][name].items():
+            value = self.weights[int(index)]
+            ordered = np.moveaxis(value, -1, 0) if first else value
+            content[start : start + value.nbytes] = ordered.tobytes()
+        return bytes(content)
 
     def gradients(
         self,
@@ -155,32 +154,28 @@ class Trainer:
                 updates.update(optimizer, value, gradient, kept, rate, step)
         return loss
 
-    def save(self, path: str | Path) -> None:
-        """Write weights and the optimizer's slots to a file, whole or not at all."""
-        self.write(Path(path), {"done": True, "key": None})
+    def save(self, path: str | Path, run: dict[str, Any] | None = None) -> None:
+        """Write weights and the optimizer's slots to a file, whole or not at all.
 
-    def load(self, path: str | Path) -> None:
-        """Take weights and slots from a file that `save` or `fit` wrote."""
-        self.read(Path(path))
-
-    def write(self, path: Path, run: dict[str, Any]) -> None:
-        """`save`, with JSON values of a training."""
+        Args:
+            run: JSON values of a training that goes on.
+        """
         if bad := [k for k, one in self.weights.items() if not np.isfinite(one).all()]:
             raise FloatingPointError(
                 "Weights must be finite. Received: NaN or infinity in "
                 f"'{self.model['tensors'][bad[0]]['name']}'. Take a lower rate; what '{path}' "
                 "holds is of before."
             )
-        header = {"model": self.model["sha256"], "class_names": self.class_names}
-        header["updates"] = list(self.steps.items())
+        header = {"model": self.model["checksum"], "class_names": self.class_names}
+        header.update(run or {"done": True, "key": None}, updates=list(self.steps.items()))
         slots = (one for index in self.steps for one in self.slots[index])
-        disk.write_state(path, {**run, **header}, [*self.weights.values(), *slots])
+        disk.write_state(Path(path), header, [*self.weights.values(), *slots])
 
-    def read(self, path: Path) -> dict[str, Any]:
-        """`load`, which returns the JSON values."""
-        header, arrays = disk.read_state(path, self.model["sha256"])
+    def load(self, path: str | Path) -> dict[str, Any]:
+        """Take weights and slots that `save` or `fit` wrote, and return the JSON values."""
+        header, arrays = disk.read_state(Path(path), self.model["checksum"])
         values = iter(arrays)
-        self._open.clear()  # it may hold weights as constants
+        self.close()
         count = updates.slots(self.model["optimizer"])
         self.weights = {index: next(values) for index in self.model["held"]}
         self.steps = dict(header["updates"])
@@ -194,7 +189,14 @@ class Trainer:
 
     def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
         """Accuracy and mean crossentropy."""
-        return self.judge(*self._data(x, y))
+        x, y = self._data(x, y)
+        right, loss = 0, 0.0
+        for start, logits in enumerate(self.features("infer", x)):
+            wanted = y[start * self.batch_size :][: len(logits)]
+            right += int((logits.argmax(axis=1) == wanted).sum())
+            rows = np.eye(logits.shape[1])[wanted]
+            loss += float(crossentropy(logits.astype(np.float64), rows).sum())
+        return {"accuracy": right / len(y), "loss": loss / len(y)}
 
     def importance(self, x: Any, y: Any = None) -> np.ndarray:
         """(N,) mean squared norm of each tensor's gradient; 0 where no plan trains it."""
@@ -302,7 +304,8 @@ class Trainer:
     def batch(self, x: Any, y: Any, rows: Any) -> dict[str, np.ndarray]:
         """What a training step takes of these rows, a short batch filled up with weight 0."""
         part, short = x[rows], self.batch_size
-        given = {"x": part.astype(np.float32), "y": y[rows], "weight": np.ones(len(part), "f4")}
+        given = {"x": part.astype("f4"), "y": y[rows].astype("i4")}
+        given["weight"] = np.ones(len(part), "f4")
         return {
             name: np.pad(one, [(0, short - len(one))] + [(0, 0)] * (one.ndim - 1))
             if len(one) < short
@@ -310,24 +313,13 @@ class Trainer:
             for name, one in given.items()
         }
 
-    def features(self, name: str | None, x: Any) -> Iterator[np.ndarray]:
-        """What a function says of all images, batch by batch in order; None: the images."""
+    def features(self, name: str, x: Any) -> Iterator[np.ndarray]:
+        """What a function says of all images, batch by batch in order."""
         for start in range(0, len(x), self.batch_size):
             rows = slice(start, start + self.batch_size)
-            found = self.batch(x, np.zeros(len(x), np.int32), rows)["x"]
-            if name:
-                (found,) = self.call(name, x=found).values()
+            given = self.batch(x, np.zeros(len(x), np.int32), rows)["x"]
+            (found,) = self.call(name, x=given).values()
             yield found[: len(x) - start]
-
-    def judge(self, x: Any, y: np.ndarray) -> dict[str, float]:
-        """Accuracy and mean crossentropy of checked data."""
-        right, loss = 0, 0.0
-        for start, logits in enumerate(self.features("infer", x)):
-            wanted = y[start * self.batch_size :][: len(logits)]
-            right += int((logits.argmax(axis=1) == wanted).sum())
-            rows = np.eye(logits.shape[1])[wanted]
-            loss += float(crossentropy(logits.astype(np.float64), rows).sum())
-        return {"accuracy": right / len(y), "loss": loss / len(y)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

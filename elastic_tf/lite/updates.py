@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+_Array = np.ndarray
 _PART = 65536  # elements; half and twice as many take the same time
 
 
@@ -38,24 +39,17 @@ def update(
     rule = _adam if "beta_1" in optimizer else _sgd
     flat = [one.reshape(-1) for one in (value, gradient, *kept)]
     for start in range(0, value.size, _PART):
-        rule(optimizer, *(one[start : start + _PART] for one in flat), rate=rate, step=step)
+        rule(optimizer, rate, step, *(one[start : start + _PART] for one in flat))
 
 
 def _adam(
-    optimizer: Mapping[str, Any],
-    value: np.ndarray,
-    gradient: np.ndarray,
-    first: np.ndarray,
-    second: np.ndarray,
-    *,
-    rate: float,
-    step: int,
+    told: Mapping[str, Any], rate: float, step: int, value: _Array, gradient: _Array, *kept: _Array
 ) -> None:
     """The slots are sums, which lack Adam's factors 1 - beta: two passes fewer.
 
     Source: Kingma & Ba, Adam, ICLR 2015, Algorithm 1, each tensor with its own step count.
     """
-    beta_1, beta_2 = optimizer["beta_1"], optimizer["beta_2"]
+    (first, second), beta_1, beta_2 = kept, told["beta_1"], told["beta_2"]
     scale = (1.0 - beta_2) ** 0.5
     rate *= (1.0 - beta_1) / scale * (1.0 - beta_2**step) ** 0.5 / (1.0 - beta_1**step)
     first *= np.float32(beta_1)
@@ -64,28 +58,20 @@ def _adam(
     moved = gradient * gradient
     second += moved
     np.sqrt(second, out=moved)
-    moved += np.float32(optimizer["epsilon"] / scale)
+    moved += np.float32(told["epsilon"] / scale)
     np.divide(first, moved, out=moved)
     moved *= np.float32(rate)
     value -= moved
 
 
 def _sgd(
-    optimizer: Mapping[str, Any],
-    value: np.ndarray,
-    gradient: np.ndarray,
-    *momentum: np.ndarray,
-    rate: float,
-    step: int,
+    told: Mapping[str, Any], rate: float, step: int, value: _Array, gradient: _Array, *kept: _Array
 ) -> None:
-    if optimizer["decay"]:
-        value *= np.float32(1.0 - optimizer["decay"])
+    if told["decay"]:
+        value *= np.float32(1.0 - told["decay"])
     moved = gradient * np.float32(-rate)
-    if momentum:
-        (speed,) = momentum
-        speed *= np.float32(optimizer["momentum"])
+    for speed in kept:  # one, with momentum
+        speed *= np.float32(told["momentum"])
         speed += moved
-        moved = (
-            moved + np.float32(optimizer["momentum"]) * speed if optimizer["nesterov"] else speed
-        )
+        moved = moved + np.float32(told["momentum"]) * speed if told["nesterov"] else speed
     value += moved

@@ -81,6 +81,17 @@ def test_gradients_of_attention_are_those_of_tensorflow():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet50", "vgg16", "vit_ti16"])
+def test_gradients_of_the_zoo_are_those_of_tensorflow(name):
+    tf.keras.utils.set_random_seed(0)
+    model = et.zoo.build(name, classes=3, input_size=32)
+    x = tf.constant(RNG.uniform(0.0, 255.0, (2, 32, 32, 3)).astype(np.float32))
+    for one, other in zip(*(map(tf.convert_to_tensor, found) for found in gradients(model, x))):
+        scale = max(abs(other).numpy().max(), 1e-3)
+        np.testing.assert_allclose(one / scale, other / scale, atol=1e-4)
+
+
 OPTIMIZERS = tf.keras.optimizers
 
 
@@ -145,6 +156,7 @@ def chain(model):
     return TimingProfile.from_chain(t_dw=[1.0] * count, t_dy=[1.0] * count, t_forward=float(count))
 
 
+@pytest.mark.slow
 def test_ten_steps_of_every_plan_are_those_of_the_model(tmp_path):
     model = elastic()
     masks = litert(model, tmp_path / "out", chain(model), (0.7, 1.0))

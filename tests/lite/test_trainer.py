@@ -14,7 +14,7 @@ from PIL import Image
 
 import elastic_tf as et
 from elastic_tf.data import folder as image_files
-from elastic_tf.lite import images
+from elastic_tf.lite import fitting, images
 from elastic_tf.lite.fitting import rate_at
 from elastic_tf.lite.trainer import Trainer
 
@@ -67,6 +67,7 @@ def test_training_learns_and_keeps_the_best_weights(exported, data):
     np.testing.assert_array_equal(again.predict(data[0]), runner.predict(data[0]))
 
 
+@pytest.mark.slow
 def test_killed_training_ends_with_the_same_bits(exported, data, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     shutil.copytree(exported, other, dirs_exist_ok=True)
@@ -74,7 +75,7 @@ def test_killed_training_ends_with_the_same_bits(exported, data, tmp_path_factor
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", CHILD, str(root), str(exported)]
     assert subprocess.run(command, capture_output=True).returncode == -9
-    assert trainer(exported).read(exported / "trained.state")["step"] == 13
+    assert trainer(exported).load(exported / "trained.state")["step"] == 13
     states = []
     for folder in (exported, other):
         runner = trainer(folder)
@@ -93,6 +94,41 @@ def test_frozen_tensors_keep_every_bit(exported, data, cache):
     assert set(runner.slots) == trained
     for index, old in before.items():
         assert np.array_equal(old, runner.weights[index]) == (index not in trained)
+
+
+def test_slower_device_goes_down_the_ladder_and_ends_in_time(exported, data, monkeypatch):
+    """The clock is one that only steps move; after 40, each takes ten times as long."""
+    clock, plans = [0.0], []
+    step = Trainer.step
+
+    def slow(self, plan, *given, **options):
+        plans.append(plan)
+        clock[0] += (0.1, 0.2, 0.4)[plan] * (10.0 if len(plans) > 40 else 1.0)
+        return step(self, plan, *given, **options)
+
+    monkeypatch.setattr(Trainer, "step", slow)
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(fitting.time, name, lambda: clock[0])
+    runner = trainer(exported)
+    said = runner.fit(*data, epochs=10, seconds=60.0, verbose=False)
+    trained = [one["plan"] for one in said[1:]]
+    assert trained[0] == 2 and trained[-1] == 0 and trained == sorted(trained, reverse=True)
+    assert 50.0 < said[-1]["seconds"] <= 60.0
+
+
+def test_weights_that_are_constants_in_a_file_are_those_of_now(exported, data):
+    runner = trainer(exported)
+    assert runner.model["constants"]["infer"] and runner.model["constants"]["features_0"]
+    before = runner.predict(data[0])
+    runner.step(2, runner.batch(*data, slice(16)), 0.01)
+    state = exported / "other.state"
+    runner.save(state)
+    after = runner.predict(data[0])
+    other = trainer(exported)
+    np.testing.assert_array_equal(other.predict(data[0]), before)
+    other.load(state)
+    np.testing.assert_array_equal(other.predict(data[0]), after)
+    assert abs(after - before).max() > 1e-3
 
 
 def test_head_equals_that_of_the_library(exported, data):
@@ -147,7 +183,7 @@ def test_damaged_state_is_refused_and_stays(exported, data):
     runner.save(path)
     path.write_bytes(path.read_bytes()[:-100])
     held = path.read_bytes()
-    with pytest.raises(ValueError, match=r"trained\.state.*cut off or changed"):
+    with pytest.raises(ValueError, match=r"trained\.state.*zip"):
         runner.fit(*data, verbose=False)
     assert path.read_bytes() == held
 
