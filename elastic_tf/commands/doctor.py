@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elastic_tf.commands.commandline import option, parse, typed
+from elastic_tf.files.arrays import container_memory
 from elastic_tf.files.table import format_table
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
@@ -161,6 +162,9 @@ def memory() -> Finding:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit / _GIB < free:
         return _room("memory", limit / _GIB, "This shell allows no more: ulimit -v unlimited.")
+    if container_memory() / _GIB < free:
+        fix = "This container allows no more. Raise the memory limit of its control group."
+        return _room("memory", container_memory() / _GIB, fix)
     fix = "End other programs, add swap, or train a smaller model with smaller batches."
     return _room("memory", free, fix)
 

@@ -23,11 +23,32 @@ _DAMAGE = (
 )
 
 
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+def container_memory() -> int:
+    """Bytes that the control groups of this process allow, as in a container; 2^63 without limit."""
+    allowed = [1 << 63]
+    with contextlib.suppress(OSError, ValueError):  # another system
+        for line in _OWN_CGROUPS.read_text("utf-8").splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds in ("", "memory"):  # of version 2, of version 1
+                top = _CGROUPS / kinds
+                name = "memory.limit_in_bytes" if kinds else "memory.max"
+                group = top / path.lstrip("/")
+                for folder in (group, *group.parents):
+                    with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+                        allowed.append(int((folder / name).read_text("utf-8")))
+    return min(allowed)
+
+
 def quarter_of_memory() -> int:
-    """Bytes: of this machine's memory, or of 4 GiB where Python cannot find it, as on Windows."""
+    """Bytes: of the memory of this machine or container, or 1 GiB where it is unknown (Windows)."""
     if not hasattr(os, "sysconf"):
         return 1 << 30
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(whole, container_memory()) // 4
 
 
 def array(shape: tuple[int, ...], dtype: Any, *, memory: int) -> np.ndarray:

@@ -125,9 +125,17 @@ def test_gpus_are_asked_for_of_tensorflow_itself():
 def test_memory_is_what_the_limit_of_the_shell_leaves(monkeypatch, limit, state, said):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "MemAvailable: 4194304 kB\n")
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
+    monkeypatch.setattr(doctor, "container_memory", lambda: 1 << 63)
     finding = doctor.memory()
     assert (finding.state, finding.found) == (state, said)
     assert ("ulimit -v" in finding.fix) == (state == NOTE)
+
+
+def test_memory_is_what_the_container_leaves(monkeypatch):
+    monkeypatch.setattr(doctor, "container_memory", lambda: 2**20)
+    finding = doctor.memory()
+    assert (finding.state, finding.found) == (NOTE, "0.0 GiB free")
+    assert "control group" in finding.fix
 
 
 @pytest.mark.parametrize(("free", "state"), [(3.0, OK), (1.0, NOTE)])

@@ -95,3 +95,24 @@ def test_a_larger_array_is_in_a_file_that_goes_with_it(tmp_path, monkeypatch):
     with pytest.raises(IndexError):
         fill([2])
     assert not is_mapped()
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "limit"),
+    [
+        ("0::/a/b", {"a/memory.max": "4096", "a/b/memory.max": "max"}, 4096),
+        ("0::/gone", {"memory.max": "8192"}, 8192),
+        ("1:cpu:/\n4:memory:/a", {"memory/a/memory.limit_in_bytes": "2048"}, 2048),
+        ("1:cpu:/", {"memory/memory.limit_in_bytes": "2048"}, 1 << 63),
+        ("no such form", {}, 1 << 63),
+    ],
+)
+def test_memory_of_a_container_is_its_smallest_limit(own, files, limit, tmp_path, monkeypatch):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    (tmp_path / "own").write_text(own + "\n")
+    monkeypatch.setattr(arrays, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(arrays, "_OWN_CGROUPS", tmp_path / "own")
+    assert arrays.container_memory() == limit
+    assert arrays.quarter_of_memory() <= limit // 4
