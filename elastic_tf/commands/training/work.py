@@ -89,17 +89,8 @@ class Training:
         if self._method.needs_profile:
             if self._profile is None:
                 self._tell("Profiling this device ...")
-<<<<<<< HEAD
-                self._profile = et.profile_model(model, *batch)
+                self._profile = et.profile_model(model, *batch, modes=self._method.modes)
             self._profile.save(self._own_profile)
-=======
-                self._profile = replicas.from_chief(
-                    self._strategy,
-                    lambda: et.profile_model(own, *batch, modes=self._method.modes),
-                )
-            if self._is_chief:
-                self._profile.save(self._own_profile)
->>>>>>> h-modes
         tested = self._fit(model)
         self._save(model)
         self._tell("Measuring the step ratio that was achieved ...")
