@@ -5,6 +5,7 @@ Random plans of five networks, and selections under limits of memory.
 
 from __future__ import annotations
 
+import gc
 import statistics
 from typing import Any
 
@@ -98,6 +99,7 @@ def compared(
     function = tf.function(lambda data: model.step(data, mask))
     for _ in range(2):
         function((x, y))
+    gc.collect()
     before = tf.config.experimental.get_memory_info("CPU:0")["current"]
     peaks = []
     for _ in range(STEPS):
