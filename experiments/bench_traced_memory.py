@@ -96,7 +96,7 @@ def compared(
     model: Any, limit: Any, mask: np.ndarray, x: Any, y: Any, *, largest: bool = False
 ) -> dict[str, Any]:
     """Bytes predicted for a plan, and measured: the median of some steps, or the largest."""
-    function = tf.function(lambda data: model.step(data, mask))
+    function = tf.function(lambda data: model.step(data, mask), autograph=False)
     for _ in range(2):
         function((x, y))
     gc.collect()
