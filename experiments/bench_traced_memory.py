@@ -5,6 +5,7 @@ Random plans of five networks, and selections under limits of memory.
 
 from __future__ import annotations
 
+import gc
 import statistics
 from typing import Any
 
@@ -95,9 +96,10 @@ def compared(
     model: Any, limit: Any, mask: np.ndarray, x: Any, y: Any, *, largest: bool = False
 ) -> dict[str, Any]:
     """Bytes predicted for a plan, and measured: the median of some steps, or the largest."""
-    function = tf.function(lambda data: model.step(data, mask))
+    function = tf.function(lambda data: model.step(data, mask), autograph=False)
     for _ in range(2):
         function((x, y))
+    gc.collect()
     before = tf.config.experimental.get_memory_info("CPU:0")["current"]
     peaks = []
     for _ in range(STEPS):

@@ -28,7 +28,7 @@ def test_the_table_and_the_verdict_say_the_same_as_the_plan(peaks, capsys, tmp_p
     said = capsys.readouterr().out
     assert f"planned peak {peaks[0] / 2**20:.1f} MiB" in said
     assert "it fits; the largest batch that does is 8" in said
-    assert "TensorFlow itself does not place tensors so" in said
+    assert "beyond the limit" in said  # for TensorFlow, which takes more than a planned step
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 

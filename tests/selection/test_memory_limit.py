@@ -114,7 +114,8 @@ def test_items_and_peaks_grow_with_what_is_trained():
     assert members.any(axis=1).all()
     kept = activation_bytes(model, arrays(16))
     gradients = sum(4 * tensor.shape.num_elements() for tensor in model.tensors)
-    assert sizes.sum() - gradients == pytest.approx(kept, rel=0.05)
+    batch = sum(part.nbytes for part in arrays(16)[:1])  # is held anyway
+    assert sizes.sum() - gradients == pytest.approx(kept - batch, rel=0.01)
 
 
 @pytest.mark.slow
