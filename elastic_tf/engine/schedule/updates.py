@@ -102,8 +102,8 @@ def _owned(
         needs[op] = set().union(*(needs.get(before, ()) for before in op.control_inputs))
         for tensor in op.inputs:
             needs[op] |= needs.get(tensor.op, set()) | written.get(tensor.ref(), set())
-            for k in (sources.get(tensor.ref()), handles.get(id(tensor))):
-                needs[op] |= set() if k is None else {k}
+            for owner in (sources.get(tensor.ref()), handles.get(id(tensor))):
+                needs[op] |= set() if owner is None else {owner}
         for tensor in op.inputs:
             if tensor.dtype == tf.resource and op.type != "ReadVariableOp":
                 written[tensor.ref()] = needs[op]

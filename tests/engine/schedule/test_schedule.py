@@ -116,7 +116,8 @@ def test_what_is_computed_again_is_the_same(kind, options, deterministic):
     theirs = elastic(kind=kind, source=deep, metrics=["accuracy"], **options)
     assert fit(ours) == fit(theirs)
     assert everything(ours) == everything(theirs)
-    assert any(op.name.startswith("again") for op in traced(ours).get_operations())
+    if "steps_per_execution" not in options:  # there the step is a function inside the traced one
+        assert any(op.name.startswith("again") for op in traced(ours).get_operations())
 
 
 def test_some_tensors_are_trained_alike(deterministic):
