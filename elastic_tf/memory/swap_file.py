@@ -83,7 +83,8 @@ class SwapFile:
                 rest = rest[self._file.write(rest) :]
             self._places[ticket] = offset, array.shape, array.dtype
         except (OSError, ValueError) as error:  # ValueError: the file is closed
-            self._unwritten[ticket] = array
+            # a copy: TensorFlow may overwrite what it gets back, and arrays may share their memory
+            self._unwritten[ticket] = array.copy()
             if isinstance(error, OSError):
                 self.failure = error
 
