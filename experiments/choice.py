@@ -103,17 +103,18 @@ def parts(row: str) -> tuple[str, float, int]:
 def over_seconds(rows: list[dict[str, Any]]) -> Any:
     """Accuracy over seconds, with 95 % intervals: a line for each method, from the solved head.
 
-    Full training is that in batches of its best row. Where it was not timed, its seconds are
-    between those of the head and of that row, by its epochs. Other rows without seconds are left
-    out.
+    Full training is that in batches of its best row, at the better of its rates for each number of
+    epochs. Where it was not timed, its seconds are between those of the head and of the best row,
+    by its epochs. Other rows without seconds are left out.
     """
     (start,) = (row for row in rows if row["method"] == "solved")
     of_full = [row for row in rows if row["method"] == "full"]
     timed = [row for row in rows if row["is_timed"]]
-    best = max((row for row in of_full if row["is_timed"]), key=lambda row: row["mean"])
+    best = max((row for row in of_full if row["is_timed"]), key=_mean)
     usual = best["seconds"] / 100.0
     rows = [row for row in timed if row["method"] != "full"]
-    for row in (row for row in of_full if row["batch"] == best["batch"]):
+    alike = sorted((one for one in of_full if one["batch"] == best["batch"]), key=_mean)
+    for row in {one["epochs"]: one for one in alike}.values():
         share = row["epochs"] / best["epochs"]
         between = start["seconds"] + share * (best["seconds"] - start["seconds"])
         rows.append(row if row["is_timed"] else {**row, "seconds": between})
@@ -132,6 +133,10 @@ def over_seconds(rows: list[dict[str, Any]]) -> Any:
     }
     axes = {"x": "seconds, % of full training's", "y": "test accuracy (%), 95 % bands"}
     return plots.lines(values, **axes, conclusion=plots.reached(values))
+
+
+def _mean(row: dict[str, Any]) -> float:
+    return row["mean"]
 
 
 class Trials:

@@ -389,8 +389,8 @@ class Scheduler:
         elif self._sizes_differ and self._costs.profile is not None:
             warnings.warn(
                 f"The profile is of samples of {list(self._costs.profile.input_shape)}, and the "
-                "data may have other sizes. `rho` is kept for that size: steps of another size take "
-                "another share of their full step.",
+                "data may have other sizes. `rho` is kept for that size: steps of another size "
+                "take another share of their full step.",
                 stacklevel=2,
             )
         if self.selections and record.selection.plan == self._model.plan:

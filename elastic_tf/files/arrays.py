@@ -28,7 +28,7 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def container_memory() -> int:
-    """Bytes that the control groups of this process allow, as in a container; 2^63 without limit."""
+    """Bytes that the control groups (container) of this process allow; 2^63 without a limit."""
     allowed = [1 << 63]
     with contextlib.suppress(OSError, ValueError):  # another system
         for line in _OWN_CGROUPS.read_text("utf-8").splitlines():
