@@ -142,8 +142,10 @@ class ElasticMixin(_Model):
         """
         return self._fit_state.values
 
-    def compile(self, *args: Any, accumulate: int = 1, keep: float = 1.0, **kwargs: Any) -> None:
-        """`tf.keras.Model.compile`, gradient accumulation, and activations computed again.
+    def compile(
+        self, *args: Any, accumulate: int = 1, keep: float | None = None, **kwargs: Any
+    ) -> None:
+        """`tf.keras.Model.compile`, gradient accumulation, and steps that take less memory.
 
         Args:
             *args: as for `tf.keras.Model.compile`, like `**kwargs`.
@@ -152,15 +154,19 @@ class ElasticMixin(_Model):
                 changes or `fit` ends makes an update of its own, of fewer batches.
             keep: what a step may keep of its forward pass for the backward pass, as a share of what
                 it keeps otherwise, in [0, 1]. The rest is computed again, which takes time, up to
-                that of a forward pass, and changes no bit; 0 keeps as little as possible. On
-                several replicas, compiled by XLA, or run eagerly, everything is kept.
+                that of a forward pass, and changes no bit; 0 keeps as little as possible. With any
+                share each tensor is updated as soon as its gradient exists, which takes a few
+                per cent of a step. None leaves the order of the step to TensorFlow, as do several
+                replicas, XLA, and eager execution.
 
         Raises:
             TypeError: an optimizer or strategy that cannot leave tensors out.
             ValueError: gradients cannot be accumulated here, or `keep` is no share.
         """
         self._elastic.accumulation = None
-        self._elastic.keep = arguments.number("keep", keep, low=0.0, high=1.0)
+        if keep is not None:
+            keep = arguments.number("keep", keep, low=0.0, high=1.0)
+        self._elastic.keep = keep
         super().compile(*args, **kwargs)
         own = type(self).train_step is not ElasticMixin.train_step
         checks.check_accumulation(accumulate, own, self)
@@ -208,8 +214,9 @@ class ElasticMixin(_Model):
         if not variables:
             return step, []
         found = optimizers.gradients(self.optimizer, tape, step.loss, variables)
-        if self._elastic.keep < 1.0 and self._is_scheduled:
-            schedule.recompute(step.loss, found, variables, self._elastic.keep)
+        keep = self._elastic.keep
+        if keep is not None and keep < 1.0 and self._is_scheduled:
+            schedule.recompute(step.loss, found, variables, keep)
         if self._elastic.swap is not None:
             self._elastic.swap.enter(step, found)
         return step, found
@@ -242,8 +249,9 @@ class ElasticMixin(_Model):
     @property
     def _is_scheduled(self) -> bool:
         """Whether the order of a step's ops is ours to choose."""
-        alone = self.distribute_strategy.num_replicas_in_sync == 1
-        return alone and not (tf.executing_eagerly() or self._jit_compile)
+        if self._elastic.keep is None or self.distribute_strategy.num_replicas_in_sync > 1:
+            return False
+        return not (tf.executing_eagerly() or self._jit_compile)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One training step under the model's plan; a micro-step where gradients accumulate."""
@@ -351,7 +359,7 @@ class ElasticMixin(_Model):
         config = super().get_compile_config()
         if config is not None and self._elastic.accumulation is not None:
             config = {**config, "accumulate": self._elastic.accumulation.steps}
-        if config is not None and self._elastic.keep < 1.0:
+        if config is not None and self._elastic.keep is not None:
             config = {**config, "keep": self._elastic.keep}
         return config
 

@@ -24,7 +24,9 @@ class State:
         self.averaged: dict[int, set[int] | None] = {}
         self.functions = TrainFunctions()
         self.accumulation: Accumulation | None = None
-        self.keep = 1.0  # share of the activations
+        self.keep: float | None = (
+            None  # share of the activations; None: the step is as Keras has it
+        )
         self.swap: Any = None  # `elastic_tf.memory.swapping.Swap`, where activations are swapped
         # of this `fit`
         self.callback: Any = None  # that chooses the plan

@@ -49,7 +49,8 @@ def swapped(
 
     Raises:
         OSError: no file can be made in the folder; in `fit`, the disk is full.
-        ValueError: the model runs eagerly, is compiled by XLA, or trains on several replicas.
+        ValueError: the model runs eagerly, is compiled by XLA or with `keep`, or trains on several
+            replicas.
 
     Source: Moon et al., NNTrainer, ICSE 2024, Sec. 4.3 (Proactive Swap). There weights are swapped
     too; variables of TensorFlow stay in memory.
@@ -62,6 +63,11 @@ def swapped(
             "Only a graph that TensorFlow runs on one device can be swapped. Received: "
             f"run_eagerly={model.run_eagerly}, jit_compile={bool(model._jit_compile)}, "
             f"{replicas} replicas. Compile the model without them."
+        )
+    if model._elastic.keep is not None:
+        raise ValueError(
+            "Activations are swapped or computed again, not both. Received: a model compiled with "
+            f"keep={model._elastic.keep}. Compile it without `keep`."
         )
     state, file = model._elastic, SwapFile(folder)
     before, state.swap = state.swap, Swap(file, lookahead)

@@ -164,6 +164,7 @@ def test_a_model_that_cannot_be_swapped_is_refused():
             pass
 
     refuse(ValueError, "run_eagerly=True", compiled(run_eagerly=True))
+    refuse(ValueError, r"not both.*keep=0\.5", compiled(keep=0.5))
     refuse(FileNotFoundError, "no_such", compiled(), "no_such_folder")
     refuse(ValueError, "lookahead", compiled(), lookahead=0)
 
