@@ -34,15 +34,13 @@ MODELS = (
 OPTIMIZERS = ("sgd", "sgdw", "adam")
 # Methods that keep to a share of the step time.
 WITHIN_RHO = (
-    "elastic",
-    "elastic_loss",
-    "elastic_weight",
-    "elastic_grad",
-    "elastictrainer",
-    "random",
-    "offline_optimal",
+    *("elastic", "elastic_loss", "elastic_weight", "elastic_grad", "elastictrainer", "random"),
+    *("elastic_modes", "offline_optimal"),
 )
-METHODS = ("full", "traditional_tl", "bn_bias", "gradient_filtering", *WITHIN_RHO)
+METHODS = (
+    *("full", "traditional_tl", "bn_bias", "gradient_filtering", *WITHIN_RHO),
+    *("velocity", "random_neurons", "sparse_update", "tinytrain"),
+)
 
 
 def one_of(names: Collection[str]) -> Callable[[str, Any], str]:

@@ -33,7 +33,8 @@ def swapped(
 
     Inside this context `fit` and `train_on_batch` write each large tensor that the backward pass
     takes of the forward pass to a file, and read it back shortly before it is used. The weights are
-    the same, bit for bit. Whatever the plan leaves out is never kept, and so never swapped.
+    the same; bit for bit where ops are deterministic (`tf.config.experimental`). Whatever the plan
+    leaves out is never kept, and so never swapped.
 
     A step that finds the disk full is finished in memory, then `fit` ends with an error: nothing is
     lost. The file has no name; a killed process leaves none behind.

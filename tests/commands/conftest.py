@@ -64,6 +64,6 @@ def elastic(arrays, tmp_path_factory):
     profile = dataclasses.replace(profile, batch_size=4)
     said = io.StringIO()
     with smaller(), contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(et, "profile_model", lambda *_: profile)
+        patch.setattr(et, "profile_model", lambda *_, **__: profile)
         run = train.main(words)
     return run, words, said.getvalue()

@@ -82,7 +82,14 @@ def test_gradients_of_attention_are_those_of_tensorflow():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet50", "vgg16", "vit_ti16"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mobilenet_v2",
+        "vgg16",
+        *(pytest.param(name, marks=pytest.mark.hours) for name in ("resnet50", "vit_ti16")),
+    ],
+)
 def test_gradients_of_the_zoo_are_those_of_tensorflow(name):
     tf.keras.utils.set_random_seed(0)
     model = et.zoo.build(name, classes=3, input_size=32)
