@@ -141,7 +141,8 @@ def test_exports_load_where_there_is_no_elastic_tf(run, images, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("quantize", "bits", "error"), [("none", 32, 1e-4), ("float16", 16, 0.02), ("dynamic", 8, 0.2)]
+    ("quantize", "bits", "error"),  # of the largest logit
+    [("none", 32, 1e-5), ("float16", 16, 1e-3), ("dynamic", 8, 1e-2)],
 )
 def test_tflite_gives_what_the_model_gives(quantize, bits, error, run, images, tmp_path):
     to = tmp_path / "deep" / "model.tflite"
@@ -152,7 +153,8 @@ def test_tflite_gives_what_the_model_gives(quantize, bits, error, run, images, t
     for image, expected in zip(images, network.load(run.path).network()(images).numpy()):
         interpreter.set_tensor(entry["index"], image[None])
         interpreter.invoke()
-        np.testing.assert_allclose(interpreter.get_tensor(end["index"])[0], expected, atol=error)
+        found, most = interpreter.get_tensor(end["index"])[0], float(np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=error * most)
 
 
 def test_a_delta_turns_the_network_it_began_with_into_the_trained_one(pretrained, run, tmp_path):
