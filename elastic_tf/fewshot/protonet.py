@@ -24,7 +24,7 @@ from elastic_tf.plan import Plan
 L = tf.keras.layers
 _SCALES = {"cosine": 10.0, "euclidean": 1.0}
 _BATCH = 64  # images in a forward pass
-_SUFFIXES = 4  # traced steps that are kept
+_SUFFIXES = 8  # traced steps that are kept
 
 
 class ProtoNet:
