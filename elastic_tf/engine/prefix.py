@@ -181,13 +181,8 @@ class PrefixCache:
             rows: numbers of the rows, of a fixed shape.
         """
         inputs = self._samples.inputs(rows.shape[0])
-        with folding.only_behind(self.varying):
-            logs = train_step((inputs, *self._samples.targets(rows)))
-        graph = tf.compat.v1.get_default_graph()
-        results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]
-        cut = find_cut(graph, tf.nest.flatten(inputs), results, self.varying)
-        if cut.kinds() != self._kinds:
-            raise NotCacheable("the training step does not run the model's forward pass as it is")
+        batch = (inputs, *self._samples.targets(rows))
+        logs, cut = step_behind(train_step, batch, self.varying, self._kinds)
         taken = tf.numpy_function(self._kept.read, [rows], [dtype for _, dtype, _ in self._kinds])
         for part, (_, _, shape) in zip(taken, self._kinds):
             part.set_shape((rows.shape[0], *shape))
@@ -290,6 +285,33 @@ def find_cut(
         excluded |= without_rows
     reads = _reads(graph, crossing)
     return Cut(crossing if reads else [], reads, frozenset(prefix), frozenset(sources))
+
+
+def step_behind(
+    train_step: Callable[[Any], Any],
+    batch: tuple[Any, ...],
+    varying: Collection[tf.Variable],
+    kinds: Sequence[Any],
+) -> tuple[Any, Cut]:
+    """Trace a step, and find the cut of its graph, whose values are then handed over.
+
+    Args:
+        train_step: function from a batch to logs, as in Keras.
+        batch: whose inputs hold the place of the samples; any numbers will do.
+        varying: the trainable variables that the prefix does not depend on.
+        kinds: of the cut that its values were computed at.
+
+    Raises:
+        NotCacheable: the step is cut elsewhere.
+    """
+    with folding.only_behind(varying):
+        logs = train_step(batch)
+    graph = tf.compat.v1.get_default_graph()
+    results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]
+    cut = find_cut(graph, tf.nest.flatten(batch[0]), results, varying)
+    if cut.kinds() != kinds:
+        raise NotCacheable("the training step does not run the model's forward pass as it is")
+    return logs, cut
 
 
 def hand_over(cut: Cut, values: Sequence[tf.Tensor]) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from elastic_tf.engine import freezing
 from elastic_tf.engine.modes import folding
-from elastic_tf.engine.prefix import find_cut, hand_over
+from elastic_tf.engine.prefix import find_cut, hand_over, step_behind
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.files.arrays import array, quarter_of_memory
 from elastic_tf.model import ElasticModel
@@ -86,10 +86,6 @@ class Suffix:
         varying = [
             one for one in model.trainable_variables if id(one.handle) not in self._cut.reads
         ]
-        with folding.only_behind(varying):
-            logs = model.train_step((images, labels))
-        graph = tf.compat.v1.get_default_graph()
-        cut = find_cut(graph, [images], tf.nest.flatten(logs), varying)
-        assert cut.kinds() == self._cut.kinds()  # the same layers were traced
+        logs, cut = step_behind(model.train_step, (images, labels), varying, self._cut.kinds())
         hand_over(cut, taken)
         return logs
