@@ -94,6 +94,11 @@ def memory(name: str, value: Any) -> int:
     return int(size)
 
 
+def mebibytes(size: float) -> str:
+    """Bytes as a text that `memory` takes, rounded up."""
+    return f"{math.ceil(size * 10 / 2**20) / 10:.1f} MiB"
+
+
 def nearest(text: str, known: Collection[str]) -> str:
     """The one of the known texts that may have been meant; empty if none is near."""
     return next(iter(difflib.get_close_matches(text, known, 1)), "")

@@ -43,6 +43,22 @@ def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
     return (x, y) if weight is None else (x, y, weight)
 
 
+def batch_of(data: Any) -> Any:
+    """One batch as `train_step` takes it, of such a batch or of a dataset of them.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(data, tf.data.Dataset):
+        data = first_batch(data)
+    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+        raise ValueError(
+            "`data` must be (x, y), (x, y, sample_weight), or a dataset of such batches. Received: "
+            f"data={brief(data)}."
+        )
+    return as_batch(*data)
+
+
 def is_batched(element: Any) -> bool:
     """Whether targets have a first axis and all parts are equally long, as in a batch.
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.costs.activations import tensor_bytes
+from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor, memory_plan, steps
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import EXACT, FROZEN, Plan
@@ -85,7 +86,7 @@ class Limit:
         beside: Callable[[Plan], int] = lambda plan: 0,
     ) -> None:
         self.bytes = arguments.memory("limit", limit)
-        self._model, self._batch, self._beside = model, steps.batch_of(data), beside
+        self._model, self._batch, self._beside = model, batch_of(data), beside
         steps.build(model, self._batch)
         self._full = TracedStep.of(model, self._batch, Plan.full(len(model.tensors)))
         self.held = sum(one.bytes for one in steps.persistent(model, self._batch))
@@ -103,16 +104,12 @@ class Limit:
             self._peaks[plan] = round(whole)
         return self._peaks[plan]
 
+    @cached_property
     def items(self) -> tuple[np.ndarray, np.ndarray]:
         """What a step keeps for its gradients, as cost items: an estimate, in one sum.
 
-        Returns:
-            Members, bool (S, N): the tensors that need each; and bytes, float64 (S,).
+        Members, bool (S, N): the tensors that need each; and bytes, float64 (S,).
         """
-        return self._items
-
-    @cached_property
-    def _items(self) -> tuple[np.ndarray, np.ndarray]:
         count, sizes = len(self._model.tensors), dict[int, float]()
         for (name, port), bits in self._full.kept().items():
             sizes[bits] = sizes.get(bits, 0.0) + self._full.works[name].sizes[port]
@@ -140,12 +137,8 @@ class Limit:
         if rows < 1:
             raise ValueError(
                 "The importance of all tensors must be evaluated within `memory`. Received: "
-                f"{told(self.bytes)}, where one sample takes {told(round(held + of_row))}. Give "
+                f"{arguments.mebibytes(self.bytes)}, where one sample takes "
+                f"{arguments.mebibytes(round(held + of_row))}. Give "
                 "more, or leave `probe` and `importance` out: the last tensors are trained then."
             )
         return rows
-
-
-def told(size: int) -> str:
-    """Bytes as a text that `memory` takes, rounded up."""
-    return f"{-(-size * 10 // 2**20) / 10:.1f} MiB"

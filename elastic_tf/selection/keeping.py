@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elastic_tf import arguments
 from elastic_tf.plan import Plan
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def best_within(
     Raises:
         ValueError: no step fits; the message names the smallest limit.
     """
-    members, sizes = memory.items()
+    members, sizes = memory.items
 
     def kept(mask: np.ndarray) -> float:
         return float(sizes[members[:, mask].any(axis=1)].sum())
@@ -91,9 +92,10 @@ def _smallest(
     needed = memory.peak(Plan.from_mask(least))
     if needed > memory.bytes:
         what = f"the {required.sum()} required tensors" if required.any() else "any tensor"
+        given, smallest = (arguments.mebibytes(size) for size in (memory.bytes, needed))
         raise ValueError(
-            f"`memory` is too small to train {what}. Received: {memory.bytes / 2**20:.1f} MiB; the "
-            f"smallest feasible limit is {np.ceil(needed / 2**20 * 10) / 10:.1f} MiB, weights and "
-            "slots included. Give more, a smaller batch, or an optimizer with fewer slots."
+            f"`memory` is too small to train {what}. Received: {given}; the smallest feasible "
+            f"limit is {smallest}, weights and slots included. Give more, a smaller batch, or an "
+            "optimizer with fewer slots."
         )
     return least

@@ -182,7 +182,7 @@ def _selected(
 
     choices = Choices.of(profile, modes)
     if memory is not None:
-        choices = choices.with_bytes(*memory.items(), modes)
+        choices = choices.with_bytes(*memory.items, modes)
     worths = worth[choices.tensor, choices.mode]
     ranks = 1.0 + np.unique(worths, return_inverse=True)[1]
     left, solved = limit - profile.t_forward, STRATEGIES[strategy]

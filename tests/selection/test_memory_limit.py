@@ -18,6 +18,7 @@ class Sum:
     def __init__(self, sizes, limit, more=0):
         self.bytes, self.sizes, self.more = limit, np.asarray(sizes, float), more
 
+    @property
     def items(self):
         return np.eye(len(self.sizes), dtype=bool), self.sizes
 
@@ -110,7 +111,7 @@ def test_items_and_peaks_grow_with_what_is_trained():
     count = len(model.tensors)
     peaks = [limit.peak(Plan.from_mask(np.arange(count) >= first)) for first in range(count)]
     assert peaks == sorted(peaks, reverse=True)
-    members, sizes = limit.items()
+    members, sizes = limit.items
     assert members.any(axis=1).all()
     kept = activation_bytes(model, arrays(16))
     gradients = sum(4 * tensor.shape.num_elements() for tensor in model.tensors)
