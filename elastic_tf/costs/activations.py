@@ -12,12 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.engine import freezing, modes
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.snapshot import READS, host_generators_kept
-from elastic_tf.inputs.batches import as_batch
+from elastic_tf.engine.snapshot import READS, SHAPES, host_generators_kept
+from elastic_tf.inputs.batches import batch_of
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import never_differentiated
 from elastic_tf.timing.dataflow import Node, needed_by, reached_from
@@ -26,10 +25,8 @@ from elastic_tf.timing.dataflow import Node, needed_by, reached_from
 _SAME_BYTES = frozenset(
     "ExpandDims Identity IdentityN PreventGradient Reshape Squeeze StopGradient".split()
 )
-# They give the same whatever values they are given.
-_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 # cuDNN's scratch memory, an output of unknown shape; empty on CPUs.
-_SCRATCH = ("FusedBatchNormV3", 5)
+SCRATCH = ("FusedBatchNormV3", 5)
 # Stateful ops that make no numbers of their own.
 _NOT_RANDOM = READS | {"Placeholder"}
 
@@ -45,7 +42,7 @@ def activation_bytes(
 
     Args:
         model: compiled elastic model.
-        data: one batch, (x, y) or (x, y, sample_weight).
+        data: one batch, (x, y) or (x, y, sample_weight), or a dataset of such batches.
         plan: how each tensor is trained, or a bool mask, shape (N,), forward order. None: the
             model's own plan.
 
@@ -58,11 +55,7 @@ def activation_bytes(
     """
     tensors = arguments.elastic(model, compiled=True).tensors
     plan = model.plan if plan is None else as_plan(plan, len(tensors))
-    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
-        raise ValueError(
-            f"`data` must be (x, y) or (x, y, sample_weight). Received: data={brief(data)}."
-        )
-    data = as_batch(*data)
+    data = batch_of(data)
     if not plan.mask.any():
         return 0
     with host_generators_kept(model), never_differentiated(), batch_explained(data):
@@ -120,11 +113,11 @@ def handed_over(
 
     kept = {}
     for op in ops:
-        if op.name in backward and op.name in needed and op.type not in _SHAPES:
+        if op.name in backward and op.name in needed and op.type not in SHAPES:
             for tensor in taken(op):
                 made = source(tensor)
                 is_handed_over = tensor.op.name not in backward and made.op.name in values
-                if is_handed_over and (made.op.type, made.value_index) != _SCRATCH:
+                if is_handed_over and (made.op.type, made.value_index) != SCRATCH:
                     kept[made.name] = made
     return list(kept.values())
 
@@ -134,7 +127,7 @@ def nodes_of(graph: Any) -> dict[str, Node]:
     return {
         op.name: Node(
             op.type,
-            inputs=() if op.type in _SHAPES else tuple(tensor.op.name for tensor in op.inputs),
+            inputs=() if op.type in SHAPES else tuple(tensor.op.name for tensor in op.inputs),
             controls=tuple(other.name for other in op.control_inputs),
         )
         for op in graph.get_operations()

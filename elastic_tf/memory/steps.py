@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.costs.activations import tensor_bytes
-from elastic_tf.inputs.batches import as_batch, first_batch
+from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor
 from elastic_tf.memory.executor import Run
 from elastic_tf.memory.lifetimes import CREATE, EXTERNAL
@@ -62,18 +62,6 @@ def step(model: Any, data: Any, plan: Plan | np.ndarray | None = None) -> Memory
     tensors += _placed(traced, found, at[-1], last)
     size = int(tf.nest.flatten(batch)[0].shape[0])
     return MemoryPlan(size, tuple(tensors), dict(enumerate(found.order)))
-
-
-def batch_of(data: Any) -> Any:
-    """One batch as tensors, (x, y) or (x, y, sample_weight)."""
-    if isinstance(data, tf.data.Dataset):
-        data = first_batch(data)
-    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
-        raise ValueError(
-            "`data` must be (x, y), (x, y, sample_weight), or a dataset of such batches. Received: "
-            f"data={arguments.brief(data)}."
-        )
-    return as_batch(*data)
 
 
 def build(model: Any, batch: Any) -> None:

@@ -14,14 +14,13 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.costs.activations import nodes_of
 from elastic_tf.engine.mixin import ElasticMixin, Step
-from elastic_tf.engine.snapshot import READS
+from elastic_tf.engine.snapshot import READS, SHAPES
 from elastic_tf.memory.swap_file import SwapFile
 from elastic_tf.timing.dataflow import needed_by, reached_from
 
 # Smaller tensors stay: two calls of Python take longer than it takes to copy so much.
 _AT_LEAST = 1 << 18  # bytes
 _TYPICAL = 32  # samples in a batch whose size is not known when the step is traced
-_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 _IN_FILE = (tf.string, tf.resource, tf.variant)  # dtypes that cannot be
 
 
@@ -189,7 +188,7 @@ def _uses(graph: Any, step: Step, gradients: Sequence[Any]) -> dict[Any, list[tu
     forward = {op.name for op in ops[:count]}
     uses: dict[Any, list[tuple[Any, int]]] = {}
     for op in ops[count:]:
-        if op.name in needed and op.type not in _SHAPES:
+        if op.name in needed and op.type not in SHAPES:
             for place, tensor in enumerate(op.inputs):
                 made = tensor.op.name
                 if made in forward and made in values and _is_large(tensor):

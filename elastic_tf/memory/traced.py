@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.costs import op_flops
-from elastic_tf.costs.activations import tensor_bytes
+from elastic_tf.costs.activations import SCRATCH, tensor_bytes
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.engine.snapshot import SHAPES, host_generators_kept
 from elastic_tf.plan import Plan
 from elastic_tf.timing.dataflow import Node, needed_by, reached_from
 from elastic_tf.timing.trace import StepFunction
@@ -25,7 +25,6 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _SAME = frozenset("Identity PreventGradient Reshape".split())
 _HELD = frozenset({"Placeholder", "ReadVariableOp"})  # there anyway
 _LOOPS = frozenset({"While", "StatelessWhile"})
-_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 # What a core does in a microsecond; only ratios matter, and these little.
 _FLOPS, _BYTES, _START = 20e3, 8e3, 2.0
 
@@ -290,7 +289,7 @@ class _Inlined:
 
 
 def _work(op: Any, name: str, inputs: tuple[Key, ...], controls: tuple[str, ...]) -> Work:
-    if op.type in _SHAPES:
+    if op.type in SHAPES:
         return Work(name, op.type, (), tuple(4 * max(t.shape.rank or 1, 1) for t in op.outputs))
     sizes = tuple(_size(tensor) for tensor in op.outputs)
     given = [tensor for tensor in op.inputs if tensor.dtype != tf.resource]
@@ -308,15 +307,11 @@ def _work(op: Any, name: str, inputs: tuple[Key, ...], controls: tuple[str, ...]
     return Work(name, op.type, inputs, sizes, controls, cost, written, taken)
 
 
-# Of cuDNN's scratch memory, whose size is unknown and which is empty on CPUs.
-_SCRATCH = ("FusedBatchNormV3", 5)
-
-
 def _size(tensor: tf.Tensor) -> int:
     """Bytes; -1 where only a run tells."""
     if tensor.dtype in (tf.resource, tf.variant, tf.string):
         return 0
-    if (tensor.op.type, tensor.value_index) == _SCRATCH:
+    if (tensor.op.type, tensor.value_index) == SCRATCH:
         return 0
     found = tensor_bytes(tensor)
     return -1 if found is None else found

@@ -19,8 +19,7 @@ import tensorflow as tf
 
 from elastic_tf.engine.schedule.backward import is_large, places, replace, size
 from elastic_tf.engine.schedule.segments import Sizes, cuts
-
-_OF_SHAPE = ("Shape", "ShapeN", "Size", "Rank")  # run in the forward pass, and hold nothing
+from elastic_tf.engine.snapshot import SHAPES
 
 
 def recompute(
@@ -48,7 +47,7 @@ def recompute(
     last: dict[Any, int] = {}  # where the forward pass takes a result last
     for op in place:
         for tensor in op.inputs:
-            if tensor.op in again and op.type not in _OF_SHAPE:
+            if tensor.op in again and op.type not in SHAPES:
                 uses.setdefault(tensor.ref(), []).append(op)
     for op in ops:
         for tensor in op.inputs:
