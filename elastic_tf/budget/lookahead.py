@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import kept
-from elastic_tf.engine.state import TrainFunctions
+from elastic_tf.engine.state import LastUsed
 from elastic_tf.importance.probe import size_of
 
 
@@ -32,7 +32,7 @@ class Lookahead:
         self.seconds: list[float] = []
         self.batch: tuple[Any, Any] | None = None  # of the largest drawn; its iterator's spec
         self.is_traced = False  # the full step
-        self._functions = TrainFunctions(1)  # of the full step
+        self._functions = LastUsed(1)  # of the full step
         self._clock = clock
         self._function: Any = None
         self._size = 0  # of `batch`

@@ -293,12 +293,7 @@ class ElasticMixin(_Model):
         if getattr(self.optimizer, "use_ema", False):
             if not self._train_counter.numpy():
                 state.averaged.clear()  # no step was made under the plans before
-            some = {} if state.plan is None else state.plan.channels
-            parts = {id(self.tensors[k]): set(channels) for k, channels in some.items()}
-            for one in map(id, trained):
-                before = state.averaged.get(one, set())
-                is_whole = before is None or one not in parts
-                state.averaged[one] = None if is_whole else (before or set()) | parts[one]
+            state.note_trained(self.tensors, trained)
         return self.train_function
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:

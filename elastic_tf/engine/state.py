@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,11 +22,9 @@ class State:
         self.variables: list[tf.Variable] = []  # the same in Keras's order
         # id of each variable trained in this `fit`, with its channels; None: all
         self.averaged: dict[int, set[int] | None] = {}
-        self.functions = TrainFunctions()
+        self.functions = LastUsed()
         self.accumulation: Accumulation | None = None
-        self.keep: float | None = (
-            None  # share of the activations; None: the step is as Keras has it
-        )
+        self.keep: float | None = None  # share of the activations; None: as Keras has it
         self.swap: Any = None  # `elastic_tf.memory.swapping.Swap`, where activations are swapped
         # of this `fit`
         self.callback: Any = None  # that chooses the plan
@@ -36,9 +34,18 @@ class State:
         self.callbacks: Any = None  # that it was given
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
 
+    def note_trained(self, tensors: Sequence[tf.Variable], trained: Sequence[tf.Variable]) -> None:
+        """Add to `averaged` what is trained under the plan."""
+        some = {} if self.plan is None else self.plan.channels
+        parts = {id(tensors[k]): set(channels) for k, channels in some.items()}
+        for one in map(id, trained):
+            before = self.averaged.get(one, set())
+            is_whole = before is None or one not in parts
+            self.averaged[one] = None if is_whole else (before or set()) | parts[one]
 
-class TrainFunctions:
-    """The last used train functions by plan and cut; the others leave nothing in memory.
+
+class LastUsed:
+    """The values used last, by their key, as train functions by plan; no others stay in memory.
 
     Args:
         size: how many are kept; the least recently used one is dropped.
@@ -46,17 +53,17 @@ class TrainFunctions:
 
     def __init__(self, size: int = 4) -> None:
         self.size = size
-        self._entries: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, key: Hashable) -> tuple[Any, Any] | None:
-        """(train_function, train_tf_function) of that key, or None."""
+    def get(self, key: Hashable) -> Any:
+        """The value of that key, or None."""
         if key in self._entries:
             self._entries.move_to_end(key)
         return self._entries.get(key)
 
-    def put(self, key: Hashable, functions: tuple[Any, Any]) -> None:
-        """Keep `functions` under that key; drop the least recently used beyond `size`."""
-        self._entries[key] = functions
+    def put(self, key: Hashable, value: Any) -> None:
+        """Keep a value under that key; drop the least recently used beyond `size`."""
+        self._entries[key] = value
         self._entries.move_to_end(key)
         while len(self._entries) > self.size:
             self._entries.popitem(last=False)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.costs.kernels import KernelCosts, kernel_costs
+from elastic_tf.engine.state import LastUsed
 from elastic_tf.fewshot.suffix import Suffix
 from elastic_tf.head.features import dense_layers
 from elastic_tf.importance.fisher import ChannelFisher
@@ -76,7 +77,7 @@ class ProtoNet:
         self.model = ElasticModel(inputs, network(inputs, **options), name="protonet")
         self.network = network
         self._adam: Any = None
-        self._suffixes: dict[bytes, Suffix] = {}
+        self._suffixes = LastUsed(_SUFFIXES)
         self._fisher: dict[Sequence[int], ChannelFisher] = {}
         self.adam(1e-3)
         self._features = tf.function(
@@ -115,10 +116,8 @@ class ProtoNet:
     def suffix(self, plan: Plan) -> Suffix:
         """What a plan trains, with the frozen part before it apart; those used lately are kept."""
         self.model.set_plan(plan)
-        found = self._suffixes.pop(plan.traced, None) or Suffix(self.model, plan)
-        while len(self._suffixes) >= _SUFFIXES:
-            del self._suffixes[next(iter(self._suffixes))]
-        self._suffixes[plan.traced] = found
+        found: Suffix = self._suffixes.get(plan.traced) or Suffix(self.model, plan)
+        self._suffixes.put(plan.traced, found)
         return found
 
     @cached_property

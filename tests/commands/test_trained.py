@@ -145,7 +145,7 @@ def test_exports_load_where_there_is_no_elastic_tf(run, images, tmp_path):
     # float16 rounds each weight by up to 5e-4 of itself, and logits by as much of the largest
     [("none", 1e-4, 0.0), ("float16", 0.0, 1e-3), ("dynamic", 0.2, 0.0)],
 )
-def test_tflite_gives_what_the_model_gives(quantize, bits, error, share, run, images, tmp_path):
+def test_tflite_gives_what_the_model_gives(quantize, error, share, run, images, tmp_path):
     to = tmp_path / "deep" / "model.tflite"
     export.main(["--run", str(run.path), "--to", str(to), "--quantize", quantize])
     interpreter = tf.lite.Interpreter(model_path=str(to))

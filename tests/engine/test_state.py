@@ -6,13 +6,13 @@ import weakref
 import pytest
 import tensorflow as tf
 
-from elastic_tf.engine.state import TrainFunctions
+from elastic_tf.engine.state import LastUsed
 from elastic_tf.plan import Plan
 from elastic_tf.stack import gradient_registry, never_differentiated
 
 
 def test_the_least_recently_used_function_is_dropped():
-    functions = TrainFunctions(size=2)
+    functions = LastUsed(size=2)
     one, two, full = Plan([0, 1]), Plan([1, 0]), None
     functions.put(one, (1, 1))
     functions.put(full, (2, 2))
