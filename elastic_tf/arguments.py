@@ -96,7 +96,8 @@ def memory(name: str, value: Any) -> int:
 
 def mebibytes(size: float) -> str:
     """Bytes as a text that `memory` takes, rounded up."""
-    return f"{math.ceil(size * 10 / 2**20) / 10:.1f} MiB"
+    unit = "MiB" if size >= _UNITS["MiB"] else "KiB"
+    return f"{math.ceil(size * 10 / _UNITS[unit]) / 10:.1f} {unit}"
 
 
 def nearest(text: str, known: Collection[str]) -> str:

@@ -23,6 +23,7 @@ class Task:
         probe: training data, in batches of the size that was profiled.
         probe_size: samples on which importance is evaluated.
         seed: of the draws.
+        memory: most bytes of a step, or a text, for methods that need a profile; None: as it comes.
     """
 
     model: ElasticMixin
@@ -32,6 +33,7 @@ class Task:
     probe: tf.data.Dataset | None = None
     probe_size: int = 64
     seed: int = 0
+    memory: int | str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

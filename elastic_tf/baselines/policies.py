@@ -61,7 +61,13 @@ def _method(
         required = models.head_tensors(task.model)
         chosen = importance(task) if is_of_task else importance
         probe = Probe(task.probe, size=task.probe_size, seed=task.seed)
-        settings = {"interval": task.interval, "probe": probe, "required": required, **options}
+        settings = {
+            "interval": task.interval,
+            "probe": probe,
+            "required": required,
+            "memory": task.memory,
+            **options,
+        }
         return [ElasticCallback(profile, rho=task.rho, importance=chosen, **settings)]
 
     return Method(name, summary, callbacks, needs_profile=True, modes=modes)

@@ -63,6 +63,15 @@ def no_rho(method: str, rho: float | None) -> None:
         )
 
 
+def no_memory(method: str, memory: str | None) -> None:
+    """Refuse a limit of memory for a method that chooses within none."""
+    if memory is not None:
+        raise ValueError(
+            "`memory` is for methods that choose within rho. Received: "
+            f"memory={memory!r} for {method}. Leave it out."
+        )
+
+
 def images(name: str, value: str) -> None:
     """Refuse a name of images that cannot be there; TensorFlow Datasets knows its own."""
     path = Path(value)

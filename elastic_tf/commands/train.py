@@ -41,6 +41,10 @@ class Settings(options.Adaptation):
         help="allowed step time / full step time, for methods that keep to one: 0.5 if left out",
         check=checks.rho,
     )
+    memory: str | None = option(
+        None,
+        help="what a step may take, for the same methods: '256 MiB' or bytes; needs --profile",
+    )
     learning_rate: float = option(
         1e-4, help="learning rate at the start", alias="--lr", check=checks.rate
     )
@@ -62,6 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     settings = parse(Settings, __doc__ or "", arguments)
     if ":" not in settings.method and settings.method not in options.WITHIN_RHO:
         options.no_rho(settings.method, settings.rho)
+        options.no_memory(settings.method, settings.memory)
+    if settings.memory is not None:
+        checks.memory("memory", settings.memory)
+        if settings.profile is None:
+            raise ValueError(
+                "`memory` needs `profile`: measuring one trains everything. Received: "
+                f"memory={settings.memory!r} alone. Measure it before: elastic-tf profile."
+            )
     if settings.warm_up and settings.schedule == "constant":
         raise ValueError(
             f"`warm_up` is for a cosine. Received: warm_up={settings.warm_up}, "

@@ -131,9 +131,29 @@ def test_a_network_that_was_rebuilt_is_measured_and_saved_whole(arrays, tmp_path
     assert after < before
 
 
+def test_train_keeps_to_memory_and_runs_no_full_step(elastic, arrays, tmp_path, monkeypatch):
+    def asked(*_, **__):
+        raise AssertionError("a full step was to be timed")
+
+    monkeypatch.setattr(measurement, "speed", asked)
+    profile = shlex.quote(str(elastic[0].path / "profile.json"))
+    more = f"--profile {profile} --method elastic --rho 1 --memory"
+    with pytest.raises(ValueError, match="smallest feasible limit is") as refused:
+        train.main(words(arrays, tmp_path / "refused", f"{more} 1000"))
+    smallest = str(refused.value).partition("limit is ")[2].partition(",")[0]
+    run = train.main(words(arrays, tmp_path / "run", f"{more} {shlex.quote(smallest)}"))
+    trained = [selection["mask"].sum() for selection in run.selections]
+    assert max(trained) < len(run.selections[0]["mask"])
+    assert run.result["achieved_ratio"] is None and run.result["full_step_seconds"] is None
+    assert 0 < run.result["flops_ratio"] < 1
+
+
 @pytest.mark.parametrize(
     ("more", "received"),
     [
+        ("--memory 1MiB --method full", "memory='1MiB' for full"),
+        ("--memory 1MiB", "`memory` needs `profile`"),
+        ("--memory lots --profile PROFILE", "memory='lots'"),
         ("--input-size 8", "at least 16. Received: 8"),
         ("--batch-size 3 --profile PROFILE", "batch size 4, data of batch size 3"),
     ],

@@ -56,15 +56,19 @@ def result(
     build: Callable[[], et.ElasticModel],
     *,
     cached: bool = False,
+    timed: bool = True,
 ) -> dict[str, Any]:
     """Step time and operations of a run's epochs, beside those of full training.
 
     `full` is what full training trains, compiled alike: the same model where the method trains the
     same network. `build` makes `model` as it was before. `cached`: what lies before the first
-    trained tensor was computed before the steps.
+    trained tensor was computed before the steps. `timed`: full steps may run; else what is timed
+    against them is None.
     """
     epochs = _epochs_of(history, model, build)
-    ratio, full_step_seconds = speed(epochs, full, batch, cached=cached)
+    ratio, full_step_seconds = None, None
+    if timed:
+        ratio, full_step_seconds = speed(epochs, full, batch, cached=cached)
     steps, found = [epoch["steps"] for epoch in history], costs(epochs, batch, cached=cached)
     flops = float(np.dot(steps, found["flops_by_epoch"]))
     return {

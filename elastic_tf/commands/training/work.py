@@ -30,6 +30,7 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     method = baselines.get(settings.method)
     if not method.needs_profile:
         options.no_rho(method.name, settings.rho)
+        options.no_memory(method.name, settings.memory)
     tf.keras.utils.set_random_seed(settings.seed)
     data = loaded(settings)
     run = runs.create(settings.out, settings)
@@ -93,7 +94,9 @@ class Training:
             self._profile.save(self._own_profile)
         tested = self._fit(model)
         self._save(model)
-        self._tell("Measuring the step ratio that was achieved ...")
+        limited = self._settings.memory is not None  # full steps would not keep to it
+        if not limited:
+            self._tell("Measuring the step ratio that was achieved ...")
         full = baselines.get("full")
         reference = model if self._method.adapt is full.adapt else self._fresh(full)
         past = self._run.history
@@ -107,6 +110,7 @@ class Training:
                 batch,
                 lambda: self._fresh(self._method),
                 cached=self._cached,
+                timed=not limited,
             ),
             **tested,
             "validation_accuracy": past[-1]["val_accuracy"] if tested else None,
@@ -155,7 +159,7 @@ class Training:
     def _fit(self, model: et.ElasticModel) -> dict[str, Any]:
         """Train, and evaluate on test images that were not looked at meanwhile."""
         settings, data = self._settings, self._data
-        names = ("seed", "interval", "probe_size", "rho")
+        names = ("seed", "interval", "probe_size", "rho", "memory")
         given = {name: getattr(settings, name) for name in names}
         given = {name: value for name, value in given.items() if value is not None}
         task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
