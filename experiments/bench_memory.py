@@ -1,8 +1,8 @@
 """Memory: how it stays flat over many selections, and its peak against full training.
 
-`bench.py memory:vgg16,resnet50` measures the order of a step's ops alone, on these models: plain
-Keras, ours, and ours that keeps as little of the forward pass as it can, all tensors and the last
-half of them.
+`bench.py memory:vgg16,resnet50` measures what a step keeps alone, on these models: plain Keras,
+ours, ours that computes as much as it can again, and ours that swaps; all tensors, and the last
+that fit `RHO`.
 
 Every case runs in a process of its own, two at a time. Resident memory is read after garbage
 collection and after the C library has given back what it can.
@@ -10,6 +10,7 @@ collection and after the C library has given back what it can.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -47,7 +48,10 @@ ORDERED = tuple(
     for size in (32, 128)
     for batch in (16, 64)
 )
-WAYS = ("keras", "all", "all keep 0", "last", "last keep 0")  # what is trained, and how
+WAYS = (  # what is trained, and how
+    *("keras", "all", "all keep 0", "all swapped"),
+    *("last", "last keep 0", "last swapped"),
+)
 RHO = 0.5
 MEBIBYTE = 2**20
 
@@ -71,7 +75,8 @@ def ordered(names: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
     for name, size, batch in ORDERED:
         if name in names:
-            found = {way: child("step", name, size, batch, way) for way in WAYS}
+            mask = child("last", name, size)["mask"]
+            found = {way: child("step", name, size, batch, way, mask) for way in WAYS}
             rows.append({"model": name, "input_size": size, "batch_size": batch, **found})
             said = (
                 f"{way} {one['process']:.0f} ({one['tensors']:.0f})" for way, one in found.items()
@@ -80,24 +85,35 @@ def ordered(names: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def step(name: str, size: str, batch: str, way: str) -> dict[str, float]:
+def last(name: str, size: str) -> dict[str, str]:
+    """The last tensors that fit `RHO`, by the step times of a small batch."""
+    model, x, y = prepared(name, int(size), 4, "sgdw")
+    profile = et.profile_model(model, x, y, repeats=3)
+    chosen = et.select_tensors(et.importance.depth(model), profile, RHO, strategy="order")
+    return {"mask": "".join("1" if on else "0" for on in chosen.mask)}
+
+
+def step(name: str, size: str, batch: str, way: str, mask: str) -> dict[str, float]:
     """Peak of a few steps, from the import of TensorFlow on; the fastest of them, in seconds."""
     imported = resident_bytes()
     model, x, y = prepared(name, int(size), int(batch), "sgdw")
-    trained, _, keep = way.partition(" keep ")
+    trained, _, how = way.partition(" ")
+    keep = how.removeprefix("keep ") if how.startswith("keep") else ""
     if trained == "keras":
         model = tf.keras.Model(model.inputs, model.outputs)
         model.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss())
     elif keep:
         model.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss(), keep=float(keep))
     if trained == "last":
-        model.set_mask(np.arange(len(model.tensors)) >= len(model.tensors) // 2)
+        model.set_mask(np.array([digit == "1" for digit in mask]))
     ended: list[float] = []
     clock = tf.keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda *_: ended.append(time.perf_counter())
     )
     data = tf.data.Dataset.from_tensors((x, y)).repeat()
-    model.fit(data, steps_per_epoch=4, verbose=0, callbacks=[clock])
+    swap = et.memory.swapped(model) if how == "swapped" else contextlib.nullcontext()
+    with swap:
+        model.fit(data, steps_per_epoch=4, verbose=0, callbacks=[clock])
     allocated = tf.config.experimental.get_memory_info("CPU:0")["peak"]
     return {
         "process": (peak_bytes() - imported) / MEBIBYTE,
@@ -251,5 +267,5 @@ PEAK_COLUMNS = (
 )
 
 if __name__ == "__main__":
-    kinds = {"flat": flat, "select": select, "train": train, "step": step}
+    kinds = {"flat": flat, "select": select, "train": train, "last": last, "step": step}
     print(json.dumps(kinds[sys.argv[1]](*sys.argv[2:])))

@@ -246,11 +246,11 @@ class Trials:
         rates = harness.rate("cosine", rate, steps, warm_up=WARM_UP)
         harness.compiled(model, "adam", rates)
         options: dict[str, Any] = {}
+        started = time.perf_counter()
         if rho:
             profile = self._profiled(batch, baselines.get(name).modes)
             options = {"rho": float(rho), "profile": profile, "interval": passes}
         task = baselines.Task(model=model, probe=samples, seed=seed, **options)
-        started = time.perf_counter()
         callbacks = baselines.get(name).callbacks(task)
         found["offline_seconds"] = time.perf_counter() - started
         if "head_seconds" not in found and name != "traditional_tl":

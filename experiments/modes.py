@@ -1,10 +1,10 @@
 """Modes of training, and the papers' own methods, at equal seconds: trials as in `choice.py`.
 
 The reference trains some epochs; every other method gets as many as fit into its seconds, by two
-timed trainings of one epoch and of three. Rates are chosen on validation images, by the mean over
-the seeds, and then the test images are looked at. Each trial is written at once and none is run
-twice: start it again to go on. Searches that are made before a training (`sparse_update`) and the
-timing profile are not in the seconds.
+timed trainings of one epoch and of three, before all else: nothing may run beside these. Rates are
+chosen on validation images of the first seeds, and then the test images are looked at.
+Each trial is written at once and none is run twice: start it again to go on. Searches that are made
+before a training (`sparse_update`) and the timing profile are not in the seconds.
 
 Example::
 
@@ -44,7 +44,9 @@ class Settings:
     epochs: int = option(5, help="of the reference")
     batch: int = option(16, help="images in a step")
     rates: tuple[float, ...] = option((1e-4, 2e-4, 4e-4, 8e-4), help="learning rates to try")
+    tried: int = option(1, help="seeds on which the rates are tried")
     seeds: int = option(3, help="trials of each method")
+    untimed: bool = option(False, help="other programs run beside, once the epochs are known")
     out: Path = option(choice.RESULT.with_name("modes.json"), help="file of all trials")
 
 
@@ -53,30 +55,39 @@ def main() -> None:
     settings = parse(Settings, __doc__ or "", None)
     names = [field.name for field in dataclasses.fields(choice.Settings)]
     shared = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+    timed = choice.Trials(choice.Settings(**{**shared, "untimed": False}, part="validation"))
+    usual = settings.rates[len(settings.rates) // 2]
+
+    def seconds(method: str) -> tuple[float, float]:
+        one, more = (
+            timed.run(method, epochs, settings.batch, 0, usual)["seconds"] for epochs in _TIMED
+        )
+        each = max((more - one) / (_TIMED[1] - _TIMED[0]), 1e-3)
+        return one - _TIMED[0] * each, each
+
+    costs = {method: seconds(method) for method in settings.methods}
+    once, each = costs[settings.methods[0]]
+    allowed, chosen = once + settings.epochs * each, []
+    fits = {  # a little above counts as equal
+        method: max(1, round((allowed - once) / each - 0.3))
+        for method, (once, each) in costs.items()
+    }
+    print(f"Epochs in {allowed:.0f} s: {fits}", flush=True)
     trials = choice.Trials(choice.Settings(**shared, part="validation"))
-    usual, seeds = settings.rates[len(settings.rates) // 2], range(settings.seeds)
 
     def trial(method: str, epochs: int, seed: int, rate: float) -> dict[str, Any]:
         return trials.run(method, epochs, settings.batch, seed, rate)
 
-    def seconds(method: str) -> tuple[float, float]:
-        one, more = (trial(method, epochs, 0, usual)["seconds"] for epochs in _TIMED)
-        each = max((more - one) / (_TIMED[1] - _TIMED[0]), 1e-3)
-        return one - _TIMED[0] * each, each
-
-    once, each = seconds(settings.methods[0])
-    allowed, chosen = once + settings.epochs * each, []
-    for method in settings.methods:
-        once, each = seconds(method)
-        epochs = max(1, round((allowed - once) / each - 0.3))  # a little above counts as equal
+    for method, epochs in fits.items():
+        tried = range(settings.tried)
         losses = {
-            rate: np.mean([trial(method, epochs, seed, rate)["loss"] for seed in seeds])
+            rate: np.mean([trial(method, epochs, seed, rate)["loss"] for seed in tried])
             for rate in settings.rates
         }
         chosen.append((method, epochs, min(losses, key=lambda rate: float(losses[rate]))))
-        print(f"{method}: {epochs} epochs in {allowed:.0f} s, rate {chosen[-1][-1]:g}", flush=True)
+        print(f"{method}: {epochs} epochs, rate {chosen[-1][-1]:g}", flush=True)
     trials = choice.Trials(choice.Settings(**shared, part="test"))
-    for seed in seeds:
+    for seed in range(settings.seeds):
         for method, epochs, rate in chosen:
             trial(method, epochs, seed, rate)
     told = {"data": Path(settings.data).stem, "model": settings.model, "part": "test"}
