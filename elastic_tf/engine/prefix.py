@@ -53,9 +53,10 @@ class Cut(NamedTuple):
 
     def kinds(self) -> list[tuple[str, tf.DType, list[int | None]]]:
         """What tells whether two traces were cut alike: op type, dtype, shape for one sample."""
+        makers = [_maker(tensor) for tensor in self.tensors]
         return [
-            ("" if t.op in self.inputs else t.op.type, t.dtype, t.shape[1:].as_list())
-            for t in self.tensors
+            ("" if op in self.inputs else op.type, t.dtype, t.shape[1:].as_list())
+            for op, t in zip(makers, self.tensors)
         ]
 
 
@@ -285,6 +286,13 @@ def find_cut(
         excluded |= without_rows
     reads = _reads(graph, crossing)
     return Cut(crossing if reads else [], reads, frozenset(prefix), frozenset(sources))
+
+
+def _maker(tensor: tf.Tensor) -> tf.Operation:
+    """The op that computed it: functions with a gradient of their own end in a copy."""
+    while tensor.op.type == "IdentityN":
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor.op
 
 
 def step_behind(

@@ -117,12 +117,16 @@ def test_filtered_training_learns_and_a_frozen_tensor_keeps_every_bit():
         np.testing.assert_array_equal(before, tensor)
 
 
-@pytest.mark.parametrize("frozen", [4, 5])  # tensors: an exact kernel is first, or the filtered
+@pytest.mark.parametrize(
+    ("frozen", "filtered"),
+    # an exact kernel is the first that is trained, a filtered one, one behind a rectifier
+    [(4, ["groups"]), (5, ["groups"]), (2, ["depthwise", "groups"])],
+)
 @pytest.mark.filterwarnings("error:Every step runs the whole forward pass")
-def test_filtered_steps_take_what_lies_before_them_from_the_samples(frozen):
+def test_filtered_steps_take_what_lies_before_them_from_the_samples(frozen, filtered):
     def trained(memory):
         made = model()
-        modes = plan(made, 2, "groups").modes.copy()
+        modes = plan(made, 2, *filtered).modes.copy()
         modes[:frozen] = 0
         made.set_plan(et.Plan(modes))
         made.fit(et.Samples(*batch(16), batch_size=4, memory=memory), epochs=3, verbose=0)
