@@ -50,10 +50,18 @@ def stored_normalization(layer: Any, inputs: tf.Tensor) -> tf.Tensor:
         def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             per_deviation = tf.math.rsqrt(variance + layer.epsilon)
             dx = dy * tf.cast(gamma * per_deviation, dy.dtype)
-            dy = tf.cast(dy, gamma.dtype)
             # pruned from the graph where gamma is not trained
-            deviations = (tf.cast(x, gamma.dtype) - mean) * per_deviation
-            return dx, tf.reduce_sum(dy * deviations, [0, 1, 2]), tf.reduce_sum(dy, [0, 1, 2])
+            of_gamma = tf.raw_ops.FusedBatchNormGradV3(
+                y_backprop=dy,
+                x=x,
+                scale=gamma,
+                reserve_space_1=mean,
+                reserve_space_2=variance,
+                reserve_space_3=tf.zeros([0]),
+                epsilon=layer.epsilon,
+                is_training=False,
+            ).scale_backprop
+            return dx, of_gamma, tf.reduce_sum(tf.cast(dy, gamma.dtype), [0, 1, 2])
 
         return y, gradient
 
