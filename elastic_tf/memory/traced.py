@@ -201,9 +201,10 @@ class TracedStep:
         names = [*self.ends.effects, *(name for name, _ in self.ends.results)]
         needed = needed_by(self.nodes, dict.fromkeys(names, 1), follow_controls=True)
         stays = needed.keys() & (varying.keys() | self.ends.effects.keys())
-        of: Counter[Key] = Counter()  # gradient -> its tensors
+        forward = needed_by(self.nodes, dict.fromkeys((name for name, _ in self.ends.results), 1))
+        of: Counter[Key] = Counter()  # gradient -> its tensors; indices of rows are of all
         for k, keys in enumerate(self.ends.gradients):
-            for key in set(keys):
+            for key in {key for key in keys if key[0] not in forward}:
                 of[key] += 1 << k
         takers: Counter[str] = Counter()
         for name, work in self.works.items():
@@ -238,6 +239,8 @@ def _fold(works: dict[str, Work]) -> None:
     """
     for work in [*works.values()]:
         before = works.get(work.inputs[0][0]) if work.type == FOLDED else None
+        if before is not None and before.type == "BiasAdd":
+            before = works.get(before.inputs[0][0])
         if before is not None and before.type == "Conv2D":
             kernel, name = before.inputs[1], f"{work.name}/kernel"
             size = works[kernel[0]].sizes[kernel[1]]

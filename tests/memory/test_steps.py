@@ -99,6 +99,36 @@ def test_part_of_the_full_step_is_as_large_as_the_step_traced_alone(model, full,
     assert part == pytest.approx(executor.run(alone).peak, rel=0.02)
 
 
+def test_kernel_before_a_bias_is_scaled_where_its_normalisation_is_folded(model, full):
+    def scaled(count):
+        works = full.restricted(last(model, count)).works.values()
+        return [work.sizes for work in works if work.type == "Scaled"]
+
+    assert scaled(2) == [(3 * 3 * 3 * 32 * 4,)]
+    assert scaled(8) == []
+
+
+class Positions(L.Layer):
+    def __init__(self):
+        super().__init__()
+        self.embedding = L.Embedding(6, 8)
+
+    def call(self, x):
+        return x[..., None] + self.embedding(tf.range(6))
+
+
+def test_rows_of_an_embedding_leave_each_update_its_own():
+    network = tf.keras.Sequential([L.Input((6,)), Positions(), L.Flatten(), L.Dense(4), L.Dense(1)])
+    model = et.ElasticModel.from_model(network)
+    model.compile("adam", "mse")
+    data = batch_of((np.zeros((2, 6), np.float32), np.zeros((2, 1), np.float32)))
+    step = TracedStep.of(model, data, Plan.full(5))
+    assert step.is_separable
+    alone = TracedStep.of(model, data, Plan.from_mask(last(model, 2)))
+    part = executor.run(step.restricted(last(model, 2))).peak
+    assert part == pytest.approx(executor.run(alone).peak, rel=0.02)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 8])
 def test_step_is_as_large_as_the_allocator_says(model, count):
