@@ -237,16 +237,20 @@ def _fold(works: dict[str, Work]) -> None:
 
     TensorFlow scales the kernels as soon as the variables are read, all of them.
     """
-    for work in [*works.values()]:
-        before = works.get(work.inputs[0][0]) if work.type == FOLDED else None
+    for work in [one for one in works.values() if one.type == FOLDED]:
+        before = works.get(work.inputs[0][0])
         if before is not None and before.type == "BiasAdd":
             before = works.get(before.inputs[0][0])
-        if before is not None and before.type == "Conv2D":
+        size = 0
+        if before is not None and before.type in ("Conv2D", "DepthwiseConv2dNative"):
             kernel, name = before.inputs[1], f"{work.name}/kernel"
             size = works[kernel[0]].sizes[kernel[1]]
-            cost = _START + 2 * size / _BYTES
-            works[name] = Work(name, "Scaled", (kernel,), (size,), (), cost, 0, size)
-            works[before.name] = replace(before, inputs=(before.inputs[0], (name, 0)))
+        if before is None or not 0 < size <= before.sizes[0]:
+            works[work.name] = replace(work, type="FusedBatchNormV3")
+            continue
+        cost = _START + 2 * size / _BYTES
+        works[name] = Work(name, "Scaled", (kernel,), (size,), (), cost, 0, size)
+        works[before.name] = replace(before, inputs=(before.inputs[0], (name, 0)))
 
 
 class _Inlined:

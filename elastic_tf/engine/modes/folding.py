@@ -10,6 +10,7 @@ filtered kernel, channels first), in half precision and in eager execution, Kera
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _ATTRIBUTES = ("strides", "padding", "explicit_paddings", "dilations", "data_format")
+_TYPICAL = 16  # samples in a batch whose size is not known when the step is traced
 _tracing = threading.local()
 
 
@@ -44,7 +46,7 @@ def convolution_before(
     bias, op = None, inputs.op
     if op.type == "BiasAdd":
         bias, op = op.inputs[1], op.inputs[0].op
-    return (op, bias) if op.type in _CONVOLUTIONS and _may_change(op) else None
+    return (op, bias) if op.type in _CONVOLUTIONS and _pays(op) and _may_change(op) else None
 
 
 def unfold(layer: tf.keras.layers.Layer) -> None:
@@ -68,6 +70,13 @@ def only_behind(variables: Collection[tf.Variable]) -> Iterator[None]:
 def _is_last(layer: Any) -> bool:
     """Whether it normalises the last axis, in the usual way."""
     return list(layer.axis) == [3] and not layer.renorm and layer.virtual_batch_size is None
+
+
+def _pays(op: tf.Operation) -> bool:
+    """Whether the scaled kernel, which is computed in each step, is no larger than the results."""
+    results = op.outputs[0].shape
+    sizes = results if None in results[1:] else (results[0] or _TYPICAL, *results[1:])
+    return None in sizes or op.inputs[1].shape.num_elements() <= math.prod(sizes)
 
 
 def _may_change(op: tf.Operation) -> bool:
