@@ -188,3 +188,17 @@ def test_a_step_keeps_less_and_takes_no_normalisation():
         for mask in (everything, everything & ~normal_of(model))
     ]
     assert kept[1] < kept[0]
+
+
+@pytest.mark.parametrize("count", [4, 8])  # samples: 4 * 4 * 4 * 16 results, then twice as many
+def test_a_kernel_that_is_larger_than_its_results_is_not_scaled(count):
+    inputs = L.Input((4, 4, 8))
+    x = L.BatchNormalization()(L.Conv2D(16, 3, padding="same", use_bias=False)(inputs))
+    x = L.Dense(3)(L.GlobalAveragePooling2D()(L.ReLU()(x)))
+    model = et.ElasticModel.from_model(tf.keras.Model(inputs, x))
+    model.compile("sgd", SCE)
+    model.set_mask(np.array([False] * 3 + [True] * 2))
+    data = tf.zeros((count, 4, 4, 8)), tf.zeros(count, tf.int32)
+    graph = tf.function(model.train_step).get_concrete_function(data).graph
+    kinds = {op.type for op in graph.get_operations() if any(t.consumers() for t in op.outputs)}
+    assert ("FusedBatchNormV3" in kinds) == (3 * 3 * 8 * 16 > count * 4 * 4 * 16)
