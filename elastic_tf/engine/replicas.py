@@ -87,7 +87,7 @@ def sum_of_shares(
     def on_replica() -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()
         first = int(tf.get_static_value(context.replica_id_in_sync_group))
-        samples = next(len(part) for part in tf.nest.flatten(data) if part is not None)
+        samples = next(part.shape[0] for part in tf.nest.flatten(data) if part is not None)
         share = slice(first, None, replicas) if samples % replicas == 0 else slice(None)
         mine = tf.nest.map_structure(lambda part: None if part is None else part[share], data)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, function(mine))
