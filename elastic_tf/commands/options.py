@@ -54,22 +54,14 @@ def method(name: str, value: str) -> None:
         arguments.choice(name, value, METHODS)
 
 
-def no_rho(method: str, rho: float | None) -> None:
-    """Refuse `rho` for a method that keeps to no share of the step time."""
-    if rho is not None:
-        raise ValueError(
-            "`rho` is for methods that keep to a share of the step time. Received: "
-            f"rho={rho} for {method}. Leave it out."
-        )
-
-
-def no_memory(method: str, memory: str | None) -> None:
-    """Refuse a limit of memory for a method that chooses within none."""
-    if memory is not None:
-        raise ValueError(
-            "`memory` is for methods that choose within rho. Received: "
-            f"memory={memory!r} for {method}. Leave it out."
-        )
+def no_budget(method: str, **given: Any) -> None:
+    """Refuse `rho` and `memory` for a method that keeps to no share of the step time."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` is for methods that keep to a share of the step time. Received: "
+                f"{name}={value!r} for {method}. Leave it out."
+            )
 
 
 def images(name: str, value: str) -> None:

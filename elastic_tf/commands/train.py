@@ -65,8 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     """
     settings = parse(Settings, __doc__ or "", arguments)
     if ":" not in settings.method and settings.method not in options.WITHIN_RHO:
-        options.no_rho(settings.method, settings.rho)
-        options.no_memory(settings.method, settings.memory)
+        options.no_budget(settings.method, rho=settings.rho, memory=settings.memory)
     if settings.memory is not None:
         checks.memory("memory", settings.memory)
         if settings.profile is None:

@@ -29,8 +29,7 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     """
     method = baselines.get(settings.method)
     if not method.needs_profile:
-        options.no_rho(method.name, settings.rho)
-        options.no_memory(method.name, settings.memory)
+        options.no_budget(method.name, rho=settings.rho, memory=settings.memory)
     tf.keras.utils.set_random_seed(settings.seed)
     data = loaded(settings)
     run = runs.create(settings.out, settings)
