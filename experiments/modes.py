@@ -47,7 +47,7 @@ class Settings:
     tried: int = option(1, help="seeds on which the rates are tried")
     seeds: int = option(3, help="trials of each method")
     untimed: bool = option(False, help="other programs run beside, once the epochs are known")
-    out: Path = option(choice.RESULT.with_name("modes.json"), help="file of all trials")
+    out: Path = option(choice.RESULT.with_name("modes_trials.json"), help="file of all trials")
 
 
 def main() -> None:
