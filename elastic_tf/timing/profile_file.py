@@ -1,8 +1,8 @@
 """Timing profiles as files: one JSON object, of which every field is checked.
 
-Schema 4 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
-item. Before, there were no `modes`. Before schema 3, `calibration` had other factors, and is left
-out. Schema 1 had `sets` in the place of items, `{"tensors": [[0, 5]], "time": 1.0}`.
+Schema 5 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
+item. Before, `calibration` had other factors, and is left out. Schema 3 and before had no `modes`.
+Schema 1 had `sets` in the place of items, `{"tensors": [[0, 5]], "time": 1.0}`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elastic_tf.files.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_i
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, ModeCost
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _MOST_CELLS = 10_000_000  # items times tensors: a hundred times those of a ViT
 REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
@@ -103,7 +103,7 @@ def _fields(data: Any) -> dict[str, Any]:
             f"it has the version {brief(version)}, this library reads 1 to {SCHEMA_VERSION}"
         )
     fields = {key: _checked(key, data.get(key), like) for key, like in _PROFILE.items()}
-    if version < 3:
+    if version < 5:
         fields["calibration"] = ()
     arguments.count("count", fields["count"], most=MOST_TENSORS)
     fields["tensors"] = tuple(TensorSpec(**spec) for spec in fields["tensors"])
