@@ -102,7 +102,7 @@ METHODS = (
         "what lowers the loss most within rho, in cheaper modes too, chosen once",
         _in_modes,
         is_of_task=True,
-        modes=("filtered:2", "filtered:4", "channels:1/4"),
+        modes=("filtered:2", "channels:1/4"),
         interval=arguments.MOST,
     ),
     # The paper searches exhaustively, 2^N plans, for the best progress of the first epochs (Sec.
