@@ -1,8 +1,8 @@
 """Modes of training, and the papers' own methods, at equal seconds: trials as in `choice.py`.
 
 The reference trains some epochs; every other method gets as many as fit into its seconds, by two
-timed trainings of three epochs and of twelve, before all else: nothing may run beside these. Rates are
-chosen on validation images of the first seeds, and then the test images are looked at.
+timed trainings of three epochs and of twelve, before all else: nothing may run beside these. Rates
+are chosen on validation images of the first seeds, and then the test images are looked at.
 Each trial is written at once and none is run twice: start it again to go on. Searches that are made
 before a training (`sparse_update`) and the timing profile are not in the seconds.
 

@@ -77,7 +77,7 @@ def profile_model(
 
     Raises:
         ValueError: the model is not compiled, refuses the batch or has no trainable tensor, the
-            loss is not one finite number, or an argument is out of range.
+            loss is not one finite number, an argument is out of range, or there are modes and XLA.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 3.2 and 5.
     """
@@ -135,6 +135,12 @@ class Profiler:
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
         names = [name for name in modes if arguments.choice("modes", name, NAMES.values())]
+        if modes and model.jit_compile:
+            raise ValueError(
+                "`modes` are measured op by op, and XLA makes one kernel of a step. Received: "
+                f"modes={tuple(modes)} and a model compiled with jit_compile=True. Compile it "
+                "without."
+            )
         plans = {name: known_modes.everywhere(model, name) for name in names if name != "exact"}
         self._in_modes = {name: StepFunction(model, plan) for name, plan in plans.items()}
         self._timed = self._seen
@@ -149,12 +155,13 @@ class Profiler:
             settled: False saves half of the time; see `elastic_tf.timing.stopwatch`.
         """
         repeats = arguments.count("repeats", repeats, most=_MOST_REPEATS)
-        full, forward = self._seen
         profiled = min(repeats, _PROFILED) if settled else 1
-        with kept(self.model, (run.graph(self._data) for run in self._seen)):
+        looked_at = [*self._seen, *self._in_modes.values()]
+        with kept(self.model, (run.graph(self._data) for run in looked_at)):
             work = self._attribution()
-            trace = trace_step(full, self._data, repeats=profiled)
-            trace_forward = trace_step(forward, self._data, repeats=profiled)
+            trace, trace_forward, *traces = (
+                trace_step(run, self._data, repeats=profiled) for run in looked_at
+            )
         count = len(self.model.tensors)
         parts = differences.segments(*as_arrays(work.items(trace.times), count))
         folded = work.is_folded(count)
@@ -216,7 +223,7 @@ class Profiler:
         if not self._in_modes:
             return profile
         there = dict(zip(self._in_modes, t_full * ratios[-len(self._in_modes) :]))
-        costs = self._mode_costs(profile, work, seen, there, profiled)
+        costs = self._mode_costs(profile, work, seen, there, traces)
         known_modes.choose(self.model, self.model.tensors, self.model.plan)
         return replace(profile, modes=costs)
 
@@ -226,7 +233,7 @@ class Profiler:
         work: Attribution,
         exact: StepTrace,
         measured: Mapping[str, float],
-        repeats: int,
+        traces: Sequence[StepTrace],
     ) -> tuple[ModeCost, ...]:
         """What kernels cost in each mode: op times beside exact ones, scaled to whole steps.
 
@@ -235,15 +242,13 @@ class Profiler:
             work: attribution of the exact step.
             exact: its trace, with the profiler's op times.
             measured: microseconds of the step with all kernels in a mode, by its name.
-            repeats: steps under the profiler.
+            traces: of the step in each of these modes.
         """
         before = _by_tensors(work.items(exact.times))
         whole = _by_tensors(profile.items)
         passed = self._passed_on(work, exact)
         found = []
-        for name, run in self._in_modes.items():
-            with kept(self.model, [run.graph(self._data)]):
-                trace = trace_step(run, self._data, repeats=repeats)
+        for (name, run), trace in zip(self._in_modes.items(), traces):
             of_mode = attribute(trace, self._layers, self._seen[1].untimed(self._data))
             after = _by_tensors(of_mode.items(trace.times))
             kernels = np.flatnonzero(run.plan.modes != EXACT).tolist()
@@ -284,14 +289,13 @@ class Profiler:
         if self._work is None:
             full, forward = self._seen
             with batch_explained(self._data):
-                forward.warm_up(self._data)
+                frozen = forward.untimed(self._data)
             loss = forward(self._data)  # full steps may diverge; they are taken back
             if not math.isfinite(loss):
                 raise ValueError(
                     f"The loss must be finite on the batch. Received: loss={loss}. Look at the "
                     "batch, or lower the learning rate that the model was trained with."
                 )
-            frozen = forward.untimed(self._data)
             self._work = attribute(full.untimed(self._data), self._layers, frozen)
             if not self._work.items():
                 raise ValueError(

@@ -62,6 +62,7 @@ def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
     The steps are real: weights, slots and metrics move. The caller puts them back.
     """
     untimed = run.untimed(data)
+    run.warm_up(data)
     names, spans, on_device = _profile(lambda: run(data), repeats)
     belongs = np.array([name in untimed.nodes for name in names], bool)
     known = names[belongs]
@@ -136,17 +137,18 @@ class StepFunction:
             return self._function.get_concrete_function(data).graph
 
     def untimed(self, data: Any) -> StepTrace:
-        """What the function, not compiled by XLA, executes, without times."""
-        self.warm_up(data)
-        assert self._untimed is not None
+        """What the function, not compiled by XLA, executes, without times.
+
+        The first time it is asked must be before the first step: TensorFlow tells it only then.
+        """
+        if self._untimed is None:
+            self._untimed = self._read(data)
         return self._untimed
 
     def warm_up(self, data: Any) -> None:
         """Trace, compile, and run the first steps, unless that was done."""
         if not self._is_warm:
-            if not self.jit_compile:
-                self._untimed = self._read(data)
-            for _ in range(_WARM_UP + self.jit_compile):
+            for _ in range(1 + _WARM_UP):
                 self(data)
         self._is_warm = True
 

@@ -307,3 +307,10 @@ def test_modes_are_measured_beside_exact(undisturbed):
     assert profile.step_time(every) == pytest.approx(profile.t_full, rel=1e-6)
     for variable, value in zip(made.variables, before):
         np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_modes_cannot_be_measured_where_xla_compiles():
+    model = ElasticModel.from_model(network())
+    model.compile("sgd", crossentropy(), jit_compile=True)
+    with pytest.raises(ValueError, match=r"modes=\('filtered:2',\) and a model compiled with jit"):
+        profile_model(model, *batch(), modes=("filtered:2",))
