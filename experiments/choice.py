@@ -65,6 +65,7 @@ class Settings:
     rates: tuple[float, ...] = option((), help="learning rates instead of those chosen")
     rows: tuple[str, ...] = option(ROWS, help="as elastic@0.3:5x16 full:3x4")
     untimed: bool = option(False, help="count no seconds, for other programs run beside")
+    memory: str = option("", help="most a step may take, as 96 MiB, for methods within rho")
     out: Path = option(RESULT, help="file of all trials")
 
 
@@ -78,7 +79,8 @@ def main() -> None:
             for rate in settings.rates or [RATES.get(method, RATES[batch])]:
                 trials.run(method, epochs, batch, seed, rate)
     name = Path(settings.data).stem
-    table = summary(trials.done, data=name, model=settings.model, part=settings.part)
+    of = {"data": name, "model": settings.model, "part": settings.part, "memory": settings.memory}
+    table = summary(trials.done, **of)
     print(format_table(table, COLUMNS))
     is_timed = settings.part == "test" and not settings.untimed
     if is_timed and {"solved", "full"} <= {row["method"] for row in table}:
@@ -165,8 +167,9 @@ class Trials:
             "batch": batch,
             "seed": seed,
             "rate": rate,
+            "memory": settings.memory,
         }
-        same = [trial for trial in self.done if name.items() <= trial.items()]
+        same = [one for one in self.done if name.items() <= {"memory": "", **one}.items()]
         for trial in same:
             if trial["seconds"] or settings.untimed:
                 return trial
@@ -250,6 +253,7 @@ class Trials:
         if rho:
             profile = self._profiled(batch, baselines.get(name).modes)
             options = {"rho": float(rho), "profile": profile, "interval": passes}
+            options["memory"] = self._settings.memory or None
         task = baselines.Task(model=model, probe=samples, seed=seed, **options)
         callbacks = baselines.get(name).callbacks(task)
         found["offline_seconds"] = time.perf_counter() - started
@@ -283,7 +287,7 @@ def arrays(data: tf.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def summary(trials: list[dict[str, Any]], **of: str) -> list[dict[str, Any]]:
     """A row for each method, its epochs and its rate: means over the seeds of trials `of` these."""
-    chosen = [one for one in trials if of.items() <= one.items()]
+    chosen = [one for one in trials if of.items() <= {"memory": "", **one}.items()]
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in chosen:
         key = (one["method"], one["epochs"], one.get("batch", 4), one["rate"])

@@ -1,5 +1,7 @@
 """Modes of training, and the papers' own methods, at equal seconds: trials as in `choice.py`.
 
+With `--memory` at equal memory instead: every method gets all epochs.
+
 The reference trains some epochs; every other method gets as many as fit into its seconds, by two
 timed trainings of three epochs and of twelve, before all else: nothing may run beside these. Rates
 are chosen on validation images of the first seeds, and then the test images are looked at.
@@ -47,6 +49,7 @@ class Settings:
     tried: int = option(1, help="seeds on which the rates are tried")
     seeds: int = option(3, help="trials of each method")
     untimed: bool = option(False, help="other programs run beside, once the epochs are known")
+    memory: str = option("", help="most a step may take, as 96 MiB: as many epochs for all")
     out: Path = option(choice.RESULT.with_name("modes_trials.json"), help="file of all trials")
 
 
@@ -65,14 +68,16 @@ def main() -> None:
         each = max((more - one) / (_TIMED[1] - _TIMED[0]), 1e-3)
         return one - _TIMED[0] * each, each
 
-    costs = {method: seconds(method) for method in settings.methods}
-    once, each = costs[settings.methods[0]]
-    allowed, chosen = once + settings.epochs * each, []
-    fits = {  # a little above counts as equal
-        method: max(1, round((allowed - once) / each - 0.3))
-        for method, (once, each) in costs.items()
-    }
-    print(f"Epochs in {allowed:.0f} s: {fits}", flush=True)
+    fits, chosen = dict.fromkeys(settings.methods, settings.epochs), []
+    if not settings.memory:
+        costs = {method: seconds(method) for method in settings.methods}
+        once, each = costs[settings.methods[0]]
+        allowed = once + settings.epochs * each
+        fits = {  # a little above counts as equal
+            method: max(1, round((allowed - once) / each - 0.3))
+            for method, (once, each) in costs.items()
+        }
+        print(f"Epochs in {allowed:.0f} s: {fits}", flush=True)
     trials = choice.Trials(choice.Settings(**shared, part="validation"))
 
     def trial(method: str, epochs: int, seed: int, rate: float) -> dict[str, Any]:
@@ -91,6 +96,7 @@ def main() -> None:
         for method, epochs, rate in chosen:
             trial(method, epochs, seed, rate)
     told = {"data": Path(settings.data).stem, "model": settings.model, "part": "test"}
+    told["memory"] = settings.memory
     rows = [
         row
         for row in choice.summary(trials.done, **told)
