@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -39,10 +40,7 @@ def _in_modes(task: Task) -> Importance:
     costs = () if task.profile is None else task.profile.modes
     names = tuple(dict.fromkeys(cost.mode for cost in costs))
 
-    def importance(model: Any, x: Any, y: Any) -> Any:
-        return of_modes(model, x, y, names)
-
-    return importance
+    return functools.partial(of_modes, modes=names)
 
 
 def _method(

@@ -11,7 +11,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.engine import modes as known
 from elastic_tf.engine.snapshot import host_generators_kept, kept
-from elastic_tf.importance.evaluation import Evaluator, Samples
+from elastic_tf.importance.evaluation import Batches, Evaluator, Samples
 from elastic_tf.importance.measures import loss_decrease
 from elastic_tf.importance.tracking import Worths, cosine_similarity
 from elastic_tf.plan import EXACT, Plan
@@ -28,6 +28,7 @@ def of_modes(
     modes: Sequence[str],
     *,
     importance: Callable[..., np.ndarray] | np.ndarray = loss_decrease,
+    micro_batch_size: int | None = None,
 ) -> Worths:
     """Importance times the cosine of a mode's gradient and the exact one, on one probe.
 
@@ -41,14 +42,16 @@ def of_modes(
         modes: names of the M modes.
         importance: of exact tensors; a function like those of `elastic_tf.importance`, or its
             result, shape (N,).
+        micro_batch_size: samples in one pass; all when None. A function gets it if it is given.
 
     Raises:
         ValueError: no kernel can have a mode, or the probe is not one.
     """
     arguments.elastic(model, compiled=True)
     plans = {name: known.everywhere(model, name) for name in modes}
-    batches = Samples(x, y, None).batches(None)
-    exact = importance(model, x, y) if callable(importance) else importance
+    batches = Samples(x, y, None).batches(micro_batch_size)
+    options = {} if micro_batch_size is None else {"micro_batch_size": micro_batch_size}
+    exact = importance(model, x, y, **options) if callable(importance) else importance
     exact = arguments.numbers("importance", exact, shape=(len(model.tensors),))
     worth = np.zeros((len(exact), 1 + len(plans)))
     worth[:, 0] = exact
@@ -59,7 +62,7 @@ def of_modes(
         for column, (name, plan) in enumerate(plans.items(), 1):
             axes = known.channel_axes(model, name)
             channels.update({k: _energy(true[k], axis) for k, axis in axes.items() if k in true})
-            found = {} if axes else _gradients(model, plan, batches[0][1])
+            found = {} if axes else _gradients(model, plan, batches)
             for k in true.keys() & set(np.flatnonzero(plan.modes != EXACT).tolist()):
                 if k in axes:
                     keeps = _best_share(channels[k], len(plan.channels[k])) ** 0.5
@@ -69,7 +72,7 @@ def of_modes(
     return Worths(worth, tuple(plans), channels)
 
 
-def _gradients(model: ElasticModel, plan: Plan, data: Any) -> dict[int, tf.Tensor]:
+def _gradients(model: ElasticModel, plan: Plan, batches: Batches) -> dict[int, tf.Tensor]:
     """The gradients of a step under the plan, by index of the tensor; leaves nothing behind."""
 
     def gradients(data: Any) -> list[Any]:
@@ -77,8 +80,14 @@ def _gradients(model: ElasticModel, plan: Plan, data: Any) -> dict[int, tf.Tenso
             return model.gradients(data, model.tensors)[1]
 
     traced = tf.function(gradients)
-    with kept(model, [traced.get_concrete_function(data).graph]):
-        return {k: tf.convert_to_tensor(g) for k, g in enumerate(traced(data)) if g is not None}
+    total: dict[int, tf.Tensor] = {}
+    with kept(model, {traced.get_concrete_function(data).graph for _, data in batches}):
+        for share, data in batches:
+            for k, gradient in enumerate(traced(data)):
+                if gradient is not None:
+                    part = share * tf.convert_to_tensor(gradient)
+                    total[k] = total[k] + part if k in total else part
+    return total
 
 
 def _energy(gradient: tf.Tensor, axis: int) -> np.ndarray:

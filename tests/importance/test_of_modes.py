@@ -67,6 +67,17 @@ def test_channels_are_worth_the_share_of_their_gradient(model: et.ElasticModel) 
     assert found.worth[kernel, 1] == pytest.approx((best / energy.sum()) ** 0.5, rel=1e-4)
 
 
+def test_micro_batches_are_worth_what_the_whole_probe_is() -> None:
+    layers = [L.Input((8, 8, 3)), L.Conv2D(8, 3, padding="same", activation="relu"), L.Flatten()]
+    plain = et.ElasticModel.from_model(tf.keras.Sequential([*layers, L.Dense(3)]))
+    plain.compile("sgd", SCE)
+    x = np.random.default_rng(0).normal(size=(7, 8, 8, 3)).astype(np.float32)
+    given = plain, x, np.arange(7) % 3, ["filtered:2", "channels:1/4"]
+    whole, parts = (of_modes(*given, micro_batch_size=size).worth for size in (None, 3))
+    assert (whole[0] != 0.0).all()
+    np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-9)
+
+
 def test_nothing_is_left_behind(model: et.ElasticModel) -> None:
     before = [variable.numpy() for variable in model.variables]
     of_modes(model, *probe(), ["filtered:2"])
