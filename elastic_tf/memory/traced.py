@@ -299,6 +299,12 @@ def _work(op: Any, name: str, inputs: tuple[Key, ...], controls: tuple[str, ...]
     if op.type in SHAPES:
         return Work(name, op.type, (), tuple(4 * max(t.shape.rank or 1, 1) for t in op.outputs))
     sizes = tuple(_size(tensor) for tensor in op.outputs)
+    if (
+        op.type == "SplitV" and min(sizes) < 0
+    ):  # where it cuts changes, not what the parts add up to
+        whole, unknown = _size(op.inputs[0]), sizes.count(-1)
+        rest = whole - sum(size for size in sizes if size > 0)
+        sizes = tuple(rest // unknown if size < 0 <= whole else size for size in sizes)
     given = [tensor for tensor in op.inputs if tensor.dtype != tf.resource]
     taken = sum(_size(tensor) for tensor in given)
     is_handle = bool(op.inputs) and op.inputs[0].dtype == tf.resource

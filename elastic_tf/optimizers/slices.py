@@ -88,7 +88,8 @@ class Slice:
         else:
             places = tf.reshape(channels[:, None] * each + tf.range(each), (-1,))
             found = tf.gather(whole, places, axis=axis)
-        return tf.ensure_shape(found, shape)
+        found.set_shape(shape)
+        return found
 
     def gather(self, of: Sequence[tf.Variable]) -> None:
         """Fill the slices of these variables, of the kernel's shape."""
@@ -110,7 +111,8 @@ class Slice:
         else:
             both = tf.concat([whole, part], self._axis)
             found = tf.gather(both, self._places, axis=self._axis)
-        return tf.ensure_shape(found, whole.shape)
+        found.set_shape(whole.shape)
+        return found
 
     def in_slots(self, slots: Sequence[Any]) -> list[Any]:
         """The slots with slices in the place of those that have the kernel's shape.

@@ -151,6 +151,17 @@ def test_step_is_as_large_as_the_allocator_says(model, count):
     assert 0.9 * asked <= np.median(peaks) <= 2.0 * asked
 
 
+@pytest.mark.parametrize("channels", [range(8, 16), [0, 3, 5, 6, 7, 9, 11, 31]])
+def test_channels_of_a_kernel_take_no_more_than_slices_of_kernel_and_upstream(model, channels):
+    full = Plan.full(len(model.tensors))
+    (kernel,) = [k for k, tensor in enumerate(model.tensors) if tensor.name == "b/kernel:0"]
+    some = full.with_channels("channels:1/4", {kernel: channels})
+    peaks = [et.memory.step(model, batch(), plan).lower_bound for plan in (full, some)]
+    slices = 4 * 4 * int(np.prod(model.tensors[kernel].shape))  # of kernel and slots, and copies
+    upstream = 4 * BATCH * 32 * 32 * len(channels)
+    assert 0 < peaks[1] - peaks[0] < upstream + slices
+
+
 def test_offsets_of_a_step_never_overlap(model):
     planned = et.memory.step(model, batch())
     assert planned.lower_bound <= planned.peak <= planned.unplanned
