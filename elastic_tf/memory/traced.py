@@ -22,7 +22,7 @@ Key = tuple[str, int]  # an op and the number of its output
 
 FOLDED = "FusedBatchNormV3 of a layer that is left out"
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_SAME = frozenset("Identity PreventGradient Reshape".split())
+_SAME = frozenset("EnsureShape Identity PreventGradient Reshape".split())
 _HELD = frozenset({"Placeholder", "ReadVariableOp"})  # there anyway
 _LOOPS = frozenset({"While", "StatelessWhile"})
 # What a core does in a microsecond; only ratios matter, and these little.
@@ -299,9 +299,7 @@ def _work(op: Any, name: str, inputs: tuple[Key, ...], controls: tuple[str, ...]
     if op.type in SHAPES:
         return Work(name, op.type, (), tuple(4 * max(t.shape.rank or 1, 1) for t in op.outputs))
     sizes = tuple(_size(tensor) for tensor in op.outputs)
-    if (
-        op.type == "SplitV" and min(sizes) < 0
-    ):  # where it cuts changes, not what the parts add up to
+    if op.type == "SplitV" and min(sizes) < 0:  # its cuts move, what the parts add up to does not
         whole, unknown = _size(op.inputs[0]), sizes.count(-1)
         rest = whole - sum(size for size in sizes if size > 0)
         sizes = tuple(rest // unknown if size < 0 <= whole else size for size in sizes)

@@ -88,8 +88,8 @@ class Slice:
         else:
             places = tf.reshape(channels[:, None] * each + tf.range(each), (-1,))
             found = tf.gather(whole, places, axis=axis)
-        found.set_shape(shape)
-        return found
+        found.set_shape(shape)  # known when a step is planned, too
+        return tf.ensure_shape(found, shape)
 
     def gather(self, of: Sequence[tf.Variable]) -> None:
         """Fill the slices of these variables, of the kernel's shape."""
@@ -112,7 +112,7 @@ class Slice:
             both = tf.concat([whole, part], self._axis)
             found = tf.gather(both, self._places, axis=self._axis)
         found.set_shape(whole.shape)
-        return found
+        return tf.ensure_shape(found, whole.shape)
 
     def in_slots(self, slots: Sequence[Any]) -> list[Any]:
         """The slots with slices in the place of those that have the kernel's shape.

@@ -44,7 +44,7 @@ def test_fit_corrects_an_expectation_that_is_wrong_for(cell, factor):
         wrong = times * np.where(cell, factor, 1.0)
         parts = segments(MEMBERS, wrong)
         masks = chosen_masks(parts, NONE)
-        measured = ratios(times, masks) + rng.normal(0, 0.001, len(masks))
+        measured = ratios(times, masks) + rng.normal(0, 0.002, len(masks))
         factors = np.array(fit(MEMBERS, wrong, parts, NONE, masks, measured, FORWARD)[0])
         probes = rng.random((40, COUNT)) < rng.random((40, 1))
         probes[:, -1] = True
@@ -53,6 +53,21 @@ def test_fit_corrects_an_expectation_that_is_wrong_for(cell, factor):
         errors.append(np.abs(found - ratios(times, probes)).mean(axis=1))
     before, after = np.mean(errors, axis=0)
     assert after < 0.6 * before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fit_lessens_an_error_of_all_work_of_a_part(seed):
+    times, rng = truth(seed), np.random.default_rng(seed)
+    wrong = times / (1 + 2 * ~MEMBERS[:, 12:].any(axis=1))  # weight gradients, too: no cell's shape
+    parts = segments(MEMBERS, wrong)
+    masks = chosen_masks(parts, NONE)
+    measured = ratios(times, masks) + rng.normal(0, 0.002, len(masks))
+    factors = np.array(fit(MEMBERS, wrong, parts, NONE, masks, measured, FORWARD)[0])
+    probes = rng.random((40, COUNT)) < rng.random((40, 1))
+    probes[:, -1] = True
+    right, before = ratios(times, probes), ratios(wrong, probes)
+    after = ratios(wrong * factors[cells_of(MEMBERS, parts, NONE)], probes)
+    assert np.abs(after - right).mean() < 0.75 * np.abs(before - right).mean()
 
 
 def test_fit_makes_no_work_free_and_tells_what_it_leaves_unexplained():
