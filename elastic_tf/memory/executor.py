@@ -21,7 +21,9 @@ from elastic_tf.memory.traced import FOLDED, Key, TracedStep, Work
 
 THREADS = 2  # that start ops, where nothing else is set on a machine of two cores
 
-_SAME = frozenset("Identity Reshape Squeeze ExpandDims StopGradient PreventGradient".split())
+_SAME = frozenset(
+    "EnsureShape ExpandDims Identity PreventGradient Reshape Squeeze StopGradient".split()
+)
 _IN_PLACE = frozenset(
     "Abs Add AddN AddV2 BiasAdd Cast DivNoNan Elu EluGrad Erf Exp Floor LeakyRelu LeakyReluGrad "
     "Log LogSoftmax Maximum Minimum Mul Neg Pow RealDiv Relu Relu6 Relu6Grad ReluGrad Rsqrt "
