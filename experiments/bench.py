@@ -30,6 +30,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = {
     "time-model": "bench_time_model",
     "modes": "bench_modes",
+    "filtering": "bench_filtering",
     "cache": "bench_cache",
     "engine": "bench_engine",
     "memory": "bench_memory",

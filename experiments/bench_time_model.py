@@ -59,7 +59,7 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     model = harness.compiled(
         et.zoo.build(name, classes=CLASSES, input_size=size, alpha=alpha), "sgdw", 1e-4
     )
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)  # the calibration was chosen on the masks of seed 0
     batch = (
         rng.uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32),
         rng.integers(0, CLASSES, BATCH),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import tempfile
@@ -15,32 +14,27 @@ from typing import Any
 import numpy as np
 
 FORMAT = 3  # of an exported folder
-_DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile)
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError)
 
 
-def read_model(folder: str | Path) -> dict[str, Any]:
+def read_model(folder: Path) -> dict[str, Any]:
     """What `model.json` says, and its checksum, once the files are known to be whole.
 
     A damaged file could crash the interpreter. A checksum finds damage, not an attacker's work.
     """
-    path = Path(folder) / "model.json"
+    path = folder / "model.json"
     try:
         content = path.read_bytes()
         found = json.loads(content)
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        if found["format"] != FORMAT:
             raise ValueError(f"it is not of format {FORMAT}")
         for name, checksum in dict(found["files"]).items():
             if zlib.crc32(path.with_name(f"{name}.tflite").read_bytes()) != checksum:
                 raise ValueError(f"{name}.tflite has another checksum")
-        path.with_name("weights.state").stat()
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"An exported folder holds model.json and what it names. Received: '{folder}' without "
-            f"'{Path(error.filename).name}'. Export the model again."
-        ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(
-            f"An exported folder must be whole. Received: '{path}': {error}. Copy the folder again."
+    except _DAMAGED as error:
+        raise _kind(error)(
+            f"An exported folder must be whole. Received: '{path}': {error}. Copy it again, or "
+            "export the model again."
         ) from error
     return {**found, "checksum": zlib.crc32(content)}
 
@@ -55,8 +49,7 @@ def write_state(path: Path, header: dict[str, Any], arrays: Iterable[np.ndarray]
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
+        part.unlink(missing_ok=True)
         raise OSError(
             f"A state must be written. Received: '{path}': {error.strerror}. The state before it "
             "stays; make room, or name another file as `state`."
@@ -66,21 +59,23 @@ def write_state(path: Path, header: dict[str, Any], arrays: Iterable[np.ndarray]
 def read_state(path: Path, model: int) -> tuple[dict[str, Any], list[np.ndarray]]:
     """What `write_state` was given, for the model with this checksum."""
     try:
-        path.stat()  # a file that is not there is another matter
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is cut off or no zip file")
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it is cut off or no zip file")
         with np.load(path) as found:
             header = json.loads(found["arr_0"].tobytes())
             if header["model"] != model:
                 raise ValueError("it is a state of another model")
             return header, [found[f"arr_{k}"] for k in range(1, len(found.files))]
-    except FileNotFoundError:
-        raise
-    except _DAMAGED as error:
-        raise ValueError(
+    except (*_DAMAGED, zipfile.BadZipFile) as error:
+        raise _kind(error)(
             f"A state must be whole and of this model. Received: '{path}': {error}. Copy it again, "
             "or move it away to begin anew."
         ) from error
+
+
+def _kind(error: Exception) -> type[Exception]:
+    return FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
 
 
 class Rows:
@@ -97,15 +92,8 @@ class Rows:
 
     def append(self, rows: np.ndarray) -> None:
         """Write the next ones."""
-        try:
-            self._file.write(np.ascontiguousarray(rows, self.dtype).data)
-            self._file.flush()
-        except OSError as error:
-            raise OSError(
-                "What is computed once of each sample is kept on the disk. Received: "
-                f"{error.strerror} after {len(self)} samples of {self._size} bytes. Make room, or "
-                "compute it in every step: cache=False."
-            ) from error
+        self._file.write(np.ascontiguousarray(rows, self.dtype).data)
+        self._file.flush()
         self.shape = (len(self) + len(rows), *self.shape[1:])
 
     def __del__(self) -> None:

@@ -6,7 +6,6 @@ import math
 import tempfile
 import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,29 +21,29 @@ else:  # in the exported folder
 _WARM_UP = 0.15  # share of the steps in which the rate rises, as in `elastic_tf.finetune`
 _LOOKS = 5  # steps whose median is the time of a plan, after one that makes ready
 _SPARE = 0.95  # of the seconds left: what a new plan may take
+_EVERY = 60.0  # seconds between two states
 
 
 class Fit:
-    """`Trainer.fit`, with its arguments checked but for `settings`."""
+    """`Trainer.fit` on data that are checked; settings are its arguments that decide the result."""
 
     def __init__(
         self,
         trainer: Any,
-        data: tuple[Any, np.ndarray],
-        held: tuple[Any, np.ndarray] | None,
-        settings: dict[str, Any],
+        data: Any,
+        held: Any,
         path: Path,
-        every: float,
-        verbose: bool,
         began: float,
+        show: bool,
+        **settings: Any,
     ) -> None:
         _check(settings, len(trainer.plans), data[1])
         self._trainer, self._held, self._settings, self._path = trainer, held, settings, path
-        (self._x, self._y), self._every, self._verbose, self._began = data, every, verbose, began
+        (self._x, self._y), self._began, self._show = data, began, show
         self._best = path.with_name(f"{path.name}.best")
         self._batches = math.ceil(len(self._y) / trainer.batch_size)
         self._kept: tuple[str | None, Any] = None, None  # a function, and what it says
-        self._slower, self._ends = 1.0, [0.0, 0.0]  # seconds to judge, and to save
+        self._has_room, self._slower, self._end = True, 1.0, 0.0  # _end: seconds after an epoch
         some = self._x[np.arange(0, len(self._y), max(len(self._y) // 64, 1))]
         said = f"{settings} {self._x.shape} {self._x.dtype} {held is None}".encode()
         self._run: dict[str, Any] = {
@@ -56,56 +55,51 @@ class Fit:
     def run(self) -> list[dict[str, Any]]:
         """Train, or go on."""
         if not self._resume():
-            self._end_epoch(self._head())
-            self._time_plans()
+            self._trainer.slots, self._trainer.steps = {}, {}
+            self._end_epoch(self._solve_head() if self._settings["solve"] else None)
         if not self._run["done"]:
+            if self._run["plan"] is None:
+                self._time_plans()
             self._train()
             self._finish()
         return list(self._run["history"])
 
     def _resume(self) -> bool:
-        try:
-            found = self._trainer.load(self._path)
-        except FileNotFoundError:
+        """Whether there is a state of this training, which is taken."""
+        if not self._path.exists():
             return False
-        if found["key"] != self._run["key"]:
-            if found["done"]:
-                return False
+        found = self._trainer.load(self._path)
+        if found["key"] == self._run["key"]:
+            self._run = found
+            self._say(f"'{self._path}' has made {found['step']} of {found['steps']} steps.")
+        elif not found["done"]:
             raise ValueError(
                 "A training that was interrupted goes on with the same arguments and images. "
                 f"Received: others than those of '{self._path}', which has made {found['step']} "
                 "steps. Use the same, or remove it to begin anew."
             )
-        self._run = found
-        ended = "It has ended." if found["done"] else "Going on."
-        self._say(f"'{self._path}' is at step {found['step']} of {found['steps']}. {ended}")
-        if found["plan"] is None:
-            self._time_plans()
-        return True
+        return found["key"] == self._run["key"]
 
-    def _head(self) -> float | None:
-        """Solve the head, and return its loss on images left out; no slot has been trained."""
-        trainer, head, loss = self._trainer, self._trainer.model["head"], None
-        if self._settings["solve"]:
-            features = self._filled(head["features"])
-            wanted, weight = np.eye(trainer.model["classes"])[self._y], np.ones(len(self._y))
-            ridge = Ridge(features, wanted, weight, empty=self._scratch)
-            penalty = ridge.best_penalty()
-            left_out = ridge.left_out(penalty)
-            scale = best_scale(left_out, wanted, weight, crossentropy)
-            for name, value in zip(("kernel", "bias"), ridge.weights(penalty)):
-                if head[name] is not None:
-                    trainer.weights[head[name]] = (scale * value).astype(np.float32)
-            trainer.close()
-            accuracy = (left_out.argmax(axis=1) == self._y).mean()
-            self._say(f"The head is solved: accuracy {accuracy:.1%} on images left out.")
-            loss = float(crossentropy(scale * left_out, wanted).mean())
-        trainer.slots, trainer.steps = {}, {}
-        return loss
+    def _solve_head(self) -> float:
+        """Solve the head, and return its loss on images left out."""
+        trainer, head = self._trainer, self._trainer.model["head"]
+        features = self._filled(head["features"])
+        wanted, weight = np.eye(trainer.model["classes"])[self._y], np.ones(len(self._y))
+        ridge = Ridge(features, wanted, weight, empty=self._scratch)
+        penalty = ridge.best_penalty()
+        left_out = ridge.left_out(penalty)
+        scale = best_scale(left_out, wanted, weight, crossentropy)
+        for name, value in zip(("kernel", "bias"), ridge.weights(penalty)):
+            if head[name] is not None:
+                trainer.weights[head[name]] = (scale * value).astype(np.float32)
+        trainer.close()
+        accuracy = (left_out.argmax(axis=1) == self._y).mean()
+        self._say(f"The head is solved: accuracy {accuracy:.1%} on images left out.")
+        return float(crossentropy(scale * left_out, wanted).mean())
 
     def _filled(self, name: str | None) -> Any:
         """What a function says of every image, on the disk; no function: the images."""
-        if self._kept[0] != name:
+        if name and self._kept[0] != name:
             rows: Any = None
             for part in self._trainer.features(name, self._x):
                 rows = rows or Rows(self._trainer.folder, part.shape[1:], np.float32)
@@ -126,10 +120,10 @@ class Fit:
             return
         given = trainer.batch(self._x, self._y, slice(0, trainer.batch_size))
         for k in ladder:
-            name, feature, x = trainer.plans[k]["features"], 0.0, given["x"]
             held = {i: trainer.weights[i].copy() for i in trainer.plans[k]["tensors"]}
+            name, feature, x = trainer.plans[k]["features"], 0.0, given["x"]
             try:
-                if name is not None:
+                if name:
                     feature, found = _timed(trainer.call, name, x=x)
                     x = found["features"]
                 step, _ = _timed(trainer.step, k, {**given, "x": x}, 0.0, cached=True)
@@ -144,9 +138,9 @@ class Fit:
             run["plan"], run["times"][str(k)] = k, [step, feature]
             if self._cost(k) > self._left():
                 break
-        self._plan()
+        self._choose()
 
-    def _plan(self) -> None:
+    def _choose(self) -> None:
         """Keep the plan while the seconds left allow it; else a cheaper one, else fewer steps."""
         run, left, before = self._run, self._left(), (self._run["plan"], self._run["steps"])
         run["steps"] = self._settings["epochs"] * self._batches
@@ -163,61 +157,65 @@ class Fit:
     def _cost(self, k: int) -> float:
         """Seconds of all that is left to do, with this plan."""
         (step, feature), steps = self._run["times"][str(k)], self._run["steps"] - self._run["step"]
-        is_kept = self._settings["cache"] and self._trainer.plans[k]["features"] == self._kept[0]
-        each = 0 if is_kept else min(self._batches, steps) if self._settings["cache"] else steps
-        ends = math.ceil(steps / self._batches) * sum(self._ends)
-        return self._slower * (steps * step + each * feature) + ends + self._ends[1]
+        filled = min(self._batches, steps) if self._has_room else steps
+        if self._trainer.plans[k]["features"] == self._kept[0]:
+            filled = 0
+        ends = (math.ceil(steps / self._batches) + 1) * self._end
+        return self._slower * (steps * step + filled * feature) + ends
 
     def _left(self) -> float:
-        return float(self._settings["seconds"] - self._spent())
+        return float((self._settings["seconds"] or math.inf) - self._spent())
 
     def _spent(self) -> float:
         return float(self._run["spent"] + time.monotonic() - self._began)
 
     def _train(self) -> None:
-        run, size, seconds = self._run, self._trainer.batch_size, self._settings["seconds"]
+        run, size, batches = self._run, self._trainer.batch_size, self._batches
         rate = self._settings["rate"] or self._trainer.model["optimizer"]["learning_rate"]
-        looked = saved = shown = time.monotonic()
-        plan, done, order = None, 0, np.arange(0)
+        saved = shown = time.monotonic()
+        plan, order = None, None
         while run["step"] < run["steps"]:
             if run["plan"] != plan:
                 plan, source = run["plan"], self._source()
                 looked, done = time.monotonic(), 0
-            epoch, at = divmod(run["step"], self._batches)
-            if not len(order) or at == 0:
+            epoch, at = divmod(run["step"], batches)
+            if order is None or at == 0:
                 generator = np.random.default_rng([self._settings["seed"], epoch])
                 order = generator.permutation(len(self._y))
             rows = order[at * size : (at + 1) * size]
             loss = self._step(source, rows, rate_at(rate, run["step"], run["steps"]))
-            run["step"], run["count"], done = run["step"] + 1, run["count"] + len(rows), done + 1
             run["total"] += loss * len(rows)
-            now = time.monotonic()
-            is_end = run["step"] % self._batches == 0
+            run["step"], run["count"], done = run["step"] + 1, run["count"] + len(rows), done + 1
+            now, is_end = time.monotonic(), run["step"] % batches == 0
             pace = (now - looked) / done
-            if is_end or now - saved > self._every:
-                self._end_epoch() if is_end else self._save()
-                saved = time.monotonic()
-                looked += saved - now
-            if seconds is not None:
-                if is_end or done >= max(run["steps"] // 16, 16):
-                    step, feature = run["times"][str(plan)]
-                    self._slower = pace / (step if source is not None else step + feature)
-                    self._plan()
-                    looked, done = time.monotonic(), 0
-                if self._left() < 1.5 * pace + sum(self._ends) + self._ends[1]:
-                    run["steps"] = run["step"]
             if now - shown > 0.5 or is_end:
                 self._say(self._progress(), end="\n" if is_end else "\r")
                 shown = now
+            if is_end or now - saved > _EVERY:
+                self._end_epoch() if is_end else self._save()
+                saved = time.monotonic()
+                looked += saved - now
+            if run["times"] and (is_end or done >= max(run["steps"] // 16, 16)):
+                step, feature = run["times"][str(plan)]
+                self._slower = pace / (step if source is not None else step + feature)
+                self._choose()
+                looked, done = time.monotonic(), 0
+            if self._left() < 1.5 * pace + 2.0 * self._end:
+                run["steps"] = run["step"]
         if run["count"]:
             self._end_epoch()
 
     def _source(self) -> Any:
         """Features of all images for the present plan; None where steps begin with images."""
         name = self._trainer.plans[self._run["plan"]]["features"]
-        if not name or not self._settings["cache"] or self._run["steps"] < self._batches:
+        if not name or not self._has_room or self._run["steps"] < self._batches:
             return None  # with fewer steps each is computed at most once
-        return self._filled(name)
+        try:
+            return self._filled(name)
+        except OSError as error:
+            self._say(f"{error.strerror}: what comes before plan {self._run['plan']} is not kept.")
+            self._has_room = False
+            return None
 
     def _step(self, source: Any, rows: np.ndarray, rate: float) -> float:
         k, cached = self._run["plan"], source is not None
@@ -232,65 +230,43 @@ class Fit:
         return loss
 
     def _end_epoch(self, loss: float | None = None) -> None:
-        """Note the epoch, judge the weights, keep them.
-
-        Args:
-            loss: of what is there before the first step.
-        """
-        run, count, history = self._run, self._run["count"], self._run["history"]
+        """Note the epoch, judge the weights, keep them; `loss` is that before the first one."""
+        run, history, began = self._run, self._run["history"], time.monotonic()
         record = {"epoch": run["step"] / self._batches, "plan": run["plan"], "seconds": 0.0}
-        record["loss"] = run["total"] / count if count else loss
-        is_best = not count and loss is not None
+        record["loss"] = run["total"] / run["count"] if run["count"] else loss
         if self._held is not None:
-            began = time.monotonic()
             found = self._trainer.evaluate(*self._held)
-            self._ends[0] = time.monotonic() - began
             record.update(accuracy=found["accuracy"], validation_loss=found["loss"])
-            is_best = all(_rank(record) > _rank(other) for other in history)
         history.append(record)
         run["total"], run["count"] = 0.0, 0
-        if is_best:
+        if max(history, key=_rank) is record:
             self._trainer.save(self._best, run)
         record["seconds"] = round(self._spent(), 3)
         self._save()
+        self._end = time.monotonic() - began
 
     def _save(self) -> None:
-        began = time.monotonic()
         self._trainer.save(self._path, {**self._run, "spent": self._spent()})
-        self._ends[1] = time.monotonic() - began
 
     def _finish(self) -> None:
         """Take the best weights; the training has ended."""
-        first, last = self._run["history"][0], self._run["history"][-1]
-        if self._held is not None:
-            best = max(self._run["history"], key=_rank)
-            if best is not last:
-                self._trainer.load(self._best)
-            self._say(f"Kept the best weights: accuracy {best['accuracy']:.1%}.")
-        elif self._best.exists() and last["loss"] > first["loss"]:
-            # images that were trained on before are easier than those left out: it is worse
+        history, best = self._run["history"], max(self._run["history"], key=_rank)
+        if best is not history[-1]:
             self._trainer.load(self._best)
-            self._say(
-                f"Kept the solved head alone: its loss is {first['loss']:.4f} on images left out, "
-                f"that of the last epoch {last['loss']:.4f}. Take a lower rate, or more epochs."
-            )
+            self._say(f"Kept the weights of epoch {best['epoch']:g}, the best. Take a lower rate?")
         self._run["done"] = True
         self._save()
         self._best.unlink(missing_ok=True)
 
     def _progress(self) -> str:
-        run, last, seconds = self._run, self._run["history"][-1], self._settings["seconds"]
-        loss = run["total"] / run["count"] if run["count"] else last["loss"]
-        accuracy = f", accuracy {last['accuracy']:.1%}" if "accuracy" in last else ""
-        return (
-            f"epoch {math.ceil(run['step'] / self._batches)}, "
-            f"step {run['step']} of {run['steps']}, plan {run['plan']}, "
-            f"loss {loss:.4f}{accuracy}, {self._spent():.0f} s"
-            + (f" of {seconds:g}" if seconds else "")
-        )
+        run = self._run
+        said = f"step {run['step']} of {run['steps']}, plan {run['plan']}, "
+        said += f"loss {run['total'] / run['count']:.4f}, {self._spent():.0f} s"
+        accuracy = run["history"][-1].get("accuracy")
+        return said + (f", accuracy {accuracy:.1%}" if accuracy else "")
 
     def _say(self, text: str, end: str = "\n") -> None:
-        if self._verbose:
+        if self._show:
             print(f"{text:78}", end=end, flush=True)
 
 
@@ -306,10 +282,12 @@ def rate_at(base: float, step: int, steps: int) -> float:
 
 
 def _rank(record: dict[str, Any]) -> tuple[float, float]:
-    return record["accuracy"], -record["validation_loss"]
+    """The better the higher: by validation where there is one."""
+    loss = record.get("validation_loss", record["loss"])
+    return record.get("accuracy", 0.0), -math.inf if loss is None else -loss
 
 
-def _timed(function: Callable[..., Any], *given: Any, **named: Any) -> tuple[float, Any]:
+def _timed(function: Any, *given: Any, **named: Any) -> tuple[float, Any]:
     """Median seconds of a function that is warm, and what it returned."""
     found, seconds = function(*given, **named), []
     for _ in range(_LOOKS):
@@ -321,10 +299,10 @@ def _timed(function: Callable[..., Any], *given: Any, **named: Any) -> tuple[flo
 
 def _check(settings: dict[str, Any], plans: int, y: np.ndarray) -> None:
     """Refuse settings of a training that cannot be."""
-    whole = {"epochs": (1, 10**6), "seed": (0, 2**63), "plan": (0, plans - 1)}
+    most = {"epochs": (1, 10**6), "seed": (0, 2**63), "plan": (0, plans - 1)}
     for name, value in settings.items():
-        low, high = whole.get(name, (0, 0))
-        if name in whole and (name, value) != ("plan", None):
+        if name in most and (name, value) != ("plan", None):
+            low, high = most[name]
             if type(value) is not int or not low <= value <= high:
                 raise ValueError(
                     f"`{name}` must be an integer from {low} to {high}. Received: {name}={value!r}."

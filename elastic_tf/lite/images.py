@@ -19,7 +19,6 @@ def read_image(path: str | Path, shape: Sequence[int]) -> np.ndarray:
     Of 16 bits the upper 8 are kept, what is transparent keeps its colour, and an orientation beside
     the pixels is not applied.
     """
-    height, width, channels = shape
     try:
         with Image.open(path) as file:
             if file.width * file.height > _MOST_PIXELS:
@@ -27,10 +26,9 @@ def read_image(path: str | Path, shape: Sequence[int]) -> np.ndarray:
             image: Image.Image = file
             if image.mode.startswith("I"):
                 image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            image = image.convert("L" if channels == 1 else "RGB")
-            return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR)).reshape(
-                shape
-            )
+            image = image.convert("L" if shape[2] == 1 else "RGB")
+            image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+            return np.asarray(image).reshape(shape)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(
             f"An image must be a file that Pillow reads. Received: '{path}': {error}. Remove it, "
@@ -47,27 +45,18 @@ def class_folders(
         folder: hidden files and what lies beside the class folders are not looked at.
         names: of the classes in their order, where they are known; else sorted.
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise FileNotFoundError(
-            f"The images must be in a folder. Received: '{root}', which is none."
-        )
-    found = sorted(one.name for one in root.iterdir() if one.is_dir() and one.name[0] != ".")
-    names = list(names or found)
-    if len(found) < 2 or not set(found) <= set(names):
-        known = f", of {', '.join(names)}" if found != names else ""
+    inside = {
+        one.name: [path for path in sorted(one.iterdir()) if path.is_file() and path.name[0] != "."]
+        for one in sorted(Path(folder).iterdir())
+        if one.is_dir() and one.name[0] != "."
+    }
+    names = list(names or inside)
+    if len(inside) < 2 or not all(inside.values()) or not set(inside) <= set(names):
+        found = ", ".join(f"{len(files)} of {name}" for name, files in inside.items())
         raise ValueError(
-            f"The images must lie in a folder for each class, two at least{known}. Received: "
-            f"'{root}' with {', '.join(found) or 'no folder'}. Move the images into such folders."
+            "The images must lie in a folder for each class, two at least, none of them empty; "
+            f"the classes are {', '.join(names) or 'their names'}. Received: '{folder}' with "
+            f"images: {found or 'none'}."
         )
-    files = [
-        [one for one in sorted((root / name).glob("*")) if one.is_file() and one.name[0] != "."]
-        for name in names
-    ]
-    if empty := [name for name, inside in zip(names, files) if name in found and not inside]:
-        raise ValueError(
-            f"Every class must have an image. Received: none in '{root / empty[0]}'. Add images, "
-            "or remove the folder."
-        )
-    labels = np.repeat(np.arange(len(names)), [len(inside) for inside in files])
-    return [one for inside in files for one in inside], labels, names
+    files = [path for name in names for path in inside.get(name, [])]
+    return files, np.repeat(np.arange(len(names)), [len(inside.get(n, [])) for n in names]), names

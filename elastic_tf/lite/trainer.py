@@ -48,15 +48,13 @@ class Trainer:
         interpreter: Callable[..., Any] | None = None,
         threads: int | None = None,
     ) -> None:
-        self.folder, self.model = Path(folder), disk.read_model(folder)
+        self.folder = Path(folder)
+        self.model = disk.read_model(self.folder)
         if interpreter is None:
             try:
                 from ai_edge_litert.interpreter import Interpreter
             except ImportError as error:
-                raise ImportError(
-                    "The interpreter is in the package ai-edge-litert. Received: "
-                    f"{error}. Install it: pip install ai-edge-litert."
-                ) from error
+                raise ImportError(f"{error}. Install it: pip install ai-edge-litert.") from error
             interpreter = Interpreter
         self._make: Callable[..., Any] = interpreter
         self._threads = threads or min(os.cpu_count() or 1, 4)
@@ -79,19 +77,18 @@ class Trainer:
             keep: the function that stays open beside it; all others are closed.
             views: of the interpreter's memory, to be dropped before the next call.
         """
-        for other in set(self._open) - {name, keep}:
-            del self._open[other]
+        self._open = {one: kept for one, kept in self._open.items() if one in (name, keep)}
         if name not in self._open:
             content = self._with_constants(name)
             interpreter = self._make(model_content=content, num_threads=self._threads)
             runner = interpreter.get_signature_runner()
-            indices = [
+            inputs, outputs = (
                 {key: int(one["index"]) for key, one in details.items()}
                 for details in (runner.get_input_details(), runner.get_output_details())
-            ]
+            )
             del runner  # while it is there the interpreter lets nobody else run it
             interpreter.allocate_tensors()
-            self._open[name] = interpreter, *indices
+            self._open[name] = interpreter, inputs, outputs
         interpreter, inputs, outputs = self._open[name]
         for key, index in inputs.items():
             given = values[key] if key in values else self.weights[int(key[1:])]
@@ -116,12 +113,7 @@ class Trainer:
         return bytes(content)
 
     def gradients(
-        self,
-        plan: int,
-        batch: dict[str, np.ndarray],
-        *,
-        cached: bool = False,
-        views: bool = False,
+        self, plan: int, batch: dict[str, np.ndarray], *, cached: bool = False, views: bool = False
     ) -> tuple[float, dict[int, np.ndarray]]:
         """The loss of a batch, and the gradients of the plan's tensors by their numbers.
 
@@ -129,11 +121,11 @@ class Trainer:
             cached: x holds what the plan's `features` say, not images.
             views: as of `call`.
         """
-        name, train = self.plans[plan]["features"], f"train_{plan}"
-        before = None if cached else name
-        if before:
+        before, train = self.plans[plan]["features"], f"train_{plan}"
+        if before and not cached:
             batch = {**batch, "x": self.call(before, keep=train, x=batch["x"])["features"]}
-        found = self.call(train, keep=before, views=views, **batch)
+        keep = None if cached else before
+        found = self.call(train, keep=keep, views=views, **batch)
         loss = float(found.pop("loss"))
         return loss, {int(key[1:]): found[key] for key in sorted(found)}
 
@@ -142,16 +134,14 @@ class Trainer:
     ) -> float:
         """Train a plan on a batch and return the loss; nothing changes where it is not finite."""
         loss, gradients = self.gradients(plan, batch, cached=cached, views=True)
-        if math.isfinite(loss):
-            optimizer = self.model["optimizer"]
-            for index, gradient in gradients.items():
-                value = self.weights[index]
-                if index not in self.slots:
-                    count = updates.slots(optimizer)
-                    self.slots[index] = [np.zeros_like(value) for _ in range(count)]
-                self.steps[index] = self.steps.get(index, 0) + 1
-                kept, step = self.slots[index], self.steps[index]
-                updates.update(optimizer, value, gradient, kept, rate, step)
+        told = self.model["optimizer"]
+        for index, gradient in gradients.items() if math.isfinite(loss) else ():
+            value = self.weights[index]
+            if index not in self.slots:
+                self.slots[index] = [np.zeros_like(value) for _ in range(updates.slots(told))]
+            self.steps[index] = self.steps.get(index, 0) + 1
+            arrays = value, gradient, *self.slots[index]
+            updates.update(told, arrays, rate, self.steps[index])
         return loss
 
     def save(self, path: str | Path, run: dict[str, Any] | None = None) -> None:
@@ -174,9 +164,8 @@ class Trainer:
     def load(self, path: str | Path) -> dict[str, Any]:
         """Take weights and slots that `save` or `fit` wrote, and return the JSON values."""
         header, arrays = disk.read_state(Path(path), self.model["checksum"])
-        values = iter(arrays)
+        values, count = iter(arrays), updates.slots(self.model["optimizer"])
         self.close()
-        count = updates.slots(self.model["optimizer"])
         self.weights = {index: next(values) for index in self.model["held"]}
         self.steps = dict(header["updates"])
         self.slots = {index: [next(values) for _ in range(count)] for index in self.steps}
@@ -190,13 +179,9 @@ class Trainer:
     def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
         """Accuracy and mean crossentropy."""
         x, y = self._data(x, y)
-        right, loss = 0, 0.0
-        for start, logits in enumerate(self.features("infer", x)):
-            wanted = y[start * self.batch_size :][: len(logits)]
-            right += int((logits.argmax(axis=1) == wanted).sum())
-            rows = np.eye(logits.shape[1])[wanted]
-            loss += float(crossentropy(logits.astype(np.float64), rows).sum())
-        return {"accuracy": right / len(y), "loss": loss / len(y)}
+        logits = np.concatenate(list(self.features("infer", x))).astype(np.float64)
+        loss = crossentropy(logits, np.eye(logits.shape[1])[y]).mean()
+        return {"accuracy": float((logits.argmax(axis=1) == y).mean()), "loss": float(loss)}
 
     def importance(self, x: Any, y: Any = None) -> np.ndarray:
         """(N,) mean squared norm of each tensor's gradient; 0 where no plan trains it."""
@@ -224,10 +209,8 @@ class Trainer:
         rate: float | None = None,
         plan: int | None = None,
         solve: bool = True,
-        cache: bool = True,
         seed: int = 0,
         state: str | Path | None = None,
-        every: float = 60.0,
         verbose: bool = True,
     ) -> list[dict[str, Any]]:
         """Solve the head in closed form, then train a plan, and keep what is best.
@@ -242,33 +225,30 @@ class Trainer:
             epochs: passes over the images, fewer only where there is no time.
             seconds: for all of it. Decides the plan: the largest that fits by the clock. If the
                 device turns slower, a cheaper plan takes its place, or training ends early.
-            validation: (x, y) or a folder, after which the best weights are kept. Without it the
-                solved head stays alone where the last epoch's loss is above its leave-one-out loss.
+            validation: (x, y) or a folder; the weights of the best accuracy are kept. Without it
+                those of the least loss: of an epoch, or of the solved head on images left out.
             rate: learning rate at its highest; None: what was exported. Falls on a cosine to 0.
             plan: to train this one alone, 0 is the cheapest; None: the largest that fits.
             solve: False keeps the head that is there.
-            cache: False computes in every step what comes before the trained part.
             seed: of the order of the images.
             state: file that keeps the training; None: FOLDER/trained.state.
-            every: seconds between two states.
             verbose: show progress.
 
         Returns:
             For each epoch: loss, plan, seconds so far, and accuracy with `validation`. The first
-            is of the solved head, its loss that of images left out.
+            is of what is there before the first step.
 
         Raises:
             ValueError: arguments or data do not fit, or the state is of another training.
             OSError: the disk is full. What was kept stays.
         """
-        began = time.monotonic()
-        data = self._data(x, y)
-        pair = validation if isinstance(validation, (tuple, list)) else (validation,)
-        held = None if validation is None else self._data(*pair)
+        began, data, held = time.monotonic(), self._data(x, y), None
+        if validation is not None:
+            held = self._data(*(validation if isinstance(validation, tuple) else [validation]))
         settings = {"epochs": epochs, "seconds": seconds, "rate": rate, "plan": plan}
-        settings.update({"solve": solve, "cache": cache, "seed": seed})
+        settings.update(solve=solve, seed=seed)
         path = Path(state or self.folder / "trained.state")
-        return Fit(self, data, held, settings, path, every, verbose, began).run()
+        return Fit(self, data, held, path, began, verbose, **settings).run()
 
     def _data(self, x: Any, y: Any = None) -> tuple[Any, np.ndarray]:
         """Images and their labels, of arrays or a folder."""
@@ -287,14 +267,18 @@ class Trainer:
         return x, y.astype(np.int32)
 
     def _images(self, x: Any) -> Any:
-        x = x if isinstance(x, disk.Rows) else np.asarray(x)
+        if isinstance(x, disk.Rows):
+            return x
+        x = np.asarray(x)
         if x.dtype.kind not in "uif" or x.shape[1:] != self._shape or not len(x):
             raise ValueError(
                 f"`x` must hold images (n, {', '.join(map(str, self._shape))}) of 0 to 255. "
                 f"Received: {x.dtype} of shape {x.shape}."
             )
-        some = x[:: max(len(x) // 64, 1)] if x.dtype.kind == "f" else np.array([0, 255])
-        if not 1.0 < some.max() <= 255.0 or not some.min() >= 0.0:
+        some = x[:: max(len(x) // 64, 1)]
+        if not 0.0 <= some.min() <= some.max() <= 255.0 or (
+            x.dtype.kind == "f" and some.max() <= 1
+        ):
             raise ValueError(
                 f"`x` must hold values from 0 to 255. Received: from {some.min()} to {some.max()}. "
                 "Multiply images of 0 to 1 by 255."
@@ -303,15 +287,13 @@ class Trainer:
 
     def batch(self, x: Any, y: Any, rows: Any) -> dict[str, np.ndarray]:
         """What a training step takes of these rows, a short batch filled up with weight 0."""
-        part, short = x[rows], self.batch_size
+        part = x[rows]
         given = {"x": part.astype("f4"), "y": y[rows].astype("i4")}
         given["weight"] = np.ones(len(part), "f4")
-        return {
-            name: np.pad(one, [(0, short - len(one))] + [(0, 0)] * (one.ndim - 1))
-            if len(one) < short
-            else one
-            for name, one in given.items()
-        }
+        if short := self.batch_size - len(part):
+            for name, one in given.items():
+                given[name] = np.concatenate([one, np.zeros((short, *one.shape[1:]), one.dtype)])
+        return given
 
     def features(self, name: str, x: Any) -> Iterator[np.ndarray]:
         """What a function says of all images, batch by batch in order."""

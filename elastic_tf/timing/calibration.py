@@ -39,14 +39,13 @@ def segments(members: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def chosen_masks(parts: np.ndarray, folded: np.ndarray) -> np.ndarray:
     """The masks to time, bool (masks, N): from each segment on, all but the folded or a third.
 
-    Full and empty masks are left out. Found on MobileNet, MobileNetV2, ResNet50, VGG16 and
-    ViT-Ti/16: with the cells of `cells_of`, 24 random plans each were 0.012 off on average (0.016
-    for the worst model), and the denser and sparser masks that were tried beside them 0.018
-    (0.028). Without the thirds, 0.013 (0.017) and 0.023 (0.033); without a cell of weight gradients
-    too, 0.016 (0.028) and 0.032 (0.045); with all and a third of every segment, eight masks, 0.011
-    (0.015) and 0.016 (0.023). These are fits to one set of steps, the rule chosen among some sixty
-    on the same plans. Where all work of a part is off by a factor of three, weight gradients too,
-    this corrects less than a factor for each part did.
+    Full and empty masks are left out. The rule was chosen among some sixty on 24 random plans each
+    of MobileNet, MobileNetV2, ResNet50, VGG16 and ViT-Ti/16. On 16 other plans of each and of a
+    smaller MobileNetV2, measured in turn, predictions were off by 0.026, 0.024, 0.025, 0.008, 0.027
+    and 0.032; by 0.035, 0.037, 0.027, 0.006, 0.053 and 0.044 with all of each segment alone and a
+    factor for each part; by 0.019, 0.020, 0.018, 0.006, 0.026 and 0.027 with all and a third of
+    every segment, in 1.4 to 1.6 times the seconds of a profile. Where all work of a part is off by
+    a factor of three, weight gradients too, this corrects less than a factor for each part did.
     """
     onward = parts >= np.arange(parts.max() + 1)[:, None]
     masks = onward & ~folded

@@ -123,7 +123,7 @@ def test_updates_are_those_of_keras(made):
     for step in range(1, 5):
         gradient = RNG.normal(size=size).astype(np.float32)
         optimizer.apply_gradients([(tf.constant(gradient), theirs)])
-        updates.update(told, value, gradient, slots, told["learning_rate"], step)
+        updates.update(told, [value, gradient, *slots], told["learning_rate"], step)
         # 1 - 0.999 has four digits in float32
         np.testing.assert_allclose(value, theirs, rtol=1e-4, atol=1e-5)
 
