@@ -21,7 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 DEVICE = ROOT / ".venv-lite" / "bin" / "python"
 IMAGES, BATCH, SIZE, CLASSES, SECONDS = 64, 4, 128, 40, 5.0
-RHOS, ROUNDS = (0.2, 0.35, 0.5, 1.0), 1
+RHOS, ROUNDS = (0.2, 0.35, 0.5, 1.0), 3
 
 
 def main() -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Trainer:
     Args:
         folder: what `elastic_tf.export.litert` wrote.
         interpreter: what runs a file, such as `tf.lite.Interpreter`; None: that of ai-edge-litert.
-        threads: of the interpreter; None: one per core, four at most.
+        threads: of the interpreter and the updates; None: one per core, four at most.
 
     Raises:
         ValueError: a file of the folder is damaged.
@@ -134,14 +134,14 @@ class Trainer:
     ) -> float:
         """Train a plan on a batch and return the loss; nothing changes where it is not finite."""
         loss, gradients = self.gradients(plan, batch, cached=cached, views=True)
-        told = self.model["optimizer"]
+        told, changed = self.model["optimizer"], []
         for index, gradient in gradients.items() if math.isfinite(loss) else ():
             value = self.weights[index]
             if index not in self.slots:
                 self.slots[index] = [np.zeros_like(value) for _ in range(updates.slots(told))]
             self.steps[index] = self.steps.get(index, 0) + 1
-            arrays = value, gradient, *self.slots[index]
-            updates.update(told, arrays, rate, self.steps[index])
+            changed.append((self.steps[index], (value, gradient, *self.slots[index])))
+        updates.update(told, rate, changed, self._threads)
         return loss
 
     def save(self, path: str | Path, run: dict[str, Any] | None = None) -> None:

@@ -1,16 +1,18 @@
-"""The update of one tensor by an optimizer, in NumPy and in place, as Keras computes it.
+"""The update of tensors by an optimizer, in NumPy and in place, as Keras computes it.
 
 An array is passed over in parts that stay in the processor's cache: over whole arrays, each of a
-dozen operations would fetch them from memory again.
+dozen operations would fetch them from memory again. Threads share the parts: NumPy lets others run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+_POOL = ThreadPoolExecutor()  # starts threads where they are asked for, and keeps them
 _PART = 65536  # elements; half and twice as many take the same time
 
 
@@ -19,18 +21,38 @@ def slots(told: Mapping[str, Any]) -> int:
     return 2 if "beta_1" in told else int(bool(told["momentum"]))
 
 
-def update(told: Mapping[str, Any], arrays: Sequence[np.ndarray], rate: float, step: int) -> None:
-    """Change a tensor and its slots.
+def update(
+    told: Mapping[str, Any],
+    rate: float,
+    tensors: Iterable[tuple[int, Sequence[np.ndarray]]],
+    threads: int,
+) -> None:
+    """Change tensors and their slots.
 
     Args:
         told: beta_1, beta_2 and epsilon of Adam; or momentum, nesterov and decay of SGD.
-        arrays: the tensor, its gradient, and its slots; float32 of one shape.
-        step: updates of this tensor, this one among them; from 1.
+        tensors: updates of each, this one among them, from 1; the tensor, its gradient, and its
+            slots, float32 of one shape.
+        threads: at most; fewer for few numbers.
     """
     rule = _adam if "beta_1" in told else _sgd
-    flat = [one.reshape(-1) for one in arrays]
-    for start in range(0, flat[0].size, _PART):
-        rule(told, rate, step, *(one[start : start + _PART] for one in flat))
+    parts = [
+        (step, [one.reshape(-1)[start : start + _PART] for one in arrays])
+        for step, arrays in tensors
+        for start in range(0, arrays[0].size, _PART)
+    ]
+    sizes = [arrays[0].size for _, arrays in parts]
+    parts = [parts[k] for k in np.argsort(sizes)]
+    threads = max(min(threads, sum(sizes) // _PART), 1)
+
+    def share(k: int) -> None:
+        for step, arrays in parts[k::threads]:
+            rule(told, rate, step, *arrays)
+
+    others = [_POOL.submit(share, k) for k in range(1, threads)]
+    share(0)
+    for one in others:
+        one.result()
 
 
 def _adam(told: Mapping[str, Any], rate: float, step: int, *arrays: np.ndarray) -> None:

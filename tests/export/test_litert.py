@@ -115,7 +115,7 @@ OPTIMIZERS = tf.keras.optimizers
 )
 def test_updates_are_those_of_keras(made):
     optimizer = made()
-    size = updates._PART + 5
+    size = 2 * updates._PART + 5
     value = RNG.normal(size=size).astype(np.float32)
     theirs = tf.Variable(value)
     told = exported_optimizer.told(optimizer)
@@ -123,7 +123,8 @@ def test_updates_are_those_of_keras(made):
     for step in range(1, 5):
         gradient = RNG.normal(size=size).astype(np.float32)
         optimizer.apply_gradients([(tf.constant(gradient), theirs)])
-        updates.update(told, [value, gradient, *slots], told["learning_rate"], step)
+        changed = [(step, (value, gradient, *slots))]
+        updates.update(told, told["learning_rate"], changed, threads=2)
         # 1 - 0.999 has four digits in float32
         np.testing.assert_allclose(value, theirs, rtol=1e-4, atol=1e-5)
 

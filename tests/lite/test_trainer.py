@@ -14,7 +14,7 @@ from PIL import Image
 
 import elastic_tf as et
 from elastic_tf.data import folder as image_files
-from elastic_tf.lite import fitting, images
+from elastic_tf.lite import fitting, images, updates
 from elastic_tf.lite.fitting import rate_at
 from elastic_tf.lite.trainer import Trainer
 
@@ -100,6 +100,29 @@ def test_frozen_tensors_keep_every_bit(exported, data, has_room, monkeypatch, ca
     assert set(runner.slots) == trained
     for index, old in before.items():
         assert np.array_equal(old, runner.weights[index]) == (index not in trained)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7},
+        {"momentum": 0.9, "nesterov": True, "decay": 0.01},
+    ],
+)
+def test_updates_have_the_same_bits_in_any_number_of_threads(told):
+    def updated(threads):
+        generator, tensors = np.random.default_rng(0), []
+        for step, size in enumerate((3, 300_000, 70_000), start=1):
+            arrays = [
+                generator.random((size, 1), np.float32) for _ in range(2 + updates.slots(told))
+            ]
+            tensors.append((step, arrays))
+        before = [arrays[0].copy() for _, arrays in tensors]
+        updates.update(told, 1e-2, tensors, threads)
+        assert all((arrays[0] != old).all() for (_, arrays), old in zip(tensors, before))
+        return [one for _, arrays in tensors for one in arrays]
+
+    np.testing.assert_equal(updated(4), updated(1))
 
 
 def test_slower_device_goes_down_the_ladder_and_ends_in_time(exported, data, monkeypatch):
