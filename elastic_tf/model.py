@@ -51,6 +51,7 @@ class ElasticModel(ElasticMixin, tf.keras.Model):
                 # A loss added to the graph hangs beside its outputs and would be lost.
                 if {id(layer) for layer in same.layers} >= {id(layer) for layer in model.layers}:
                     same._set_dtype_policy(model.dtype_policy)
+                    same.add_loss([*model._callable_losses])
                     return same
             return ElasticWrapper(model)
 

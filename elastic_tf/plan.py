@@ -142,6 +142,8 @@ class Plan:
             ValueError: no such mode, or channels that are none.
         """
         modes = self.modes.copy()
+        for k in channels:
+            arguments.count("channels", k, least=0, most=len(self) - 1)
         modes[list(channels)] = code_of(name)
         return Plan(modes, {**self.channels, **channels})
 
@@ -186,13 +188,15 @@ class Plan:
                     "mode": NAMES[mode],
                 }
             )
-        said = describe_trained(plan.mask, model.tensors).capitalize()
+        said = describe_trained(plan, model.tensors).capitalize()
         columns: list[Column | str] = ["layer", "tensor", "shape", "mode"]
         if profile is not None:
-            for row, time, trained in zip(rows, profile.t_dw, plan.mask):
-                row["share"] = time / profile.t_full if trained else 0.0
+            for k, row in enumerate(rows):
+                cost = profile.mode_costs.get((k, row["mode"]))
+                time = profile.t_dw[k] if cost is None else cost.time
+                row["share"] = time / profile.t_full if plan.mask[k] else 0.0
             columns.append(Column("share", "share of step", ".1%"))
-            said += f", at {profile.step_time(plan.mask) / profile.t_full:.2f} of a full step"
+            said += f", at {profile.step_time(plan) / profile.t_full:.2f} of a full step"
         return f"{format_table(rows, columns)}\n{said}"
 
     def __len__(self) -> int:
@@ -249,12 +253,14 @@ def layers_of(model: Any) -> list[Any]:
     return [owners.get(id(tensor), model) for tensor in model.tensors]
 
 
-def describe_trained(mask: np.ndarray, tensors: Sequence[Any]) -> str:
-    """How much of `tensors`, of which each has a shape, is trained where `mask` is True."""
+def describe_trained(plan: Plan | None, tensors: Sequence[Any]) -> str:
+    """How much of `tensors`, of which each has a shape, a plan trains; None: everything."""
     sizes = [math.prod(tensor.shape) for tensor in tensors]
+    mask = np.ones(len(sizes), bool) if plan is None else plan.mask
+    some = "" if plan is None or not plan.channels else f", of {len(plan.channels)} some channels"
     return (
-        f"trains {np.sum(mask)} of {len(sizes)} tensors, {np.dot(sizes, mask):,} of {sum(sizes):,} "
-        "parameters"
+        f"trains {np.sum(mask)} of {len(sizes)} tensors{some}, {np.dot(sizes, mask):,} of "
+        f"{sum(sizes):,} parameters"
     )
 
 

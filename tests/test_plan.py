@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from elastic_tf.plan import EXACT, FROZEN, Plan, as_plan
+from elastic_tf.timing.cost_items import CostItem, ModeCost
+from elastic_tf.timing.profile import TimingProfile
 
 MASK = np.array([False, True, True])
 
@@ -110,11 +112,17 @@ def test_describe_shows_layer_tensor_shape_and_mode():
 
 
 def test_describe_shows_shares_of_the_step_of_a_profile():
-    profile = SimpleNamespace(t_dw=[1.0, 2.0], t_full=10.0, step_time=lambda mask: 4.0)
-    lines = Plan([0, 1]).describe(_model(), profile).splitlines()
-    assert lines[2].endswith(" 0.0%")
-    assert lines[3].endswith(" 20.0%")
-    assert lines[-1].endswith("at 0.40 of a full step")
+    items = tuple(CostItem.of([k], 1.0 + k, layer=str(k)) for k in range(2))
+    costs = (ModeCost(1, "filtered:2", 0.5),)
+    profile = TimingProfile(t_forward=7.0, items=items, count=2, modes=costs)
+    exact = Plan([0, 1])
+    for plan, shares, ratio in (
+        (exact, (0, 20), 0.9),
+        (exact.filtered(2, [False, True]), (0, 5), 0.75),
+    ):
+        lines = plan.describe(_model(), profile).splitlines()
+        assert [line.split()[-1] for line in lines[2:4]] == [f"{share}.0%" for share in shares]
+        assert lines[-1].endswith(f"at {ratio:.2f} of a full step")
 
 
 def test_describe_refuses_another_model():

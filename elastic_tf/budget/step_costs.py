@@ -32,7 +32,15 @@ class StepCosts:
         if self._profiler is None:
             x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
             known = None if before is None else before.calibration
-            self._profiler = Profiler(self._model, x, y, sample_weight=weight, calibration=known)
+            costs = () if before is None else before.modes
+            self._profiler = Profiler(
+                self._model,
+                x,
+                y,
+                sample_weight=weight,
+                modes=tuple(dict.fromkeys(cost.mode for cost in costs)),
+                calibration=known,
+            )
         if before is None:
             self.profile = self._profiler.measure()
         else:

@@ -91,14 +91,14 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
         )
 
 
-def check_channels(model: Any, plan: Plan) -> None:
+def check_channels(model: Any, plan: Plan, accumulates: bool) -> None:
     """Refuse what channels cannot be trained alone with.
 
     Raises:
         ValueError: the plan trains some channels of kernels, and something stands against it.
     """
     replicas = model.distribute_strategy.num_replicas_in_sync
-    if plan.channels and (replicas > 1 or model._elastic.accumulation is not None):
+    if plan.channels and (replicas > 1 or accumulates):
         received = f"{replicas} replicas" if replicas > 1 else "accumulated gradients"
         raise ValueError(
             "Channels are trained on one device, by an update in each step. Received: a plan with "

@@ -84,9 +84,9 @@ class ElasticMixin(_Model):
         said = "not built"
         if getattr(self, "built", False):
             state, variables = self._elastic, self.trainable_variables
-            said = describe_trained(np.ones(len(variables), bool), variables)
+            said = describe_trained(None, variables)
             if state.plan is not None and state.tensors is not None:
-                said = describe_trained(state.plan.mask, state.tensors)
+                said = describe_trained(state.plan, state.tensors)
         return f"<{type(self).__name__} '{self.name}': {said}>"
 
     def summary(
@@ -124,7 +124,7 @@ class ElasticMixin(_Model):
                     "the head trained."
                 )
             modes.check(self, self.tensors, plan)
-            checks.check_channels(self, plan)
+            checks.check_channels(self, plan, self._elastic.accumulation is not None)
         self._take(None if plan is None or plan == Plan.full(len(plan)) else plan)
         if self.train_function is not None:
             self.make_train_function()
@@ -171,6 +171,8 @@ class ElasticMixin(_Model):
         own = type(self).train_step is not ElasticMixin.train_step
         checks.check_accumulation(accumulate, own, self)
         if accumulate > 1:
+            if self._elastic.plan is not None:
+                checks.check_channels(self, self._elastic.plan, True)
             self._elastic.accumulation = Accumulation(
                 accumulate, self.distribute_strategy, self.optimizer
             )
@@ -395,6 +397,8 @@ class ElasticMixin(_Model):
         """Trace under another plan than the model's."""
         state = self._elastic
         own, state.plan = state.plan, None if plan is None else as_plan(plan, len(self.tensors))
+        if state.plan is not None:
+            modes.check(self, self.tensors, state.plan)
         try:
             yield
         finally:

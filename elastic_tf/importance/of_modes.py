@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.engine import modes as known
+from elastic_tf.engine import replicas
 from elastic_tf.engine.snapshot import host_generators_kept, kept
 from elastic_tf.importance.evaluation import Batches, Evaluator, Samples
 from elastic_tf.importance.measures import loss_decrease
@@ -27,31 +29,41 @@ def of_modes(
     y: Any,
     modes: Sequence[str],
     *,
+    sample_weight: Any = None,
     importance: Callable[..., np.ndarray] | np.ndarray = loss_decrease,
     micro_batch_size: int | None = None,
 ) -> Worths:
     """Importance times the cosine of a mode's gradient and the exact one, on one probe.
 
     Of some channels that is the root of their share of the squared gradient, the best neighbours
-    taken; of a gradient that points away, 0.
+    taken; of a gradient that points away, 0. A negative importance falls by as much.
 
     Args:
         model: compiled elastic model.
         x: inputs of the probe; arrays or a structure of arrays, samples first.
         y: targets of the probe.
         modes: names of the M modes.
-        importance: of exact tensors; a function like those of `elastic_tf.importance`, or its
-            result, shape (N,).
-        micro_batch_size: samples in one pass; all when None. A function gets it if it is given.
+        sample_weight: weights of the samples.
+        importance: of exact tensors; a function like those of `elastic_tf.importance`, which gets
+            the next argument and the last one if it has them, or its result, shape (N,).
+        micro_batch_size: samples in one pass; all when None.
 
     Raises:
-        ValueError: no kernel can have a mode, or the probe is not one.
+        ValueError: no kernel can have a mode, the probe is not one, or there are several replicas.
     """
     arguments.elastic(model, compiled=True)
+    if (count := replicas.count(model.distribute_strategy)) > 1:
+        raise ValueError(
+            f"Modes are compared on one device. Received: a model on {count} replicas. Give an "
+            "importance of exact tensors."
+        )
     plans = {name: known.everywhere(model, name) for name in modes}
-    batches = Samples(x, y, None).batches(micro_batch_size)
-    options = {} if micro_batch_size is None else {"micro_batch_size": micro_batch_size}
-    exact = importance(model, x, y, **options) if callable(importance) else importance
+    batches = Samples(x, y, sample_weight).batches(micro_batch_size)
+    exact: Any = importance
+    if callable(importance):
+        taken = inspect.signature(importance).parameters
+        options = {"sample_weight": sample_weight, "micro_batch_size": micro_batch_size}
+        exact = importance(model, x, y, **{k: v for k, v in options.items() if k in taken})
     exact = arguments.numbers("importance", exact, shape=(len(model.tensors),))
     worth = np.zeros((len(exact), 1 + len(plans)))
     worth[:, 0] = exact
@@ -68,7 +80,7 @@ def of_modes(
                     keeps = _best_share(channels[k], len(plan.channels[k])) ** 0.5
                 else:
                     keeps = _cosine(true[k], found[k])
-                worth[k, column] = exact[k] * max(keeps, 0.0)
+                worth[k, column] = exact[k] - abs(exact[k]) * (1.0 - max(keeps, 0.0))
     return Worths(worth, tuple(plans), channels)
 
 

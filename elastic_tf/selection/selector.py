@@ -155,8 +155,12 @@ def select_plan(
     known = {cost.mode for cost in profile.modes}
     if modes is None:
         modes = [name for name in NAMES.values() if name in known]
-    for name in modes:
-        arguments.choice("modes", name, known)
+    if missing := [name for name in modes if name not in known]:
+        raise ValueError(
+            "`modes` must be those of the profile, which has "
+            f"{', '.join(sorted(known)) or 'exact times alone'}. Received: {brief(missing)}. "
+            "Measure it with profile_model(model, x, y, modes=...)."
+        )
     shape = (profile.count, 1 + len(modes))
     worths = arguments.numbers("worth", worth, shape=shape, **_WORTH)
     return _selected(worths, profile, rho, modes, required, "exact", channels or {}, memory)
@@ -182,6 +186,11 @@ def _selected(
 
     choices = Choices.of(profile, modes)
     if memory is not None:
+        if not hasattr(memory, "items"):
+            raise ValueError(
+                "`memory` must be an et.memory.Limit, which knows the model. Received: "
+                f"{brief(memory)}. Use et.memory.Limit(memory, model, (x, y))."
+            )
         choices = choices.with_bytes(*memory.items, modes)
     worths = worth[choices.tensor, choices.mode]
     ranks = 1.0 + np.unique(worths, return_inverse=True)[1]
@@ -233,8 +242,9 @@ def _best_channels(codes: np.ndarray, worth: Mapping[int, np.ndarray]) -> dict[i
                 f"be trained. Received: {brief(sorted(worth))}, without {k}. "
                 "elastic_tf.importance.of_modes gives both."
             )
-        whole = np.append(0.0, np.cumsum(worth[k]))
-        count = MODES[int(codes[k])].share_of(len(worth[k]))
+        each = arguments.numbers("channels", worth[k], shape=(np.size(worth[k]),))
+        whole = np.append(0.0, np.cumsum(each))
+        count = MODES[int(codes[k])].share_of(len(each))
         start = int(np.argmax(whole[count:] - whole[:-count]))
         found[k] = range(start, start + count)
     return found

@@ -155,6 +155,12 @@ class Profiler:
             settled: False saves half of the time; see `elastic_tf.timing.stopwatch`.
         """
         repeats = arguments.count("repeats", repeats, most=_MOST_REPEATS)
+        try:
+            return self._measured(repeats, settled)
+        finally:
+            known_modes.choose(self.model, self.model.tensors, self.model.plan)
+
+    def _measured(self, repeats: int, settled: bool) -> TimingProfile:
         profiled = min(repeats, _PROFILED) if settled else 1
         looked_at = [*self._seen, *self._in_modes.values()]
         with kept(self.model, (run.graph(self._data) for run in looked_at)):
@@ -224,7 +230,6 @@ class Profiler:
             return profile
         there = dict(zip(self._in_modes, t_full * ratios[-len(self._in_modes) :]))
         costs = self._mode_costs(profile, work, seen, there, traces)
-        known_modes.choose(self.model, self.model.tensors, self.model.plan)
         return replace(profile, modes=costs)
 
     def _mode_costs(

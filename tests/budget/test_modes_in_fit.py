@@ -66,6 +66,20 @@ def test_fit_trains_the_modes_that_fit(model: et.ElasticModel) -> None:
     assert again.selection.plan == first.selection.plan
 
 
+def test_a_profile_made_anew_has_the_modes_of_the_one_before(model: et.ElasticModel) -> None:
+    x, y = np.ones((16, 8, 8, 3), np.float32), np.arange(16) % 4
+    callback = et.ElasticCallback(
+        profile(ModeCost(0, MODES[1], 1.0), ModeCost(1, MODES[0], 1.0)),
+        rho=0.9,
+        importance=functools.partial(et.importance.of_modes, modes=MODES),
+        control=et.Control(share=0.0, reprofile_every=1),
+        interval=1,
+    )
+    model.fit(x, y, batch_size=8, epochs=2, callbacks=[callback], verbose=0)
+    measured = callback.profiles[-1].profile.modes
+    assert {cost.mode for cost in measured} == set(MODES)
+
+
 def test_modes_are_chosen_within_a_limit_of_memory(model: et.ElasticModel) -> None:
     x, y = np.ones((32, 8, 8, 3), np.float32), np.arange(32) % 4
     callback = et.ElasticCallback(

@@ -49,7 +49,8 @@ class TestFromModel:
 
     @pytest.mark.parametrize(
         "kind",
-        ["built_by_call", "nested", "subclassed", "add_loss", "subclassed_graph", "shared"],
+        [*("built_by_call", "nested", "subclassed", "subclassed_graph", "shared")]
+        + ["add_loss", "add_callable_loss"],
     )
     def test_trains_as_the_source_would(self, kind, deterministic):
         def source():
@@ -171,6 +172,14 @@ def add_loss() -> tf.keras.Model:
     return model
 
 
+def add_callable_loss() -> tf.keras.Model:
+    """A loss of the weights is computed anew in each step."""
+    model = network()
+    kernel = model.trainable_variables[0]
+    model.add_loss(lambda: 0.1 * tf.reduce_sum(kernel**2))
+    return model
+
+
 def subclassed_graph() -> tf.keras.Model:
     """A class of functional models whose `call` does more than its graph."""
 
@@ -188,5 +197,6 @@ SOURCES = {
     "nested": nested,
     "subclassed": subclassed,
     "add_loss": add_loss,
+    "add_callable_loss": add_callable_loss,
     "subclassed_graph": subclassed_graph,
 }

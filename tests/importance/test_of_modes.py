@@ -57,6 +57,25 @@ def test_worth_is_importance_times_what_a_mode_keeps(model: et.ElasticModel) -> 
     assert 0.0 < found.worth[0, 1] < 1.0
 
 
+def test_an_importance_below_0_falls_where_a_mode_keeps_less(model: et.ElasticModel) -> None:
+    count = len(model.tensors)
+    up, down = (
+        of_modes(model, *probe(), ["filtered:2"], importance=np.full(count, sign)).worth
+        for sign in (1.0, -1.0)
+    )
+    able = up[:, 1] > 0.0
+    np.testing.assert_allclose(down[able, 1], up[able, 1] - 2.0)
+
+
+def test_samples_without_weight_count_for_nothing() -> None:
+    x, y = probe()
+    weight = np.array([2.0, 2.0, 2.0, 0.0, 0.0, 0.0], np.float32)
+    options = {"modes": ["filtered:2", "channels:1/4"], "importance": et.importance.depth}
+    whole = of_modes(plain(), x, y, sample_weight=weight, micro_batch_size=4, **options).worth
+    half = of_modes(plain(), x[:3], y[:3], **options).worth
+    np.testing.assert_allclose(whole, half, rtol=1e-4, atol=1e-6)
+
+
 def test_channels_are_worth_the_share_of_their_gradient(model: et.ElasticModel) -> None:
     importance = np.ones(len(model.tensors))
     found = of_modes(model, *probe(), ["channels:1/4"], importance=importance)
@@ -67,12 +86,17 @@ def test_channels_are_worth_the_share_of_their_gradient(model: et.ElasticModel) 
     assert found.worth[kernel, 1] == pytest.approx((best / energy.sum()) ** 0.5, rel=1e-4)
 
 
-def test_micro_batches_are_worth_what_the_whole_probe_is() -> None:
+def plain() -> et.ElasticModel:
+    tf.keras.utils.set_random_seed(0)
     layers = [L.Input((8, 8, 3)), L.Conv2D(8, 3, padding="same", activation="relu"), L.Flatten()]
-    plain = et.ElasticModel.from_model(tf.keras.Sequential([*layers, L.Dense(3)]))
-    plain.compile("sgd", SCE)
+    made = et.ElasticModel.from_model(tf.keras.Sequential([*layers, L.Dense(4)]))
+    made.compile("sgd", SCE)
+    return made
+
+
+def test_micro_batches_are_worth_what_the_whole_probe_is() -> None:
     x = np.random.default_rng(0).normal(size=(7, 8, 8, 3)).astype(np.float32)
-    given = plain, x, np.arange(7) % 3, ["filtered:2", "channels:1/4"]
+    given = plain(), x, np.arange(7) % 3, ["filtered:2", "channels:1/4"]
     whole, parts = (of_modes(*given, micro_batch_size=size).worth for size in (None, 3))
     assert (whole[0] != 0.0).all()
     np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-9)

@@ -97,7 +97,9 @@ def test_what_does_not_fit_the_profile_is_refused() -> None:
     profile = chain(2)
     with pytest.raises(ValueError, match=r"`worth` must .*\(6, 2\).*Received"):
         select_plan(np.ones((6, 3)), profile, 0.5, modes=MODES[:1])
-    with pytest.raises(ValueError, match="`modes` must be one of .*Received: modes='filtered:4'"):
+    with pytest.raises(ValueError, match=r"`modes` must .*Received: \['filtered:4'\]"):
         select_plan(np.ones((6, 2)), profile, 0.5, modes=["filtered:4"])
+    with pytest.raises(ValueError, match=r"`memory` must be .*Received: '64 MiB'"):
+        select_plan(np.ones((6, 1)), profile, 0.5, modes=(), memory="64 MiB")  # type: ignore
     with pytest.raises(ValueError, match="`channels` must have .*importance.of_modes"):
         select_plan(np.ones((6, 2)) * [0.1, 1.0], profile, 0.9, modes=MODES[1:])

@@ -9,6 +9,7 @@ from elastic_tf.callback import ElasticCallback
 from elastic_tf.engine import modes
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import state
+from elastic_tf.plan import Plan
 from elastic_tf.timing import profiler, stopwatch
 from elastic_tf.timing import trace as trace_module
 from elastic_tf.timing.calibration import CELLS
@@ -307,6 +308,25 @@ def test_modes_are_measured_beside_exact(undisturbed):
     assert profile.step_time(every) == pytest.approx(profile.t_full, rel=1e-6)
     for variable, value in zip(made.variables, before):
         np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_an_interrupted_profile_leaves_the_channels_of_the_plan(monkeypatch):
+    def interrupted(*args, **kwargs):
+        runs = args[0]
+        runs[-1](batch())  # a step in the mode chooses channels of its own
+        raise KeyboardInterrupt
+
+    made = elastic()
+    (k, *_) = np.flatnonzero(modes.kernels(made, "channels:1/2"))
+    chosen = range(1, 1 + made.tensors[k].shape[-1] // 2)
+    made.set_plan(Plan.full(len(made.tensors)).with_channels("channels:1/2", {k: chosen}))
+    monkeypatch.setattr(profiler, "time_anew", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        profile_model(made, *batch(), modes=("channels:1/2",), repeats=1)
+    before = made.tensors[k].numpy()
+    made.train_on_batch(*batch())
+    moved = np.flatnonzero((made.tensors[k].numpy() != before).reshape(-1, before.shape[-1]).any(0))
+    assert set(moved) <= set(chosen)
 
 
 def test_modes_cannot_be_measured_where_xla_compiles():

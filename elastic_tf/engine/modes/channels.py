@@ -86,7 +86,9 @@ def gathered(layer: Any, some: Slice, upstream: tf.Tensor) -> tf.Tensor:
 def of_kernel(layer: Any, x: tf.Tensor, shape: tf.TensorShape, upstream: tf.Tensor) -> tf.Tensor:
     """The gradient by a kernel, or slice, of that shape."""
     if type(layer) is L.Dense:
-        flat = (tf.reshape(part, (-1, part.shape[-1])) for part in (x, upstream))
+        # not of x alone: a cached prefix ends at x
+        both = tf.identity_n([x, upstream])
+        flat = (tf.reshape(part, (-1, part.shape[-1])) for part in both)
         return tf.matmul(*flat, transpose_a=True)
     is_depthwise = type(layer) is L.DepthwiseConv2D
     ops = tf.raw_ops

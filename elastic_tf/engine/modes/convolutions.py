@@ -35,7 +35,7 @@ def _filtered(r: int) -> Any:
 
         def operation(plain: Plain, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
             padding = layer.padding.upper()
-            made = Filter(x.shape, kernel.shape, r, layer.strides[0], padding, is_depthwise)
+            made = Filter(x.shape, kernel.shape, r, layer.strides, padding, is_depthwise)
             return _with_gradients(plain, made, x, kernel)
 
         return replaced(layer, operation)
@@ -70,8 +70,8 @@ MODES = tuple(
         code,
         functools.partial(_kernel, r=r),
         _filtered(r),
-        f"kernels of Conv2D and DepthwiseConv2D whose outputs have at least {r} pixels a side, "
-        "with channels last and without dilation",
+        f"kernels of Conv2D and DepthwiseConv2D whose outputs are known to have at least {r} "
+        "pixels a side, with channels last and without dilation",
         drops=True,
     )
     for code, r in FILTERED.items()

@@ -11,6 +11,7 @@ stands for r * s pixels of the input a side, and both gradients are divided by s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +72,7 @@ class Filter:
         x: shape of its inputs, (n, height, width, channels).
         kernel: shape of its kernel.
         r: side of a patch in pixels of the output.
-        strides: of the convolution, along both axes.
+        strides: of the convolution: down and along, or one number for both.
         padding: "SAME" or "VALID".
         depthwise: whether each channel has kernels of its own.
 
@@ -84,12 +85,14 @@ class Filter:
         x: tf.TensorShape,
         kernel: tf.TensorShape,
         r: int,
-        strides: int = 1,
+        strides: int | Sequence[int] = 1,
         padding: str = "SAME",
         depthwise: bool = False,
     ) -> None:
         arguments.count("r", r)
-        arguments.count("strides", strides)
+        both = tuple(strides) if isinstance(strides, Sequence) else (strides, strides)
+        for stride in both:
+            arguments.count("strides", stride)
         arguments.choice("padding", padding, ("SAME", "VALID"))
         if x.rank != 4 or kernel.rank != 4 or None in (*x[1:], *kernel):
             raise ValueError(
@@ -100,7 +103,8 @@ class Filter:
         self.depthwise, self.groups = depthwise, 1 if depthwise else x[3] // kernel[2]
         self.outputs = kernel[3] * (x[3] if depthwise else 1)
         self.down, self.along = (
-            Patches.along(size, side, r, strides, padding) for size, side in zip(x[1:3], kernel[:2])
+            Patches.along(size, side, r, stride, padding)
+            for size, side, stride in zip(x[1:3], kernel[:2], both)
         )
         # a patch stands for as many pixels of the input, of which a kernel of 1 x 1 meets one
         self.density = 1.0 / (self.down.window * self.along.window / r**2)
@@ -193,7 +197,7 @@ def filtered_gradients(
     kernel: Any,
     upstream: Any,
     r: int,
-    strides: int = 1,
+    strides: int | Sequence[int] = 1,
     padding: str = "SAME",
     depthwise: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -204,7 +208,7 @@ def filtered_gradients(
         kernel: (k, k, channels / groups, outputs), or depthwise (k, k, channels, multiplier).
         upstream: (n, height, width, outputs) gradient of the loss by the convolution's outputs.
         r: side of a patch in pixels of the output.
-        strides: of the convolution, along both axes.
+        strides: of the convolution: down and along, or one number for both.
         padding: "SAME" or "VALID".
         depthwise: whether each channel has kernels of its own.
 

@@ -50,7 +50,7 @@ def replaced(layer: Any, operation: Operation) -> Iterator[None]:
         return operation(plain, x, tf.convert_to_tensor(kernel))
 
     def call(inputs: tf.Tensor) -> tf.Tensor:
-        outputs = instead(inputs, kernel_of(layer))
+        outputs = instead(tf.cast(inputs, layer.compute_dtype), kernel_of(layer))
         if layer.use_bias:
             outputs = tf.nn.bias_add(outputs, layer.bias)
         return outputs if layer.activation is None else layer.activation(outputs)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import arguments
 from elastic_tf.engine.modes import sparing
 from elastic_tf.engine.modes.operations import kernel_of
 from elastic_tf.optimizers.slices import Slice
-from elastic_tf.plan import CHANNELS, FROZEN, NAMES, Plan, code_of, in_row
+from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of, in_row
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,17 @@ def register(mode: Mode) -> None:
     Raises:
         ValueError: its name or code is that of another one, or the code is out of range.
     """
+    arguments.count("code", mode.code, most=127, hint="Use one from 100 on.")
     known = NAMES.get(mode.code, mode.name)
-    if known != mode.name or mode.name in [n for c, n in NAMES.items() if c != mode.code]:
+    is_ours = mode.code == EXACT or (mode.code in MODES and mode.code < 100)
+    if (
+        is_ours
+        or known != mode.name
+        or mode.name in [n for c, n in NAMES.items() if c != mode.code]
+    ):
         raise ValueError(
             f"A mode must have a name and a code of its own. Received: '{mode.name}' with code "
             f"{mode.code}. Taken are {', '.join(f'{c} ({n})' for c, n in NAMES.items())}."
-        )
-    if not 0 < mode.code < 128:
-        raise ValueError(
-            f"The code of a mode must be from 1 to 127. Received: {mode.code} for '{mode.name}'. "
-            "Use one from 100 on."
         )
     if mode.axis is not None:
         CHANNELS.add(mode.code)

@@ -142,5 +142,5 @@ def test_a_mode_that_a_tensor_cannot_have_is_refused():
         made.set_plan(plan(made, 2, "head"))
     with pytest.raises(ValueError, match=r"one of \[2, 4, 7\]. Received: 3"):
         plan(made, 3, "point")
-    with pytest.raises(ValueError, match="outputs have at least 7 pixels a side"):
+    with pytest.raises(ValueError, match="outputs are known to have at least 7 pixels a side"):
         made.set_plan(plan(made, 7, "point"))

@@ -26,22 +26,26 @@ def by_loops(x, kernel, upstream, r, s, padding, depthwise):
     of_x, of_kernel = np.zeros_like(x), np.zeros(kernel.shape[2:])
     groups = channels if depthwise else channels // kernel.shape[2]
     total = kernel.sum((0, 1))
-    (rows, top), (columns, left) = (shapes_of(size, k, s, padding) for size in (height, width))
+    (rows, top), (columns, left) = (
+        shapes_of(size, k, stride, padding) for size, stride in zip((height, width), s)
+    )
 
-    def window(first, before, size, outputs):
+    def window(first, before, size, outputs, s):
         """Rows or columns of the input behind a patch that begins at `first`."""
         if k == 1:
             return np.arange(first, min(first + r, outputs)) * s
         start = (k - s) // 2 - before + first * s
         return np.arange(max(start, 0), max(min(start + r * s, size), 0))
 
-    scale = 1.0 if k == 1 else s**2
+    scale = 1.0 if k == 1 else s[0] * s[1]
     for image in range(n):
         for i in range(0, rows, r):
             for j in range(0, columns, r):
                 mean = upstream[image, i : i + r, j : j + r].mean((0, 1))
                 here = np.ix_(
-                    [image], window(i, top, height, rows), window(j, left, width, columns)
+                    [image],
+                    window(i, top, height, rows, s[0]),
+                    window(j, left, width, columns, s[1]),
                 )
                 inputs = x[here].sum((0, 1, 2)) / scale
                 for g in range(groups):
@@ -67,14 +71,14 @@ def drawn(seed, *shapes):
 @given(
     size=st.tuples(st.integers(4, 9), st.integers(4, 9)),
     k=st.sampled_from([1, 2, 3]),
-    s=st.integers(1, 2),
+    s=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     r=st.integers(1, 4),
     padding=st.sampled_from(["SAME", "VALID"]),
     kind=st.sampled_from(["plain", "groups", "depthwise"]),
     seed=st.integers(0, 99),
 )
 def test_gradients_are_those_of_a_loop_over_patches(size, k, s, r, padding, kind, seed):
-    outputs = [shapes_of(one, k, s, padding)[0] for one in size]
+    outputs = [shapes_of(one, k, stride, padding)[0] for one, stride in zip(size, s)]
     r = min(r, *outputs)
     shape = {"plain": (4, 3), "groups": (2, 6), "depthwise": (4, 2)}[kind]
     last = 8 if kind == "depthwise" else shape[1]

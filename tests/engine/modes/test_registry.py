@@ -68,8 +68,11 @@ def test_a_mode_from_outside_trains_is_counted_and_written(half_batch):
 
 
 def test_a_mode_needs_a_name_and_a_code_of_its_own():
-    for name, code in (("mine", 2), ("exact", 100), ("mine", 128), ("mine", 0)):
-        with pytest.raises(ValueError, match=rf"Received: '?(mine|exact|{code})"):
+    for name, code in (
+        *(("mine", 2), ("exact", 100), ("mine", 128), ("mine", 0)),
+        *(("filtered:2", 2), ("exact", 1), ("mine", 100.5)),
+    ):
+        with pytest.raises(ValueError, match=rf"Received: '?(mine|exact|filtered:2|{code})"):
             modes.register(modes.Mode(name, code, modes.kernel_of, lambda layer: None))
     with pytest.raises(ValueError, match="filtered:2.*Received: name='filtered:3'"):
         et.Plan.full(2).with_mode("filtered:3", np.array([True, False]))
@@ -104,6 +107,11 @@ def test_channels_are_refused_where_an_update_is_not_of_each_step_or_not_of_each
     made.set_plan(some(made, [0, 1]))
     with pytest.raises(ValueError, match=r"Received: .* of shape \(3, 3, 3\)"):
         made.train_on_batch(*batch())
+    made.set_plan(None)
+    made.train_on_batch(*batch())  # whole kernels can be trained
+    made.set_plan(some(made, [0, 1]))
+    with pytest.raises(ValueError, match="Received: .*'channels:1/2' and accumulated gradients"):
+        made.compile("sgd", MSE, accumulate=2)
 
 
 def test_a_fit_that_goes_on_trains_the_same_channels(tmp_path):
@@ -145,14 +153,19 @@ def test_a_delta_holds_the_trained_channels_alone(tmp_path):
         assert file.get_tensor("0.slices").tolist() == [1, 3]
 
 
-def test_channels_are_trained_on_what_is_kept_of_samples():
+@pytest.mark.filterwarnings("error:.*[Ee]very step")  # where nothing can be kept
+@pytest.mark.parametrize("k", [0, 2])
+def test_channels_are_trained_on_what_is_kept_of_samples(k):
     def trained(memory):
-        made = model(L.DepthwiseConv2D(3, depth_multiplier=2))
+        tf.keras.utils.set_random_seed(0)
+        layers = [L.Input((6, 6, 3)), L.DepthwiseConv2D(3, depth_multiplier=2)]
+        layers += [L.GlobalAveragePooling2D(), L.Dense(4), L.Dense(1)]
+        made = et.ElasticModel.from_model(tf.keras.Sequential(layers))
+        made.compile("sgd", MSE)
         optimizers.build(made.optimizer, made.trainable_variables)
-        codes = np.zeros(len(made.tensors), int)
-        codes[-2:] = plan.EXACT
-        codes[0] = plan.code_of("channels:1/2")
-        made.set_plan(et.Plan(codes, {0: [2]}))
+        codes = np.where(np.arange(len(made.tensors)) > 2, plan.EXACT, plan.FROZEN)
+        codes[k] = plan.code_of("channels:1/2")
+        made.set_plan(et.Plan(codes, {k: [1, 2] if k else [2]}))
         made.fit(et.Samples(*batch(8), batch_size=4, memory=memory), epochs=3, verbose=0)
         return made.get_weights()
 
