@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -105,18 +106,22 @@ class Limit:
         return self._peaks[plan]
 
     @cached_property
-    def items(self) -> tuple[np.ndarray, np.ndarray]:
+    def items(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What a step keeps for its gradients, as cost items: an estimate, in one sum.
 
-        Members, bool (S, N): the tensors that need each; and bytes, float64 (S,).
+        Members, bool (S, N): the tensors that need each; bytes, float64 (S,); and how many of these
+        are what rectifiers give, float64 (S,).
         """
-        count, sizes = len(self._model.tensors), dict[int, float]()
+        count, sizes, rectified = len(self._model.tensors), Counter[int](), Counter[int]()
         for (name, port), bits in self._full.kept().items():
-            sizes[bits] = sizes.get(bits, 0.0) + self._full.works[name].sizes[port]
+            work = self._full.works[name]
+            sizes[bits] += work.sizes[port]
+            rectified[bits] += work.sizes[port] if work.type in ("Relu", "Relu6") else 0
         for k, variable in enumerate(self._model.tensors):  # its gradient
-            sizes[1 << k] = sizes.get(1 << k, 0.0) + (tensor_bytes(variable) or 0)
+            sizes[1 << k] += tensor_bytes(variable) or 0
         members = np.array([[bits >> k & 1 for k in range(count)] for bits in sizes], bool)
-        return members, np.array([*sizes.values()])
+        whole, some = (np.array([one[bits] for bits in sizes], float) for one in (sizes, rectified))
+        return members, whole, some
 
     def probe_rows(self) -> int:
         """Samples whose gradients of all tensors can be computed at a time.

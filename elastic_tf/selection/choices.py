@@ -59,25 +59,40 @@ class Choices:
         paid = np.concatenate([times, [cost.time for cost in costs]])[:, None]
         return cls(tensor, mode, np.vstack([member, own]), paid, refund, refunded)
 
-    def with_bytes(self, members: np.ndarray, sizes: np.ndarray, modes: Sequence[str]) -> Choices:
+    def with_bytes(
+        self, members: np.ndarray, sizes: np.ndarray, rectified: np.ndarray, modes: Sequence[str]
+    ) -> Choices:
         """The same with memory as a second resource.
 
         A filtered kernel keeps 1 / r^2 of what is kept for it alone; other modes as much as exact.
+        Of what a rectifier gives it, a byte of four stays for the tensors before: the kernel is
+        the last tensor that needs it.
 
         Args:
             members: (S, N) bool, the tensors that need each piece of memory.
             sizes: (S,) bytes.
+            rectified: (S,) how many of these a rectifier gave.
             modes: names of the modes.
         """
+        scale = np.array([1.0, *(_share_kept(name) for name in modes)])[self.mode]
+        if scale.min() == 1.0:
+            rectified = np.zeros_like(rectified)
         alone = members.sum(axis=1) == 1
+        last = members.shape[1] - 1 - members[:, ::-1].argmax(axis=1)
+        is_last = last[:, None] == self.tensor
         member = members[:, self.tensor]
         member[alone] &= self.mode == 0
+        shared = ~alone & (rectified > 0.0)
+        member[shared] &= ~(is_last & (scale < 1.0))[shared]
+        whole = is_last & (scale == 1.0)  # who needs all four bytes
         own = (sizes[alone] @ members[alone])[self.tensor]
-        scale = [1.0, *(_share_kept(name) for name in modes)]
+        own += np.where(scale < 1.0, rectified[shared] @ is_last[shared], 0.0)
         others = np.flatnonzero(self.mode)
-        rest = own[others] * np.array(scale)[self.mode[others]]
+        rest = own[others] * scale[others]
         alike = np.eye(len(self.tensor), dtype=bool)[others]
-        sizes = np.concatenate([sizes, rest])[:, None]
+        saved = 0.75 * rectified * shared
+        sizes = np.concatenate([sizes - saved, saved[shared], rest])[:, None]
+        member = np.vstack([member, whole[shared]])
         both = [np.pad(self.cost, ((0, 0), (0, 1))), np.pad(sizes, ((0, 0), (1, 0)))]
         return replace(
             self,

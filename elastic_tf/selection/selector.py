@@ -225,6 +225,9 @@ def _selected(
     else:
         fits = np.array([profile.step_time(row) <= limit for row in np.eye(profile.count) > 0])
         found = keeping.best_within(memory, within, must, fits)
+        if found is not None and modes:  # the room for modes is a guess, and may end lower
+            exact = _selected(worth[:, :1], profile, rho, (), required, strategy, memory=memory)
+            found = max(found, exact, key=lambda one: one.importance)
     if found is None:
         raise _too_small(profile, rho, must)
     return found

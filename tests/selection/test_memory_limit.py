@@ -20,7 +20,7 @@ class Sum:
 
     @property
     def items(self):
-        return np.eye(len(self.sizes), dtype=bool), self.sizes
+        return np.eye(len(self.sizes), dtype=bool), self.sizes, 0.0 * self.sizes
 
     def peak(self, plan):
         return int(self.sizes[plan.mask].sum()) + self.more * int(plan.mask.sum())
@@ -81,19 +81,19 @@ def test_paper_strategy_has_one_resource():
         et.select_tensors(np.ones(2), profile(2), 1.0, strategy="paper", memory=Sum([1, 1], 9))
 
 
-def network():
+def network(layers=3):
     return tf.keras.Sequential(
         [
             L.Input((32, 32, 3)),
-            *(L.Conv2D(16, 3, padding="same", activation="relu") for _ in range(3)),
+            *(L.Conv2D(16, 3, padding="same", activation="relu") for _ in range(layers)),
             L.GlobalAveragePooling2D(),
             L.Dense(10),
         ]
     )
 
 
-def compiled():
-    model = et.ElasticModel.from_model(network())
+def compiled(layers=3):
+    model = et.ElasticModel.from_model(network(layers))
     model.compile("adam", "mse")
     return model
 
@@ -111,12 +111,28 @@ def test_items_and_peaks_grow_with_what_is_trained():
     count = len(model.tensors)
     peaks = [limit.peak(Plan.from_mask(np.arange(count) >= first)) for first in range(count)]
     assert peaks == sorted(peaks, reverse=True)
-    members, sizes = limit.items
+    members, sizes, rectified = limit.items
     assert members.any(axis=1).all()
+    output = 4 * 16 * 32 * 32 * 16  # of each rectifier, one behind each convolution
+    assert rectified.sum() == 3 * output
     kept = activation_bytes(model, arrays(16))
     gradients = sum(4 * tensor.shape.num_elements() for tensor in model.tensors)
     batch = sum(part.nbytes for part in arrays(16)[:1])  # is held anyway
     assert sizes.sum() - gradients == pytest.approx(kept - batch, rel=0.01)
+
+
+@pytest.mark.parametrize("share", [0.7, 0.8])
+def test_filtering_pays_where_a_rectifier_keeps_what_it_drops(share):
+    model, batch = compiled(layers=8), arrays(8)
+    kernels = np.flatnonzero([tensor.shape.rank == 4 for tensor in model.tensors])
+    table = profile(18, tuple(ModeCost(k, "filtered:2", 0.5) for k in kernels.tolist()))
+    limit = et.memory.Limit(1, model, batch)
+    limit.bytes = int(share * limit.peak(Plan.full(18)))
+    worth = np.tile([1.0, 0.8], (18, 1))
+    found = et.select_plan(worth, table, 1.0, memory=limit)
+    exact = et.select_plan(worth[:, :1], table, 1.0, modes=(), memory=limit)
+    assert limit.peak(found.plan) <= limit.bytes
+    assert found.importance > exact.importance + 1.0
 
 
 @pytest.mark.slow
