@@ -67,11 +67,14 @@ def litert(
     target = Path(arguments.path("path", path))
     if target.exists():
         raise ValueError(f"`path` must be a new folder. Received: '{target}', which is there.")
-    size = batch_size or (profile.batch_size if profile else 0) or 4
-    arguments.count("batch_size", size)
-    step = _Steps(model, size)
+    size = (profile.batch_size if profile else 0) or 4
+    if batch_size is not None:
+        size = arguments.count("batch_size", batch_size, most=65536)
     for rho in rhos:
         arguments.rho("rhos", rho)
+    if not rhos or any(low >= high for low, high in zip(rhos, rhos[1:])):
+        raise ValueError(f"`rhos` must be one or more, ascending. Received: {rhos}.")
+    step = _Steps(model, size)
     if class_names is not None and len(class_names) != step.classes:
         raise ValueError(
             f"`class_names` must be one for each of {step.classes} outputs. Received: "
@@ -304,7 +307,10 @@ def _logits(model: Any, output: tf.Tensor) -> tf.Tensor:
     loss = tf.keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss
     is_sparse = isinstance(loss, tf.keras.losses.SparseCategoricalCrossentropy)
     is_function = loss is tf.keras.losses.sparse_categorical_crossentropy
-    has_softmax = output.op.type == "Softmax"
+    last = output.op
+    while last.type == "Identity":
+        last = last.inputs[0].op
+    has_softmax = last.type == "Softmax"
     from_logits = is_sparse and loss.get_config()["from_logits"]
     if not (is_sparse or is_function) or from_logits == has_softmax or model.losses:
         raise ValueError(
@@ -312,7 +318,7 @@ def _logits(model: Any, output: tf.Tensor) -> tf.Tensor:
             f"a softmax, and without regularisers. Received: {arguments.brief(model.loss)} of the "
             f"output of '{output.op.name}'. Compile the model with it."
         )
-    return output.op.inputs[0] if has_softmax else output
+    return last.inputs[0] if has_softmax else output
 
 
 def _is_large(tensor: tf.Variable) -> bool:

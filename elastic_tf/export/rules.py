@@ -16,6 +16,8 @@ import tensorflow as tf
 Rule = Callable[[tf.Operation, Sequence[tf.Tensor]], Sequence[tf.Tensor]]
 
 _ONES = [1, 1, 1, 1]
+# Of a depthwise convolution whose kernel is computed: with more LiteRT 1.2 to 2.3 does not end.
+_MOST_CHANNELS = 4832
 _LARGE = 2.0**100  # a power of two: no product with it is rounded
 
 # Ops that LiteRT has, and so are those of their gradients.
@@ -179,19 +181,33 @@ def depthwise(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tens
             around = window.around(window.spread(upstream))
             flipped = tf.reverse(kernel, [0, 1])
             of_input = tf.nn.depthwise_conv2d(around, flipped, _ONES, "VALID")
+            of_kernel = [
+                part_of_kernel(*parts)
+                for parts in zip(*map(_few_channels, (window.padded(x), upstream)))
+            ]
+            return of_input, sum(of_kernel[1:], of_kernel[0])
+
+        def part_of_kernel(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
             found = tf.nn.depthwise_conv2d(
-                _as_channels(window.padded(x))[None],
+                _as_channels(x)[None],
                 _as_channels(upstream)[..., None],
                 _ONES,
                 "VALID",
                 dilations=window.strides,
             )[:, : kernel.shape[0], : kernel.shape[1]]
-            of_kernel = tf.reshape(found, [*kernel.shape[:2], x.shape[0], kernel.shape[2]])
-            return of_input, tf.reshape(tf.reduce_sum(of_kernel, 2), kernel.shape)
+            found = tf.reshape(found, [*kernel.shape[:2], x.shape[0], kernel.shape[2]])
+            return tf.reshape(tf.reduce_sum(found, 2), kernel.shape)
 
         return tf.nn.depthwise_conv2d(x, kernel, [1, *window.strides, 1], padding), gradient
 
     return [run(x, kernel)]
+
+
+def _few_channels(x: tf.Tensor) -> list[tf.Tensor]:
+    """The images in groups of so few channels together that LiteRT can take them as one image's."""
+    count, most = x.shape[0], max(_MOST_CHANNELS // x.shape[3], 1)
+    sizes = [min(most, count - first) for first in range(0, count, most)]
+    return tf.split(x, sizes) if len(sizes) > 1 else [x]
 
 
 def _as_channels(x: tf.Tensor) -> tf.Tensor:

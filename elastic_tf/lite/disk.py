@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 FORMAT = 3  # of an exported folder
-_DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError)
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError)
 
 
 def read_model(folder: Path) -> dict[str, Any]:
@@ -97,7 +97,8 @@ class Rows:
         self.shape = (len(self) + len(rows), *self.shape[1:])
 
     def __del__(self) -> None:
-        self._file.close()
+        if hasattr(self, "_file"):  # it could be made
+            self._file.close()
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -68,6 +68,7 @@ class Fit:
         """Whether there is a state of this training, which is taken."""
         if not self._path.exists():
             return False
+        names = self._trainer.class_names
         found = self._trainer.load(self._path)
         if found["key"] == self._run["key"]:
             self._run = found
@@ -78,6 +79,8 @@ class Fit:
                 f"Received: others than those of '{self._path}', which has made {found['step']} "
                 "steps. Use the same, or remove it to begin anew."
             )
+        else:  # its weights are a beginning, for other classes maybe
+            self._trainer.class_names = names or self._trainer.class_names
         return found["key"] == self._run["key"]
 
     def _solve_head(self) -> float:
@@ -251,7 +254,9 @@ class Fit:
     def _finish(self) -> None:
         """Take the best weights; the training has ended."""
         history, best = self._run["history"], max(self._run["history"], key=_rank)
-        if best is not history[-1]:
+        if best is not history[-1] and not self._best.exists():
+            self._say(f"'{self._best}' is gone: kept the last weights, not the best ones.")
+        elif best is not history[-1]:
             self._trainer.load(self._best)
             self._say(f"Kept the weights of epoch {best['epoch']:g}, the best. Take a lower rate?")
         self._run["done"] = True

@@ -29,7 +29,9 @@ def read_image(path: str | Path, shape: Sequence[int]) -> np.ndarray:
             image = image.convert("L" if shape[2] == 1 else "RGB")
             image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
             return np.asarray(image).reshape(shape)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of a damaged file Pillow's readers raise what they like
         raise ValueError(
             f"An image must be a file that Pillow reads. Received: '{path}': {error}. Remove it, "
             "or save it again as JPEG or PNG."

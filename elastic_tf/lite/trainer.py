@@ -327,15 +327,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"Accuracy on '{parts[1]}': {trainer.evaluate(parts[1])['accuracy']:.1%}")
             return 0
         trainer.load(trainer.folder / "trained.state")
-        names = trainer.class_names or range(trainer.model["classes"])
+        names = dict(enumerate(trainer.class_names or ()))
         for path in source:
             image = images.read_image(path, trainer.model["input_shape"])
             logits = trainer.predict(image[None])[0].astype(np.float64)
             share = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
-            said = (f"{names[k]} {share[k]:.1%}" for k in np.argsort(-share)[:3])
+            said = (f"{names.get(k, k)} {share[k]:.1%}" for k in np.argsort(-share)[:3].tolist())
             print(f"{path}: {', '.join(said)}")
-    except (OSError, ValueError, ImportError, FloatingPointError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (OSError, ValueError, ImportError, ArithmeticError, MemoryError, RuntimeError) as error:
+        print(f"error: {error or 'there is not enough memory'}", file=sys.stderr)
         return 1
     return 0
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.export import optimizer as exported_optimizer
+from elastic_tf.export import rules
 from elastic_tf.export.litert import litert
 from elastic_tf.export.network import Network
 from elastic_tf.lite import updates
@@ -69,6 +70,14 @@ def gradients(model, x):
 def test_gradients_are_those_of_tensorflow(layers):
     model = of_layers(layers, (9, 7, 3))
     x = tf.constant(RNG.normal(size=(2, 9, 7, 3)).astype(np.float32))
+    for one, other in zip(*gradients(model, x)):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_more_channels_than_litert_takes_at_once(monkeypatch):
+    monkeypatch.setattr(rules, "_MOST_CHANNELS", 8)  # two of three images
+    model = of_layers([L.DepthwiseConv2D(3, strides=2)], (9, 7, 3))
+    x = tf.constant(RNG.normal(size=(3, 9, 7, 3)).astype(np.float32))
     for one, other in zip(*gradients(model, x)):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
@@ -214,6 +223,31 @@ def test_what_cannot_be_written_is_refused_by_name(tmp_path, options, said):
     with pytest.raises(ValueError, match=said):
         litert(model, tmp_path / "out", chain(model))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"rhos": (1.0, 0.5)}, r"ascending. Received: \(1.0, 0.5\)"),
+        ({"rhos": ()}, r"one or more, ascending. Received: \(\)"),
+        ({"batch_size": 0}, "Received: 0"),
+    ],
+)
+def test_options_out_of_range_are_refused(tmp_path, options, said):
+    model = elastic()
+    with pytest.raises(ValueError, match=said):
+        litert(model, tmp_path / "out", chain(model), **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_softmax_is_written_as_the_logits_before_it(tmp_path):
+    inner = elastic()
+    model = et.ElasticModel.from_model(tf.keras.Sequential([*inner.layers, L.Softmax()]))
+    model.compile("sgd", SCE())
+    litert(model, tmp_path / "out", chain(model), (1.0,), batch_size=2)
+    x = RNG.uniform(0, 255, (2, 8, 8, 3)).astype(np.float32)
+    found = Trainer(tmp_path / "out", interpreter=tf.lite.Interpreter).predict(x)
+    np.testing.assert_allclose(tf.nn.softmax(found), model(x), atol=1e-5)
 
 
 def test_a_folder_that_is_there_is_not_touched(tmp_path):

@@ -180,6 +180,29 @@ def test_training_that_harms_keeps_the_solved_head(exported, data):
     assert not list(exported.glob("*.best"))
 
 
+def test_another_training_has_class_names_of_its_own(exported, tmp_path_factory):
+    for name in ("one", "two"):
+        for k in range(3):
+            folder = tmp_path_factory.getbasetemp() / name / f"{name}_{k}"
+            folder.mkdir(parents=True)
+            Image.fromarray(np.full((32, 32), 80 * k, np.uint8)).save(folder / "image.png")
+        runner = trainer(exported)
+        runner.fit(folder.parent, epochs=1 if name == "one" else 2, plan=0, verbose=False)
+        assert runner.class_names == [f"{name}_{k}" for k in range(3)]
+
+
+def test_training_ends_where_the_best_weights_were_lost(exported, data, capsys, monkeypatch):
+    finish = fitting.Fit._finish
+
+    def lost(self):
+        (exported / "trained.state.best").unlink()
+        finish(self)
+
+    monkeypatch.setattr(fitting.Fit, "_finish", lost)
+    trainer(exported).fit(*data, epochs=2, plan=0, rate=10.0)
+    assert "is gone: kept the last weights" in capsys.readouterr().out
+
+
 def test_rate_is_that_of_the_library():
     schedule = et.optimizers.cosine(3e-3, 40, warm_up=0.15)
     ours = [rate_at(3e-3, step, 40) for step in range(40)]

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elastic_tf import arguments
 from elastic_tf.commands.commandline import option, parse
 from elastic_tf.commands.trained import network
 from elastic_tf.files import atomic
@@ -148,6 +149,7 @@ def save_training(trained: network.Trained, to: Path, batch_size: int) -> None:
 
     model = ElasticModel.from_model(trained.network())
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    arguments.count("batch_size", batch_size)
     scale = (batch_size / trained.settings.batch_size) ** 0.5
     model.compile(tf.keras.optimizers.Adam(trained.settings.learning_rate * scale), loss)
     litert(model, to, batch_size=batch_size, class_names=trained.class_names)
