@@ -37,9 +37,7 @@ def at_random(seed: int) -> Importance:
 
 def _in_modes(task: Task) -> Importance:
     """What lowers the loss most, in each mode that the profile has."""
-    costs = () if task.profile is None else task.profile.modes
-    names = tuple(dict.fromkeys(cost.mode for cost in costs))
-
+    names = () if task.profile is None else task.profile.mode_names
     return functools.partial(of_modes, modes=names)
 
 

@@ -32,13 +32,12 @@ class StepCosts:
         if self._profiler is None:
             x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
             known = None if before is None else before.calibration
-            costs = () if before is None else before.modes
             self._profiler = Profiler(
                 self._model,
                 x,
                 y,
                 sample_weight=weight,
-                modes=tuple(dict.fromkeys(cost.mode for cost in costs)),
+                modes=() if before is None else before.mode_names,
                 calibration=known,
             )
         if before is None:

@@ -397,8 +397,6 @@ class ElasticMixin(_Model):
         """Trace under another plan than the model's."""
         state = self._elastic
         own, state.plan = state.plan, None if plan is None else as_plan(plan, len(self.tensors))
-        if state.plan is not None:
-            modes.check(self, self.tensors, state.plan)
         try:
             yield
         finally:

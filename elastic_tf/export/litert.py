@@ -69,10 +69,10 @@ def litert(
         raise ValueError(f"`path` must be a new folder. Received: '{target}', which is there.")
     size = (profile.batch_size if profile else 0) or 4
     if batch_size is not None:
-        size = arguments.count("batch_size", batch_size, most=65536)
+        size = arguments.count("batch_size", batch_size)
     for rho in rhos:
         arguments.rho("rhos", rho)
-    if not rhos or any(low >= high for low, high in zip(rhos, rhos[1:])):
+    if len(rhos) == 0 or any(low >= high for low, high in zip(rhos, rhos[1:])):
         raise ValueError(f"`rhos` must be one or more, ascending. Received: {rhos}.")
     step = _Steps(model, size)
     if class_names is not None and len(class_names) != step.classes:

@@ -152,7 +152,7 @@ def select_plan(
     trained or not.
     """
     arguments.profile("profile", profile, *_USED)
-    known = {cost.mode for cost in profile.modes}
+    known = profile.mode_names
     if modes is None:
         modes = [name for name in NAMES.values() if name in known]
     if missing := [name for name in modes if name not in known]:

@@ -207,6 +207,11 @@ class TimingProfile:
         """The costs in `modes`, by index of the tensor and name of the mode."""
         return {(cost.tensor, cost.mode): cost for cost in self.modes}
 
+    @property
+    def mode_names(self) -> tuple[str, ...]:
+        """Names of the modes in `modes`."""
+        return tuple(dict.fromkeys(cost.mode for cost in self.modes))
+
     def with_cached_prefix(
         self, fill: float = 0.0, held: np.ndarray | None = None
     ) -> TimingProfile:

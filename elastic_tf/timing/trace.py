@@ -104,7 +104,6 @@ class StepFunction:
         self.model = model
         self.plan = as_plan(plan, len(model.tensors))
         self.mask = self.plan.mask
-        modes.check(model, model.tensors, self.plan)
         self._slices = modes.slices(model, model.tensors, self.plan)
         self.jit_compile = bool(model.jit_compile if jit_compile is None else jit_compile)
         self._function = tf.function(self._step, jit_compile=self.jit_compile or None)

@@ -73,13 +73,9 @@ def register(mode: Mode) -> None:
         ValueError: its name or code is that of another one, or the code is out of range.
     """
     arguments.count("code", mode.code, most=127, hint="Use one from 100 on.")
-    known = NAMES.get(mode.code, mode.name)
+    others = [name for code, name in NAMES.items() if code != mode.code]
     is_ours = mode.code == EXACT or (mode.code in MODES and mode.code < 100)
-    if (
-        is_ours
-        or known != mode.name
-        or mode.name in [n for c, n in NAMES.items() if c != mode.code]
-    ):
+    if is_ours or NAMES.get(mode.code, mode.name) != mode.name or mode.name in others:
         raise ValueError(
             f"A mode must have a name and a code of its own. Received: '{mode.name}' with code "
             f"{mode.code}. Taken are {', '.join(f'{c} ({n})' for c, n in NAMES.items())}."
@@ -119,7 +115,12 @@ def check(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> 
 def slices(
     model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan
 ) -> list[tuple[Slice, tuple[int, ...]]]:
-    """The slice of each kernel of which some channels are trained, and these channels."""
+    """The slice of each kernel of which some channels are trained, and these channels.
+
+    Raises:
+        ValueError: as of `check`.
+    """
+    check(model, tensors, plan)
     layers = {code: _layers(model, code) for code in _used(plan)}
     found = []
     for k, channels in plan.channels.items():
