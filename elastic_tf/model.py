@@ -9,7 +9,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.stack import Functional
+from elastic_tf.stack import Functional, registered
 
 # What `from_model` cannot carry over from another class of model.
 _TRAINING_METHODS = (
@@ -22,7 +22,7 @@ _TRAINING_METHODS = (
 )
 
 
-@tf.keras.saving.register_keras_serializable(package="elastic_tf")
+@registered
 class ElasticModel(ElasticMixin, tf.keras.Model):
     """A model made of inputs and outputs, `et.ElasticModel(inputs, outputs)`, or of a model."""
 

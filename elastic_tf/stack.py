@@ -7,10 +7,12 @@ it. Nothing here is promised by either: a new TensorFlow is tried by `make test-
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context, wrap_function
@@ -30,8 +32,10 @@ __all__ = [
     "data_adapter",
     "forget_tracked",
     "gradient_registry",
+    "memory",
     "never_differentiated",
     "op_def_registry",
+    "registered",
     "runs_onednn",
     "stateful_random_ops",
     "wrap_function",
@@ -52,6 +56,10 @@ autograph.CONVERSION_RULES = (
     *autograph.CONVERSION_RULES,
 )
 
+_tracing = threading.Lock()
+_tracers: list[None] = []  # one for each context of `never_differentiated`
+_known: set[str] = set()  # gradients that were registered before the first of them
+
 backend: Any = _inside("backend")
 data_adapter: Any = _inside("engine.data_adapter")
 Functional: Any = _inside("engine.functional").Functional
@@ -63,6 +71,17 @@ def forget_tracked(optimizer: Any) -> None:
     The optimizers of tf_keras 2.21 remember what they found for the first checkpoint.
     """
     vars(optimizer).pop("_coalesced_children", None)
+
+
+def memory(tensor: Any) -> Any:
+    """The values of an eager tensor as a NumPy array; on a CPU the tensor's own memory."""
+    return np.asarray(tensor._numpy())
+
+
+def registered(kind: type) -> type:
+    """Let Keras find a class of ours in its files; those of HDF5 name it without a package."""
+    tf.keras.utils.get_custom_objects()[kind.__name__] = kind
+    return tf.keras.saving.register_keras_serializable(package="elastic_tf")(kind)
 
 
 def runs_onednn() -> bool:
@@ -80,10 +99,18 @@ def never_differentiated() -> Iterator[None]:
     entry serves to differentiate the finished function, which makes no sense for a training step.
     """
     registry = gradient_registry._registry
-    before = set(registry)
+    with _tracing:
+        _tracers.append(None)
+        if len(_tracers) == 1:
+            _known.update(registry)
     try:
         yield
     finally:
-        for name in set(registry) - before:
-            if name.startswith("CustomGradient-"):
-                registry.pop(name, None)
+        with _tracing:
+            _tracers.pop()
+            # another thread may still differentiate what it traces
+            if not _tracers:
+                for name in set(registry) - _known:
+                    if name.startswith("CustomGradient-"):
+                        registry.pop(name, None)
+                _known.clear()

@@ -264,6 +264,8 @@ class Recovery:
         model.reset_metrics()
         if model._elastic.accumulation is not None:
             model._elastic.accumulation.forget()
+        if model._elastic.rows is not None:
+            model._elastic.rows.weights_changed()
         warnings.warn(
             f"Received: {what}. Weights and slots go back to epoch {found.data['epoch']}, step "
             f"{found.data['step']}; the learning rate is halved to {float(rate.numpy()):g}, once. "

@@ -7,8 +7,9 @@ in the graph. A new plan is a new function; the last few are kept.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -168,6 +169,9 @@ class ElasticMixin(_Model):
             keep = arguments.number("keep", keep, low=0.0, high=1.0)
         self._elastic.keep = keep
         super().compile(*args, **kwargs)
+        self._elastic.steps_per_execution = int(self._steps_per_execution.numpy())
+        if kwargs.get("from_serialized"):
+            self._build_optimizer()  # whose saved state Keras puts in next
         own = type(self).train_step is not ElasticMixin.train_step
         checks.check_accumulation(accumulate, own, self)
         if accumulate > 1:
@@ -272,17 +276,22 @@ class ElasticMixin(_Model):
         if force:
             state.functions.clear()
         trained = self._trained(state.plan)
+        if state.accumulation is not None:
+            state.accumulation.hold(trained)  # which updates what was trained before
         cache = None if state.rows is None else state.rows.cache_for(trained)
         key = (state.plan and state.plan.traced, cache, state.swap)
         kept = state.functions.get(key)
         if kept is None:
             self._build_optimizer()
-            super().make_train_function(force=True)
+            with self._whole_executions():
+                super().make_train_function(force=True)
             if self.train_tf_function is not None:
                 # A trace per plan is meant here; TensorFlow 2.15 would warn of retracing.
                 self.train_tf_function._omit_frequent_tracing_warning = True
             if state.accumulation is not None:
                 self.train_function = state.accumulation.function(self.train_function, trained)
+            if getattr(optimizers.unwrapped(self.optimizer), "use_ema", False):
+                self.train_function = self._noting(self.train_function)
             if state.rows is not None and cache is not None:
                 self.train_function = state.rows.or_whole(self.train_function)
             if state.swap is not None:
@@ -290,12 +299,8 @@ class ElasticMixin(_Model):
             state.functions.put(key, (self.train_function, self.train_tf_function))
         else:
             self.train_function, self.train_tf_function = kept
-        if state.accumulation is not None:
-            state.accumulation.hold(trained)
-        if getattr(self.optimizer, "use_ema", False):
-            if not self._train_counter.numpy():
-                state.averaged.clear()  # no step was made under the plans before
-            state.note_trained(self.tensors, trained)
+        if state.data is None:
+            state.data = fit_data.of_running_fit(self)
         return self.train_function
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
@@ -308,7 +313,7 @@ class ElasticMixin(_Model):
         self._assert_compile_was_called()
         state, saved = self._elastic, self._fit_state
         plan = state.plan
-        state.averaged.clear()
+        state.averaged = {}
         state.fit_started = time.perf_counter()
         state.callbacks, args, kwargs = progress.with_bar(args, kwargs)
         saved.values = {}
@@ -316,9 +321,9 @@ class ElasticMixin(_Model):
         flush = state.accumulation.flush if state.accumulation else lambda: None
         try:
             args, kwargs = rows.enter(self, args, kwargs)
-            with optimizers.finalizing_only(self.optimizer, state.averaged, before=flush):
-                with fit_data.caught(self, self._note_data):
-                    history = super().fit(*args, **kwargs)
+            averaged = functools.partial(getattr, state, "averaged")
+            with optimizers.finalizing_only(self.optimizer, averaged, before=flush):
+                history = super().fit(*args, **kwargs)
             flush()
             return history
         finally:
@@ -330,7 +335,7 @@ class ElasticMixin(_Model):
             key = (plan and plan.traced, None, state.swap)
             functions = state.functions.get(key) or (None, None)  # None: made when needed
             self.train_function, self.train_tf_function = functions
-            state.callback = state.data = state.callbacks = None
+            state.callback = state.data = state.callbacks = state.fit_started = None
             leave, state.leave = state.leave, None
             if leave is not None:
                 leave()
@@ -348,8 +353,36 @@ class ElasticMixin(_Model):
         if self.train_function is not None:
             self.make_train_function()
 
-    def _note_data(self, handler: Any) -> None:
-        self._elastic.data = handler
+    def _noting(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A train function that notes which tensors have moving averages of this `fit`."""
+        state = self._elastic
+
+        def train_function(iterator: Any) -> Any:
+            is_new = state.noted is not state.plan or not state.averaged
+            if is_new and self.built:
+                inner = optimizers.unwrapped(self.optimizer)
+                optimizers.start_averages(inner, self._trained(state.plan))
+            logs = function(iterator)
+            if is_new:
+                tensors = [] if state.plan is None else self.tensors
+                state.note_trained(tensors, self._trained(state.plan))
+            return logs
+
+        return train_function
+
+    @contextlib.contextmanager
+    def _whole_executions(self) -> Iterator[None]:
+        """Let Keras make a function of as many steps as were compiled.
+
+        It lowers the number for the last steps of an epoch, and a function made then would be one
+        of a single step for all later executions.
+        """
+        now = self._steps_per_execution.numpy()
+        self._steps_per_execution.assign(self._elastic.steps_per_execution)
+        try:
+            yield
+        finally:
+            self._steps_per_execution.assign(now)
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Called when the model is saved."""

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.engine import freezing
+from elastic_tf.engine.fingerprint import Fingerprint
 from elastic_tf.engine.modes import folding
 from elastic_tf.engine.snapshot import READS, host_generators_kept
 from elastic_tf.files.arrays import array
@@ -109,6 +110,17 @@ class Forward:
             run(tf.range(self.rows, dtype=tf.int64))[0].numpy()
         return (time.perf_counter() - started) / self.rows
 
+    def fingerprint(self, cut: Cut) -> Fingerprint:
+        """Of all variables that the cut depends on, as they are now."""
+        return Fingerprint(
+            [
+                (handle, tf.as_dtype(handle._handle_data.shape_and_type[0].dtype))
+                for handle, _ in self._whole.graph.captures
+                # a table has none of these, and is not written to
+                if id(handle) in cut.reads and handle._handle_data.shape_and_type
+            ]
+        )
+
     def varying(self, cut: Cut) -> list[tf.Variable]:
         """The trainable variables that the cut does not depend on."""
         return [variable for variable in self._variables if id(variable.handle) not in cut.reads]
@@ -134,7 +146,7 @@ class _Kept:
 
 
 class PrefixCache:
-    """The activations on a cut, for every row of some samples.
+    """The activations on a cut, for every row of some samples, of the weights that were then.
 
     Args:
         forward: of the model.
@@ -156,6 +168,7 @@ class PrefixCache:
         self.cut = cut
         self._samples, self._kinds = samples, cut.kinds()
         self.varying = forward.varying(cut)
+        self._made_of = forward.fingerprint(cut)
         self._kept = _Kept(samples, cut.tensors)
         read = forward.function(cut, None if before is None else before.cut)
 
@@ -173,6 +186,10 @@ class PrefixCache:
     def serves(self, trained: Collection[tf.Variable]) -> bool:
         """Whether steps that train these variables alone can take the activations."""
         return {id(variable) for variable in trained} <= {id(one) for one in self.varying}
+
+    def is_current(self) -> bool:
+        """Whether the weights before the cut are those that the activations were made of."""
+        return self._made_of.is_current()
 
     def step(self, train_step: Callable[[Any], Any], rows: tf.Tensor) -> Any:
         """Trace a step that takes the activations in the place of the inputs.

@@ -13,6 +13,7 @@ import tensorflow as tf
 from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
 from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan
+from elastic_tf.stack import KERAS
 
 
 class RowTraining:
@@ -21,17 +22,23 @@ class RowTraining:
     Args:
         model: the model that is trained.
         samples: what it is trained on.
+        epochs: of the `fit`.
+        is_watched: whether callbacks of the user's own may change weights between steps.
 
     Attributes:
         samples: the same.
         can_cache: whether anything may be computed in advance in this `fit`.
     """
 
-    def __init__(self, model: tf.keras.Model, samples: Samples) -> None:
+    def __init__(
+        self, model: tf.keras.Model, samples: Samples, epochs: int, *, is_watched: bool
+    ) -> None:
         self.samples = samples
         replicas = model.distribute_strategy.num_replicas_in_sync
-        self.can_cache = bool(samples.memory) and not model.run_eagerly and replicas == 1
-        self._model = model
+        is_python = not model.run_eagerly and not model._jit_compile  # can be called by a step
+        self.can_cache = bool(samples.memory) and is_python and replicas == 1
+        self._model, self._epochs, self._is_watched = model, epochs, is_watched
+        self._looked_at: int | None = None  # epoch at whose beginning the weights were looked at
         self._forward: Forward | None = None
         self._cache: PrefixCache | None = None
         self._seconds: float | None = None  # of a row in the forward pass that fills a cache
@@ -113,8 +120,21 @@ class RowTraining:
 
     def cache_for(self, trained: Sequence[tf.Variable]) -> PrefixCache | None:
         """What steps that train these variables alone can take, if there is something."""
-        cache = self._cache
+        cache = self._current()
         return cache if cache is not None and cache.serves(trained) else None
+
+    def _current(self) -> PrefixCache | None:
+        """What is kept, unless the weights that it was made of have changed: then it is dropped.
+
+        They change under a plan that trains more, and by whoever sets the weights of a model.
+        """
+        if self._cache is not None and not self._cache.is_current():
+            self.close()
+        return self._cache
+
+    def weights_changed(self) -> None:
+        """Look at the weights before the next step."""
+        self._looked_at = None
 
     def onward(self, function: Callable[[Any], tf.Tensor]) -> Iterator[np.ndarray]:
         """What a function of a batch of inputs gives, for all rows in turn.
@@ -122,15 +142,17 @@ class RowTraining:
         Raises:
             NotCacheable: nothing is computed before it, or the function does not go on from there.
         """
-        if self._cache is None:
+        cache = self._current()
+        if cache is None:
             raise NotCacheable("no activations are kept")
-        return self._cache.onward(function)
+        return cache.onward(function)
 
     def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
         """True for the tensors that the cached activations depend on; bool, shape (N,)."""
-        if self._cache is None:
+        cache = self._current()
+        if cache is None:
             return np.zeros(len(tensors), bool)
-        varying = {id(variable) for variable in self._cache.varying}
+        varying = {id(variable) for variable in cache.varying}
         return np.array([id(tensor) not in varying for tensor in tensors])
 
     def step(
@@ -151,13 +173,24 @@ class RowTraining:
             raise
 
     def or_whole(self, train_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """A train function that takes cached activations; a whole one where its trace cannot."""
+        """A train function that takes cached activations; another one where it cannot.
+
+        It looks at the weights once an epoch, and before each step where callbacks may set them.
+        What has changed at the beginning of an epoch is computed anew, if that pays off.
+        """
 
         def function(iterator: Any) -> Any:
+            model, epoch = self._model, len(self._model.history.epoch)
+            begins, self._looked_at = epoch != self._looked_at, epoch
+            if (begins or self._is_watched) and self._current() is None:
+                model.make_train_function()
+                if begins:
+                    model.cache_prefix(self._epochs - epoch)
+                return model.train_function(iterator)
             try:
                 return train_function(iterator)
             except NotCacheable:  # told while it is traced: nothing was drawn
-                return self._model.make_train_function(force=True)(iterator)
+                return model.make_train_function(force=True)(iterator)
 
         return function
 
@@ -182,19 +215,33 @@ def enter(
         args: of `tf.keras.Model.fit`, by place.
         kwargs: likewise, by name.
     """
-    x = args[0] if args else kwargs.get("x")
-    if not isinstance(x, Samples):
+    samples = args[0] if args else kwargs.get("x")
+    if not isinstance(samples, Samples):
         return args, kwargs
+    given = inspect.signature(tf.keras.Model.fit).bind(model, *args, **kwargs).arguments
+    weights = given.pop("class_weight", None)
+    if weights:
+        samples = samples.weighted(weights)
+    epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
+    callbacks = given.get("callbacks") or []
+    callbacks = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks))
+    is_watched = any(map(_acts_between_steps, callbacks))
     state, own = model._elastic, type(model).train_step.__get__(model)
-    rows = state.rows = RowTraining(model, x)
+    rows = state.rows = RowTraining(model, samples, epochs, is_watched=is_watched)
     # not a variable of the model's: Keras does not track it
     model.__dict__["train_step"] = lambda data: rows.step(own, data, model._trained(state.plan))
     state.functions.clear()
-    given = inspect.signature(tf.keras.Model.fit).bind(model, *args, **kwargs).arguments
-    model.cache_prefix(given.get("epochs", 1) - given.get("initial_epoch", 0))
-    if args:
-        return (x.row_batches(), *args[1:]), kwargs
-    return args, {**kwargs, "x": x.row_batches()}
+    model.cache_prefix(epochs)
+    del given["self"]
+    return (), {**given, "x": samples.row_batches()}
+
+
+def _acts_between_steps(callback: Any) -> bool:
+    """Whether a callback does something there that is neither Keras's nor ours."""
+    names = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+    methods = [getattr(callback, name, None) for name in names]
+    homes = {getattr(method, "__module__", "").partition(".")[0] for method in methods if method}
+    return not homes <= {KERAS, __package__.partition(".")[0]}
 
 
 def leave(model: Any) -> None:

@@ -20,8 +20,10 @@ class State:
         self.plan: Plan | None = None  # None: everything exact, of a model not yet built too
         self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
         self.variables: list[tf.Variable] = []  # the same in Keras's order
-        # id of each variable trained in this `fit`, with its channels; None: all
+        # id of each variable that a step of this `fit` trained, with its channels; None: all
         self.averaged: dict[int, set[int] | None] = {}
+        self.noted: Plan | None = None  # the plan that was added to them last
+        self.steps_per_execution = 1  # as compiled: Keras lowers its own in the last steps
         self.functions = LastUsed()
         self.accumulation: Accumulation | None = None
         self.keep: float | None = None  # share of the activations; None: as Keras has it
@@ -35,13 +37,14 @@ class State:
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
 
     def note_trained(self, tensors: Sequence[tf.Variable], trained: Sequence[tf.Variable]) -> None:
-        """Add to `averaged` what is trained under the plan."""
+        """Add to `averaged` what was trained under the plan."""
         some = {} if self.plan is None else self.plan.channels
         parts = {id(tensors[k]): set(channels) for k, channels in some.items()}
         for one in map(id, trained):
             before = self.averaged.get(one, set())
             is_whole = before is None or one not in parts
             self.averaged[one] = None if is_whole else (before or set()) | parts[one]
+        self.noted = self.plan
 
 
 class LastUsed:

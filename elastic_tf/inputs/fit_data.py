@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+import inspect
 from typing import Any
 
 import tensorflow as tf
@@ -14,26 +13,20 @@ from elastic_tf.inputs.samples import Samples
 from elastic_tf.stack import data_adapter
 
 
-@contextlib.contextmanager
-def caught(model: tf.keras.Model, keep: Callable[[Any], None]) -> Iterator[None]:
-    """Give `keep` the data handler that `fit` of `model` makes in this context.
+_FIT = inspect.unwrap(tf.keras.Model.fit).__code__
+
+
+def of_running_fit(model: tf.keras.Model) -> Any:
+    """The data handler of the `fit` of `model` that this is called in; None outside of one.
 
     Keras 2.15 keeps it in a local variable.
     """
-    make = data_adapter.get_data_handler
-
-    def make_and_keep(*args: Any, **kwargs: Any) -> Any:
-        handler = make(*args, **kwargs)
-        if kwargs.get("model") is model:
-            data_adapter.get_data_handler = make  # that of a validation is not wanted
-            keep(handler)
-        return handler
-
-    data_adapter.get_data_handler = make_and_keep
-    try:
-        yield
-    finally:
-        data_adapter.get_data_handler = make
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is _FIT and frame.f_locals["self"] is model:
+            return frame.f_locals.get("data_handler")
+        frame = frame.f_back
+    return None
 
 
 def batch_size(handler: Any) -> int | None:

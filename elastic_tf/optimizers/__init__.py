@@ -11,6 +11,7 @@ from elastic_tf.optimizers.apply import (
     finalizing_only,
     gradients,
 )
+from elastic_tf.optimizers.bias_correction import start_averages
 from elastic_tf.optimizers.named import NAMES, adam, by_name, cosine, sgdw
 from elastic_tf.optimizers.slots import LEGACY, rate, state, unwrapped
 
@@ -27,6 +28,7 @@ __all__ = [
     "gradients",
     "rate",
     "sgdw",
+    "start_averages",
     "state",
     "unwrapped",
 ]

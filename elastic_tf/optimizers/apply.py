@@ -99,24 +99,24 @@ def apply_selected(
 @contextlib.contextmanager
 def finalizing_only(
     optimizer: Any,
-    trained: Mapping[int, Collection[int] | None],
+    averaged: Callable[[], Mapping[int, Collection[int] | None]],
     *,
     before: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Let `finalize_variable_values` act on some variables only, while in this context.
 
     Keras calls it at the end of `fit` with all trainable variables, to put their moving averages
-    in their place. The average of a tensor that was left out did not follow it. `trained` holds the
-    id of each variable to finalize, with its channels or None for all; read after `before` was
-    called.
+    in their place. The average of a tensor that was left out did not follow it. `averaged` returns
+    the id of each variable to finalize, with its channels or None for all, once `before` was called.
     """
-    if not getattr(optimizer, "use_ema", False):
+    if not getattr(unwrapped(optimizer), "use_ema", False):
         yield
         return
     finalize = optimizer.finalize_variable_values
 
     def finalize_trained(variables: Sequence[tf.Variable]) -> None:
         before()
+        trained = averaged()
         chosen = [variable for variable in variables if id(variable) in trained]
         old = [None if trained[id(one)] is None else one.numpy() for one in chosen]
         finalize(chosen)

@@ -1,8 +1,12 @@
-"""A step count for each tensor, for optimizers that correct moments which began at zero.
+"""A step count for each tensor: Adam's bias correction, and where averages begin.
 
 Adam divides its moments by `1 - beta ** t`, t the optimizer's steps so far. The moments of a tensor
 that joins late begin at zero all the same: its first hundred steps would be three to seven times
 too long. Here t is the number of steps that the tensor itself took part in.
+
+The steps that a tensor missed are kept, so that the state of a plain optimizer, which has no such
+count, is one of tensors that missed none. The counts are the last of the optimizer's variables:
+Keras saves them with the others in every format.
 
 Source: Kingma & Ba, Adam, ICLR 2015, Sec. 3 (why moments are corrected).
 """
@@ -17,14 +21,14 @@ import tensorflow as tf
 
 from elastic_tf.stack import forget_tracked
 
-# Those that use the step count for nothing else.
+# Those that use the step count for nothing else; others say so by an attribute `corrects_moments`.
 _KINDS = (tf.keras.optimizers.Adam, tf.keras.optimizers.AdamW, tf.keras.optimizers.Adamax)
-_NAME = "missed_steps"  # attribute of the optimizer; Keras's checkpoints take it along
+_NAME = "missed_steps"  # attribute of the optimizer
 
 
 def build(optimizer: Any, count: int) -> None:
-    """Count the missed steps of so many tensors, where the optimizer corrects moments."""
-    corrects = type(optimizer).update_step in [kind.update_step for kind in _KINDS]
+    """Count the missed steps of so many tensors, where something depends on them."""
+    corrects = _corrects(optimizer) or getattr(optimizer, "use_ema", False)
     if corrects and not hasattr(optimizer, _NAME):
         missed = tf.Variable(
             tf.zeros(count, tf.int64),
@@ -33,12 +37,29 @@ def build(optimizer: Any, count: int) -> None:
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
         setattr(optimizer, _NAME, missed)
+        optimizer._variables.append(missed)
         forget_tracked(optimizer)
 
 
 def of(optimizer: Any) -> tf.Variable | None:
     """Steps that each tensor was left out of; int64, shape (tensors,); None where none count."""
     return getattr(optimizer, _NAME, None)
+
+
+def start_averages(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+    """Let the moving averages of those that were never trained begin at what they are now.
+
+    So do Keras's, of an optimizer that is built in its first step: weights that were loaded, or a
+    head that was solved, since ours was built are where the averages begin.
+    """
+    missed = of(optimizer)
+    if missed is None or not getattr(optimizer, "use_ema", False):
+        return
+    steps = optimizer.iterations.numpy() - missed.numpy()
+    for variable in variables:
+        index = optimizer._index_dict[optimizer._var_key(variable)]
+        if steps[index] == 0:
+            optimizer._model_variables_moving_average[index].assign(variable.read_value())
 
 
 @contextlib.contextmanager
@@ -60,7 +81,9 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
             own["_iterations"] = iterations
 
     # replicas are in here together, and one of them makes the updates of all
-    is_first = "update_step" not in own
+    is_first = _corrects(optimizer) and "update_step" not in own
+    taken = {optimizer._index_dict[optimizer._var_key(variable)] for variable in variables}
+    left_out = [int(index not in taken) for index in range(missed.shape[0])]
     if is_first:
         own["update_step"] = update_one
     try:
@@ -68,7 +91,10 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
     finally:
         if is_first:
             del own["update_step"]
-    taken = {optimizer._index_dict[optimizer._var_key(variable)] for variable in variables}
-    left_out = [int(index not in taken) for index in range(missed.shape[0])]
     if any(left_out):
         missed.assign_add(tf.constant(left_out, tf.int64))
+
+
+def _corrects(optimizer: Any) -> bool:
+    kinds = [kind.update_step for kind in _KINDS]
+    return type(optimizer).update_step in kinds or getattr(optimizer, "corrects_moments", False)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.stack import registered
 
 
-@tf.keras.saving.register_keras_serializable(package="elastic_tf")
-class SGDW(tf.keras.optimizers.legacy.SGD):
+@registered
+class SGDW(tf.keras.optimizers.SGD):
     """SGD with decoupled weight decay, made by `sgdw`; equals TensorFlow Addons' bit for bit.
 
-    Of a sparse gradient the rows that it has decay alone.
+    Of a sparse gradient the rows that it has decay alone; without momentum TensorFlow Addons forgets
+    that.
     """
 
     def __init__(
@@ -27,29 +28,42 @@ class SGDW(tf.keras.optimizers.legacy.SGD):
         name: str = "SGDW",
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate, momentum, nesterov, name, **kwargs)
-        self._set_hyper("weight_decay", weight_decay)
+        super().__init__(learning_rate, momentum, nesterov, name=name, **kwargs)
+        self.decay = weight_decay  # Keras multiplies its own `weight_decay` by the learning rate
 
     def get_config(self) -> dict[str, Any]:
         """Settings, from which Keras makes the optimizer again."""
-        decay = self._serialize_hyperparameter("weight_decay")
-        return {**super().get_config(), "weight_decay": decay}
+        return {**super().get_config(), "weight_decay": self.decay}
 
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        decayed = var.assign_sub(self._decay(var) * var, self._use_locking)
-        with tf.control_dependencies([decayed]):
-            return super()._resource_apply_dense(grad, var, apply_state)
-
-    def _resource_apply_sparse(
-        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
-    ) -> Any:
-        update = -self._decay(var) * tf.gather(var, indices)
-        with tf.control_dependencies([self._resource_scatter_add(var, indices, update)]):
-            return super()._resource_apply_sparse(grad, var, indices, apply_state)
-
-    def _decay(self, var: Any) -> tf.Tensor:
-        """What is taken off a weight, as a share of it."""
-        return self._get_hyper("weight_decay", var.dtype.base_dtype)
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        """Decay the variable, then let one op update it."""
+        rate, decay = (tf.cast(part, variable.dtype) for part in (self.learning_rate, self.decay))
+        accumulator = None
+        if self.momentum:
+            accumulator = self.momentums[self._index_dict[self._var_key(variable)]].handle
+        if isinstance(gradient, tf.IndexedSlices):
+            rows, values = gradient.indices, gradient.values
+            variable.scatter_sub(tf.IndexedSlices(decay * tf.gather(variable, rows), rows))
+            if accumulator is None:
+                variable.scatter_sub(tf.IndexedSlices(rate * values, rows))
+                return
+            given: dict[str, Any] = {"grad": values, "indices": rows}
+            update = tf.raw_ops.ResourceSparseApplyKerasMomentum
+        else:
+            variable.assign_sub(decay * variable)
+            if accumulator is None:
+                handle = variable.handle
+                tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=rate, delta=gradient)
+                return
+            given, update = {"grad": gradient}, tf.raw_ops.ResourceApplyKerasMomentum
+        update(
+            var=variable.handle,
+            accum=accumulator,
+            lr=rate,
+            momentum=tf.cast(self.momentum, variable.dtype),
+            use_nesterov=self.nesterov,
+            **given,
+        )
 
 
 def sgdw(
@@ -72,36 +86,46 @@ def sgdw(
     return SGDW(learning_rate, momentum, nesterov, weight_decay=weight_decay)
 
 
-@tf.keras.saving.register_keras_serializable(package="elastic_tf")
-class FusedAdam(tf.keras.optimizers.legacy.Adam):
+@registered
+class FusedAdam(tf.keras.optimizers.Adam):
     """Adam of which one op updates a tensor, made by `adam`.
 
-    Each tensor has a step count of its own, a slot: the moments of one that joins late begin at
-    zero, and are corrected as such. Equals Keras's legacy Adam bit for bit while all are trained.
+    Equals Keras's legacy Adam bit for bit while all tensors are trained.
     """
 
-    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
-        super()._create_slots(var_list)
-        for variable in var_list:
-            self.add_slot(variable, "steps", shape=())
+    corrects_moments = True  # for `bias_correction`
 
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        return super()._resource_apply_dense(grad, var, self._corrected(var, apply_state))
-
-    def _resource_apply_sparse(
-        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
-    ) -> Any:
-        return super()._resource_apply_sparse(grad, var, indices, self._corrected(var, apply_state))
-
-    def _corrected(self, var: Any, apply_state: Any) -> dict[tuple[str, Any], dict[str, Any]]:
-        """The coefficients of one tensor's next step."""
-        place = (var.device, var.dtype.base_dtype)
-        shared = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
-        step = self.get_slot(var, "steps").assign_add(1.0)
-        first, second = (tf.pow(shared[name], step) for name in ("beta_1_t", "beta_2_t"))
-        rate = shared["lr_t"] * (tf.sqrt(1.0 - second) / (1.0 - first))
-        own = {"beta_1_power": first, "beta_2_power": second, "lr": rate}
-        return {place: {**shared, **own}}
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        """Let one op update the variable and its moments."""
+        if self.amsgrad:
+            super().update_step(gradient, variable)
+            return
+        index, dtype = self._index_dict[self._var_key(variable)], variable.dtype
+        m, v, step = self._momentums[index], self._velocities[index], self.iterations + 1
+        given = (self.learning_rate, self.beta_1, self.beta_2, self.epsilon)
+        rate, beta_1, beta_2, epsilon = (tf.cast(part, dtype) for part in given)
+        first, second = (tf.pow(beta, tf.cast(step, dtype)) for beta in (beta_1, beta_2))
+        if isinstance(gradient, tf.IndexedSlices):
+            rows, values = gradient.indices, gradient.values
+            m.assign(beta_1 * m)
+            m.scatter_add(tf.IndexedSlices((1.0 - beta_1) * values, rows))
+            v.assign(beta_2 * v)
+            v.scatter_add(tf.IndexedSlices((1.0 - beta_2) * values**2, rows))
+            rate = rate * (tf.sqrt(1.0 - second) / (1.0 - first))
+            variable.assign_sub(rate * m / (tf.sqrt(v) + epsilon))
+            return
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=m.handle,
+            v=v.handle,
+            beta1_power=first,
+            beta2_power=second,
+            lr=rate,
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=epsilon,
+            grad=gradient,
+        )
 
 
 def adam(learning_rate: Any, beta_1: float = 0.9, beta_2: float = 0.999) -> FusedAdam:

@@ -6,8 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.optimizers import bias_correction
-
 LEGACY = tf.keras.optimizers.legacy.Optimizer
 _RATES = ("learning_rate", "current_learning_rate")
 
@@ -19,7 +17,7 @@ def state(optimizer: Any) -> list[tf.Variable]:
         found = [*inner.weights, *inner._hyper.values()]
     else:
         rates = (getattr(inner, f"_{name}", None) for name in _RATES)
-        found = [*inner.variables, *rates, bias_correction.of(inner)]
+        found = [*inner.variables, *rates]
     if inner is not optimizer and optimizer.dynamic:
         found += [optimizer.dynamic_counter, optimizer._loss_scale.current_loss_scale]
     unique = {id(item): item for item in found if isinstance(item, tf.Variable)}
