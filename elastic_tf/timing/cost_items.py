@@ -47,8 +47,8 @@ class ModeCost:
     Attributes:
         tensor: its index.
         mode: name of the mode, as in `elastic_tf.plan.NAMES`.
-        time: microseconds that exist only because the tensor is trained so, in the place of its
-            "dw" items.
+        time: microseconds that exist only because the tensor is trained so, in the place of the
+            items of this tensor alone.
         spared: microseconds by which the mode makes work of its layer cheaper that others need: in
             a filtered convolution the gradient of the inputs.
         shared: the tensors of the "dy" item that this work is part of; empty where none is spared.

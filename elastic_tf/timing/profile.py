@@ -217,7 +217,8 @@ class TimingProfile:
     ) -> TimingProfile:
         """The same times for steps that take cached activations; see `elastic_tf.Samples`.
 
-        Forward work is then an item like any other: paid if a tensor before it is trained.
+        Forward work is then an item like any other: paid if a tensor before it is trained, in
+        whatever mode.
 
         Args:
             fill: passes that compute the activations / passes that take them, in [0, 1]: their
@@ -235,7 +236,12 @@ class TimingProfile:
             if has[list(item.tensors)].all():
                 spared.append(replace(item, time=item.time * fill, tensors=whole))
         left = max(self.t_forward - math.fsum(item.time for item in spared), 0.0)
-        return replace(self, t_forward=left, items=(*self.items, *spared), prefix=())
+        modes = []
+        for cost in self.modes:
+            alone = math.fsum(item.time for item in spared if item.tensors == (cost.tensor,))
+            modes.append(replace(cost, time=cost.time + alone))
+        items = (*self.items, *spared)
+        return replace(self, t_forward=left, items=items, modes=tuple(modes), prefix=())
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""
