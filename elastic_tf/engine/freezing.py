@@ -15,18 +15,14 @@ A layer with buffers but no trainable tensor of its own cannot be left out: it b
 from __future__ import annotations
 
 import contextlib
-import threading
-import weakref
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.engine.held import attributes, held, is_held
 from elastic_tf.engine.modes import folding
-
-_lock = threading.Lock()
-# Replicas of a mirrored strategy trace the same layers interleaved: the last one out thaws.
-_holders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
@@ -36,20 +32,10 @@ def frozen(layers: Sequence[tf.keras.layers.Layer]) -> Iterator[None]:
     The protection serves layers that assign to their buffers without asking `self.trainable`:
     the assignment is left out of the graph. Only variable methods are caught, raw ops are not.
     """
-    with _lock:
+    with contextlib.ExitStack() as stack:
         for layer in layers:
-            _holders[layer] = _holders.get(layer, 0) + 1
-            if _holders[layer] == 1:
-                _freeze(layer)
-    try:
+            stack.enter_context(held(_key(layer), functools.partial(_freeze, layer)))
         yield
-    finally:
-        with _lock:
-            for layer in layers:
-                _holders[layer] -= 1
-                if _holders[layer] == 0:
-                    del _holders[layer]
-                    _thaw(layer)
 
 
 def left_out(
@@ -63,32 +49,24 @@ def left_out(
     return [
         layer
         for layer in model._flatten_layers()
-        if (layer.trainable or layer in _holders)
+        if (layer.trainable or is_held(_key(layer)))
         and layer._non_trainable_weights
         and layer._trainable_weights
         and not any(id(variable) in trained for variable in layer._trainable_weights)
     ]
 
 
-def _own(layer: tf.keras.layers.Layer) -> list[tf.Variable]:
-    return [*layer._trainable_weights, *layer._non_trainable_weights]
+def _key(layer: tf.keras.layers.Layer) -> tuple[str, int]:
+    return "frozen", id(layer)
 
 
-def _freeze(layer: tf.keras.layers.Layer) -> None:
+def _freeze(layer: tf.keras.layers.Layer, stack: contextlib.ExitStack) -> None:
     # Not `layer.trainable`: its setter would freeze the layers inside as well.
-    layer._trainable = False
-    folding.fold(layer)
-    for variable in _own(layer):
-        for name in _assignments(variable):
-            setattr(variable, name, _skip(variable))
-
-
-def _thaw(layer: tf.keras.layers.Layer) -> None:
-    layer._trainable = True
-    folding.unfold(layer)
-    for variable in _own(layer):
-        for name in _assignments(variable):
-            variable.__dict__.pop(name, None)
+    stack.enter_context(attributes(layer, _trainable=False))
+    stack.enter_context(folding.folded(layer))
+    for variable in (*layer._trainable_weights, *layer._non_trainable_weights):
+        skip = dict.fromkeys(_assignments(variable), _skip(variable))
+        stack.enter_context(attributes(variable, **skip))
 
 
 def _assignments(variable: tf.Variable) -> list[str]:

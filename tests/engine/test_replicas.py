@@ -63,6 +63,12 @@ def test_two_devices_let_the_graphs_of_dropped_masks_go(mirrored):
     assert mirrored["graphs_left"] == 0
 
 
+@pytest.mark.slow
+def test_two_devices_filter_gradients_as_one_does(tmp_path):
+    one, two = (trained(tmp_path, kind, filtered=2)[0] for kind in ("single", "mirrored"))
+    assert_same(one, two)
+
+
 @pytest.mark.hours
 def test_two_workers_give_what_one_process_gives(single, workers):
     assert_same(single, workers[0])

@@ -2,8 +2,9 @@
 
     python worker.py single|mirrored|multiworker OUT.npz [name=value ...]
 
-Workers are told of each other by TF_CONFIG. The network has no batch normalisation: each replica
-would normalise with the statistics of its own share.
+Workers are told of each other by TF_CONFIG. The network has no batch normalisation of its
+own: each replica would normalise with the statistics of its share. With `filtered` it has one that
+all replicas compute together, in the middle of their traces, before kernels in that mode.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def main(kind: str, out: str, *pairs: str) -> None:
     strategy = make_strategy(kind)
     with strategy.scope():
         tf.keras.utils.set_random_seed(0)
-        model = et.ElasticModel.from_model(network())
+        model = et.ElasticModel.from_model(network("filtered" in options))
         optimizer = MORE_OPTIMIZERS[options.get("optimizer", "adam")]()
         micro = int(options.get("accumulate", 1))
         model.compile(optimizer, crossentropy(), accumulate=micro)
@@ -43,6 +44,10 @@ def main(kind: str, out: str, *pairs: str) -> None:
     train = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH // micro, drop_remainder=True)
     callback = elastic(model, train)
     callbacks: list[Any] = [callback]
+    if "filtered" in options:
+        kernels = mask_of(model, "conv1", "conv2") & [t.shape.rank == 4 for t in model.tensors]
+        model.set_plan(et.Plan.full(len(model.tensors)).filtered(2, kernels))
+        callbacks = []
     if "backup" in options:
         callbacks.append(tf.keras.callbacks.BackupAndRestore(options["backup"]))
     if "crash" in options:
@@ -85,10 +90,12 @@ def elastic(model: Any, train: tf.data.Dataset) -> et.ElasticCallback:
     )
 
 
-def network() -> tf.keras.Model:
-    """Two convolutions and a head: 6 tensors."""
+def network(is_normalised: bool = False) -> tf.keras.Model:
+    """Two convolutions and a head: 6 tensors; and the 2 of a normalisation."""
     inputs = L.Input(IMAGE)
     x = L.Conv2D(3, 3, activation="tanh", name="conv1")(inputs)
+    if is_normalised:
+        x = L.BatchNormalization(synchronized=True)(x)
     x = L.Conv2D(4, 3, activation="silu", name="conv2")(x)
     return tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(L.Flatten()(x)))
 

@@ -13,9 +13,12 @@ import contextlib
 import math
 import threading
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
+
+from elastic_tf.engine.held import attributes
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _ATTRIBUTES = ("strides", "padding", "explicit_paddings", "dilations", "data_format")
@@ -23,10 +26,10 @@ _TYPICAL = 16  # samples in a batch whose size is not known when the step is tra
 _tracing = threading.local()
 
 
-def fold(layer: tf.keras.layers.Layer) -> None:
-    """Let a layer in inference mode be folded from its next call on, if it is one of these."""
+def folded(layer: tf.keras.layers.Layer) -> AbstractContextManager[None]:
+    """Let a layer in inference mode be folded, if it is one of these."""
     if type(layer) is not tf.keras.layers.BatchNormalization:
-        return
+        return contextlib.nullcontext()
 
     def call(inputs: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
         found = convolution_before(layer, inputs)
@@ -34,7 +37,7 @@ def fold(layer: tf.keras.layers.Layer) -> None:
             return type(layer).call(layer, inputs, *args, **kwargs)
         return _folded(layer, *found)
 
-    layer.__dict__["call"] = tf.autograph.experimental.do_not_convert(call)
+    return attributes(layer, call=tf.autograph.experimental.do_not_convert(call))
 
 
 def convolution_before(
@@ -47,11 +50,6 @@ def convolution_before(
     if op.type == "BiasAdd":
         bias, op = op.inputs[1], op.inputs[0].op
     return (op, bias) if op.type in _CONVOLUTIONS and _pays(op) and _may_change(op) else None
-
-
-def unfold(layer: tf.keras.layers.Layer) -> None:
-    """Let the layer run as its class has it."""
-    layer.__dict__.pop("call", None)
 
 
 @contextlib.contextmanager

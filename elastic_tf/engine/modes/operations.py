@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from elastic_tf.engine.held import attributes
 
 L = tf.keras.layers
 Plain = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # of inputs and kernel
@@ -28,8 +31,7 @@ def kernel_of(layer: Any) -> tf.Variable | None:
     return layer.kernel if type(layer) is L.Conv2D else layer.depthwise_kernel
 
 
-@contextlib.contextmanager
-def replaced(layer: Any, operation: Operation) -> Iterator[None]:
+def replaced(layer: Any, operation: Operation) -> AbstractContextManager[None]:
     """Let a layer with such a kernel make its outputs by another operation.
 
     Args:
@@ -55,17 +57,9 @@ def replaced(layer: Any, operation: Operation) -> Iterator[None]:
             outputs = tf.nn.bias_add(outputs, layer.bias)
         return outputs if layer.activation is None else layer.activation(outputs)
 
-    new: dict[str, Callable[..., tf.Tensor]]
     if type(layer) is L.Conv2D:  # the second one is for several groups
-        new = dict.fromkeys(("convolution_op", "_jit_compiled_convolution_op"), instead)
-    else:
-        new = {"call": call}
-    vars(layer).update(new)
-    try:
-        yield
-    finally:
-        for name in new:
-            vars(layer).pop(name, None)
+        return attributes(layer, convolution_op=instead, _jit_compiled_convolution_op=instead)
+    return attributes(layer, call=call)
 
 
 class Use(NamedTuple):

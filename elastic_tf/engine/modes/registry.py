@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.engine.held import held
 from elastic_tf.engine.modes import sparing
 from elastic_tf.engine.modes.operations import kernel_of
 from elastic_tf.optimizers.slices import Slice
@@ -178,7 +179,8 @@ def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan)
     parts: dict[int, tuple[Slice]] = {}
     for k, (found, channels) in zip(plan.channels, slices(model, tensors, plan)):
         found.in_row, parts[k] = in_row(channels), (found,)
-    with contextlib.ExitStack() as stack:
+
+    def change(stack: contextlib.ExitStack) -> None:
         if any(MODES[code].drops for code in layers):
             trained = {id(v): int(c) for v, c in zip(tensors, plan.modes) if c != FROZEN}
             codes = [(one, trained.get(id(kernel_of(one)))) for one in model._flatten_layers()]
@@ -190,6 +192,8 @@ def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan)
             if code in layers:
                 layer = layers[code][id(tensors[k])]
                 stack.enter_context(MODES[code].context(layer, *parts.get(k, ())))
+
+    with held((plan, id(model)), change):
         yield
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.engine.held import attributes
 from elastic_tf.engine.modes import folding
 
 L = tf.keras.layers
@@ -91,22 +92,12 @@ def spared(model: tf.keras.Model, kept: Collection[Any]) -> Iterator[None]:
         kept: layers whose inputs are kept anyway; the rectifiers right before them stay.
     """
     kept = {id(layer) for layer in kept}
-    changed: list[tuple[Any, str, Any]] = []
-    try:
+    with contextlib.ExitStack() as stack:
         for layer in model._flatten_layers():
             after = [node.outbound_layer for node in getattr(layer, "_outbound_nodes", ())]
-            if any(id(one) in kept for one in after):
-                continue
-            for name, new in _instead(layer).items():
-                changed.append((layer, name, vars(layer).get(name)))
-                vars(layer)[name] = new
+            if not any(id(one) in kept for one in after):
+                stack.enter_context(attributes(layer, **_instead(layer)))
         yield
-    finally:
-        for layer, name, old in changed:
-            if old is None:
-                vars(layer).pop(name)
-            else:
-                vars(layer)[name] = old
 
 
 def _instead(layer: Any) -> dict[str, Callable[..., tf.Tensor]]:
