@@ -1,12 +1,13 @@
 """Timing profiles as files: one JSON object, of which every field is checked.
 
-Schema 5 holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost
-item. Before, `calibration` had other factors, and is left out. Schema 3 and before had no `modes`.
-Schema 1 had `sets` in the place of items, `{"tensors": [[0, 5]], "time": 1.0}`.
+It holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost item.
+A checksum of all values finds what the checks of single fields cannot: another digit.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from elastic_tf.files.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_i
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, ModeCost
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _MOST_CELLS = 10_000_000  # items times tensors: a hundred times those of a ViT
 REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
@@ -74,7 +75,13 @@ def write(path: str | Path, profile: Any) -> None:
         item["tensors"] = indices_to_ranges(item["tensors"])
     for cost in data["modes"]:
         cost["shared"] = indices_to_ranges(cost["shared"])
-    write_json(path, data)
+    write_json(path, {**data, "checksum": checksum(data)})
+
+
+def checksum(data: Mapping[str, Any]) -> int:
+    """CRC-32 of all other values, whatever their order and the white space between them."""
+    values = {key: value for key, value in data.items() if key != "checksum"}
+    return zlib.crc32(json.dumps(values, sort_keys=True).encode())
 
 
 def read(path: str | Path, make: Callable[..., Made]) -> Made:
@@ -89,7 +96,7 @@ def read(path: str | Path, make: Callable[..., Made]) -> Made:
         return make(**_fields(strict_json.read(path)))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"There is no timing profile '{path}'. " + REMEASURE) from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         why = str(error).rstrip(".")
         raise ValueError(f"'{path}' is no timing profile ({why}). {REMEASURE}") from error
 
@@ -98,13 +105,14 @@ def _fields(data: Any) -> dict[str, Any]:
     """The fields of a `TimingProfile`, checked one by one."""
     data = arguments.instance("it", data, dict, "an object")
     version = data.get("schema_version")
-    if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise ValueError(
-            f"it has the version {brief(version)}, this library reads 1 to {SCHEMA_VERSION}"
+            f"it has the version {brief(version)}, this library reads {SCHEMA_VERSION} alone"
         )
+    stored, found = data.get("checksum"), checksum(data)
+    if stored != found:
+        raise ValueError(f"it is damaged: the checksum is {brief(stored)}, of its values {found}")
     fields = {key: _checked(key, data.get(key), like) for key, like in _PROFILE.items()}
-    if version < 5:
-        fields["calibration"] = ()
     arguments.count("count", fields["count"], most=MOST_TENSORS)
     fields["tensors"] = tuple(TensorSpec(**spec) for spec in fields["tensors"])
     fields["settings"] = RuntimeSettings(**fields["settings"])
@@ -112,9 +120,9 @@ def _fields(data: Any) -> dict[str, Any]:
         SettingsTrial(**{**trial, "settings": RuntimeSettings(**trial["settings"])})
         for trial in fields["trials"]
     )
-    fields["items"] = _items("sets" if version == 1 else "items", data, fields)
-    fields["prefix"] = _items("prefix", data, fields) if "prefix" in data else ()
-    fields["modes"] = _modes(data, fields["count"]) if version > 3 else ()
+    for name in ("items", "prefix"):
+        fields[name] = _items(name, data, fields["count"])
+    fields["modes"] = _modes(data, fields["count"])
     return fields
 
 
@@ -137,9 +145,9 @@ def _checked(name: str, value: Any, like: Any) -> Any:
     return arguments.number(name, value, low=0.0, high=MAX_TIME)
 
 
-def _items(name: str, data: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[CostItem, ...]:
+def _items(name: str, data: Mapping[str, Any], count: int) -> tuple[CostItem, ...]:
     """The cost items under that name; the profile checks what is not read here."""
-    given, count = arguments.items(name, data.get(name), what="a list"), fields["count"]
+    given = arguments.items(name, data.get(name), what="a list")
     if len(given) * count > _MOST_CELLS:  # before there is an array of it
         raise ValueError(
             f"`{name}` must be of one model. Received: {len(given)} items of {count} tensors."
@@ -149,13 +157,9 @@ def _items(name: str, data: Mapping[str, Any], fields: Mapping[str, Any]) -> tup
         found = arguments.instance(f"{name}[{k}]", value, dict, "an object")
         tensors = ranges_to_indices(found.get("tensors"), count)
         time = arguments.number(f"{name}[{k}].time", found.get("time"))
-        if name == "sets":  # its work is of the layer of its last tensor
-            last = fields["tensors"][tensors[-1]].name if fields["tensors"] else ""
-            items.append(CostItem.of(tensors, time, layer=last.rpartition("/")[0]))
-        else:
-            layer = arguments.text(f"{name}[{k}].layer", found.get("layer"))
-            kind = arguments.text(f"{name}[{k}].kind", found.get("kind"))
-            items.append(CostItem.of(tensors, time, layer=layer, kind=kind))
+        layer = arguments.text(f"{name}[{k}].layer", found.get("layer"))
+        kind = arguments.text(f"{name}[{k}].kind", found.get("kind"))
+        items.append(CostItem.of(tensors, time, layer=layer, kind=kind))
     return tuple(items)
 
 

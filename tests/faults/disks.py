@@ -115,7 +115,7 @@ def _profile(kind: str, times: int, rng: random.Random) -> dict[str, Any]:
         et.TimingProfile.from_chain(t_dw=draw[0], t_dy=draw[1], t_forward=50.0).save(path)
         content, profile = path.read_bytes(), et.TimingProfile.load(path)
         for _ in range(times):
-            version = (b'"schema_version": 5', b'"schema_version": %d' % rng.randint(6, 99))
+            version = (b'"schema_version": 6', b'"schema_version": %d' % rng.randint(7, 99))
             path.write_bytes(damaged(content, kind, rng, version))
             try:
                 alike += _times(et.TimingProfile.load(path)) == _times(profile)

@@ -42,6 +42,7 @@ from elastic_tf.files.atomic import write_json
 from elastic_tf.runs import run as runs
 from elastic_tf.selection.records import SelectionRecord
 from elastic_tf.timing.profile import TensorSpec
+from elastic_tf.timing.profile_file import checksum
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, usable_cores
 
 SLOW = 1.0  # seconds of computing that no input may take, whatever else the machine does
@@ -70,6 +71,7 @@ class Target:
         good: valid contents to start from.
         read: reads it, and raises an AssertionError where what it read is not whole.
         is_json: whether JSON that stays JSON is tried too.
+        signed: gives that JSON the checksum of its values, so that the fields are looked at.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Target:
     good: tuple[bytes, ...]
     read: Callable[[], None]
     is_json: bool = True
+    signed: Callable[[bytes], bytes] = bytes
 
 
 def profiles() -> tuple[et.TimingProfile, ...]:
@@ -117,7 +120,16 @@ def profile_target(folder: Path) -> Target:
             )
             assert np.isclose(again.t_full, found.t_full)
 
-    return Target("profile", path, tuple(good), read)
+    return Target("profile", path, tuple(good), read, signed=signed_profile)
+
+
+def signed_profile(data: bytes) -> bytes:
+    """JSON with its checksum, if it is an object."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(data)
+        if isinstance(found, dict):
+            return json.dumps({**found, "checksum": checksum(found)}).encode()
+    return data
 
 
 def run_targets(folder: Path) -> list[Target]:
@@ -220,7 +232,7 @@ def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[di
                 lines[place] = mutated_json(lines[place], rng) + b"\n"
                 data = b"".join(lines)
             else:
-                data = mutated_json(good, rng)
+                data = target.signed(mutated_json(good, rng))
         else:
             data = mutated_bytes(good, rng)
         target.path.write_bytes(data)

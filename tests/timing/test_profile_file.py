@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elastic_tf.timing import profile_file
 from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.profile import TensorSpec, TimingProfile
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
@@ -54,9 +56,9 @@ def path(tmp_path) -> Path:
 
 
 def changed(path: Path, **fields) -> Path:
-    """The file with other fields."""
+    """The file with other fields, and their checksum."""
     data = {**json.loads(path.read_text()), **fields}
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps({**data, "checksum": profile_file.checksum(data)}))
     return path
 
 
@@ -66,17 +68,32 @@ def test_save_and_load_keep_every_field(path):
         assert getattr(loaded, field.name) == getattr(PROFILE, field.name), field.name
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2_224_b4", "vit_b16_224_b4"])
-def test_the_tables_of_schema_1_are_read(name):
-    path = TABLES / "amd_epyc_2cores" / f"{name}.json"
-    data = json.loads(path.read_text())
-    assert data["schema_version"] == 1
+@pytest.mark.parametrize("path", sorted(TABLES.rglob("*.json")), ids=lambda path: path.stem)
+def test_the_tables_of_the_project_are_read(path):
     loaded = TimingProfile.load(path)
-    np.testing.assert_allclose(loaded.t_dw, data["t_dw"], rtol=1e-12)
-    np.testing.assert_allclose(loaded.t_dy, data["t_dy"], rtol=1e-12)
-    assert loaded.t_full == pytest.approx(data["t_full"], rel=1e-12)
     layers = {spec.name.rpartition("/")[0] for spec in loaded.tensors}
-    assert {item.layer for item in loaded.items} <= layers
+    assert loaded.t_full > 1e4 and {item.layer for item in loaded.items} <= layers
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(path):
+    rng, content = np.random.default_rng(0), path.read_bytes()
+    misread = 0
+    for place in rng.choice(8 * len(content), 300, replace=False):
+        wrong = bytearray(content)
+        wrong[place // 8] ^= 1 << (place % 8)
+        path.write_bytes(wrong)
+        with contextlib.suppress(ValueError):
+            loaded = TimingProfile.load(path)
+            misread += dataclasses.astuple(loaded) != dataclasses.astuple(PROFILE)
+    assert misread == 0
+
+
+def test_another_digit_is_refused_by_the_checksum(path):
+    content = path.read_text()
+    right = json.loads(content)["checksum"]
+    path.write_text(content.replace('"time": 30.0', '"time": 20.0'))
+    with pytest.raises(ValueError, match=f"is damaged: the checksum is {right}, .*Profile this"):
+        TimingProfile.load(path)
 
 
 def test_load_raises_when_the_file_is_cut_short(path):
@@ -96,14 +113,9 @@ def test_load_raises_when_the_file_is_not_a_profile(tmp_path):
         TimingProfile.load(tmp_path / "other.json")
 
 
-def test_the_factors_of_schema_4_are_left_out(path):
-    assert TimingProfile.load(path).calibration
-    assert TimingProfile.load(changed(path, schema_version=4)).calibration == ()
-
-
-@pytest.mark.parametrize("version", [0, 6, "1", None])
+@pytest.mark.parametrize("version", [0, 5, 7, "6", None])
 def test_load_raises_when_the_version_is_another(path, version):
-    with pytest.raises(ValueError, match=f"version {version!r}, this library reads 1 to 5"):
+    with pytest.raises(ValueError, match=f"version {version!r}, this library reads 6.*Profile th"):
         TimingProfile.load(changed(path, schema_version=version))
 
 
