@@ -12,8 +12,9 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.inputs import batches
+from elastic_tf.inputs.growing import Growing
 
-_READ = 256  # samples at a time, of a dataset
+_READ = 64  # samples at a time, of a dataset
 _OF_SIZES = ("different shapes", "ConcatOp : Dimension")  # in what TensorFlow 2.15 says of them
 
 
@@ -73,10 +74,10 @@ class Samples:
         half: bool = False,
         cache_batch: int = 16,
     ) -> None:
-        if isinstance(x, tf.data.Dataset):
-            x, y, sample_weight = _read(x)
-        parts = batches.as_batch(x, y, sample_weight)
         with tf.device("CPU:0"):  # the whole data may not fit beside the model
+            if isinstance(x, tf.data.Dataset):
+                x, y, sample_weight = _read(x)
+            parts = batches.as_batch(x, y, sample_weight)
             self._parts = tf.nest.map_structure(tf.identity, parts)
         self.count = int(tf.nest.flatten(parts)[0].shape[0])
         self.batch_size = arguments.count("batch_size", batch_size, most=self.count)
@@ -173,11 +174,14 @@ def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
             "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."
         )
     try:
-        parts = list(dataset.batch(_READ))
-        if not parts:
+        grown = None
+        for batch in dataset.batch(_READ):
+            grown = grown or tf.nest.map_structure(Growing, batch)
+            tf.nest.map_structure(Growing.add, grown, batch)
+        if grown is None:
             raise ValueError("The dataset must hold a sample. Received: an empty one.")
-        joined = tf.nest.map_structure(lambda *values: tf.concat(values, 0), *parts)
-    except tf.errors.InvalidArgumentError as error:
+        joined = tf.nest.map_structure(Growing.tensor, grown)
+    except (tf.errors.InvalidArgumentError, ValueError) as error:
         if not any(said in str(error) for said in _OF_SIZES):
             raise
         raise ValueError(

@@ -373,3 +373,12 @@ def test_samples_of_several_sizes_are_refused():
         Samples(data, batch_size=2)
     with pytest.raises(ValueError, match=r"RaggedTensor of shape \(2, None\). Pad them"):
         Samples(tf.ragged.constant([[1.0, 2.0], [3.0]]), np.zeros(2), batch_size=2)
+
+
+def test_samples_whose_size_changes_late_in_a_dataset_are_refused():
+    spec = tf.TensorSpec((None,)), tf.TensorSpec((), tf.int64)
+    data = tf.data.Dataset.from_generator(
+        lambda: ((np.zeros(3 if k < 64 else 2), 0) for k in range(70)), output_signature=spec
+    )
+    with pytest.raises(ValueError, match="sizes that differ, in .*Resize or pad them"):
+        Samples(data, batch_size=2)
