@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from elastic_tf import arguments
 from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.inputs import batches
 from elastic_tf.inputs.growing import Growing
+from elastic_tf.stack import data_adapter
 
 _READ = 64  # samples at a time, of a dataset
 _OF_SIZES = ("different shapes", "ConcatOp : Dimension")  # in what TensorFlow 2.15 says of them
@@ -107,6 +109,29 @@ class Samples:
     def steps(self) -> int:
         """Steps in an epoch."""
         return self.count // self.batch_size
+
+    def weighted(self, class_weight: Mapping[int, float]) -> Samples:
+        """The same samples with the weights that `fit` of Keras gives them by their class.
+
+        Inputs and targets are shared; weights of samples are multiplied by those of classes.
+
+        Args:
+            class_weight: weight of each class, which are numbered from 0 without gaps.
+
+        Raises:
+            ValueError: a class has no weight, or there are several outputs.
+        """
+        arguments.instance("class_weight", class_weight, Mapping, "a dict of weights by class")
+        made = copy.copy(self)
+        try:
+            with tf.device("CPU:0"):  # where classes without a weight are found
+                made._parts = data_adapter._make_class_weight_map_fn(class_weight)(*self._parts)
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(
+                "`class_weight` must have a weight for each class. Received: "
+                f"{arguments.brief(class_weight)} for targets of other classes: {error.message}."
+            ) from error
+        return made
 
     def row_batches(self) -> tf.data.Dataset:
         """Numbers of the rows of each step; every pass over the dataset is another epoch.

@@ -382,3 +382,55 @@ def test_samples_whose_size_changes_late_in_a_dataset_are_refused():
     )
     with pytest.raises(ValueError, match="sizes that differ, in .*Resize or pad them"):
         Samples(data, batch_size=2)
+
+
+CLASS_WEIGHT = {0: 0.5, 2: 3.0, 1: 1.0}
+CLASSES = np.array([2, 0, 1, 1])
+
+
+def of_steps(classes):
+    """One-hot targets of three time steps, the first of them of these classes."""
+    return np.eye(3)[np.stack([classes, classes * 0, classes * 0 + 2], axis=1)]
+
+
+@pytest.mark.parametrize("sample_weight", [None, np.array([1.0, 2.0, 4.0, 8.0], np.float32)])
+@pytest.mark.parametrize(
+    "targets", [np.asarray, lambda c: c[:, None] + 0.2, lambda c: np.eye(3)[c], of_steps]
+)
+def test_class_weights_multiply_those_of_the_samples(targets, sample_weight):
+    samples = Samples(data()[0][:4], targets(CLASSES), sample_weight=sample_weight, batch_size=2)
+    before = samples.arrays
+    x, y, found = samples.weighted(CLASS_WEIGHT).arrays
+    expected = np.array([3.0, 0.5, 1.0, 1.0], np.float32)
+    if targets is of_steps:
+        expected = np.stack([expected, expected * 0 + 0.5, expected * 0 + 3.0], axis=1)
+    if sample_weight is not None:
+        expected = (expected.T * sample_weight).T
+    assert found.dtype == tf.float32
+    np.testing.assert_array_equal(found, expected)
+    assert x is before[0] and y is before[1] and samples.arrays is before
+
+
+def test_class_weights_train_as_those_of_keras():
+    x, y = data()
+    options = {"epochs": 2, "shuffle": False, "batch_size": 4, "verbose": 0}
+    one, two = elastic(chain), elastic(chain)
+    one.fit(x, y, class_weight=CLASS_WEIGHT, **options)
+    samples = Samples(x, y, batch_size=4, shuffle=False).weighted(CLASS_WEIGHT)
+    two.fit(samples, epochs=2, verbose=0)
+    for a, b in zip(one.get_weights(), two.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "weights, message",
+    [
+        ({0: 1.0, 1: 2.0}, r"Received: \{0: 1.0, 1: 2.0\} for targets of other classes: .* = 2 is"),
+        ({0: 1.0, 2: 2.0}, r"keys from 0 to .* found \{0: 1.0, 2: 2.0\}"),
+    ],
+)
+def test_a_class_without_a_weight_is_refused(weights, message):
+    with pytest.raises(ValueError, match=message):
+        Samples(data()[0][:4], CLASSES, batch_size=2).weighted(weights)
+    with pytest.raises(TypeError, match=r"a dict of weights by class.*\[1.0\]"):
+        Samples(data()[0][:4], CLASSES, batch_size=2).weighted([1.0])
