@@ -194,8 +194,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             names = [tensor.name.split(":")[0] for tensor in self.model.tensors]
             board = Board(self.log_dir, names)
         self._ledger = Ledger(self.clock, epochs=self.params["epochs"], steps=self.params["steps"])
-        if self.clock is time.perf_counter:
-            self._ledger.already(time.perf_counter() - (state.fit_started or 0.0))
+        if self.clock is time.perf_counter and state.fit_started is not None:
+            self._ledger.already(time.perf_counter() - state.fit_started)
         self._scheduler = Scheduler(
             self.model, self.settings, self._ledger, batch_size=size, clock=self.clock, board=board
         )

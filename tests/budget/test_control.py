@@ -189,3 +189,23 @@ def test_missed_deadline_is_told_at_the_end():
     device = Device(validating=30.0)  # the first validation cannot be foreseen
     with pytest.warns(UserWarning, match="more than its deadline of 110 s"):
         run(device, Deadline(110.0), epochs=1, steps=80)
+
+
+def test_no_time_has_passed_when_a_loop_of_ones_own_begins():
+    from chosen import callback, dataset, elastic
+
+    model, one = elastic(), callback(rho=Deadline(60.0))
+    called = tf.keras.callbacks.CallbackList([one], model=model, epochs=2, steps=4)
+    model.stop_training = False
+    called.on_train_begin()
+    model.make_train_function()
+    for epoch in range(2):
+        called.on_epoch_begin(epoch)
+        data = iter(dataset())
+        for step in range(4):
+            called.on_train_batch_begin(step)
+            called.on_train_batch_end(step, model.train_function(data))
+        called.on_epoch_end(epoch)
+    called.on_train_end()
+    assert model.optimizer.iterations == 8 and not model.stop_training
+    assert {record.rho for record in one.selections} == {1.0}
