@@ -21,8 +21,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.engine.held import attributes, held, is_held
 from elastic_tf.engine.modes import folding
+from elastic_tf.engine.modes.held import attributes, held, is_held
 
 
 @contextlib.contextmanager

@@ -18,9 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.engine import freezing
-from elastic_tf.engine.fingerprint import Fingerprint
 from elastic_tf.engine.modes import folding
-from elastic_tf.engine.snapshot import READS, host_generators_kept
+from elastic_tf.engine.snapshot import READS, Fingerprint, host_generators_kept
 from elastic_tf.files.arrays import array
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.stack import wrap_function

@@ -31,7 +31,12 @@ class RowTraining:
     """
 
     def __init__(
-        self, model: tf.keras.Model, samples: Samples, epochs: int, *, is_watched: bool
+        self,
+        model: tf.keras.Model,
+        samples: Samples,
+        epochs: int = 1,
+        *,
+        is_watched: bool = False,
     ) -> None:
         self.samples = samples
         replicas = model.distribute_strategy.num_replicas_in_sync

@@ -12,7 +12,6 @@ from elastic_tf.inputs import batches
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.stack import data_adapter
 
-
 _FIT = inspect.unwrap(tf.keras.Model.fit).__code__
 
 

@@ -106,8 +106,8 @@ def finalizing_only(
     """Let `finalize_variable_values` act on some variables only, while in this context.
 
     Keras calls it at the end of `fit` with all trainable variables, to put their moving averages
-    in their place. The average of a tensor that was left out did not follow it. `averaged` returns
-    the id of each variable to finalize, with its channels or None for all, once `before` was called.
+    in their place. The average of a tensor that was left out did not follow it. `averaged`, called
+    after `before`, returns the id of each variable to finalize, with its channels or None for all.
     """
     if not getattr(unwrapped(optimizer), "use_ema", False):
         yield

@@ -14,8 +14,8 @@ from elastic_tf.stack import registered
 class SGDW(tf.keras.optimizers.SGD):
     """SGD with decoupled weight decay, made by `sgdw`; equals TensorFlow Addons' bit for bit.
 
-    Of a sparse gradient the rows that it has decay alone; without momentum TensorFlow Addons forgets
-    that.
+    Of a sparse gradient the rows that it has decay alone. Without momentum TensorFlow Addons leaves
+    that out.
     """
 
     def __init__(

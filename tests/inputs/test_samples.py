@@ -358,7 +358,7 @@ def test_by_default_the_last_tensors_that_fit_are_trained_from_one_selection_on(
 def test_filling_costs_what_it_takes_here(monkeypatch):
     monkeypatch.setattr(prefix.Forward, "seconds_per_row", lambda self: 1.0)
     samples = Samples(*data(), batch_size=4)
-    rows = RowTraining(elastic(chain), samples, 1, is_watched=False)
+    rows = RowTraining(elastic(chain), samples)
     assert rows.fill_cost(2, step=40.0) == pytest.approx(0.5 * 4.0 / 40.0)
     assert rows.fill_cost(2, step=1.0) == 0.5  # never more than the steps would
     assert rows.fill_cost(1, step=40.0) == 1.0  # nothing is kept for one pass

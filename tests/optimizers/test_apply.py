@@ -118,7 +118,7 @@ def test_finalizing_only_leaves_the_other_tensors_and_the_optimizer_as_it_was():
     for variable in variables:
         variable.assign_add(tf.ones_like(variable))
     before = values(variables)
-    with optimizers.finalizing_only(optimizer, {id(variables[1]): None}):
+    with optimizers.finalizing_only(optimizer, lambda: {id(variables[1]): None}):
         optimizer.finalize_variable_values(variables)
     assert [k for k in range(4) if values(variables)[k] != before[k]] == [1]
     assert "finalize_variable_values" not in vars(optimizer)

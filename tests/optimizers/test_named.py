@@ -34,7 +34,7 @@ def made(kind: type, name: str):
 
 
 def after_steps(optimizer, masks: list[list[bool]]) -> list[list[bytes]]:
-    """Weights, count and momenta after every step, in which the rows of a table have sparse gradients."""
+    """Weights, count and momenta after every step; the gradient of a table is sparse."""
     rng = np.random.default_rng(0)
     variables = [
         tf.Variable(tf.cast(rng.normal(size=shape), tf.float32), name=f"tensor{k}")
@@ -61,7 +61,9 @@ def after_steps(optimizer, masks: list[list[bool]]) -> list[list[bytes]]:
 def momenta(optimizer, variables) -> list[tf.Variable]:
     """Of an optimizer of Keras, or of a legacy one, that has them."""
     if isinstance(optimizer, optimizers.LEGACY):
-        return [optimizer.get_slot(v, name) for name in optimizer.get_slot_names() for v in variables]
+        return [
+            optimizer.get_slot(v, name) for name in optimizer.get_slot_names() for v in variables
+        ]
     return optimizer.momentums if getattr(optimizer, "momentum", 0.0) else []
 
 

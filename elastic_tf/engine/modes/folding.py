@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.engine.held import attributes
+from elastic_tf.engine.modes.held import attributes
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _ATTRIBUTES = ("strides", "padding", "explicit_paddings", "dilations", "data_format")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from elastic_tf.engine.held import attributes
+from elastic_tf.engine.modes.held import attributes
 
 L = tf.keras.layers
 Plain = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # of inputs and kernel

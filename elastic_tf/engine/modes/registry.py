@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.engine.held import held
 from elastic_tf.engine.modes import sparing
+from elastic_tf.engine.modes.held import held
 from elastic_tf.engine.modes.operations import kernel_of
 from elastic_tf.optimizers.slices import Slice
 from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of, in_row

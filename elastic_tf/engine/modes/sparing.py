@@ -16,8 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.engine.held import attributes
 from elastic_tf.engine.modes import folding
+from elastic_tf.engine.modes.held import attributes
 
 L = tf.keras.layers
 #: Rectifiers and the number that they cut at.

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from elastic_tf.engine.held import attributes, held, is_held
+from elastic_tf.engine.modes.held import attributes, held, is_held
 
 
 def change(owner, **others):
