@@ -47,11 +47,11 @@ def finetune(
 ) -> ElasticMixin:
     """Fit a pre-trained classifier to new data, in `seconds` at most.
 
-    The head gets as many outputs as there are classes, and is solved in closed form. Layers run as
-    in inference: batch normalisation uses its stored statistics. Without a `profile`, the device is
-    measured. Then Adam trains the last tensors, as many as fit into the time. What lies before them
-    is computed once for each sample. With `validation`, the best weights are kept; those of the
-    solved head count too.
+    The head gets as many outputs as there are classes, and is solved in closed form. Batch
+    normalisation uses its stored statistics; dropout and augmentation run as in training. Without
+    a `profile`, the device is measured. Then Adam trains the last tensors, as many as fit into the
+    time. What lies before them is computed once for each sample. With `validation`, the best
+    weights are kept; those of the solved head count too.
 
     Args:
         model: built Keras classifier, or a network that ends in features. Weights are shared with
@@ -94,7 +94,8 @@ def finetune(
     if labels.ndim == 1:
         kind = tf.keras.losses.SparseCategoricalCrossentropy
     loss = kind(from_logits=has_logits)
-    elastic.compile(optimizers.adam(schedule(rate)), loss, metrics=["accuracy"])
+    options: dict[str, Any] = {"metrics": ["accuracy"], "statistics": "stored"}
+    elastic.compile(optimizers.adam(schedule(rate)), loss, **options)
     if profile is None:
         if verbose:
             print("Measuring the training step on this device ...", flush=True)
@@ -114,7 +115,7 @@ def finetune(
     callbacks: list[Any] = [chosen, SolveHead()]
     if learning_rate is None:
         callbacks.append(_RateOfShare(chosen, schedule))
-    options: dict[str, Any] = {"epochs": epochs, "verbose": verbose}
+    options = {"epochs": epochs, "verbose": verbose}
     if validation is not None:
         options["validation_data"] = validation
         callbacks.append(_Best(validation, verbose=bool(verbose)))
@@ -208,10 +209,7 @@ def _classes(y: np.ndarray) -> int:
 
 
 def _with_head(model: tf.keras.Model, classes: int) -> tuple[tf.keras.Model, bool]:
-    """The network with so many outputs, and whether these are logits.
-
-    It runs as in inference but for its gradients: batches are too small for statistics of theirs.
-    """
+    """The network with so many outputs, and whether these are logits."""
     arguments.instance("model", model, tf.keras.Model, "a Keras model")
     dense = dense_layers(model)
     layers = [one for one in model._flatten_layers() if one.built and not one.submodules]
@@ -220,9 +218,9 @@ def _with_head(model: tf.keras.Model, classes: int) -> tuple[tf.keras.Model, boo
     is_graph = bool(getattr(model, "_is_graph_network", False))
     is_classifier = bool(dense) and dense[-1].units == shape[-1] and shape.rank == 2
     if is_classifier and shape[-1] == classes:
-        if is_graph:
+        if is_graph:  # to be compiled anew
             inputs = tf.nest.map_structure(_input_like, model.input)
-            model = tf.keras.Model(inputs, model(inputs, training=False))
+            model = tf.keras.Model(inputs, model(inputs))
         return model, not ends_in_softmax
     can_cut = not ends_in_softmax or (is_classifier and dense[-1] in model.layers)
     if not is_graph or not can_cut:
@@ -234,7 +232,7 @@ def _with_head(model: tf.keras.Model, classes: int) -> tuple[tf.keras.Model, boo
     inputs = tf.nest.map_structure(_input_like, model.input)
     if is_classifier and dense[-1] in model.layers:
         model = tf.keras.Model(model.input, dense[-1].input)
-    features = model(inputs, training=False)
+    features = model(inputs)
     if len(features.shape) == 4:
         features = L.GlobalAveragePooling2D()(features)
     return tf.keras.Model(inputs, L.Dense(classes, name="new_head")(features)), True

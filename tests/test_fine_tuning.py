@@ -42,8 +42,18 @@ def test_batch_normalisation_keeps_its_statistics():
     model = et.finetune(network, images(), seconds=300, epochs=1, verbose=0)
     assert values(network.non_trainable_variables) == statistics
     assert values(network.trainable_variables) != scale
-    x = images()[0]
-    np.testing.assert_allclose(model(x, training=True), model(x), rtol=1e-5)
+    assert model.get_compile_config()["statistics"] == "stored"
+
+
+@pytest.mark.parametrize("end", ["features", "head"])
+def test_dropout_and_augmentation_of_the_network_stay(end):
+    inputs = L.Input((6, 6, CLASSES))
+    x = L.Dropout(0.5)(L.Flatten()(L.RandomFlip()(L.GaussianNoise(1.0)(inputs))))
+    network = tf.keras.Model(inputs, L.Dense(CLASSES)(x) if end == "head" else x)
+    with pytest.warns(UserWarning, match="draws at random, or keeps a state, at its very input"):
+        model = et.finetune(network, images(), seconds=300, epochs=2, verbose=0)
+    x, y = map(tf.constant, images())
+    assert np.ptp([model.forward((x, y)).loss for _ in range(3)]) > 0.0
 
 
 @pytest.mark.parametrize("end", ["map", "vector", "7 softmax", "7 linear"])

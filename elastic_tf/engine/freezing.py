@@ -10,6 +10,7 @@ layers are frozen by `trainable = False`: the two train alike, up to the roundin
 that are folded into the convolutions before them.
 
 A layer with buffers but no trainable tensor of its own cannot be left out: it behaves as in Keras.
+With `compile(statistics="stored")` all batch normalisations run in inference mode, trained or not.
 """
 
 from __future__ import annotations
@@ -24,17 +25,24 @@ import tensorflow as tf
 from elastic_tf.engine.modes import folding
 from elastic_tf.engine.modes.held import attributes, held, is_held
 
+# The second is no subclass of the first in Keras 2.15.
+_NORMALISATIONS = (
+    tf.keras.layers.BatchNormalization,
+    tf.keras.layers.experimental.SyncBatchNormalization,
+)
+
 
 @contextlib.contextmanager
-def frozen(layers: Sequence[tf.keras.layers.Layer]) -> Iterator[None]:
-    """Run `layers` as not trainable, their own variables protected against assignment.
+def frozen(layers: Sequence[tf.keras.layers.Layer], *, is_left_out: bool = True) -> Iterator[None]:
+    """Run `layers` as not trainable; if they are left out, with their own variables protected.
 
     The protection serves layers that assign to their buffers without asking `self.trainable`:
     the assignment is left out of the graph. Only variable methods are caught, raw ops are not.
     """
     with contextlib.ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(held(_key(layer), functools.partial(_freeze, layer)))
+            change = functools.partial(_freeze, layer, is_left_out)
+            stack.enter_context(held(_key(layer, is_left_out), change))
         yield
 
 
@@ -43,26 +51,55 @@ def left_out(
 ) -> list[tf.keras.layers.Layer]:
     """Layers with buffers and trainable tensors of their own, none of them in `variables`.
 
-    Layers that the user froze are not listed: Keras takes care of them.
+    Layers that the user froze are not listed: Keras takes care of them. Normalisations without
+    trainable tensors are, where the model takes stored statistics.
     """
     trained = {id(variable) for variable in variables}
+    stored = _on_stored_statistics(model)
     return [
         layer
-        for layer in model._flatten_layers()
-        if (layer.trainable or is_held(_key(layer)))
-        and layer._non_trainable_weights
-        and layer._trainable_weights
+        for layer in _not_frozen(model)
+        if layer._non_trainable_weights
+        and (layer._trainable_weights or layer in stored)
         and not any(id(variable) in trained for variable in layer._trainable_weights)
     ]
 
 
-def _key(layer: tf.keras.layers.Layer) -> tuple[str, int]:
-    return "frozen", id(layer)
+def as_compiled(model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
+    """Run batch normalisations on the statistics that the model was compiled for.
+
+    Scale and offset get their gradients on stored statistics too: a tape watches variables.
+    """
+    return frozen(_on_stored_statistics(model), is_left_out=False)
 
 
-def _freeze(layer: tf.keras.layers.Layer, stack: contextlib.ExitStack) -> None:
+def _on_stored_statistics(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
+    state = getattr(model, "_elastic", None)  # of an elastic model
+    if state is None or state.statistics == "batch":
+        return []
+    return [layer for layer in _not_frozen(model) if isinstance(layer, _NORMALISATIONS)]
+
+
+def _not_frozen(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
+    """The layers that the user did not freeze."""
+    return [
+        one
+        for one in model._flatten_layers()
+        if one.trainable or any(is_held(_key(one, is_left_out)) for is_left_out in (True, False))
+    ]
+
+
+def _key(layer: tf.keras.layers.Layer, is_left_out: bool) -> tuple[str, int, bool]:
+    return "frozen", id(layer), is_left_out
+
+
+def _freeze(
+    layer: tf.keras.layers.Layer, is_left_out: bool, stack: contextlib.ExitStack
+) -> None:
     # Not `layer.trainable`: its setter would freeze the layers inside as well.
     stack.enter_context(attributes(layer, _trainable=False))
+    if not is_left_out:
+        return
     stack.enter_context(folding.folded(layer))
     for variable in (*layer._trainable_weights, *layer._non_trainable_weights):
         skip = dict.fromkeys(_assignments(variable), _skip(variable))

@@ -144,9 +144,14 @@ class ElasticMixin(_Model):
         return self._fit_state.values
 
     def compile(
-        self, *args: Any, accumulate: int = 1, keep: float | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        accumulate: int = 1,
+        keep: float | None = None,
+        statistics: str = "batch",
+        **kwargs: Any,
     ) -> None:
-        """`tf.keras.Model.compile`, gradient accumulation, and steps that take less memory.
+        """`tf.keras.Model.compile`, with options of the elastic step.
 
         Args:
             *args: as for `tf.keras.Model.compile`, like `**kwargs`.
@@ -159,11 +164,18 @@ class ElasticMixin(_Model):
                 share each tensor is updated as soon as its gradient exists, which takes a few
                 per cent of a step. None leaves the order of the step to TensorFlow, as do several
                 replicas, XLA, and eager execution.
+            statistics: what batch normalisations normalise by in training: "batch", as in Keras; or
+                "stored", as in inference: the moving statistics, which stay as they are, while
+                scale and offset can be trained. The latter serves pre-trained networks, small
+                batches, and batches unlike the data of pre-training. Other layers, as dropout and
+                augmentation, run as in training.
 
         Raises:
             TypeError: an optimizer or strategy that cannot leave tensors out.
-            ValueError: gradients cannot be accumulated here, or `keep` is no share.
+            ValueError: gradients cannot be accumulated here, `keep` is no share, or there are no
+                such `statistics`.
         """
+        self._elastic.statistics = arguments.choice("statistics", statistics, ("batch", "stored"))
         self._elastic.accumulation = None
         if keep is not None:
             keep = arguments.number("keep", keep, low=0.0, high=1.0)
@@ -184,7 +196,8 @@ class ElasticMixin(_Model):
     def forward(self, data: Any, training: bool = True) -> Step:
         """One forward pass and its total loss, regularisers included."""
         x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(data)
-        y_pred = self(x, training=training)
+        with freezing.as_compiled(self) if training else contextlib.nullcontext():
+            y_pred = self(x, training=training)
         loss = self.compute_loss(x, y, y_pred, sample_weight)
         self._validate_target_and_loss(y, loss)
         return Step(x, y, sample_weight, y_pred, loss)
@@ -391,6 +404,8 @@ class ElasticMixin(_Model):
             config = {**config, "accumulate": self._elastic.accumulation.steps}
         if config is not None and self._elastic.keep is not None:
             config = {**config, "keep": self._elastic.keep}
+        if config is not None and self._elastic.statistics != "batch":
+            config = {**config, "statistics": self._elastic.statistics}
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ class State:
         self.functions = LastUsed()
         self.accumulation: Accumulation | None = None
         self.keep: float | None = None  # share of the activations; None: as Keras has it
+        self.statistics = "batch"  # of batch normalisations in training; or "stored"
         self.swap: Any = None  # `elastic_tf.memory.swapping.Swap`, where activations are swapped
         # of this `fit`
         self.callback: Any = None  # that chooses the plan

@@ -57,6 +57,7 @@ def read(
         host_generators_kept(model),
         never_differentiated(),
         freezing.frozen(freezing.left_out(model, trained)),
+        freezing.as_compiled(model),
         modes.installed(model, tensors, plan),
     ):
         reader.walk(model, names, training=True)

@@ -3,9 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import L, images, network, values
+from networks import L, crossentropy, images, network, values
 
+from elastic_tf import memory
+from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.engine import freezing
+from elastic_tf.inputs.samples import Samples
+from elastic_tf.model import ElasticModel
 
 
 class Stubborn(tf.keras.layers.Layer):
@@ -96,3 +100,91 @@ def test_frozen_layer_stays_frozen_until_the_last_holder_leaves():
         first.__exit__(None, None, None)
         assert not layer.trainable
     assert layer.trainable
+
+
+def normalised() -> ElasticModel:
+    """A trained normalisation, one without tensors, one that the user froze, and dropout."""
+    tf.keras.utils.set_random_seed(0)
+    inputs = L.Input((6, 6, 2))
+    x = L.BatchNormalization(center=False, scale=False, momentum=0.5, name="bare")(inputs)
+    x = L.BatchNormalization(momentum=0.5, name="bn")(L.Conv2D(4, 3)(x))
+    x = L.BatchNormalization(momentum=0.5, name="held")(x)
+    x = L.Dropout(0.5, name="dropout")(L.Flatten()(x))
+    model = ElasticModel(inputs, L.Dense(3, name="head")(x))
+    model.get_layer("held").trainable = False
+    model.compile(tf.keras.optimizers.SGD(0.05), crossentropy(), statistics="stored")
+    return model
+
+
+def test_stored_statistics_are_used_and_kept_where_scale_and_offset_are_trained():
+    model, (x, y) = normalised(), map(tf.constant, images())
+    before, scale = values(model.non_trainable_variables), values(model.get_layer("bn").weights[:2])
+    seen = []
+    head = model.get_layer("head")
+    head.call = lambda x: seen.append(x.numpy()) or type(head).call(head, x)
+    model.forward((x, y))
+    del head.call
+    dropped = seen[0]
+    inside = tf.keras.Model(model.input, model.get_layer("held").output)(x).numpy()
+    expected = 2.0 * inside.reshape(len(x), -1)  # of what dropout leaves
+    np.testing.assert_allclose(dropped[dropped != 0], expected[dropped != 0], rtol=1e-5)
+    assert 0.3 < (dropped == 0).mean() < 0.7
+    model.fit(x, y, verbose=0)
+    assert values(model.non_trainable_variables) == before
+    assert values(model.get_layer("bn").weights[:2]) != scale
+    assert model.get_layer("bn").trainable and not model.get_layer("held").trainable
+
+
+def test_stored_statistics_give_the_gradients_of_a_call_in_inference_mode():
+    model, source = ElasticModel.from_model(network()), network()
+    model.compile("sgd", crossentropy(), statistics="stored")
+    x, y = map(tf.constant, images())
+    with tf.GradientTape() as tape:
+        loss = crossentropy()(y, source(x, training=False))
+    expected = tape.gradient(loss, source.trainable_variables)
+    for variables in (None, model.trainable_variables):
+        _, found = model.gradients((x, y), variables)
+        for one, other in zip(found, expected):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_synchronised_normalisation_keeps_its_statistics_too():
+    model = ElasticModel.from_model(
+        tf.keras.Sequential([L.Input((2,)), L.experimental.SyncBatchNormalization(), L.Dense(1)])
+    )
+    model.compile("sgd", "mse", statistics="stored")
+    before = values(model.non_trainable_variables)
+    model.fit(np.random.default_rng(0).normal(3.0, 2.0, (8, 2)), np.zeros(8), verbose=0)
+    assert values(model.non_trainable_variables) == before
+
+
+def test_what_is_kept_of_samples_fits_to_stored_statistics():
+    found = []
+    for size in (None, 0):
+        model = normalised()
+        model.get_layer("dropout").rate = 0.0
+        samples = Samples(*images(), batch_size=5, memory=size)
+        last = np.arange(len(model.tensors)) >= 2  # from the trained normalisation on
+        model.set_mask(last)
+        model.fit(samples, epochs=3, verbose=0)
+        found.append(model.get_weights())
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_memory_is_that_of_a_step_on_stored_statistics():
+    needed = []
+    for statistics in ("stored", "batch"):
+        model = ElasticModel.from_model(network())
+        model.compile("sgd", crossentropy(), statistics=statistics)
+        step = memory.step(model, images()).peak
+        needed.append((step, memory.plan(model, 20).peak, activation_bytes(model, images())))
+    assert all(one < other for one, other in zip(*needed))
+
+
+def test_statistics_are_saved_with_the_model(tmp_path):
+    model = normalised()
+    model.save(tmp_path / "model.keras")
+    assert tf.keras.models.load_model(tmp_path / "model.keras")._elastic.statistics == "stored"
+    with pytest.raises(ValueError, match="`statistics` must be one of batch, stored.*'moving'"):
+        model.compile("sgd", "mse", statistics="moving")
