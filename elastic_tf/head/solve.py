@@ -88,7 +88,11 @@ def solve_head(
     kind = targets.kind(model, dense, y)
     wanted = targets.wanted(y, dense.units, kind)
     ridge = Ridge(
-        features, wanted, weight, empty=lambda shape: array(shape, np.float64, memory=memory)
+        features,
+        wanted,
+        weight,
+        intercept=dense.use_bias,
+        empty=lambda shape: array(shape, np.float64, memory=memory),
     )
     penalty = ridge.best_penalty()
     kernel, bias = ridge.weights(penalty)

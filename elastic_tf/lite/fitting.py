@@ -88,7 +88,8 @@ class Fit:
         trainer, head = self._trainer, self._trainer.model["head"]
         features = self._filled(head["features"])
         wanted, weight = np.eye(trainer.model["classes"])[self._y], np.ones(len(self._y))
-        ridge = Ridge(features, wanted, weight, empty=self._scratch)
+        intercept = head["bias"] is not None
+        ridge = Ridge(features, wanted, weight, intercept=intercept, empty=self._scratch)
         penalty = ridge.best_penalty()
         left_out = ridge.left_out(penalty)
         scale = best_scale(left_out, wanted, weight, crossentropy)

@@ -17,16 +17,17 @@ _LEAST, _MOST = 1e-9, 1e2
 
 
 class Ridge:
-    """Weighted ridge regression with a free intercept, ready for every penalty.
+    """Weighted ridge regression, ready for every penalty.
 
     With X the centred features, each row times the root of its weight, and X X^T = U diag(v) U^T,
     a penalty p predicts U diag(v / (v + p)) U^T of the centred targets, and its diagonal gives the
-    leave-one-out residuals.
+    leave-one-out residuals. The intercept is free; without one nothing is centred.
 
     Args:
         features: (n, width), of which slices are read: an array, or rows on the disk.
         wanted: (n, outputs) float64.
         weight: (n,) float64, not negative.
+        intercept: whether there is one.
         empty: makes the largest array, float64, of the size of the features.
     """
 
@@ -36,14 +37,17 @@ class Ridge:
         wanted: np.ndarray,
         weight: np.ndarray,
         *,
+        intercept: bool = True,
         empty: Callable[[tuple[int, int]], np.ndarray] = np.empty,
     ) -> None:
         self.features, self.wanted, self.weight = features, wanted, weight
         self.share = weight / weight.sum()
         self.root = np.sqrt(weight)[:, None]
-        self.mean = sum(self.share[rows] @ features[rows] for rows in self._blocks())
-        self.mean_wanted = self.share @ wanted
         count, width = features.shape
+        # what centres, and the part of each sample's leverage that is the intercept's
+        self.centre = self.share if intercept else np.zeros(count)
+        self.mean = sum(self.centre[rows] @ features[rows] for rows in self._blocks())
+        self.mean_wanted = self.centre @ wanted
         least = max(count, width) * np.finfo(np.float32).eps
         if count <= width:
             rows = self._rows(slice(None))
@@ -88,7 +92,7 @@ class Ridge:
             vectors = self.vectors[rows]
             residual = self.root[rows] * (self.wanted[rows] - self.mean_wanted)
             residual -= vectors @ (shrink[:, None] * self.along)
-            free = 1.0 - self.share[rows] - vectors**2 @ shrink
+            free = 1.0 - self.centre[rows] - vectors**2 @ shrink
             # a sample that alone decides its own value tells nothing: as if it were not there
             free = np.where(free > np.sqrt(np.finfo(np.float64).eps), free, np.inf)
             root = np.where(self.root[rows] > 0.0, self.root[rows], np.inf)

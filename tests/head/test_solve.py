@@ -16,9 +16,9 @@ from elastic_tf.model import ElasticModel
 SCE = tf.keras.losses.SparseCategoricalCrossentropy
 
 
-def solved(features, wanted, weight, penalty):
+def solved(features, wanted, weight, penalty, intercept=True):
     """Kernel and bias by the normal equations, the intercept free."""
-    share = weight / weight.sum()
+    share = intercept * weight / weight.sum()
     x, y = features - share @ features, wanted - share @ wanted
     gram = (x * weight[:, None]).T @ x + penalty * np.eye(x.shape[1])
     kernel = np.linalg.solve(gram, (x * weight[:, None]).T @ y)
@@ -67,6 +67,41 @@ def test_left_out_predictions_equal_solving_anew_without_the_sample(samples, wid
         rest = np.arange(samples) != k
         kernel, bias = solved(features[rest], wanted[rest], weight[rest], 0.7)
         np.testing.assert_allclose(found[k], features[k] @ kernel + bias, atol=1e-8)
+
+
+@pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
+def test_without_an_intercept_left_out_predictions_equal_solving_anew(samples, width):
+    features, wanted, weight = problem(samples, width)
+    features, wanted = features + 1.0, wanted - 2.0
+    ridge = Ridge(features, wanted, weight, intercept=False)
+    kernel, bias = ridge.weights(0.7)
+    np.testing.assert_allclose(kernel, solved(features, wanted, weight, 0.7, False)[0], atol=1e-8)
+    assert not bias.any()
+    found = ridge.left_out(0.7)
+    for k in range(samples):
+        rest = np.arange(samples) != k
+        kernel, _ = solved(features[rest], wanted[rest], weight[rest], 0.7, False)
+        np.testing.assert_allclose(found[k], features[k] @ kernel, atol=1e-8)
+
+
+def test_a_head_without_bias_is_what_is_promised():
+    x, y = clusters(24)
+    rng = np.random.default_rng(1)
+    x, weight = x + 5.0 * rng.normal(size=4).astype(np.float32), rng.uniform(0.5, 2.0, 24)
+    tf.keras.utils.set_random_seed(0)
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3, use_bias=False)]
+    )
+    model.compile("sgd", SCE(from_logits=True))
+    found = solve_head(model, x, y, sample_weight=weight)
+    right, wanted = np.zeros(24), np.eye(3)[y]
+    for k in range(24):
+        rest = np.arange(24) != k
+        kernel, _ = solved(x[rest], wanted[rest], weight[rest], found.penalty, False)
+        right[k] = (x[k] @ kernel).argmax() == y[k]
+    assert found.accuracy == pytest.approx(np.average(right, weights=weight))
+    kernel, _ = solved(x, wanted, weight, found.penalty, False)
+    np.testing.assert_allclose(model.predict(x, verbose=0), found.scale * x @ kernel, rtol=1e-3)
 
 
 def test_penalty_has_the_least_left_out_error():
