@@ -130,8 +130,9 @@ def batch_explained(data: Sequence[Any]) -> Iterator[None]:
             for name, part in zip(("x", "y", "sample_weight"), data)
             if part is not None
         )
-        # around it TensorFlow tells the calls before, and after it the node
-        lines = [line for line in str(error).splitlines() if line.strip() and "[[" not in line]
+        # before it TensorFlow tells the calls, after it the node; Keras a layer's arguments
+        told = str(error).partition("Call arguments received by layer")[0]
+        lines = [line for line in told.splitlines() if line.strip() and "[[" not in line]
         reason = lines[-1].strip()[:_MOST_OF_REASON] if lines else type(error).__name__
         raise ValueError(
             f"The model cannot be trained on the batch. Received: {said}. Compare the batch with "

@@ -77,3 +77,11 @@ def test_a_batch_that_does_not_fit_is_named_and_the_reason_kept():
         with checks.batch_explained(images()):
             raise error
     assert seen.value.__cause__ is error
+
+
+def test_grey_images_for_a_network_of_colours_are_told_by_both_shapes():
+    inputs = L.Input((8, 8, 3))
+    model = ElasticModel(inputs, L.Flatten()(L.Conv2D(2, 3)(inputs)))
+    with pytest.raises(ValueError, match=r"reason: .*have value 3, but received .*\(4, 8, 8, 1\)$"):
+        with checks.batch_explained((tf.zeros((4, 8, 8, 1)), tf.zeros(4))):
+            model(tf.zeros((4, 8, 8, 1)), training=True)
