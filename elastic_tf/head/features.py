@@ -46,17 +46,19 @@ def before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any
 
     def read(inputs: Any) -> tf.Tensor:
         given: list[tf.Tensor] = []
-        call = dense.call
+        call, own = dense.call, vars(dense).get("call")
 
         def listening(values: tf.Tensor) -> tf.Tensor:
             given.append(values)
             return call(values)
 
-        dense.call = listening
+        vars(dense)["call"] = listening
         try:
             model(inputs, training=False)
         finally:
-            dense.call = call
+            del vars(dense)["call"]
+            if own is not None:
+                vars(dense)["call"] = own
         if len(given) != 1 or given[0].shape.rank != 2:
             shapes = [tuple(one.shape) for one in given]
             raise ValueError(

@@ -135,6 +135,7 @@ def test_classes_are_told_apart_and_nothing_else_changes():
     assert found.accuracy > 0.85 and found.samples == 60 and found.layer == model.layers[-1].name
     for old, new in zip(before[:2], model.get_weights()[:2]):
         np.testing.assert_array_equal(old, new)
+    assert not any("call" in vars(layer) for layer in model.layers)
 
 
 def test_scale_makes_other_samples_likely():
