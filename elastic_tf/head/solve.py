@@ -26,6 +26,7 @@ from elastic_tf.head.features import (
 from elastic_tf.inputs.batches import as_batch
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.lite.ridge import Ridge
+from elastic_tf.optimizers import unwrapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +102,7 @@ def solve_head(
     errors = ((left_out - wanted) ** 2).mean(axis=1)
     values = [scale * kernel, scale * bias] if dense.use_bias else [scale * kernel]
     dense.set_weights([value.astype(np.float32) for value in values])
+    _start_averages(model, dense)
     return HeadSolution(
         layer=dense.name,
         penalty=penalty,
@@ -140,6 +142,17 @@ class SolveHead(tf.keras.callbacks.Callback):
                     "et.solve_head(model, x, y) before."
                 )
             self.solution = solve_head(self.model, rows.samples, layer=self.layer)
+
+
+def _start_averages(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> None:
+    """Let the moving averages that the optimizer keeps of the layer start from its weights."""
+    optimizer = unwrapped(getattr(model, "optimizer", None))
+    if not (getattr(optimizer, "use_ema", False) and getattr(optimizer, "_built", False)):
+        return
+    for variable in dense.trainable_variables:
+        index = optimizer._index_dict.get(optimizer._var_key(variable))
+        if index is not None:
+            optimizer._model_variables_moving_average[index].assign(variable)
 
 
 def _features(

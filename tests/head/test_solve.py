@@ -295,3 +295,19 @@ def test_a_head_is_solved_at_the_beginning_of_a_fit_on_samples_alone():
     model.compile("sgd", SCE(from_logits=True))
     with pytest.raises(TypeError, match="solve_head"):
         model.fit(*clusters(), verbose=0, callbacks=[SolveHead()])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_averages_of_the_optimizer_start_from_the_solved_head(scaled):
+    model = ElasticModel.from_model(classifier())
+    optimizer = tf.keras.optimizers.SGD(0.0, use_ema=True)
+    if scaled:
+        optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+    model.compile(optimizer, SCE(from_logits=True))
+    x, y = clusters()
+    model.fit(Samples(x, y, batch_size=10), verbose=0)  # the averages are there
+    solved_head = classifier()
+    solve_head(solved_head, x, y)
+    model.fit(Samples(x, y, batch_size=10), epochs=2, verbose=0, callbacks=[SolveHead()])
+    for one, other in zip(model.get_weights(), solved_head.get_weights()):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
