@@ -14,8 +14,10 @@ import tensorflow as tf
 from elastic_tf.arguments import brief
 from elastic_tf.engine.rows import RowTraining
 from elastic_tf.inputs.batches import is_batched
+from elastic_tf.inputs.samples import Samples
 
 _BATCHES = (16, 64, 256)  # sizes of the first batches; the fastest goes on
+_AUGMENTED = 64  # rows in a batch
 
 
 def dense_layers(model: tf.keras.Model) -> list[tf.keras.layers.Dense]:
@@ -106,6 +108,16 @@ def of_arrays(whole: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
         # the first one traces
         speed[size] = 0.0 if not start else size / (time.perf_counter() - began)
         start += size
+
+
+def of_samples(samples: Samples) -> Iterator[tuple[Any, Any, Any]]:
+    """All rows in batches, each sample in all its views."""
+    if samples.augment is None:
+        yield from of_arrays(samples.arrays)
+        return
+    for start in range(0, samples.rows, _AUGMENTED):
+        rows = tf.range(start, min(start + _AUGMENTED, samples.rows), dtype=tf.int64)
+        yield tf.keras.utils.unpack_x_y_sample_weight(samples.take(rows))
 
 
 def of_rows(

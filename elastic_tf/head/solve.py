@@ -21,6 +21,7 @@ from elastic_tf.head.features import (
     of_arrays,
     of_dataset,
     of_rows,
+    of_samples,
     reader,
 )
 from elastic_tf.inputs.batches import as_batch
@@ -38,9 +39,9 @@ class HeadSolution:
         penalty: of the sum of squared weights, beside the weighted sum of squared errors.
         scale: logits / regression values; 1 for regression.
         accuracy: weighted share of samples that the solution without them classifies correctly;
-            None for regression.
+            None for regression. Of `Samples` with views, a view is left out, the others stay.
         error: weighted mean squared leave-one-out error, of one-hot targets for classes.
-        samples: number of samples.
+        samples: number of samples; of `Samples`, of their rows.
         seconds: wall-clock, forward pass included.
     """
 
@@ -71,7 +72,7 @@ def solve_head(
     Args:
         model: any Keras model that was called or built before.
         x: inputs with samples first; or a finite `tf.data.Dataset` of batches (x, y) or
-            (x, y, sample_weight); or `Samples`, as they are without augmentation.
+            (x, y, sample_weight); or `Samples`, each of them in all its views.
         y: class numbers, rows of zeros and ones, or real values; None with a dataset or samples.
         sample_weight: one per sample, not negative.
         layer: name of the dense layer; None takes the model's last one.
@@ -165,8 +166,8 @@ def _features(
         if rows is not None and rows.samples is x:
             with contextlib.suppress(NotCacheable):
                 return collect(of_rows(read, rows), memory)
-        x, y, sample_weight = (*x.arrays, None)[:3]
-    if isinstance(x, tf.data.Dataset):
+        batches = of_samples(x)
+    elif isinstance(x, tf.data.Dataset):
         batches = of_dataset(x)
     else:
         batches = of_arrays(as_batch(x, y, sample_weight))

@@ -290,6 +290,39 @@ def test_head_is_solved_from_what_training_keeps_of_the_samples(monkeypatch, fro
     assert callback.solution.samples == len(clusters()[1])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_head_is_solved_on_all_views_whatever_is_kept(seed):
+    def moved(x, key):
+        return x + tf.random.stateless_normal(x.shape, key)
+
+    (x, y), weight = clusters(20, seed=seed), np.random.default_rng(seed).uniform(0.5, 2.0, 20)
+    found = []
+    for memory in (1 << 20, 0, None):
+        samples = Samples(
+            x, y, sample_weight=weight, batch_size=5, augment=moved, views=2, memory=memory
+        )
+        model = ElasticModel.from_model(classifier())
+        model.compile(tf.keras.optimizers.SGD(0.0), SCE(from_logits=True))
+        if memory is None:  # outside of `fit`
+            found.append(solve_head(model, samples))
+        else:
+            callback = SolveHead()
+            callbacks = [TrainOnly(np.arange(4) >= 2), callback]
+            model.fit(samples, epochs=4, verbose=0, callbacks=callbacks)
+            found.append(callback.solution)
+        rows = [samples.take(tf.range(start, start + 20, dtype=tf.int64)) for start in (0, 20)]
+        features, y_rows, w_rows = (np.concatenate([part[k] for part in rows]) for k in range(3))
+        features = model.layers[-2](features).numpy()
+        wanted = np.eye(3)[y_rows.astype(int)]
+        kernel, bias = solved(features, wanted, w_rows, found[-1].penalty)
+        got = model.layers[-1].get_weights()
+        np.testing.assert_allclose(got[0], found[-1].scale * kernel, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(got[1], found[-1].scale * bias, rtol=1e-3, atol=1e-4)
+        assert found[-1].samples == 40
+        assert found[-1].accuracy == found[0].accuracy
+        assert found[-1].penalty == pytest.approx(found[0].penalty, rel=1e-3)
+
+
 def test_a_head_is_solved_at_the_beginning_of_a_fit_on_samples_alone():
     model = ElasticModel.from_model(classifier())
     model.compile("sgd", SCE(from_logits=True))
