@@ -18,8 +18,8 @@ from elastic_tf.arguments import brief
 from elastic_tf.budget.settings import Deadline
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.head.features import dense_layers
 from elastic_tf.head.solve import SolveHead, solve_head
+from elastic_tf.head.targets import of_loss
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.model import ElasticModel
@@ -31,6 +31,7 @@ L = tf.keras.layers
 _WARM_UP = 0.15  # share of the steps in which the rate rises
 _RATE = 2e-4  # where everything is trained
 _LEAST = 0.16  # of a full step: no rate was tried where less is trained
+_ENDS = {tf.nn.softmax: "softmax", tf.nn.sigmoid: "sigmoid"}  # others have the name of Keras
 
 
 def finetune(
@@ -54,8 +55,10 @@ def finetune(
     weights are kept; those of the solved head count too.
 
     Args:
-        model: built Keras classifier, or a network that ends in features. Weights are shared with
-            the result; a new head is the result's own.
+        model: built Keras network. Its last dense layer stays if it has a unit for each class and
+            a linear or softmax end. Else it is replaced where it is a classifier, by a softmax or
+            sigmoid end or a compiled crossentropy; any other end is features, for a new layer.
+            Weights are shared with the result; a new head is the result's own.
         train: `Samples`; or arrays (x, y), as the model takes them and class numbers or rows of
             zeros and ones; or a finite `tf.data.Dataset` of such samples or batches, read into
             memory once: random augmentation in it is drawn once, too.
@@ -86,7 +89,7 @@ def finetune(
     samples = _samples(train, batch_size)
     _check_validation(validation)
     labels = np.asarray(samples.arrays[1])
-    network, has_logits = _with_head(model, _classes(labels))
+    network, has_logits = _with_head(model, _classes(labels), verbose=bool(verbose))
     elastic = ElasticModel.from_model(network)
     rate = _RATE if learning_rate is None else learning_rate
     schedule = functools.partial(optimizers.cosine, steps=epochs * samples.steps, warm_up=_WARM_UP)
@@ -208,40 +211,59 @@ def _classes(y: np.ndarray) -> int:
     )
 
 
-def _with_head(model: tf.keras.Model, classes: int) -> tuple[tf.keras.Model, bool]:
+def _with_head(
+    model: tf.keras.Model, classes: int, *, verbose: bool
+) -> tuple[tf.keras.Model, bool]:
     """The network with so many outputs, and whether these are logits."""
     arguments.instance("model", model, tf.keras.Model, "a Keras model")
-    dense = dense_layers(model)
-    layers = [one for one in model._flatten_layers() if one.built and not one.submodules]
-    ends_in_softmax = bool(layers) and _is_softmax(layers[-1])
     shape = tf.TensorShape(model.output_shape)
     is_graph = bool(getattr(model, "_is_graph_network", False))
-    is_classifier = bool(dense) and dense[-1].units == shape[-1] and shape.rank == 2
-    if is_classifier and shape[-1] == classes:
+    dense, end = _end(model)
+    if dense is not None and (dense.units != shape[-1] or shape.rank != 2):
+        dense = None
+    if dense is not None and dense.units == classes and end in ("linear", "softmax"):
         if is_graph:  # to be compiled anew
             inputs = tf.nest.map_structure(_input_like, model.input)
             model = tf.keras.Model(inputs, model(inputs))
-        return model, not ends_in_softmax
-    can_cut = not ends_in_softmax or (is_classifier and dense[-1] in model.layers)
-    if not is_graph or not can_cut:
+        return model, end == "linear"
+    is_classifier = end in ("softmax", "sigmoid") or (dense is not None and of_loss(model))
+    if not is_graph or (is_classifier and dense not in model.layers):
         raise ValueError(
             f"The network must end in a dense layer of {classes} classes, or in features. "
-            f"Received: '{model.name}' with outputs of {shape}. Give it a new end: "
+            f"Received: '{model.name}' with outputs of {shape}, a {end} end. Give it a new one: "
             f"tf.keras.layers.Dense({classes})."
         )
     inputs = tf.nest.map_structure(_input_like, model.input)
-    if is_classifier and dense[-1] in model.layers:
-        model = tf.keras.Model(model.input, dense[-1].input)
+    if is_classifier:
+        model = tf.keras.Model(model.input, dense.input)
+    elif dense is not None and end == "linear" and verbose:
+        print(
+            f"The {dense.units} outputs of '{dense.name}' are taken for features. To replace that "
+            "layer, give tf.keras.Model(network.input, network.get_layer"
+            f"({dense.name!r}).input).",
+            flush=True,
+        )
     features = model(inputs)
     if len(features.shape) == 4:
         features = L.GlobalAveragePooling2D()(features)
     return tf.keras.Model(inputs, L.Dense(classes, name="new_head")(features)), True
 
 
+def _end(model: tf.keras.Model) -> tuple[Any, str]:
+    """The dense layer at the end, None if there is none, and the last activation behind it."""
+    end = "linear"
+    for layer in reversed(list(model._flatten_layers())):
+        if not layer.built or layer.submodules or isinstance(layer, L.InputLayer):
+            continue
+        if not isinstance(layer, (L.Softmax, L.Activation, L.Dense)):
+            break
+        kind = getattr(layer, "activation", tf.nn.softmax)
+        if end == "linear":
+            end = str(_ENDS.get(kind) or getattr(kind, "__name__", "custom"))
+        if isinstance(layer, L.Dense):
+            return layer, end
+    return None, end
+
+
 def _input_like(tensor: Any) -> Any:
     return tf.keras.Input(tensor.shape[1:], dtype=tensor.dtype)
-
-
-def _is_softmax(layer: tf.keras.layers.Layer) -> bool:
-    softmax = tf.keras.activations.softmax
-    return isinstance(layer, L.Softmax) or getattr(layer, "activation", None) is softmax

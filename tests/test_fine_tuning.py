@@ -59,6 +59,8 @@ def test_dropout_and_augmentation_of_the_network_stay(end):
 @pytest.mark.parametrize("end", ["map", "vector", "7 softmax", "7 linear"])
 def test_a_network_of_other_classes_gets_a_new_head_and_learns(end, capsys):
     network = features(end)
+    if end == "7 linear":  # what tells a classifier from an embedding
+        network.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model = et.finetune(network, images(), images(seed=1), seconds=300, epochs=2, verbose=0)
     assert capsys.readouterr().out == ""
     assert model.layers[-1].name == "new_head"
@@ -167,8 +169,54 @@ def test_seconds_that_measuring_takes_leave_the_solved_head():
     assert np.mean(model.predict(x, verbose=0).argmax(axis=1) == y) > 0.5
 
 
+@pytest.mark.parametrize("end", ["7 linear", "7 relu", "3 relu"])
+def test_an_embedding_at_the_end_is_kept_as_features(end, capsys):
+    model, has_logits = fine_tuning._with_head(features(end), CLASSES, verbose=True)
+    assert model.layers[-1].input_shape == (None, int(end[0])) and has_logits
+    said = "The 7 outputs of 'old' are taken for features. To replace that layer, give"
+    assert (said in capsys.readouterr().out) == (end == "7 linear")
+
+
+def compiled(network, loss):
+    network.compile(loss=loss)
+    return network
+
+
+def followed(end, *layers):
+    network = features(end)
+    return tf.keras.Model(network.input, tf.keras.Sequential(layers)(network.output))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda: features("3 sigmoid"),
+        lambda: features("1 sigmoid"),
+        lambda: features("7 softmax"),
+        lambda: compiled(features("7 linear"), "sparse_categorical_crossentropy"),
+        lambda: compiled(features("1 linear"), tf.keras.losses.BinaryCrossentropy(True)),
+        lambda: followed("1 linear", L.Activation("sigmoid")),
+        lambda: followed("7 linear", L.Softmax(), L.Activation("linear", dtype="float32")),
+        lambda: followed("7 linear", L.Activation(tf.nn.softmax)),
+    ],
+)
+def test_a_classifier_of_others_gets_a_new_linear_head(network, capsys):
+    model, has_logits = fine_tuning._with_head(network(), CLASSES, verbose=True)
+    assert has_logits and capsys.readouterr().out == ""
+    head = model.layers[-1]
+    assert head.activation is tf.keras.activations.linear
+    assert head.input_shape == (None, 72) and head.units == CLASSES  # what 'old' was given
+
+
+def test_a_network_of_one_sigmoid_unit_learns_two_classes():
+    x, y = images()
+    model = et.finetune(features("1 sigmoid"), (x, y // 2), seconds=300, epochs=2, verbose=0)
+    assert model.output_shape == (None, 2)
+    assert model.evaluate(x, y // 2, verbose=0)[1] > 0.8
+
+
 def test_an_end_that_is_no_classifiers_is_refused():
     inputs = L.Input((6, 6, CLASSES))
     x = L.Softmax()(L.Flatten()(L.Conv2D(2, 6)(inputs)))
-    with pytest.raises(ValueError, match=r"must end in a dense layer of 3.*Dense\(3\)"):
+    with pytest.raises(ValueError, match=r"dense layer of 3.* a softmax end.*Dense\(3\)"):
         et.finetune(tf.keras.Model(inputs, x), images(), verbose=0)

@@ -18,18 +18,23 @@ _ONE_OF_MANY = (
 )
 
 
+def of_loss(model: tf.keras.Model) -> str | None:
+    """The outputs that the compiled loss is the crossentropy of: "softmax", "sigmoid" or None."""
+    loss, keras = getattr(model, "loss", None), tf.keras
+    if not (isinstance(loss, (str, keras.losses.Loss)) or callable(loss)):
+        return None  # one for each of several outputs: what it says is not for one layer alone
+    loss = keras.losses.get(loss)
+    if loss in _ONE_BY_ONE or isinstance(loss, _ONE_BY_ONE[0]):
+        return "sigmoid"
+    return "softmax" if loss in _ONE_OF_MANY or isinstance(loss, _ONE_OF_MANY[:2]) else None
+
+
 def kind(model: tf.keras.Model, dense: tf.keras.layers.Dense, targets: np.ndarray) -> str:
     """What the layer's outputs stand for: "softmax", "sigmoid" or "linear"."""
-    loss, keras = getattr(model, "loss", None), tf.keras
-    if isinstance(loss, (str, keras.losses.Loss)) or callable(loss):
-        loss = keras.losses.get(loss)
-    else:
-        loss = None  # one for each of several outputs: what it says is not for this layer alone
-    ends_in_sigmoid = dense.activation is keras.activations.sigmoid
-    if ends_in_sigmoid or loss in _ONE_BY_ONE or isinstance(loss, _ONE_BY_ONE[0]):
+    keras, loss = tf.keras, of_loss(model)
+    if dense.activation is keras.activations.sigmoid or loss == "sigmoid":
         return "sigmoid"
-    ends_in_softmax = dense.activation is keras.activations.softmax
-    if ends_in_softmax or loss in _ONE_OF_MANY or isinstance(loss, _ONE_OF_MANY[:2]):
+    if dense.activation is keras.activations.softmax or loss == "softmax":
         return "softmax"
     if dense.activation is not keras.activations.linear:
         raise ValueError(
