@@ -59,9 +59,9 @@ def finetune(
             a linear or softmax end. Else it is replaced where it is a classifier, by a softmax or
             sigmoid end or a compiled crossentropy; any other end is features, for a new layer.
             Weights are shared with the result; a new head is the result's own.
-        train: `Samples`; or arrays (x, y), as the model takes them and class numbers or rows of
-            zeros and ones; or a finite `tf.data.Dataset` of such samples or batches, read into
-            memory once: random augmentation in it is drawn once, too.
+        train: `Samples`; or arrays (x, y), as the model takes them and class numbers, of shape (n,)
+            or (n, 1), or rows of zeros and ones; or a finite `tf.data.Dataset` of such samples or
+            batches, read into memory once: random augmentation in it is drawn once, too.
         validation: arrays (x, y), or a `tf.data.Dataset` of batches. None keeps the last weights.
         seconds: for everything, measuring included.
         epochs: passes over the samples; fewer if the time is too short.
@@ -89,6 +89,7 @@ def finetune(
     samples = _samples(train, batch_size)
     _check_validation(validation)
     labels = np.asarray(samples.arrays[1])
+    labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     network, has_logits = _with_head(model, _classes(labels), verbose=bool(verbose))
     elastic = ElasticModel.from_model(network)
     rate = _RATE if learning_rate is None else learning_rate
@@ -203,6 +204,12 @@ def _classes(y: np.ndarray) -> int:
     whole = y.dtype.kind in "iub" or (y.dtype.kind == "f" and not (y % 1).any())
     if y.ndim == 2 and y.shape[1] > 1 and whole and (y.sum(axis=1) == 1).all():
         return y.shape[1]
+    if y.ndim == 1 and whole and y.min() > 0:
+        raise ValueError(
+            "Classes must be numbered from 0, and samples of class 0 be there. Received: numbers "
+            f"from {y.min():g} to {y.max():g}. Subtract {y.min():g}, or number them with "
+            "np.unique(y, return_inverse=True)."
+        )
     if y.ndim == 1 and whole and y.min() >= 0 and y.max() > 0:
         return int(y.max()) + 1
     raise ValueError(

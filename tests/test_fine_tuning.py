@@ -80,6 +80,28 @@ def test_a_network_of_as_many_classes_keeps_its_head(end):
     assert np.isfinite(model.history.history["loss"]).all()
 
 
+@pytest.mark.parametrize("kind", ["arrays", "weighted", "samples", "single", "batches"])
+def test_labels_in_a_column_are_those_in_a_row(kind):
+    (x, y), (x_held, y_held) = images(), images(seed=1)
+    weight, found = np.linspace(0.5, 2.0, COUNT).astype(np.float32), []
+    for shape in ((COUNT,), (COUNT, 1)):
+        numbers = y.reshape(shape)
+        dataset = tf.data.Dataset.from_tensor_slices((x, numbers))
+        train = {
+            "arrays": (x, numbers),
+            "weighted": (x, numbers, weight),
+            "samples": et.Samples(x, numbers, sample_weight=weight, batch_size=16),
+            "single": dataset,
+            "batches": dataset.batch(5),
+        }[kind]
+        held = x_held, y_held.reshape(shape)
+        if kind == "batches":
+            held = tf.data.Dataset.from_tensor_slices(held).batch(7)
+        model = et.finetune(features("vector"), train, held, seconds=300, epochs=1, verbose=0)
+        found.append((values(model.weights), model.history.history["val_accuracy"]))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("kind", ["samples", "single", "batches", "one-hot", "weighted"])
 def test_data_come_as_for_fit(kind):
     x, y = images()
@@ -146,6 +168,7 @@ def test_less_is_trained_at_a_larger_rate(share, rate):
     [
         ({"train": 3}, r"`train` must be \(x, y\).*Received: 3"),
         ({"train": (images()[0], np.zeros(COUNT, int))}, "two classes or more.*Received"),
+        ({"train": (images()[0], images()[1] + 1)}, "from 1 to 3. Subtract 1, or"),
         ({"train": (images()[0], np.full(COUNT, 0.5))}, "Compile and fit an et.ElasticModel"),
         ({"validation": images()[0]}, r"`validation` must be \(x, y\)"),
         ({"seconds": 0}, "`seconds`.*Received: seconds=0"),
