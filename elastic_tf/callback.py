@@ -15,7 +15,7 @@ from elastic_tf import arguments
 from elastic_tf.backup.recovery import Backup, Recovery
 from elastic_tf.budget.ledger import Ledger
 from elastic_tf.budget.scheduler import Scheduler
-from elastic_tf.budget.settings import Control, Rho, Settings
+from elastic_tf.budget.settings import Control, Deadline, Rho, Settings
 from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.importance import measures
@@ -194,8 +194,13 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             names = [tensor.name.split(":")[0] for tensor in self.model.tensors]
             board = Board(self.log_dir, names)
         self._ledger = Ledger(self.clock, epochs=self.params["epochs"], steps=self.params["steps"])
-        if self.clock is time.perf_counter and state.fit_started is not None:
-            self._ledger.already(time.perf_counter() - state.fit_started)
+        deadline = self.settings.rho if isinstance(self.settings.rho, Deadline) else None
+        if self.clock is time.perf_counter:
+            started = (deadline and deadline.started) or state.fit_started
+            if started is not None:  # else it begins here, in a loop of the user's own
+                self._ledger.already(time.perf_counter() - started)
+        if deadline is not None:
+            self._ledger.ends_in(deadline.validation)
         self._scheduler = Scheduler(
             self.model, self.settings, self._ledger, batch_size=size, clock=self.clock, board=board
         )
@@ -235,6 +240,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Show and keep what came out."""
         self._has_ended = True
+        self.model._elastic.callback = None
         self._scheduler.end()
         if self._recovery is not None:
             self._recovery.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -15,10 +16,11 @@ import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.arguments import brief
+from elastic_tf.budget.deadline import DeadlineImpossible
 from elastic_tf.budget.settings import Deadline
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.head.solve import SolveHead, solve_head
+from elastic_tf.head.solve import solve_head
 from elastic_tf.head.targets import of_loss
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
@@ -63,8 +65,9 @@ def finetune(
             or (n, 1), or rows of zeros and ones; or a finite `tf.data.Dataset` of such samples or
             batches, read into memory once: random augmentation in it is drawn once, too.
         validation: arrays (x, y), or a `tf.data.Dataset` of batches. None keeps the last weights.
-        seconds: for everything, measuring included.
-        epochs: passes over the samples; fewer if the time is too short.
+        seconds: for everything, measuring included. Solving the head comes first, however few.
+        epochs: passes over the samples; fewer if the time is too short, or if validations would
+            take more than a quarter of it.
         batch_size: of a step, where `train` is not `Samples`.
         learning_rate: of Adam at its highest; it falls on a cosine to zero. None: 2e-4 over the
             square root of the trained share of a full step; 4e-4 at a quarter.
@@ -73,13 +76,12 @@ def finetune(
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.
 
     Returns:
-        The trained elastic model, with `history` as after `fit`. Where no seconds are left for the
-        first step, its head alone is solved, and a warning says so.
+        The trained elastic model, with `history` as after `fit`. Where too few seconds are left to
+        measure or to train, its head alone is solved, and a warning says so.
 
     Raises:
-        ValueError: there are no classes to learn, the network's end is no classifier's, the
-            profile is of something else, or the seconds that measuring leaves are too few for any
-            training.
+        ValueError: there are no classes to learn, the network's end is no classifier's, or the
+            profile is of something else.
     """
     started = time.perf_counter()
     Deadline(seconds)  # checked before the work
@@ -93,37 +95,49 @@ def finetune(
     network, has_logits = _with_head(model, _classes(labels), verbose=bool(verbose))
     elastic = ElasticModel.from_model(network)
     rate = _RATE if learning_rate is None else learning_rate
-    schedule = functools.partial(optimizers.cosine, steps=epochs * samples.steps, warm_up=_WARM_UP)
     kind = tf.keras.losses.CategoricalCrossentropy
     if labels.ndim == 1:
         kind = tf.keras.losses.SparseCategoricalCrossentropy
     loss = kind(from_logits=has_logits)
     options: dict[str, Any] = {"metrics": ["accuracy"], "statistics": "stored"}
-    elastic.compile(optimizers.adam(schedule(rate)), loss, **options)
-    if profile is None:
+    elastic.compile(optimizers.adam(rate), loss, **options)
+    # A forward pass: as long may take what is kept of the samples, a validation, tracing a step.
+    forward = solve_head(elastic, samples).seconds
+    best = None if validation is None else _Best(elastic, validation, verbose=bool(verbose))
+
+    def left() -> float:
+        return seconds - (time.perf_counter() - started)
+
+    if profile is None and left() > 2.0 * forward:
         if verbose:
             print("Measuring the training step on this device ...", flush=True)
         x, y, *weight = samples.take(tf.range(samples.batch_size, dtype=tf.int64))
-        profile = profile_model(elastic, x, y, sample_weight=weight[0] if weight else None)
-    left = seconds - (time.perf_counter() - started)
-    if left <= 0.0:
-        solve_head(elastic, samples)
-        warnings.warn(
-            "`seconds` must suffice to measure the training step, without a `profile`. Received: "
-            f"seconds={seconds:g}, of which {seconds - left:.0f} were over before the first step. "
-            "The head alone was solved. Give more.",
-            stacklevel=2,
+        # steps that run correct it, and the seconds are better spent on them
+        options = {"sample_weight": weight[0] if weight else None, "repeats": 3, "calibrate": False}
+        profile = profile_model(elastic, x, y, **options)
+    validating = best.judge_head() if best and left() > 3.0 * forward else 0.0
+    has_time = left() > 2.0 * forward + validating and (validating or not best)
+    if profile is not None and has_time:
+        # validations take a quarter of the time at most, where there is time for more than one
+        epochs = max(min(epochs, int(0.25 * left() / validating)), 1) if validating else epochs
+        schedule = functools.partial(
+            optimizers.cosine, steps=epochs * samples.steps, warm_up=_WARM_UP
         )
-        return elastic
-    chosen = ElasticCallback(profile, rho=Deadline(left))
-    callbacks: list[Any] = [chosen, SolveHead()]
-    if learning_rate is None:
-        callbacks.append(_RateOfShare(chosen, schedule))
-    options = {"epochs": epochs, "verbose": verbose}
-    if validation is not None:
-        options["validation_data"] = validation
-        callbacks.append(_Best(validation, verbose=bool(verbose)))
-    elastic.fit(samples, callbacks=callbacks, **options)
+        elastic.optimizer.learning_rate = schedule(rate)
+        chosen = ElasticCallback(profile, rho=Deadline(seconds, started, validating))
+        callbacks: list[Any] = [chosen, best] if best else [chosen]
+        if learning_rate is None:
+            callbacks.append(_RateOfShare(chosen, schedule))
+        options = {"epochs": epochs, "verbose": verbose, "validation_data": validation}
+        with contextlib.suppress(DeadlineImpossible):
+            elastic.fit(samples, callbacks=callbacks, **options)
+            return elastic
+    warnings.warn(
+        "`seconds` must suffice to measure the training step, without a `profile`, and to train. "
+        f"Received: seconds={seconds:g}, of which {seconds - left():.0f} were over before the "
+        "first step. The head alone was solved. Give more.",
+        stacklevel=2,
+    )
     return elastic
 
 
@@ -142,24 +156,23 @@ class _RateOfShare(tf.keras.callbacks.Callback):
 
 
 class _Best(tf.keras.callbacks.Callback):
-    """Puts the weights with the best validation accuracy back at the end of a `fit`.
+    """Puts the weights with the best validation accuracy back at the end of a `fit`."""
 
-    Stands behind what solves the head: the weights before the first step are judged too.
-    """
-
-    def __init__(self, validation: Any, *, verbose: bool) -> None:
+    def __init__(self, model: ElasticMixin, validation: Any, *, verbose: bool) -> None:
         super().__init__()
+        self.set_model(model)
         self._verbose, self._kept = verbose, ""
         is_dataset = isinstance(validation, tf.data.Dataset)
         self._validation = (validation,) if is_dataset else validation
         self._best: tuple[float, float] | None = None
         self._weights: list[np.ndarray] = []
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._best is None:
-            found = self.model.evaluate(*self._validation, verbose=0, return_dict=True)
-            self._judge("the solved head", found["accuracy"], found["loss"])
-            self.model.reset_metrics()
+    def judge_head(self) -> float:
+        """Judge the weights before the first step; the seconds that a validation takes."""
+        started = time.perf_counter()
+        found = self.model.evaluate(*self._validation, verbose=0, return_dict=True)
+        self._judge("the solved head", found["accuracy"], found["loss"])
+        return time.perf_counter() - started
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         found = logs or {}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -236,6 +237,32 @@ def test_a_network_of_one_sigmoid_unit_learns_two_classes():
     model = et.finetune(features("1 sigmoid"), (x, y // 2), seconds=300, epochs=2, verbose=0)
     assert model.output_shape == (None, 2)
     assert model.evaluate(x, y // 2, verbose=0)[1] > 0.8
+
+
+def test_seconds_in_which_nothing_can_be_trained_leave_the_solved_head(measured):
+    slow = dataclasses.replace(measured, t_forward=1e6 * measured.t_forward)
+    before = features("vector")
+    with pytest.warns(UserWarning, match=r"seconds=300.*The head alone was solved"):
+        model = et.finetune(before, images(), images(), seconds=300, profile=slow, verbose=0)
+    assert model.evaluate(*images(), verbose=0)[1] > 0.8
+    assert not model.optimizer.iterations.numpy()
+
+
+def test_epochs_are_fewer_where_validation_takes_long(measured, monkeypatch):
+    monkeypatch.setattr(fine_tuning._Best, "judge_head", lambda self: 30.0)
+    options = {"seconds": 300, "profile": measured, "verbose": 0}
+    model = et.finetune(features("vector"), images(), images(), **options)
+    assert len(model.history.history["loss"]) == 2
+    schedule = model.optimizer.learning_rate
+    assert schedule.warmup_steps + schedule.decay_steps == 2 * 3
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """A profile of `finetune`'s network."""
+    x, y = images()
+    model = et.finetune(features("vector"), (x, y), seconds=300, epochs=1, verbose=0)
+    return et.profile_model(model, x[:16], y[:16], repeats=2, calibrate=False)
 
 
 def test_an_end_that_is_no_classifiers_is_refused():

@@ -16,6 +16,10 @@ _SELECTING = 0.2  # of a deadline's time at most: what selections after the firs
 _ERROR = 0.02  # of a predicted ratio, mean absolute: ResNet50 0.021, MobileNetV2 0.030 (bench.py)
 
 
+class DeadlineImpossible(ValueError):
+    """Not even the fewest tensors can be trained in time."""
+
+
 class DeadlineControl:
     """Which `rho` ends on time, whether there is time to select, and when to stop.
 
@@ -44,13 +48,14 @@ class DeadlineControl:
             )
         if smallest is None:
             return
-        needed = self._ledger.elapsed + smallest * steps * self._full_seconds
+        endings = (self._ledger.epochs - self._ledger.epoch) * self._ledger.ending
+        needed = self._ledger.elapsed + smallest * steps * self._full_seconds + endings
         if needed > self.seconds:
-            raise ValueError(
+            raise DeadlineImpossible(
                 f"The deadline is impossible. Received: Deadline({self.seconds:g}) for {steps} "
                 f"steps. At the smallest feasible rho, {smallest:.3f}, they take until second "
-                f"{needed:.1f}, selecting, tracing and validation not counted. Give more seconds "
-                "or train fewer epochs."
+                f"{needed:.1f}, selecting, tracing and unknown validation not counted. Give more "
+                "seconds or train fewer epochs."
             )
 
     def has_time_to_select(self) -> bool:
@@ -107,7 +112,8 @@ class DeadlineControl:
         if late > _LATE * self.seconds:
             warnings.warn(
                 f"`fit` took {late:.1f} s more than its deadline of {self.seconds:g} s. Train "
-                "fewer epochs, or validate on less data: the first validation cannot be foreseen.",
+                "fewer epochs, validate on less data, or tell how long the first validation takes: "
+                "et.Deadline(seconds, validation=...).",
                 stacklevel=4,
             )
 

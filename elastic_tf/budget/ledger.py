@@ -33,6 +33,10 @@ class Ledger:
         self._is_new = True  # no step under the plan was made
         self._endings: list[float] = []
 
+    def ends_in(self, seconds: float) -> None:
+        """What the end of an epoch is thought to take, before one was seen."""
+        self._endings = [seconds] if seconds else []
+
     @property
     def elapsed(self) -> float:
         """Seconds since the training began; where the clock jumps back, no time passes."""
