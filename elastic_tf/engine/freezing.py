@@ -93,9 +93,7 @@ def _key(layer: tf.keras.layers.Layer, is_left_out: bool) -> tuple[str, int, boo
     return "frozen", id(layer), is_left_out
 
 
-def _freeze(
-    layer: tf.keras.layers.Layer, is_left_out: bool, stack: contextlib.ExitStack
-) -> None:
+def _freeze(layer: tf.keras.layers.Layer, is_left_out: bool, stack: contextlib.ExitStack) -> None:
     # Not `layer.trainable`: its setter would freeze the layers inside as well.
     stack.enter_context(attributes(layer, _trainable=False))
     if not is_left_out:
