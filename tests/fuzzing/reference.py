@@ -1,0 +1,336 @@
+"""The same training without the library: a tape, and a plain Keras optimizer for each tensor.
+
+So every tensor has its own slots and its own step count, and what no plan trains cannot change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from fuzzing import kinds
+from fuzzing.case import Case, Outcome, disturbed, mask
+from fuzzing.ridge import check_solution
+
+LOSS_SCALE = 2.0**15  # Keras's first
+
+
+class Raised(Exception):
+    """A callback ended the `fit`."""
+
+
+class Tensor:
+    """A tensor and all that its training remembers.
+
+    Args:
+        case: says which optimizer.
+        variable: of the reference's model.
+    """
+
+    def __init__(self, case: Case, variable: tf.Variable) -> None:
+        self._case, self.variable = case, variable
+        options = {"weight_decay": kinds.DECAY} if "decay" in case.options else {}
+        make, counted = kinds.OPTIMIZERS[case.optimizer], case.optimizer in kinds.COUNTED
+        if case.optimizer == "fused_adam":
+            make = kinds.OPTIMIZERS["legacy_adam"]
+        elif case.optimizer == "sgdw":
+            make = kinds.OPTIMIZERS["legacy_sgd"]
+        self._counted, self._optimizer = counted, make(case.rate, **options)
+        self.average: tf.Variable | None = None  # from the first update on
+
+    def update(self, gradient: Any, rate: float, number: int) -> None:
+        """The update `number`, from 0, of all that the model gets."""
+        variable, optimizer = self.variable, self._optimizer
+        if "ema" in self._case.options and self.average is None:
+            self.average = tf.Variable(variable)
+        if not self._counted:
+            optimizer.iterations.assign(number)
+        optimizer.learning_rate = rate
+        if self._case.optimizer == "sgdw":
+            share = np.ones(variable.shape)
+            if isinstance(gradient, tf.IndexedSlices):  # of these rows alone
+                share = np.zeros(variable.shape)
+                share[gradient.indices.numpy()] = 1.0
+            variable.assign_sub(tf.cast(kinds.DECAY * share, variable.dtype) * variable)
+        optimizer.apply_gradients([(gradient, variable)])
+        if self.average is not None:
+            kept = kinds.MOMENTUM * self.average + (1.0 - kinds.MOMENTUM) * variable
+            self.average.assign(kept)
+
+    def state(self) -> list[Any]:
+        """All of it, to go back to."""
+        optimizer = self._optimizer
+        slots = optimizer.variables
+        slots = slots() if callable(slots) else slots
+        average = None if self.average is None else self.average.numpy()
+        return [self.variable.numpy(), [(slot, slot.numpy()) for slot in slots], average]
+
+    def go_back(self, state: list[Any]) -> None:
+        value, slots, average = state
+        self.variable.assign(value)
+        held = {id(slot) for slot, _ in slots}
+        optimizer = self._optimizer
+        own = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        for slot in own:
+            if id(slot) not in held:  # made since
+                slot.assign(tf.zeros_like(slot))
+        for slot, kept in slots:
+            slot.assign(kept)
+        self.average = None if average is None else tf.Variable(average)
+
+
+class Reference:
+    """Does what a story says.
+
+    Args:
+        case: with the story.
+        outcome: of the library, for what it alone decides: selections, penalties of heads.
+
+    Attributes:
+        model: plain Keras.
+        untouched: ids of the trainable variables that no step has changed so far.
+    """
+
+    def __init__(self, case: Case, outcome: Outcome) -> None:
+        self.case, self._outcome = case, outcome
+        self.model = kinds.model(case, elastic=False)
+        self.model.set_weights(outcome.start)
+        self.untouched = {id(variable) for variable in self.model.trainable_variables}
+        self._losses, self._data = kinds.losses(case), kinds.data(case)
+        self._plan = np.ones(len(outcome.order), bool)
+        self._fits, self._solved = 0, iter(outcome.solved)
+        self._rate = case.rate
+        self._compile()
+
+    def do(self, item: str) -> None:
+        """One item of the story."""
+        verb, _, what = item.partition(" ")
+        if verb == "plan":
+            self._plan = mask(what, len(self._plan))
+        elif verb == "fit":
+            plan = self._plan
+            self._fit()
+            self._plan = plan
+            self._fits += 1
+        elif verb == "solve":
+            self._solve(1)
+        elif verb == "compile" or what == "weights":
+            self._rate = self.case.rate
+            self._compile()
+        if verb == "save":
+            self._plan = np.ones(len(self._plan), bool)
+
+    def _compile(self) -> None:
+        variables = self.model.trainable_variables
+        self._tensors = [Tensor(self.case, variables[k]) for k in self._outcome.order]
+        self._updates, self._scale = 0, LOSS_SCALE
+
+    # One fit.
+
+    def _fit(self) -> None:
+        self._stepped: set[int] = set()  # tensors, in forward order
+        self._sums: list[Any] = []
+        self._collected = 0
+        try:
+            self._epochs()
+        except Raised:
+            return
+        self._flush()
+        if "ema" in self.case.options:
+            for k in self._stepped:
+                self._tensors[k].variable.assign(self._tensors[k].average)
+
+    def _epochs(self) -> None:
+        case, self._stops = self.case, False
+        selections = dict(self._outcome.selections[self._fits])
+        for epoch in range(case.epochs):
+            if case.backup is not None:
+                self._back_up()
+            if epoch in selections:
+                self._take(selections[epoch])
+            if case.solve and epoch == 0:
+                self._solve(case.views)
+            self._act(epoch, -1)
+            self._epoch(epoch)
+            if self._stops:
+                return
+
+    def _epoch(self, epoch: int) -> None:
+        case = self.case
+        for batch, rows in enumerate(self._rows(epoch)):
+            if batch % case.steps_per_execution == 0:
+                if self._stops:
+                    return
+                self._act(epoch, batch)
+            loss = self._micro_step(rows)
+            if case.backup is not None:
+                self._after_step(batch, loss)
+
+    def _after_step(self, batch: int, loss: float) -> None:
+        """Back up, or go back."""
+        if not np.isfinite(loss):
+            self._go_back()
+            return
+        self._since += 1
+        if batch + 1 < self.case.steps and self.case.backup and self._since >= self.case.backup:
+            self._back_up()
+
+    def _rows(self, epoch: int) -> list[np.ndarray]:
+        """Numbers of the rows of each batch."""
+        case = self.case
+        if not case.on_samples:
+            return np.array_split(
+                np.arange(case.samples), range(case.batch, case.samples, case.batch)
+            )
+        order = np.random.default_rng((case.seed, epoch)).permutation(case.samples)
+        order = order[: case.steps * case.batch] + case.samples * (epoch % case.views)
+        return list(order.reshape(case.steps, case.batch))
+
+    def _act(self, epoch: int, batch: int) -> None:
+        """Events there."""
+        for do in self.case.acts(self._fits, epoch, batch):
+            verb, _, what = do.partition(" ")
+            if verb == "plan":
+                self._take(mask(what, len(self._plan)))
+            elif verb == "scale":
+                variable = self._tensors[int(what) % len(self._tensors)].variable
+                variable.assign(variable * 1.3)
+            elif verb == "set":
+                self.model.set_weights(disturbed(self.model.get_weights(), int(what or 0)))
+            elif verb == "load":
+                self.model.set_weights(self._outcome.start)
+            elif verb == "lr":
+                self._rate *= float(what)
+            elif verb == "nan":
+                variable = self._tensors[-1].variable
+                variable.assign(variable * np.nan)
+            elif verb == "stop":
+                self._stops = True
+            elif verb == "raise":
+                raise Raised
+
+    def _take(self, plan: np.ndarray) -> None:
+        """Train by this plan; what was collected under another one makes an update first."""
+        if (plan != self._plan).any():
+            self._flush()
+        self._plan = plan
+
+    # One step.
+
+    def _micro_step(self, rows: np.ndarray) -> float:
+        chosen = np.flatnonzero(self._plan)
+        loss, gradients = self._gradients(rows, [self._tensors[k].variable for k in chosen])
+        if self.case.accumulate == 1:
+            self._update(gradients)
+            return loss
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        self._sums = [a + b for a, b in zip(self._sums, dense)] if self._collected else dense
+        self._collected += 1
+        if self._collected == self.case.accumulate:
+            self._flush()
+        return loss
+
+    def _flush(self) -> None:
+        if self._collected:
+            self._update([total / self._collected for total in self._sums])
+        self._collected = 0
+
+    def _gradients(self, rows: np.ndarray, variables: list[tf.Variable]) -> tuple[float, list[Any]]:
+        """Of the mean loss; normalisations of which nothing is trained stand still."""
+        x, y, weight = self._batch(rows)
+        norms = [
+            layer
+            for layer in self.model._flatten_layers()
+            if isinstance(layer, tf.keras.layers.BatchNormalization)
+            and layer.trainable_variables
+            and not {id(v) for v in layer.trainable_variables} & {id(v) for v in variables}
+        ]
+        for norm in norms:
+            norm.trainable = False
+        is_scaled = self.case.scaled or self.case.policy == "mixed_float16"
+        try:
+            with tf.GradientTape() as tape:
+                said = tf.nest.flatten(self.model(x[0] if len(x) == 1 else x, training=True))
+                terms = [loss(*part, weight) for loss, *part in zip(self._losses, y, said)]
+                loss = tf.add_n([*terms, *self.model.losses])
+                total = loss * self._scale if is_scaled else loss
+            gradients = tape.gradient(total, variables)
+        finally:
+            for norm in norms:
+                norm.trainable = True
+        if is_scaled:
+            gradients = [_times(gradient, 1.0 / self._scale) for gradient in gradients]
+        return float(loss), gradients
+
+    def _batch(self, rows: np.ndarray) -> tuple[list[Any], list[Any], Any]:
+        (x, y, weight), samples = self._data, rows % self.case.samples
+        x = [self._viewed(rows)] if self.case.views > 1 else [part[samples] for part in x]
+        if self.case.weights == "class":
+            labels = y[0] if y[0].ndim == 1 else y[0].argmax(-1)
+            of_class = np.array([kinds.CLASS_WEIGHTS[label] for label in labels], np.float32)
+            weight = of_class if weight is None else weight * of_class
+        return x, [part[samples] for part in y], None if weight is None else weight[samples]
+
+    def _viewed(self, rows: np.ndarray) -> np.ndarray:
+        seeds = [np.array([self.case.seed, row]) for row in rows]
+        images = self._data[0][0][rows % self.case.samples]
+        return np.stack([kinds.augment(x, seed).numpy() for x, seed in zip(images, seeds)])
+
+    def _update(self, gradients: list[Any]) -> None:
+        case, chosen = self.case, np.flatnonzero(self._plan)
+        if case.scaled or case.policy == "mixed_float16":
+            values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+            if not all(np.isfinite(value).all() for value in values):
+                self._scale /= 2.0
+                return
+        if "global_clipnorm" in case.options:
+            gradients, _ = tf.clip_by_global_norm(gradients, kinds.CLIP)
+        elif "clipnorm" in case.options:
+            gradients = [tf.clip_by_norm(gradient, kinds.CLIP) for gradient in gradients]
+        rate = self._rate
+        if "schedule" in case.options:
+            rate *= 0.7 ** (self._updates / 2)
+        for k, gradient in zip(chosen, gradients):
+            self._tensors[k].update(gradient, rate, self._updates)
+            self.untouched.discard(id(self._tensors[k].variable))
+        self._stepped |= set(chosen)
+        self._updates += 1
+
+    # Backups and heads.
+
+    def _back_up(self) -> None:
+        self._since = 0
+        self._held = (
+            self.model.get_weights(),
+            [tensor.state() for tensor in self._tensors],
+            (self._updates, self._scale, self._rate, set(self._stepped)),
+        )
+
+    def _go_back(self) -> None:
+        weights, states, (self._updates, self._scale, rate, stepped) = self._held
+        self.model.set_weights(weights)
+        for tensor, state in zip(self._tensors, states):
+            tensor.go_back(state)
+        self._rate, self._stepped, self._collected = 0.5 * rate, set(stepped), 0
+
+    def _solve(self, views: int) -> None:
+        """Check the head that the library found, and take it over."""
+        solved = next(self._solved)
+        head = self.model.get_layer("head")
+        features, targets, weights = [], [], []
+        before = tf.keras.Model(self.model.inputs, head.input)
+        for rows in np.arange(views * self.case.samples).reshape(views, -1):
+            x, y, weight = self._batch(rows)
+            features.append(before(x[0], training=False).numpy())
+            targets.append(y[0])
+            weights.append(np.ones(len(rows)) if weight is None else weight)
+        check_solution(self.case, solved, *map(np.concatenate, (features, targets, weights)))
+        head.set_weights(solved.weights)
+        self.untouched -= {id(variable) for variable in head.trainable_variables}
+
+
+def _times(gradient: Any, factor: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(factor * gradient.values, gradient.indices, gradient.dense_shape)
+    return factor * gradient
