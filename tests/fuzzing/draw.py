@@ -1,0 +1,317 @@
+"""Random cases, the features that they are made of, and smaller cases like a given one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from fuzzing import kinds
+from fuzzing.case import At, Case
+
+MOST_STEPS = 14  # of a story: beyond, rounding grows
+ONE_HEAD = [name for name in kinds.FUNCTIONAL if name != "shared"]  # those that can be solved
+
+Fields = dict[str, Any]
+
+
+class Draw:
+    """Draws from a seeded generator, as fields of a case.
+
+    Args:
+        seed: of everything.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def one(self, *values: Any) -> Any:
+        return values[int(self.rng.integers(len(values)))]
+
+    def happens(self, share: float) -> bool:
+        return bool(self.rng.random() < share)
+
+    def base(self) -> Fields:
+        """A training with plans that change."""
+        optimizer = self.one(*kinds.OPTIMIZERS)
+        fields: Fields = {
+            "model": self.one(*kinds.MODELS),
+            "loss": self.one("mse", "sparse", "categorical"),
+            "bias": self.happens(0.7),
+            "l2": self.one(0.0, 0.0, 0.01),
+            "optimizer": optimizer,
+            "rate": 0.02 if optimizer in ("rmsprop", "momentum", "legacy_sgd", "sgdw") else 0.05,
+            "path": self.one("arrays", "dataset", "generator", "samples", "samples", "samples0"),
+            "samples": self.one(8, 10, 12),
+            "epochs": self.one(2, 3),
+            "seed": int(self.rng.integers(1000)),
+        }
+        if self.happens(0.4):
+            name = self.one(*kinds.OPTIONS)
+            fields["options"] = (name,)
+        if self.happens(0.4):
+            fields["story"] = (f"plan {self.plan()}", "fit")
+        fields["events"] = self.events("plan", self.one(0, 1, 2))
+        return fields
+
+    def plan(self) -> str:
+        return self.one(
+            "all", "last 1", "last 2", "last 2", "last 4", f"some {self.one(*range(9))}"
+        )
+
+    def place(self, epochs: int = 3, steps: int = 3) -> tuple[int, int]:
+        return int(self.rng.integers(epochs)), int(self.rng.integers(-1, steps))
+
+    def events(self, verb: str, count: int) -> tuple[At, ...]:
+        what = {"plan": self.plan, "scale": lambda: self.one(*range(9))}.get(verb, lambda: "")
+        drawn = [At(*self.place(), f"{verb} {what()}".strip()) for _ in range(count)]
+        return tuple(sorted(drawn))
+
+
+def _executions(draw: Draw, fields: Fields) -> None:
+    fields["steps_per_execution"] = draw.one(2, 3)
+    fields["events"] += draw.events("plan", 2)
+
+
+def _kept(draw: Draw, fields: Fields) -> None:
+    """Narrow, wide, narrow again."""
+    narrow, wide = f"last {draw.one(1, 2, 3, 4)}", draw.one("all", "last 5", "last 6")
+    fields.update(path="samples", epochs=draw.one(3, 4), samples=8)
+    fields["story"] = (f"plan {narrow}", "fit") if draw.happens(0.7) else ("fit",)
+    events = [At(1, draw.one(-1, 0), f"plan {wide}"), At(2, draw.one(-1, 1), f"plan {narrow}")]
+    if draw.happens(0.3):
+        events.append(At(2, 1, "cache"))
+    fields["events"] = tuple(events)
+
+
+def _weights(draw: Draw, fields: Fields) -> None:
+    fields["events"] += draw.events(draw.one("set", "load", "scale"), draw.one(1, 2))
+
+
+def _elastic(draw: Draw, fields: Fields) -> None:
+    fields["rhos"] = draw.one((0.4, 1.0, 1.0, 0.4), (1.0, 0.4), (0.4, 0.7, 0.4), (0.5,))
+    fields.update(epochs=draw.one(3, 4), samples=draw.one(8, 10))
+    fields["importance"] = draw.one("depth", "depth", "magnitude", "loss")
+    fields["events"] = fields["events"][:1]
+
+
+def _nan(draw: Draw, fields: Fields) -> None:
+    _elastic(draw, fields)
+    fields.update(backup=draw.one(0, 1, 2))
+    fields["events"] = (*fields["events"][:1], At(draw.one(0, 1, 2), draw.one(0, 1), "nan"))
+
+
+def _resume(draw: Draw, fields: Fields) -> None:
+    _elastic(draw, fields)
+    fields.update(backup=draw.one(0, 1, 2), kill=(draw.one(0, 1, 2), draw.one(0, 1)))
+    fields.update(events=(), story=("fit",))
+
+
+def _head(draw: Draw, fields: Fields) -> None:
+    fields.update(solve=True, model=draw.one(*ONE_HEAD), path=draw.one("samples", "samples0"))
+    fields["story"] = (f"plan {draw.plan()}", "fit")
+
+
+def _head_alone(draw: Draw, fields: Fields) -> None:
+    fields.update(model=draw.one(*ONE_HEAD), story=("solve", "fit"))
+
+
+def _views(draw: Draw, fields: Fields) -> None:
+    fields.update(views=draw.one(2, 3), epochs=4, samples=8)
+    fields.update(path=draw.one("samples", "samples", "samples0"), model=draw.one(*ONE_HEAD))
+
+
+def _no_bias(draw: Draw, fields: Fields) -> None:
+    fields["bias"] = False
+
+
+def _ema(draw: Draw, fields: Fields) -> None:
+    fields.update(optimizer=draw.one(*kinds.NEW), options=("ema",))
+
+
+def _counts(draw: Draw, fields: Fields) -> None:
+    """A step count of each tensor: those that join late."""
+    fields["optimizer"] = draw.one(*kinds.COUNTED)
+    fields["events"] += draw.events("plan", 2)
+
+
+def _saving(draw: Draw, fields: Fields) -> None:
+    how = draw.one("keras", "h5", "tf", "weights", "checkpoint")
+    fields.update(epochs=draw.one(1, 2), samples=8, events=fields["events"][:1])
+    fields["story"] = (f"plan {draw.plan()}", "fit", f"save {how}", f"plan {draw.plan()}", "fit")
+
+
+def _broken(draw: Draw, fields: Fields) -> None:
+    fields.update(epochs=2, samples=8, story=(*fields.get("story", ("fit",)), "fit"))
+    fields["events"] += (At(*draw.place(2, 2), draw.one("raise", "raise", "stop")),)
+
+
+def _again(draw: Draw, fields: Fields) -> None:
+    fields.update(epochs=2, samples=8)
+    between = draw.one((), ("compile",), (f"plan {draw.plan()}",))
+    fields["story"] = (*fields.get("story", ("fit",)), *between, "fit")
+    events = draw.events("plan", 1)
+    fields["events"] += tuple(at._replace(fit=1) for at in events)
+
+
+def _replaced(draw: Draw, fields: Fields) -> None:
+    """A plan that no step is made under."""
+    epoch, batch = draw.place(2, 2)
+    fields["events"] += tuple(At(epoch, batch, f"plan {draw.plan()}") for _ in range(2))
+
+
+def _rate(draw: Draw, fields: Fields) -> None:
+    fields["events"] += (At(*draw.place(), "lr 0.5"),)
+
+
+def _set(**given: tuple[Any, ...]) -> Callable[[Draw, Fields], None]:
+    """A feature that gives some fields one of some values."""
+
+    def feature(draw: Draw, fields: Fields) -> None:
+        fields.update({name: draw.one(*values) for name, values in given.items()})
+
+    return feature
+
+
+FEATURES: dict[str, Callable[[Draw, Fields], None]] = {
+    "executions": _executions,
+    "kept": _kept,
+    "weights": _weights,
+    "elastic": _elastic,
+    "nan": _nan,
+    "resume": _resume,
+    "head": _head,
+    "head_alone": _head_alone,
+    "views": _views,
+    "no_bias": _no_bias,
+    "ema": _ema,
+    "counts": _counts,
+    "saving": _saving,
+    "broken": _broken,
+    "again": _again,
+    "replaced": _replaced,
+    "rate": _rate,
+    "accumulate": _set(accumulate=(2, 3)),
+    "keep": _set(keep=(0.0, 0.5)),
+    "eager": _set(eager=(True,)),
+    "mixed": _set(policy=("mixed_float16",)),
+    "scaled": _set(scaled=(True,), spike=(None, 0, 3, 5)),
+    "weighted": _set(weights=("sample", "class")),
+    "evaluating": lambda draw, fields: fields.update(
+        validation=draw.happens(0.5), events=fields["events"] + draw.events("evaluate", 2)
+    ),
+    "threads": _set(threads=(True,)),
+}
+
+
+def draw(seed: int, only: str | None = None) -> Case:
+    """The case of that seed; with `only`, one that has this feature."""
+    source = Draw(seed)
+    while True:
+        fields = source.base()
+        chosen = list(source.rng.choice([*FEATURES], source.one(1, 2, 3), replace=False))
+        if only is not None:
+            chosen = [name for name in chosen if name != only][:1] + [only]
+        for name in chosen:
+            FEATURES[name](source, fields)
+        case = Case(**fields)
+        if is_supported(case):
+            return case
+
+
+def is_supported(case: Case) -> bool:
+    """Whether the library promises this, and the reference can do it too."""
+    verbs = [at.do.partition(" ")[0] for at in case.events]
+    fits = case.story.count("fit")
+    return fits > 0 and all(
+        [
+            fits * case.epochs * case.steps <= MOST_STEPS,
+            len(set(verbs) & {"nan"}) == verbs.count("nan"),
+            _fits_optimizer(case, verbs),
+            _fits_data(case),
+            _fits_way(case, verbs),
+            _fits_backup(case, verbs),
+            _fits_story(case, verbs),
+        ]
+    )
+
+
+def _fits_optimizer(case: Case, verbs: list[str]) -> bool:
+    own = set(case.options) - {"schedule"}
+    is_scaled = case.scaled or case.policy != "float32"
+    if own and (case.optimizer not in kinds.NEW or {"clipnorm", "global_clipnorm"} <= own):
+        return False
+    if case.optimizer == "adamw" and "decay" in own:
+        return False
+    if "lr" in verbs and (is_scaled or "schedule" in case.options):
+        return False
+    return not (case.scaled and case.policy != "float32") and (case.spike is None or case.scaled)
+
+
+def _fits_data(case: Case) -> bool:
+    if case.views > 1 and (not case.on_samples or case.model in ("text", "shared")):
+        return False
+    if case.weights == "class":
+        return not case.on_samples and case.model != "shared" and case.loss != "mse"
+    return True
+
+
+def _fits_way(case: Case, verbs: list[str]) -> bool:
+    """How steps are made."""
+    if case.accumulate > 1:
+        places = [at[:2] + (at.fit,) for at in case.events if at.do.startswith("plan")]
+        at_begin = any(place[1] < 1 for place in places) and bool(case.rhos)
+        if len(set(places)) < len(places) or at_begin:
+            return False
+    several = case.steps_per_execution > 1
+    return not (several and (case.accumulate > 1 or case.eager or case.backup is not None))
+
+
+def _fits_backup(case: Case, verbs: list[str]) -> bool:
+    if case.backup is not None:
+        odd = case.scaled or case.policy != "float32" or {"raise", "stop"} & set(verbs)
+        if not case.rhos or odd:
+            return False
+    if "nan" in verbs and (case.backup is None or "schedule" in case.options):
+        return False
+    if case.kill is not None:
+        alone = case.story == ("fit",) and set(verbs) <= {"evaluate"} and not case.solve
+        return case.backup is not None and alone
+    return True
+
+
+def _fits_story(case: Case, verbs: list[str]) -> bool:
+    saves = [item.partition(" ")[2] for item in case.story if item.startswith("save")]
+    if saves:
+        odd = case.policy != "float32" or case.accumulate > 1 or case.steps_per_execution > 1
+        if odd or case.eager or case.keep is not None or "lr" in verbs:
+            return False
+        if case.model == "subclassed" and set(saves) & {"keras", "h5", "tf"}:
+            return False
+    if case.solve or "solve" in case.story:
+        wrong = case.model not in ONE_HEAD or case.spike is not None or case.weights == "class"
+        if wrong or case.policy != "float32" or (case.solve and not case.on_samples):
+            return False
+    if case.threads:
+        return not saves and case.policy == "float32" and "solve" not in case.story
+    return True
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Simpler cases, the simplest first."""
+    for field in dataclasses.fields(case):
+        value = getattr(case, field.name)
+        if value != field.default:
+            yield dataclasses.replace(case, **{field.name: field.default})
+    for name in ("events", "options", "story", "rhos"):
+        parts = getattr(case, name)
+        for k in range(len(parts)):
+            yield dataclasses.replace(case, **{name: parts[:k] + parts[k + 1 :]})
+    if case.epochs > 1:
+        yield dataclasses.replace(case, epochs=case.epochs - 1)
+    for k, at in enumerate(case.events):
+        for plan in ("plan all", "plan last 1", "plan last 2"):
+            if at.do.startswith("plan") and at.do not in ("plan all", "plan last 1", plan):
+                events = (*case.events[:k], at._replace(do=plan), *case.events[k + 1 :])
+                yield dataclasses.replace(case, events=events)
