@@ -99,7 +99,12 @@ def _elastic(draw: Draw, fields: Fields) -> None:
 def _nan(draw: Draw, fields: Fields) -> None:
     _elastic(draw, fields)
     fields.update(backup=draw.one(0, 1, 2))
-    fields["events"] = (*fields["events"][:1], At(draw.one(0, 1, 2), draw.one(0, 1), "nan"))
+    epoch = draw.one(0, 1, 2)
+    fields["events"] = (*fields["events"][:1], At(epoch, draw.one(0, 1), "nan"))
+    if draw.happens(0.4):  # what was kept since the backup
+        kept = (At(epoch, 1, "plan last 2"), At(epoch, 1, "cache"), At(epoch, 2, "nan"))
+        fields.update(events=kept, backup=0, path="samples", samples=12, epochs=3)
+        fields["story"] = (f"plan {draw.plan()}", "fit")
 
 
 def _resume(draw: Draw, fields: Fields) -> None:
@@ -128,6 +133,10 @@ def _no_bias(draw: Draw, fields: Fields) -> None:
 
 def _ema(draw: Draw, fields: Fields) -> None:
     fields.update(optimizer=draw.one(*kinds.NEW), options=("ema",))
+    if draw.happens(0.3):  # averages that are not the weights
+        events = (*draw.events("scale", 3), *draw.events("plan", 2))
+        fields["events"] = tuple(sorted(events))
+        _replaced(draw, fields)
 
 
 def _counts(draw: Draw, fields: Fields) -> None:
@@ -276,7 +285,7 @@ def _fits_backup(case: Case, verbs: list[str]) -> bool:
     if "nan" in verbs and (case.backup is None or "schedule" in case.options):
         return False
     if case.kill is not None:
-        alone = case.story == ("fit",) and set(verbs) <= {"evaluate"} and not case.solve
+        alone = case.story == ("fit",) and set(verbs) <= {"evaluate"}
         return case.backup is not None and alone
     return True
 

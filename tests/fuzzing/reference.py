@@ -58,6 +58,11 @@ class Tensor:
             kept = kinds.MOMENTUM * self.average + (1.0 - kinds.MOMENTUM) * variable
             self.average.assign(kept)
 
+    def skip(self) -> None:
+        """Count a step that left everything as it is."""
+        if self._counted and self._case.optimizer != "fused_adam":
+            self._optimizer.iterations.assign_add(1)
+
     def state(self) -> list[Any]:
         """All of it, to go back to."""
         optimizer = self._optimizer
@@ -282,7 +287,7 @@ class Reference:
         if case.scaled or case.policy == "mixed_float16":
             values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
             if not all(np.isfinite(value).all() for value in values):
-                self._scale /= 2.0
+                self._skip()
                 return
         if "global_clipnorm" in case.options:
             gradients, _ = tf.clip_by_global_norm(gradients, kinds.CLIP)
@@ -296,6 +301,13 @@ class Reference:
             self.untouched.discard(id(self._tensors[k].variable))
         self._stepped |= set(chosen)
         self._updates += 1
+
+    def _skip(self) -> None:
+        """Keras counts a step that it leaves out, but for the slot of `et.optimizers.adam`."""
+        self._scale /= 2.0
+        self._updates += 1
+        for k in np.flatnonzero(self._plan):
+            self._tensors[k].skip()
 
     # Backups and heads.
 

@@ -38,7 +38,7 @@ class Trainer:
         tensors = {id(v): k for k, v in enumerate(self.model.trainable_variables)}
         order = [tensors[id(tensor)] for tensor in self.model.tensors]
         self.outcome = Outcome(self.model.get_weights(), order)
-        self.first = str(folder / "first.weights.h5")
+        self.first = str(folder / "first.h5")
         self.model.save_weights(self.first)
 
     def run(self) -> None:
@@ -86,7 +86,7 @@ class Trainer:
         if how in ("keras", "h5", "tf"):
             path += "" if how == "tf" else f".{how}"
             self.model.save(path, **({"save_format": "tf"} if how == "tf" else {}))
-            self.model = tf.keras.models.load_model(path)
+            self.model = tf.keras.models.load_model(path, {"ElasticModel": et.ElasticModel})
         else:
             path += ".weights.h5" if how == "weights" else ".ckpt"
             self.model.save_weights(path)
