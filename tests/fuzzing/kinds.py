@@ -41,6 +41,7 @@ OPTIMIZERS = {
     "sgdw": lambda rate, **o: et.optimizers.sgdw(rate, 0.9, DECAY),
 }
 COUNTED = ("adam", "adamw", "adamax", "fused_adam")  # a step count for each tensor
+LEGACY = ("legacy_adam", "legacy_sgd", "fused_adam", "sgdw")
 NEW = ("sgd", "momentum", "adam", "adamw", "adamax", "rmsprop", "adagrad", "adadelta")
 
 

@@ -37,6 +37,10 @@ class Tensor:
         elif case.optimizer == "sgdw":
             make = kinds.OPTIMIZERS["legacy_sgd"]
         self._counted, self._optimizer = counted, make(case.rate, **options)
+        is_legacy = case.optimizer in kinds.LEGACY
+        build = self._optimizer._create_all_weights if is_legacy else self._optimizer.build
+        build([variable])
+        self._slots = self._optimizer.variables() if is_legacy else self._optimizer.variables
         self.average: tf.Variable | None = None  # from the first update on
 
     def update(self, gradient: Any, rate: float, number: int) -> None:
@@ -65,22 +69,14 @@ class Tensor:
 
     def state(self) -> list[Any]:
         """All of it, to go back to."""
-        optimizer = self._optimizer
-        slots = optimizer.variables
-        slots = slots() if callable(slots) else slots
         average = None if self.average is None else self.average.numpy()
-        return [self.variable.numpy(), [(slot, slot.numpy()) for slot in slots], average]
+        return [self.variable.numpy(), [slot.numpy() for slot in self._slots], average]
 
     def go_back(self, state: list[Any]) -> None:
+        """To what `state` was."""
         value, slots, average = state
         self.variable.assign(value)
-        held = {id(slot) for slot, _ in slots}
-        optimizer = self._optimizer
-        own = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
-        for slot in own:
-            if id(slot) not in held:  # made since
-                slot.assign(tf.zeros_like(slot))
-        for slot, kept in slots:
+        for slot, kept in zip(self._slots, slots):
             slot.assign(kept)
         self.average = None if average is None else tf.Variable(average)
 
@@ -105,7 +101,7 @@ class Reference:
         self._losses, self._data = kinds.losses(case), kinds.data(case)
         self._plan = np.ones(len(outcome.order), bool)
         self._fits, self._solved = 0, iter(outcome.solved)
-        self._rate = case.rate
+        self._is_legacy = case.optimizer in kinds.LEGACY
         self._compile()
 
     def do(self, item: str) -> None:
@@ -120,16 +116,17 @@ class Reference:
             self._fits += 1
         elif verb == "solve":
             self._solve(1)
-        elif verb == "compile" or what == "weights":
-            self._rate = self.case.rate
+        elif verb == "compile":
             self._compile()
-        if verb == "save":
+        else:
             self._plan = np.ones(len(self._plan), bool)
+            if what in ("weights", "tf") or (what == "keras" and self._is_legacy):
+                self._compile()  # Keras does not save the optimizer's state
 
     def _compile(self) -> None:
         variables = self.model.trainable_variables
         self._tensors = [Tensor(self.case, variables[k]) for k in self._outcome.order]
-        self._updates, self._scale = 0, LOSS_SCALE
+        self._updates, self._scale, self._rate = 0, LOSS_SCALE, self.case.rate
 
     # One fit.
 

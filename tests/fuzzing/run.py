@@ -144,12 +144,14 @@ def main(arguments: list[str] | None = None) -> None:
     settings = commandline.parse(Settings, __doc__ or "", arguments)
     counts = dict.fromkeys(("passed", "refused", "failed"), 0)
     distinct: dict[tuple[str, str], str] = {}
+    started = time.monotonic()
     for result in results(settings):
         counts[result.outcome] += 1
         key = (result.kind or result.error, features_of(result.script))
         if result.outcome == "passed" or key in distinct:
             continue
-        text = f"# seed {result.seed}, {result.outcome}: {result.error}\n{result.script}\n"
+        when = f"seed {result.seed}, after {time.monotonic() - started:.0f} s"
+        text = f"# {when}, {result.outcome}: {result.error}\n{result.script}\n"
         distinct[key] = text
         print(text, flush=True)
         if settings.out.name:
