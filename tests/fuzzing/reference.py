@@ -162,10 +162,10 @@ class Reference:
         case = self.case
         for batch, rows in enumerate(self._rows(epoch)):
             if batch % case.steps_per_execution == 0:
-                if self._stops:
-                    return
                 self._act(epoch, batch)
             loss = self._micro_step(rows)
+            if self._stops and (batch + 1) % case.steps_per_execution == 0:
+                return  # Keras asks after a step
             if case.backup is not None:
                 self._after_step(batch, loss)
 
