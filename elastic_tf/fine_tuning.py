@@ -67,7 +67,7 @@ def finetune(
         validation: arrays (x, y), or a `tf.data.Dataset` of batches. None keeps the last weights.
         seconds: for everything, measuring included. Solving the head comes first, however few.
         epochs: passes over the samples; fewer if the time is too short, or if validations would
-            take more than a quarter of it.
+            take more than half of it.
         batch_size: of a step, where `train` is not `Samples`.
         learning_rate: of Adam at its highest; it falls on a cosine to zero. None: 2e-4 over the
             square root of the trained share of a full step; 4e-4 at a quarter.
@@ -118,8 +118,8 @@ def finetune(
     validating = best.judge_head() if best and left() > 3.0 * forward else 0.0
     has_time = left() > 2.0 * forward + validating and (validating or not best)
     if profile is not None and has_time:
-        # validations take a quarter of the time at most, where there is time for more than one
-        epochs = max(min(epochs, int(0.25 * left() / validating)), 1) if validating else epochs
+        # validations take half of the time at most, where there is time for more than one
+        epochs = max(min(epochs, int(0.5 * left() / validating)), 1) if validating else epochs
         schedule = functools.partial(
             optimizers.cosine, steps=epochs * samples.steps, warm_up=_WARM_UP
         )

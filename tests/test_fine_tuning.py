@@ -249,7 +249,7 @@ def test_seconds_in_which_nothing_can_be_trained_leave_the_solved_head(measured)
 
 
 def test_epochs_are_fewer_where_validation_takes_long(measured, monkeypatch):
-    monkeypatch.setattr(fine_tuning._Best, "judge_head", lambda self: 30.0)
+    monkeypatch.setattr(fine_tuning._Best, "judge_head", lambda self: 60.0)
     options = {"seconds": 300, "profile": measured, "verbose": 0}
     model = et.finetune(features("vector"), images(), images(), **options)
     assert len(model.history.history["loss"]) == 2
