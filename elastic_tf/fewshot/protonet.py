@@ -109,7 +109,7 @@ class ProtoNet:
         if self._adam is None or self.model.optimizer is not self._adam:
             self._adam = optimizers.adam(learning_rate)
             self.compile(self._adam)
-        for variable in self._adam.weights:  # its moments and counts
+        for variable in self._adam.variables:  # its moments and counts
             variable.assign(tf.zeros_like(variable))
         self._adam.learning_rate = learning_rate
 

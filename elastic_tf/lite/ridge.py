@@ -64,10 +64,14 @@ class Ridge:
             self.vectors = empty((count, len(self.values)))
             for block in self._blocks():
                 self.vectors[block] = self._rows(block) @ basis / np.sqrt(self.values)
-        self.along = sum(
-            self.vectors[rows].T @ (self.root[rows] * (wanted[rows] - self.mean_wanted))
-            for rows in self._blocks()
-        )
+        centred = self.root * (wanted - self.mean_wanted)
+        self.along = sum(self.vectors[rows].T @ centred[rows] for rows in self._blocks())
+        # what no penalty explains, of the targets and of the leverage of each sample
+        self.unexplained, self.free = centred, 1.0 - self.centre
+        for rows in self._blocks():
+            self.unexplained[rows] -= self.vectors[rows] @ self.along
+            self.free[rows] -= (self.vectors[rows] ** 2).sum(axis=1)
+        self.free = np.maximum(self.free, 0.0)
 
     def best_penalty(self) -> float:
         """The penalty of the least leave-one-out error."""
@@ -86,15 +90,15 @@ class Ridge:
 
     def left_out(self, penalty: float) -> np.ndarray:
         """(n, outputs) what the solution without a sample says of it."""
-        shrink = self.values / (self.values + penalty)
+        # Not 1 minus what is explained: of few samples the features may explain all but a billionth.
+        shrunk = penalty / (self.values + penalty)
         said = np.empty_like(self.wanted)
         for rows in self._blocks():
             vectors = self.vectors[rows]
-            residual = self.root[rows] * (self.wanted[rows] - self.mean_wanted)
-            residual -= vectors @ (shrink[:, None] * self.along)
-            free = 1.0 - self.centre[rows] - vectors**2 @ shrink
+            residual = self.unexplained[rows] + vectors @ (shrunk[:, None] * self.along)
+            free = self.free[rows] + vectors**2 @ shrunk
             # a sample that alone decides its own value tells nothing: as if it were not there
-            free = np.where(free > np.sqrt(np.finfo(np.float64).eps), free, np.inf)
+            free = np.where(free > np.finfo(np.float64).eps, free, np.inf)
             root = np.where(self.root[rows] > 0.0, self.root[rows], np.inf)
             said[rows] = self.wanted[rows] - residual / free[:, None] / root
             alone = np.isinf(free)

@@ -344,3 +344,20 @@ def test_averages_of_the_optimizer_start_from_the_solved_head(scaled):
     model.fit(Samples(x, y, batch_size=10), epochs=2, verbose=0, callbacks=[SolveHead()])
     for one, other in zip(model.get_weights(), solved_head.get_weights()):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_the_error_of_few_samples_with_many_features_is_exact_for_every_penalty(intercept):
+    """Where the features explain every sample: against solving again without each of them."""
+    rng = np.random.default_rng(0)
+    features, targets = rng.normal(size=(9, 30)), rng.normal(size=(9, 2))
+    weight = rng.uniform(0.5, 2.0, 9)
+    ridge = Ridge(features, targets, weight, intercept=intercept)
+    for penalty in np.logspace(-8.5, 2.0, 8) * ridge.values[-1]:
+        left_out = ridge.left_out(penalty)
+        for k in range(9):
+            others = np.arange(9) != k
+            part = features[others], targets[others], weight[others]
+            alone = Ridge(*part, intercept=intercept)
+            kernel, bias = alone.weights(penalty)
+            np.testing.assert_allclose(left_out[k], features[k] @ kernel + bias, rtol=1e-5)
