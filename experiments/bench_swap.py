@@ -22,6 +22,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 from bench_memory import MEBIBYTE, peak_bytes, prepared, resident_bytes
+from related import nntrainer
 
 from elastic_tf.files.table import Column, format_table
 
@@ -64,13 +65,17 @@ def child(kind: str, *arguments: Any) -> dict[str, Any]:
 
 
 def planned(name: str, size: str, batch: str) -> dict[str, float]:
-    """Planned peaks in MiB."""
+    """Peaks in MiB: predicted beyond weights, slots and the batch; planned as by NNTrainer."""
     model = prepared(name, int(size), int(batch), "sgdw")[0]
+    held = et.memory.step(model, int(batch), np.zeros(len(model.tensors), bool)).live.min()
+    predicted = et.memory.step(model, int(batch)).peak - held
+    with et.memory.swapped(model):
+        swapped = et.memory.step(model, int(batch)).peak - held
+    found = {"predicted": predicted, "predicted_swapped": swapped}
     keys = {"planned": None, "planned_swapped": "activations", "planned_swapped_all": "all"}
-    return {
-        key: et.memory.plan(model, int(batch), swap=swap).peak / MEBIBYTE
-        for key, swap in keys.items()
-    }
+    for key, swap in keys.items():
+        found[key] = nntrainer.plan(model, int(batch), swap=swap).peak
+    return {key: float(size) / MEBIBYTE for key, size in found.items()}
 
 
 def peak(name: str, size: str, batch: str, how: str) -> dict[str, float]:
@@ -121,7 +126,9 @@ COLUMNS = (
     Column("model", "model"),
     Column("input_size", "pixels", "d"),
     Column("batch_size", "batch", "d"),
-    Column("planned", "planned", ".0f"),
+    Column("predicted", "predicted", ".0f"),
+    Column("predicted_swapped", "swapped", ".0f"),
+    Column("planned", "NNTrainer", ".0f"),
     Column("planned_swapped", "swapped", ".0f"),
     Column("planned_swapped_all", "weights too", ".0f"),
     Column("resident", "resident", ".0f"),

@@ -5,10 +5,8 @@ Example::
     python -m elastic_tf memory --model mobilenet_v2 --input-size 128 --batch-size 16 \\
         --limit "256 MiB" --out memory.png
 
-The step is planned layer by layer, as by a runtime that places each tensor at a planned offset, and
-traced op by op, as TensorFlow runs it: that takes more, for it allocates as it goes. Its library
-is not counted. --last trains the last tensors alone. --out draws what stands where and when, or
-writes the plan as JSON.
+The step is traced op by op, as TensorFlow runs it, and does not run. The library is not counted.
+--last trains the last tensors alone. --out draws what is in use when, or writes it as JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,33 +24,33 @@ from elastic_tf.commands.commandline import option, parse
 from elastic_tf.files.table import Column, format_table
 
 if TYPE_CHECKING:
-    from elastic_tf.memory import MemoryPlan
+    from elastic_tf.memory import StepMemory
 
 _SHOWN = 12  # tensors in a table
+_LONGEST = 60  # letters of a name
 _MIB = 2**20
 _COLUMNS = (
     "tensor",
     "kind",
     Column("bytes", "MiB", ".2f"),
-    Column("offset", "offset MiB", ".2f"),
-    Column("first", "from step"),
-    Column("last", "to step"),
+    Column("first", "from op"),
+    Column("last", "to op"),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(options.Network):
-    """What to plan, and where to draw it."""
+    """What to say, and where to draw it."""
 
     classes: int = option(1000, help="classes of the head")
     last: int | None = option(None, help="train so many tensors, the last; all if left out")
     clip: bool = option(False, help="gradients are clipped together, and all are kept until then")
     limit: str | None = option(None, help="memory that there is: '256 MiB', '2 GiB' or bytes")
-    out: Path | None = option(None, help="the picture (.png, .pdf, .svg) or the plan (.json)")
+    out: Path | None = option(None, help="the picture (.png, .pdf, .svg) or the numbers (.json)")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Plan, print, and draw."""
+    """Trace, print, and draw."""
     settings = parse(Settings, __doc__ or "", arguments)
     limit = None if settings.limit is None else checks.memory("limit", settings.limit)
     from elastic_tf import memory, zoo
@@ -61,21 +59,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = ("classes", "input_size", "alpha", "bn_training")
     network = zoo.build(settings.model, **{name: getattr(settings, name) for name in names})
     model = harness.compiled(network, settings.optimizer, 1e-4)
+    if settings.clip:
+        model.optimizer.global_clipnorm = 1.0
     mask = last_tensors(len(model.tensors), settings.last)
-    plan = memory.plan(model, settings.batch_size, mask, settings.clip)
-    print(report(plan))
-    traced = memory.step(model, _zeros(model, settings.batch_size), mask)
-    print(of_tensorflow(traced, limit))
+    step = memory.step(model, settings.batch_size, mask)
+    print(report(step))
     if limit is not None:
-        most = memory.largest_batch(model, limit, mask, settings.clip)
-        print(verdict(plan, limit, most))
+        print(verdict(step, limit, memory.largest_batch(model, limit, mask)))
     if settings.out is not None:
         if settings.out.suffix == ".json":
-            plan.save(settings.out)
+            step.save(settings.out)
         else:
             from elastic_tf import plots
 
-            plots.save(plan.plot(), settings.out)
+            plots.save(step.plot(), settings.out)
         print(f"Written to {settings.out}")
 
 
@@ -85,55 +82,28 @@ def last_tensors(count: int, last: int | None) -> np.ndarray:
     return np.arange(count) >= count - trained
 
 
-def report(plan: MemoryPlan) -> str:
+def report(step: StepMemory) -> str:
     """The largest of what is in use when most is, and the totals."""
-    at = plan.fullest
-    largest = sorted(
-        (buffer for buffer in plan.buffers if buffer.orders[0] <= at <= buffer.orders[-1]),
-        key=lambda buffer: -buffer.bytes,
-    )
+    at = step.fullest
+    used = [one for one in step.tensors if one.first <= at <= one.last]
+    largest = sorted(used, key=lambda one: -one.bytes)[:_SHOWN]
     rows = [
-        {
-            "tensor": one.name,
-            "kind": one.kind,
-            "bytes": one.bytes / _MIB,
-            "offset": one.offset / _MIB,
-            "first": one.orders[0],
-            "last": one.orders[-1],
-        }
-        for one in largest[:_SHOWN]
+        {**one._asdict(), "tensor": one.name[-_LONGEST:], "bytes": one.bytes / _MIB}
+        for one in largest
     ]
-    weights = sum(one.bytes for one in plan.buffers if one.kind in ("weight", "slots")) / _MIB
+    lasting = sum(one.bytes for one in step.tensors if one.kind in ("weight", "slots")) / _MIB
     return "\n".join(
         [
-            f"Most is in use at step {at} of {len(plan.live)}, {plan.steps[at]}:",
+            f"Most is in use at op {at} of {len(step.ops)}, {step.ops[at]}:",
             format_table(rows, _COLUMNS),
-            f"\nBatch {plan.batch_size}: planned peak {plan.peak / _MIB:.1f} MiB, of it weights "
-            f"and slots {weights:.1f}",
-            f"Lower bound {plan.lower_bound / _MIB:.1f} MiB; without planning "
-            f"{plan.unplanned / _MIB:.1f} MiB",
+            f"\nBatch {step.batch_size}: TensorFlow takes {step.peak / _MIB:.1f} MiB, "
+            f"of it weights and slots {lasting:.1f}",
         ]
     )
 
 
-def of_tensorflow(traced: MemoryPlan, limit: int | None) -> str:
-    """What TensorFlow takes, and whether that is within a limit."""
-    most = traced.lower_bound
-    fits = "" if limit is None else f": {'within' if most <= limit else 'beyond'} the limit"
-    return (
-        f"TensorFlow takes {most / _MIB:.1f} MiB, weights and all slots included, at "
-        f"{traced.steps[traced.fullest]}{fits}"
-    )
-
-
-def _zeros(model: Any, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """A batch of nothing."""
-    shape = model.inputs[0].shape[1:]
-    return np.zeros((batch_size, *shape), np.float32), np.zeros(batch_size, np.int64)
-
-
-def verdict(plan: MemoryPlan, limit: int, most: int) -> str:
-    """Whether the plan fits, and up to which batch size it would."""
-    fits = "fits" if plan.peak <= limit else "does not fit"
+def verdict(step: StepMemory, limit: int, most: int) -> str:
+    """Whether the step fits, and up to which batch size it would."""
+    fits = "fits" if step.peak <= limit else "does not fit"
     largest = f"the largest batch that does is {most}" if most else "no batch does"
     return f"{limit / _MIB:.1f} MiB: it {fits}; {largest}"

@@ -16,7 +16,8 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from elastic_tf.memory.planner import live_bytes
+import numpy as np
+
 from elastic_tf.memory.traced import FOLDED, Key, TracedStep, Work
 
 THREADS = 2  # that start ops, where nothing else is set on a machine of two cores
@@ -32,6 +33,10 @@ _IN_PLACE = frozenset(
 ) | {FOLDED}
 _CHEAP = frozenset({*_SAME, "NoOp", "Placeholder", "ReadVariableOp"})
 _LEAST = 16 * 1024  # bytes below which an op counts as cheap
+COPY = "/copy"  # behind the name of an update that copies a variable
+# What TensorFlow's allocator hands out of what is asked for: it splits a piece only where half of
+# it or more is left. Measured: 1.02 to 1.15 of the largest of some steps.
+_PIECES = 1.15
 
 
 class Buffer(NamedTuple):
@@ -56,6 +61,11 @@ class Run(NamedTuple):
     buffers: list[Buffer]
     peak: int
 
+    @property
+    def taken(self) -> float:
+        """Bytes that the allocator hands out for `peak`."""
+        return _PIECES * self.peak
+
 
 def run(step: TracedStep, threads: int = THREADS) -> Run:
     """Run a step in thought.
@@ -67,10 +77,13 @@ def run(step: TracedStep, threads: int = THREADS) -> Run:
     return _Executor(step, threads).run()
 
 
-def most(buffers: Sequence[Buffer], count: int) -> int:
-    """The most bytes of some buffers at a time, in a run of `count` ops."""
-    lives = [(min(one.first, count - 1), one.last) for one in buffers]
-    return int(live_bytes([one.bytes for one in buffers], lives).max(initial=0))
+def live_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Bytes that live at each moment, of buffers that live from a first to a last one."""
+    change = np.zeros(2 + max((last for _, last in lives), default=-1), np.int64)
+    for size, (first, last) in zip(sizes, lives):
+        change[first] += size
+        change[last + 1] -= size
+    return np.cumsum(change)[:-1]
 
 
 class _Executor:
@@ -170,7 +183,7 @@ class _Executor:
 
     def _grow(self, buffer: int, work: Work) -> None:
         self.size[buffer] = work.written
-        self.made[buffer] = (f"{work.name}/copy", len(self.order))
+        self.made[buffer] = (work.name + COPY, len(self.order))
         self.live += work.written
 
     def _written_over(self, work: Work, size: int, over: set[int]) -> int | None:

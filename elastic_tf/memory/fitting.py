@@ -13,51 +13,42 @@ import tensorflow as tf
 from elastic_tf import arguments, optimizers
 from elastic_tf.costs.activations import tensor_bytes
 from elastic_tf.inputs.batches import batch_of
-from elastic_tf.memory import executor, memory_plan, steps
+from elastic_tf.memory import executor, steps
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import EXACT, FROZEN, Plan
 
-# What TensorFlow's allocator hands out of what is asked for: it splits a piece only where half of
-# it or more is left. Measured: 1.02 to 1.15 of the largest of some steps.
-_PIECES = 1.15
+_GROWTH = 8  # of a batch size of which more is tried
 
 
-def largest_batch(
-    model: tf.keras.Model,
-    limit: int | str,
-    plan: Plan | np.ndarray | None = None,
-    clip: bool = False,
-) -> int:
-    """The largest batch size whose planned step fits into memory; 0 if none does.
+def largest_batch(model: Any, limit: int | str, plan: Plan | np.ndarray | None = None) -> int:
+    """The largest batch size whose step fits into memory; 0 if none does.
 
-    Peaks grow almost in proportion to the batch, so that a few plans are enough. The next size
-    does not fit; offsets are found by rules of thumb, and a larger one still might.
+    Peaks grow almost in proportion to the batch, so that tracing a few steps is enough.
 
     Args:
-        model: as of `elastic_tf.memory.plan`.
+        model: as of `elastic_tf.memory.step`.
         limit: bytes, or a text like "256 MiB".
-        plan: as of `elastic_tf.memory.plan`.
-        clip: as of `elastic_tf.memory.plan`.
+        plan: as of `elastic_tf.memory.step`.
     """
+    most, model = arguments.memory("limit", limit), steps.elastic(model)
+    batch = steps.blank(model)
 
-    def peak(batch_size: int) -> int:
-        return memory_plan.plan(model, batch_size, plan, clip).peak
+    def peak(size: int) -> int:
+        return steps.of_batch(model, steps.sized(batch, size), plan).peak
 
-    most = arguments.memory("limit", limit)
-    least = peak(1)
-    if least > most:
+    before, needed = 1, peak(1)
+    if needed > most:
         return 0
-    slope = max(1, peak(2) - least)
-    fits, fails = 1, arguments.MOST
-    guess = 1 + (most - least) // slope
+    fits, fails, guess = 1, arguments.MOST, _GROWTH
     while fails - fits > 1:
-        guess = min(max(guess, fits + 1), fails - 1)
-        needed = peak(guess)
+        guess = min(max(guess, fits + 1), fails - 1, _GROWTH * fits)
+        last, needed = needed, peak(guess)
         if needed <= most:
             fits = guess
         else:
             fails = guess
-        guess += (most - needed) // slope
+        slope = max(1, (needed - last) // (guess - before))
+        before, guess = guess, guess + (most - needed) // slope
     return fits
 
 
@@ -90,7 +81,7 @@ class Limit:
         self._model, self._batch, self._beside = model, batch_of(data), beside
         steps.build(model, self._batch)
         self._full = TracedStep.of(model, self._batch, Plan.full(len(model.tensors)))
-        self.held = sum(one.bytes for one in steps.persistent(model, self._batch))
+        self.held = sum(size for *_, size in steps.persistent(model, self._batch))
         self._peaks: dict[Plan, int] = {}
 
     def peak(self, plan: Plan) -> int:
@@ -101,7 +92,7 @@ class Limit:
                 step = self._full.restricted(plan.mask)
             else:
                 step = TracedStep.of(self._model, self._batch, plan)
-            whole = self.held + _PIECES * executor.run(step).peak + self._beside(plan)
+            whole = self.held + executor.run(step).taken + self._beside(plan)
             self._peaks[plan] = round(whole)
         return self._peaks[plan]
 
@@ -137,7 +128,7 @@ class Limit:
         weights = sum(tensor_bytes(one) or 0 for one in self._model.tensors)
         held = self.held + 2 * weights + sum(tensor_bytes(one) or 0 for one in state)
         held += self._beside(Plan.from_mask(np.zeros(len(self._model.tensors), bool)))
-        of_row = _PIECES * executor.run(self._full).peak / batch
+        of_row = executor.run(self._full).taken / batch
         rows = int((self.bytes - held) // of_row)
         if rows < 1:
             raise ValueError(

@@ -2,66 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.costs.activations import tensor_bytes
+from elastic_tf.engine.forward_order import input_spec
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.files import atomic, json_form
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor
-from elastic_tf.memory.executor import Run
-from elastic_tf.memory.lifetimes import CREATE, EXTERNAL
-from elastic_tf.memory.memory_plan import MemoryPlan, PlannedTensor
-from elastic_tf.memory.planner import offsets
 from elastic_tf.memory.traced import TracedStep
+from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan, as_plan
+from elastic_tf.stack import never_differentiated
 
-_LEAST = 4096  # bytes of a tensor with a place of its own; smaller ones are planned together
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def step(model: Any, data: Any, plan: Plan | np.ndarray | None = None) -> MemoryPlan:
+class Tensor(NamedTuple):
+    """Memory of a step.
+
+    Attributes:
+        name: of the op that allocates it, or of the variable.
+        kind: "activation", "derivative", "gradient", "weight", "copy" of a weight that an op still
+            reads while it is updated, "slots" or "label".
+        bytes: size.
+        first: number of the op that begins to use it.
+        last: number of the op that uses it last.
+    """
+
+    name: str
+    kind: str
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """What a training step takes, and when.
+
+    Attributes:
+        batch_size: samples in a step.
+        peak: bytes of the process at the fullest moment, in pieces as the allocator hands them out.
+        tensors: all that is allocated; first what is there before the step and after it.
+        ops: in the order in which they start.
+    """
+
+    batch_size: int
+    peak: int
+    tensors: tuple[Tensor, ...]
+    ops: tuple[str, ...]
+
+    @cached_property
+    def live(self) -> np.ndarray:
+        """Bytes that are asked for and in use at each op; int64."""
+        lives = [(one.first, one.last) for one in self.tensors]
+        return executor.live_bytes([one.bytes for one in self.tensors], lives)
+
+    @property
+    def fullest(self) -> int:
+        """Number of the op at which most is in use."""
+        return int(self.live.argmax())
+
+    def plot(self, *, title: str = "") -> Figure:
+        """Bytes in use over the ops, by kind."""
+        from elastic_tf import plots  # Matplotlib takes seconds to import
+
+        return plots.memory_map(self.tensors, self.live, title=title)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as a value that `json.dump` takes."""
+        tensors = [one._asdict() for one in self.tensors]
+        whole = {"batch_size": self.batch_size, "peak": self.peak, "ops": self.ops}
+        return json_form.to_json({**whole, "tensors": tensors})
+
+    def save(self, path: str | Path) -> None:
+        """Write `to_json` to a file, which appears whole or not at all."""
+        atomic.write_json(arguments.path("path", path), self.to_json())
+
+
+def step(model: Any, data: Any, plan: Plan | np.ndarray | None = None) -> StepMemory:
     """The memory of a training step, op by op, as TensorFlow's executor runs it.
 
     The step is traced and does not run. Its ops start in the executor's order on two threads, each
-    for a guess of its time. `lower_bound` is what TensorFlow asks its allocator for at the fullest
-    moment; the allocator itself hands out pieces that are up to twice as large, a few percent in
-    the sum. `peak` is what planned offsets would need.
+    for a guess of its time.
 
     Counted are the batch, all weights and slots, for TensorFlow makes the slots of frozen tensors
     too, and all that ops give, copies of weights that are updated while an op reads them among it.
-    Not counted are buffers inside an op, the library, and the tensors of other programs.
+    Not counted are buffers inside an op, the library, and the tensors of other programs. Inside
+    `elastic_tf.memory.swapped` the step is that which swaps.
 
     Args:
-        model: compiled elastic model of any kind.
-        data: one batch, (x, y) or (x, y, sample_weight), or a `tf.data.Dataset` of such batches.
+        model: elastic and compiled; or any Keras model, which is taken as it is compiled, or with
+            Keras's SGD and the mean squared error.
+        data: one batch, (x, y) or (x, y, sample_weight), or a `tf.data.Dataset` of such batches. Or
+            the samples in a batch: targets are class numbers then where the loss is a sparse one,
+            else as large as the outputs.
         plan: how each tensor is trained, or a bool mask, shape (N,), forward order. None: the
             model's own plan.
 
-    Returns:
-        The plan; its `steps` are ops. Tensors below 4 KiB have one place together.
-
     Raises:
+        TypeError: not a Keras model.
         ValueError: `plan` or `data` do not fit, or the size of a tensor is known only while the
             step runs.
     """
-    batch = batch_of(data)
+    if isinstance(data, (int, np.integer)):
+        arguments.count("data", data)
+        model = elastic(model)
+        return of_batch(model, sized(blank(model), int(data)), plan)
+    return of_batch(elastic(model), batch_of(data), plan)
+
+
+def of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) -> StepMemory:
+    """`step` of an elastic model, and of a batch or the specification of one."""
     build(model, batch)
     plan = model.plan if plan is None else as_plan(plan, len(model.tensors))
     traced = TracedStep.of(model, batch, plan)
     found = executor.run(traced)
-    lasting = [*persistent(model, batch)]
-    at = np.cumsum([0, *(one.bytes for one in lasting)]).tolist()
     last = max(len(found.order) - 1, 0)
-    tensors = [
-        PlannedTensor(one.name, one.kind, one.mode, one.bytes, offset, (0, last), one.name)
-        for one, offset in zip(lasting, at)
-    ]
-    tensors += _placed(traced, found, at[-1], last)
+    lasting = [Tensor(*one, 0, last) for one in persistent(model, batch)]
+    owners, roots = traced.owners(), traced.roots
+
+    def kind(name: str) -> str:
+        if name.endswith(executor.COPY):
+            return "copy"
+        if name not in owners:
+            return "activation"
+        return "gradient" if name in roots else "derivative"
+
+    tensors = [Tensor(one.name, kind(one.name), *one[1:]) for one in found.buffers]
+    peak = sum(one.bytes for one in lasting) + round(found.taken)
     size = int(tf.nest.flatten(batch)[0].shape[0])
-    return MemoryPlan(size, tuple(tensors), dict(enumerate(found.order)))
+    return StepMemory(size, peak, (*lasting, *tensors), tuple(found.order))
+
+
+def elastic(model: Any) -> ElasticMixin:
+    """An elastic model with the weights of `model`, compiled as that is."""
+    if isinstance(model, ElasticMixin):
+        return arguments.elastic(model, compiled=True)
+    same, optimizer = ElasticModel.from_model(model), getattr(model, "optimizer", None)
+    if optimizer is None:
+        same.compile("sgd", "mse")
+    else:
+        inner = optimizers.unwrapped(optimizer)
+        same.compile(type(inner).from_config(inner.get_config()), model.loss)
+    return same
+
+
+def blank(model: ElasticMixin) -> Any:
+    """The specification of a batch (x, y) of any size."""
+    run = tf.function(lambda x: model(x, training=False))
+    with host_generators_kept(model), never_differentiated():
+        x = input_spec(model)
+        y = run.get_concrete_function(x).structured_outputs
+    outputs, losses = tf.nest.flatten(y), tf.nest.flatten(model.loss)
+    losses = losses * len(outputs) if len(losses) == 1 else losses
+    named = (str(getattr(one, "name", getattr(one, "__name__", one))) for one in losses)
+    targets = [
+        tf.TensorSpec(one.shape[:-1], tf.int64)
+        if "sparse" in name
+        else tf.TensorSpec(one.shape, one.dtype)
+        for one, name in zip(outputs, named)
+    ]
+    return x, tf.nest.pack_sequence_as(y, targets)
+
+
+def sized(batch: Any, size: int) -> Any:
+    """The specification of a batch with so many samples."""
+    return tf.nest.map_structure(
+        lambda one: tf.TensorSpec([size, *one.shape[1:]], one.dtype), batch
+    )
 
 
 def build(model: Any, batch: Any) -> None:
@@ -72,42 +192,11 @@ def build(model: Any, batch: Any) -> None:
         optimizers.build(model.optimizer, model.trainable_variables)
 
 
-def persistent(model: Any, batch: Any) -> Iterable[PlannedTensor]:
-    """What is there from the first op to the last: batch, weights and slots; without places."""
+def persistent(model: Any, batch: Any) -> Iterator[tuple[str, str, int]]:
+    """Name, kind and bytes of what is there all the time: batch, weights and slots."""
     for k, part in enumerate(tf.nest.flatten(batch)):
-        yield _lasting(f"batch/{k}", "label" if k else "activation", EXTERNAL, tensor_bytes(part))
-    for number, (kind, variables) in enumerate(
-        [("weight", model.variables), ("slots", optimizers.state(model.optimizer))]
-    ):
-        for k, variable in enumerate(variables):
-            name = f"{number}.{k}/{variable.name.partition(':')[0]}"
-            yield _lasting(name, kind, CREATE, tensor_bytes(variable))
-
-
-def _lasting(name: str, kind: str, mode: str, size: int | None) -> PlannedTensor:
-    return PlannedTensor(name, kind, mode, size or 0, 0, (0,), name)
-
-
-def _placed(traced: TracedStep, found: Run, floor: int, last: int) -> list[PlannedTensor]:
-    """What the ops allocate, at offsets from `floor` on."""
-    large = [one for one in found.buffers if one.bytes >= _LEAST]
-    small = [one for one in found.buffers if one.bytes < _LEAST]
-    lives = [(one.first, one.last) for one in large]
-    places = offsets([one.bytes for one in large], lives)
-    owners = traced.owners()
-    tensors = []
-    for number, (one, place) in enumerate(zip(large, places)):
-        name = f"{one.name}:{number}"
-        kind = "activation"
-        if one.name.endswith("/copy"):
-            kind = "weight"
-        elif one.name in owners:
-            kind = "gradient" if one.name in traced.roots else "derivative"
-        orders = (one.first, one.last)
-        tensors.append(PlannedTensor(name, kind, CREATE, one.bytes, floor + place, orders, name))
-    if small:
-        size = executor.most(small, len(found.order))
-        end = floor + max((place + one.bytes for one, place in zip(large, places)), default=0)
-        name = f"tensors below {_LEAST} bytes"
-        tensors.append(PlannedTensor(name, "activation", CREATE, size, end, (0, last), name))
-    return tensors
+        yield f"batch/{k}", "label" if k else "activation", tensor_bytes(part) or 0
+    variables = {"weight": model.variables, "slots": optimizers.state(model.optimizer)}
+    for kind, some in variables.items():
+        for one in some:
+            yield one.name.partition(":")[0], kind, tensor_bytes(one) or 0

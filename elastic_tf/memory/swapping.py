@@ -140,7 +140,8 @@ class Swap:
                 asked = ask(ticket)
             with tf.control_dependencies(arrivals[k]):
                 found = take(asked, tensor.dtype)
-            found.set_shape(tensor.shape)
+            for one_of, shape in ((ticket, ()), (asked, ()), (found, tensor.shape)):
+                one_of.set_shape(shape)
             for op, place in uses[one]:
                 op._update_input(place, found)
         written.sort(key=lambda one: order[one[0].name])

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
 
 from elastic_tf.plots.style import (
     BLACK,
@@ -26,47 +24,36 @@ from elastic_tf.plots.style import (
 
 _MIB = 2**20
 _COLOURS = {
-    "activation": BLUE,
-    "kept": SKY,
-    "derivative": ORANGE,
-    "gradient": GREEN,
     "weight": GREY,
     "slots": PURPLE,
     "label": YELLOW,
+    "activation": BLUE,
+    "derivative": ORANGE,
+    "gradient": GREEN,
+    "copy": SKY,
 }
 
 
-def memory_map(buffers: Sequence[Any], live: np.ndarray, *, title: str = "") -> Figure:
-    """Offsets over execution orders: a rectangle for each buffer, a line for what is in use.
+def memory_map(tensors: Sequence[Any], live: np.ndarray, *, title: str = "") -> Figure:
+    """Bytes in use over the ops of a step that allocate or free, by kind.
 
     Args:
-        buffers: of a memory plan: kind, bytes, offset and execution orders.
-        live: bytes that are in use at each execution order.
+        tensors: of `elastic_tf.memory.step`: kind, bytes, first and last op.
+        live: bytes that are in use at each op.
         title: above the picture.
     """
+    used = {kind: np.zeros(len(live)) for kind in _COLOURS if kind in {t.kind for t in tensors}}
+    for one in tensors:
+        used[one.kind][one.first : one.last + 1] += one.bytes / _MIB
+    changes = np.flatnonzero(np.diff(live, prepend=-1))
+    x, areas = range(len(changes)), [sizes[changes] for sizes in used.values()]
     figure, axes = picture(9.0, 4.6)
-    for kind, colour in _COLOURS.items():
-        places = [
-            Rectangle(
-                (one.orders[0] - 0.5, one.offset / _MIB),
-                one.orders[-1] - one.orders[0] + 1,
-                one.bytes / _MIB,
-            )
-            for one in buffers
-            if one.kind == kind
-        ]
-        axes.add_collection(
-            PatchCollection(places, facecolor=colour, edgecolor="white", linewidth=0.15)
-        )
-    axes.step(range(len(live)), live / _MIB, where="mid", color=BLACK, linewidth=1.2)
-    peak = max(one.offset + one.bytes for one in buffers)
-    axes.set(xlim=(-0.5, len(live) - 0.5), ylim=(0, 1.03 * peak / _MIB))
-    axes.set(xlabel="execution order", ylabel="offset (MiB)")
-    used = {one.kind for one in buffers}
-    shown: list[Any] = [Patch(color=c, label=kind) for kind, c in _COLOURS.items() if kind in used]
-    shown.append(axes.plot([], [], color=BLACK, label="in use")[0])
-    figure.legend(handles=shown, frameon=False, loc="outside lower center", ncols=8, fontsize=8)
-    least = live.max()
-    found = f"peak {peak / _MIB:.1f} MiB, {peak / least - 1:.0%} above the lower bound"
+    axes.stackplot(x, *areas, labels=[*used], colors=[_COLOURS[kind] for kind in used])
+    axes.plot(x, live[changes] / _MIB, color=BLACK, linewidth=1.0)
+    axes.set(xlim=(0, len(changes) - 1), ylim=(0, 1.03 * live.max() / _MIB))
+    axes.set(xlabel="op that allocates or frees", ylabel="in use (MiB)")
+    figure.legend(frameon=False, loc="outside lower center", ncols=8, fontsize=8)
+    lasting = sum(used[kind][0] for kind in ("weight", "slots") if kind in used)
+    found = f"{live.max() / _MIB:.1f} MiB at the fullest op, of it weights and slots {lasting:.1f}"
     head(axes, said(title, found))
     return figure

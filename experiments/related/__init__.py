@@ -1,7 +1,7 @@
-"""Methods of other papers that change the model; `--method experiments/related:tinytl` takes one.
+"""Other papers, reproduced outside of the package, as a method of one's own stands.
 
-In: a functional Keras model. Out: the model that the method trains in its place. They stand outside
-of the package, as a method of one's own does.
+`--method experiments/related:tinytl` takes one that changes the model. In: a functional Keras
+model. Out: the model that the method trains in its place. `nntrainer` plans the memory of a step.
 """
 
 from __future__ import annotations

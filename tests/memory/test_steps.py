@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.memory import executor
-from elastic_tf.memory.steps import batch_of
+from elastic_tf.inputs.batches import batch_of
+from elastic_tf.memory import executor, steps, swapping
 from elastic_tf.memory.traced import Ends, TracedStep, Work
 from elastic_tf.plan import Plan
 
@@ -135,7 +137,7 @@ def test_step_is_as_large_as_the_allocator_says(model, count):
     x, y = batch()
     mask = last(model, count)
     planned = et.memory.step(model, (x, y), mask)
-    lasting = sum(b.bytes for b in planned.buffers if b.orders == (0, len(planned.steps) - 1))
+    lasting = sum(size for *_, size in steps.persistent(model, batch_of((x, y))))
     model.set_mask(mask)
     data = tf.data.Dataset.from_tensors((x, y)).repeat()
     model.fit(data, steps_per_epoch=2, verbose=0)
@@ -147,7 +149,7 @@ def test_step_is_as_large_as_the_allocator_says(model, count):
         peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
     model.set_mask(None)
     # the allocator hands out pieces up to twice as large as what is asked for
-    asked = planned.lower_bound - lasting
+    asked = planned.live.max() - lasting
     assert 0.9 * asked <= np.median(peaks) <= 2.0 * asked
 
 
@@ -156,21 +158,10 @@ def test_channels_of_a_kernel_take_no_more_than_slices_of_kernel_and_upstream(mo
     full = Plan.full(len(model.tensors))
     (kernel,) = [k for k, tensor in enumerate(model.tensors) if tensor.name == "b/kernel:0"]
     some = full.with_channels("channels:1/4", {kernel: channels})
-    peaks = [et.memory.step(model, batch(), plan).lower_bound for plan in (full, some)]
+    peaks = [et.memory.step(model, batch(), plan).live.max() for plan in (full, some)]
     slices = 4 * 4 * int(np.prod(model.tensors[kernel].shape))  # of kernel and slots, and copies
     upstream = 4 * BATCH * 32 * 32 * len(channels)
     assert 0 < peaks[1] - peaks[0] < upstream + slices
-
-
-def test_offsets_of_a_step_never_overlap(model):
-    planned = et.memory.step(model, batch())
-    assert planned.lower_bound <= planned.peak <= planned.unplanned
-    for one in planned.buffers:
-        for two in planned.buffers:
-            if one.name < two.name and one.orders[0] <= two.orders[-1]:
-                if two.orders[0] <= one.orders[-1]:
-                    apart = one.offset + one.bytes <= two.offset
-                    assert apart or two.offset + two.bytes <= one.offset
 
 
 def test_clipping_all_gradients_together_is_known(full):
@@ -192,3 +183,111 @@ def test_loop_is_refused():
 def test_data_without_targets_are_refused(model):
     with pytest.raises(ValueError, match=r"data=array"):
         et.memory.step(model, np.zeros((2, 32, 32, 3)))
+
+
+def test_number_of_samples_stands_for_a_batch_of_the_loss(model):
+    assert et.memory.step(model, BATCH) == et.memory.step(model, batch())
+    classes = convolutions()
+    classes.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    given = batch()[0], np.zeros(BATCH, np.int64)
+    assert et.memory.step(classes, BATCH) == et.memory.step(classes, given)
+
+
+class Subclassed(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = L.Dense(3)
+
+    def call(self, x):
+        return self.head(x)
+
+
+@pytest.mark.parametrize(("optimizer", "slots"), [("adam", 2), ("sgd", 1), (None, 1)])
+def test_any_keras_model_is_taken_as_it_is_compiled(optimizer, slots):
+    model = Subclassed()
+    model(np.zeros((2, 8), np.float32))
+    if optimizer is not None:
+        model.compile(optimizer, "mse")
+    found = et.memory.step(model, 4)
+    sizes = {"weight": 0, "slots": 0, "label": 0}
+    for one in found.tensors:
+        if one.kind in sizes and "/kernel" in one.name or one.kind == "label":
+            sizes[one.kind] += one.bytes
+    assert sizes == {"weight": 4 * 24, "slots": slots * 4 * 24, "label": 4 * 4 * 3}
+    assert optimizer is None or len(model.optimizer.variables) < 3  # its own slots are not made
+
+
+def test_several_losses_have_several_targets():
+    inputs = L.Input((8,))
+    outputs = [L.Dense(3, name="a")(inputs), L.Dense(2, name="b")(inputs)]
+    model = tf.keras.Model(inputs, outputs)
+    model.compile("sgd", ["mse", "sparse_categorical_crossentropy"])
+    labels = [one.bytes for one in et.memory.step(model, 4).tensors if one.kind == "label"]
+    assert labels == [4 * 4 * 3, 8 * 4]
+
+
+@pytest.mark.slow
+def test_largest_batch_fits_and_the_next_does_not(model):
+    limit = et.memory.step(model, 37).peak
+    assert et.memory.largest_batch(model, limit) == 37
+    assert et.memory.largest_batch(model, limit - 1) == 36
+    assert et.memory.largest_batch(model, "1 KiB") == 0
+
+
+def test_peak_of_a_step_and_of_a_limit_are_the_same(model):
+    found = et.memory.step(model, batch())
+    assert et.memory.Limit(1, model, batch()).peak(model.plan) == found.peak
+    assert found.live.max() < found.peak < 1.15 * found.live.max()
+
+
+@pytest.mark.slow
+def test_swapped_step_takes_less(model, monkeypatch):
+    monkeypatch.setattr(swapping, "_AT_LEAST", 1 << 14)
+    plain = et.memory.step(model, batch()).peak
+    with et.memory.swapped(model):
+        assert et.memory.step(model, batch()).peak < plain
+
+
+def test_memory_of_a_step_is_saved_as_json(model, tmp_path):
+    found = et.memory.step(model, batch())
+    found.save(tmp_path / "step.json")
+    saved = json.loads((tmp_path / "step.json").read_text())
+    assert (saved["peak"], saved["ops"]) == (found.peak, [*found.ops])
+    assert saved["tensors"][0] == {**found.tensors[0]._asdict(), "kind": "activation"}
+
+
+def test_picture_has_an_area_for_each_kind(model):
+    found = et.memory.step(model, batch())
+    (axes,) = found.plot().axes
+    assert len(axes.collections) == len({one.kind for one in found.tensors})
+    drawn = axes.lines[0].get_ydata()
+    assert max(drawn) == found.live.max() / MIB
+    assert (np.diff(drawn) != 0).all()
+
+
+@pytest.mark.parametrize("limit", [0, "12 MB", "lots", True, 1.5, None])
+def test_limit_that_is_none_is_refused(model, limit):
+    with pytest.raises(ValueError, match="`limit` must be bytes"):
+        et.memory.largest_batch(model, limit)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "received"),
+    [
+        ({"model": "resnet50", "data": 2}, "resnet50"),
+        ({"data": 0}, "Received: 0"),
+        ({"data": True}, "True"),
+        ({"data": 2, "plan": np.ones(3, bool)}, r"shape \(3,\)"),
+    ],
+)
+def test_wrong_arguments_are_refused(model, arguments, received):
+    with pytest.raises((TypeError, ValueError), match=received):
+        et.memory.step(**{"model": model, **arguments})
+
+
+def test_input_of_unknown_size_is_refused():
+    model = tf.keras.Sequential(
+        [L.Input((None, None, 3)), L.Conv2D(2, 3), L.GlobalAveragePooling2D()]
+    )
+    with pytest.raises(ValueError, match="of type Placeholder.*full shape"):
+        et.memory.step(model, BATCH)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from related import nntrainer as memory
+from related.nntrainer.layers import Layer
+from related.nntrainer.network import read
 
-from elastic_tf import memory
 from elastic_tf.engine.forward_order import forward_order
-from elastic_tf.memory.layers import Layer
-from elastic_tf.memory.network import read
 from elastic_tf.plan import as_plan
 
 L = tf.keras.layers

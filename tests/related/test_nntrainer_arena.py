@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from related import nntrainer as memory
 
-from elastic_tf import memory
 from elastic_tf.model import ElasticModel
 from tests.support import arena
 

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from elastic_tf.engine import freezing, modes
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.memory.layers import MODIFY, READ_ONLY, Layer, View, size, trace
 from elastic_tf.model import is_plain_graph
 from elastic_tf.plan import Plan
 from elastic_tf.stack import never_differentiated
+from related.nntrainer.layers import MODIFY, READ_ONLY, Layer, View, size, trace
 
 
 class Network(NamedTuple):

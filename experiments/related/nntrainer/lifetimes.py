@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from elastic_tf.memory.layers import MODIFY, Layer, View
-from elastic_tf.memory.network import Network
+from related.nntrainer.layers import MODIFY, Layer, View
+from related.nntrainer.network import Network
 
 EXTERNAL, CREATE, EXTEND, SWAPPED = "P", "C", "E", "S"
 

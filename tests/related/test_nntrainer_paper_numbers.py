@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from related import nntrainer as memory
+from related.nntrainer.lifetimes import Step
+from related.nntrainer.memory_plan import placed
+from related.nntrainer.network import read
 
-from elastic_tf import memory
 from elastic_tf.engine.forward_order import forward_order
-from elastic_tf.memory.lifetimes import Step
-from elastic_tf.memory.memory_plan import placed
-from elastic_tf.memory.network import read
 from elastic_tf.plan import Plan
 
 L = tf.keras.layers

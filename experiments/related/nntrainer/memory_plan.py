@@ -1,12 +1,11 @@
-"""The memory that a training step needs, known before it runs."""
+"""Where each tensor of a training step stands in memory that is planned before it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,15 +14,12 @@ from elastic_tf import arguments, optimizers
 from elastic_tf.engine import modes
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.files import atomic, json_form
-from elastic_tf.memory import network
-from elastic_tf.memory.lifetimes import EXTEND, SWAPPED, Step, Tensor, merge, stays
-from elastic_tf.memory.planner import live_bytes, offsets
+from elastic_tf.memory.executor import live_bytes
 from elastic_tf.model import is_plain_graph
 from elastic_tf.plan import Plan, as_plan
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from related.nntrainer import network
+from related.nntrainer.lifetimes import EXTEND, SWAPPED, Step, Tensor, merge, stays
+from related.nntrainer.planner import offsets
 
 _ALWAYS = ("weight", "slots")  # kinds of tensors that are there from first to last
 _SWAPPED: dict[str, tuple[str, ...]] = {
@@ -109,21 +105,6 @@ class MemoryPlan:
         """Bytes of all tensors if none shared its memory with another one."""
         return sum(one.bytes for one in self.tensors if one.mode not in (EXTEND, SWAPPED))
 
-    def plot(self, *, title: str = "") -> Figure:
-        """Offsets over execution orders, a rectangle for each buffer."""
-        from elastic_tf import plots  # Matplotlib takes seconds to import
-
-        return plots.memory_map(self.buffers, self.live, title=title)
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as a value that `json.dump` takes."""
-        totals = ("batch_size", "peak", "lower_bound", "unplanned", "steps", "tensors")
-        return {name: json_form.to_json(getattr(self, name)) for name in totals}
-
-    def save(self, path: str | Path) -> None:
-        """Write `to_json` to a file, which appears whole or not at all."""
-        atomic.write_json(arguments.path("path", path), self.to_json())
-
 
 def plan(
     model: tf.keras.Model,
@@ -136,11 +117,10 @@ def plan(
 ) -> MemoryPlan:
     """Plan the memory of a training step, layer by layer.
 
-    This is what a runtime needs that places each tensor at a planned offset. TensorFlow does not:
-    it allocates as it goes, keeps weight gradients until all are there, and adds buffers of its
-    kernels. Counted are the batch, labels as large as the outputs, all weights, optimizer slots of
-    the trained ones, and all that the gradients take of the forward pass. Not counted is what a
-    layer needs while it runs alone: temporary numbers inside it.
+    This is what a runtime needs that places each tensor at a planned offset. TensorFlow does not;
+    see `elastic_tf.memory.step`. Counted are the batch, labels as large as the outputs, all
+    weights, optimizer slots of the trained ones, and all that the gradients take of the forward
+    pass. Not counted is what a layer needs while it runs alone: temporary numbers inside it.
 
     Args:
         model: functional or sequential model, built; elastic or not. If it is compiled, the slots

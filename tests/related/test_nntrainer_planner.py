@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from related.nntrainer.planner import offsets
 
-from elastic_tf.memory.planner import live_bytes, offsets
+from elastic_tf.memory.executor import live_bytes
 
 ORDERS = st.integers(0, 30)
 BUFFERS = st.lists(st.tuples(st.integers(0, 1000), ORDERS, ORDERS), min_size=1, max_size=40)

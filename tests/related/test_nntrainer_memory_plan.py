@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from related import nntrainer as memory
 
-from elastic_tf import memory
 from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
@@ -219,31 +217,6 @@ def test_the_own_plan_of_an_elastic_model_is_the_default():
     assert memory.plan(model, BATCH) == memory.plan(model, BATCH, mask)
 
 
-def test_the_largest_batch_fits_and_the_next_does_not():
-    model = residual()
-    limit = memory.plan(model, 37).peak
-    assert memory.largest_batch(model, limit) == 37
-    assert memory.largest_batch(model, limit - 1) == 36
-    assert memory.largest_batch(model, "1 KiB") == 0
-
-
-def test_a_plan_is_saved_as_json(tmp_path):
-    plan = memory.plan(chain(), BATCH)
-    plan.save(tmp_path / "plan.json")
-    found = json.loads((tmp_path / "plan.json").read_text())
-    assert (found["peak"], found["lower_bound"]) == (plan.peak, plan.lower_bound)
-    assert found["tensors"][0]["orders"] == [*plan.tensors[0].orders]
-    assert found["steps"]["0"] == "a: forward"
-
-
-def test_the_picture_has_a_rectangle_for_each_buffer():
-    plan = memory.plan(chain(), BATCH)
-    (axes,) = plan.plot().axes
-    drawn = sum(len(one.get_paths()) for one in axes.collections)
-    assert drawn == len(plan.buffers)
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), plan.live / 2**20)
-
-
 class Subclassed(tf.keras.Model):
     def call(self, x):
         return x
@@ -279,9 +252,3 @@ def test_an_input_of_unknown_size_is_refused():
 def test_wrong_arguments_are_refused(arguments, received):
     with pytest.raises((TypeError, ValueError), match=received):
         memory.plan(chain(), **arguments)
-
-
-@pytest.mark.parametrize("limit", [0, "12 MB", "lots", True, 1.5, None])
-def test_a_limit_that_is_none_is_refused(limit):
-    with pytest.raises(ValueError, match="`limit` must be bytes"):
-        memory.largest_batch(chain(), limit)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 
 def offsets(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> list[int]:
     """Offsets of buffers in one piece of memory.
@@ -48,12 +46,3 @@ def _in_gaps(
         found[k] = end
         placed.append(k)
     return found
-
-
-def live_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Bytes that live at each execution order; their maximum is what no plan goes below."""
-    change = np.zeros(2 + max((last for _, last in lives), default=-1), np.int64)
-    for size, (first, last) in zip(sizes, lives):
-        change[first] += size
-        change[last + 1] -= size
-    return np.cumsum(change)[:-1]
