@@ -18,9 +18,9 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
-from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.engine import modes
 from elastic_tf.files.table import Column, format_table
+from elastic_tf.memory.activations import activation_bytes
 
 MODES = ("filtered:2", "filtered:4", "channels:1/4")
 PLANS, ROUNDS, REPEATS = 12, 11, 10

@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from elastic_tf.baselines.fixed import bias_tensors
 from elastic_tf.baselines.method import Method, Task
-from elastic_tf.costs.kernels import KernelCosts, kernel_costs
 from elastic_tf.engine import modes
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.fewshot.rule import Budgets, Offer, paper_rule, search, with_best
 from elastic_tf.importance.evaluation import Evaluator, Samples
 from elastic_tf.importance.fisher import ChannelFisher
 from elastic_tf.importance.probe import Probe
+from elastic_tf.memory.kernels import KernelCosts, kernel_costs
 from elastic_tf.plan import EXACT, NAMES, SOME, Plan
 from elastic_tf.zoo import models
 

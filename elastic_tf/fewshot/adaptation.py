@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.costs.kernels import KernelCosts
 from elastic_tf.fewshot.augmentation import augmented
 from elastic_tf.fewshot.episodes import checked
 from elastic_tf.fewshot.protonet import ProtoNet
 from elastic_tf.fewshot.rule import Budgets, paper_rule
+from elastic_tf.memory.kernels import KernelCosts
 from elastic_tf.plan import Plan, as_plan
 
 Rule = Callable[[Mapping[int, np.ndarray], KernelCosts, Budgets], Plan]

@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
-from elastic_tf.costs.kernels import KernelCosts, kernel_costs
 from elastic_tf.engine.state import LastUsed
 from elastic_tf.fewshot.suffix import Suffix
 from elastic_tf.head.features import dense_layers
 from elastic_tf.importance.fisher import ChannelFisher
+from elastic_tf.memory.kernels import KernelCosts, kernel_costs
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.costs.kernels import KernelCosts
+from elastic_tf.memory.kernels import KernelCosts
 from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan
 from elastic_tf.selection.problem import reduce
 from elastic_tf.selection.solver import solve

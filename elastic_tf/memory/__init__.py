@@ -2,7 +2,8 @@
 
 In: a model, a batch or its size, a plan. Out: what TensorFlow's executor allocates, when, and the
 peak: `step`. `largest_batch` fits into a limit, `Limit` keeps a selection below it, and `swapped`
-trains with activations in a file.
+trains with activations in a file. Beside them stand operations (`ops`), what is kept for the
+backward pass (`activations`), what a smaller runtime takes (`kernels`), and `energy`.
 """
 
 from elastic_tf.memory.fitting import Limit, largest_batch

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_tf.memory.traced import FOLDED, Key, TracedStep, Work
+from elastic_tf.memory.ops import Key, Work
+from elastic_tf.memory.traced import FOLDED, TracedStep
 
 THREADS = 2  # that start ops, where nothing else is set on a machine of two cores
 

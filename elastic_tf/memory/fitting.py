@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
-from elastic_tf.costs.activations import tensor_bytes
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor, steps
+from elastic_tf.memory.activations import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import EXACT, FROZEN, Plan
 

@@ -12,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
-from elastic_tf.costs.activations import tensor_bytes
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.files import atomic, json_form
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor
+from elastic_tf.memory.activations import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan, as_plan

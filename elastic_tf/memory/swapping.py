@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.costs.activations import nodes_of
 from elastic_tf.engine.mixin import ElasticMixin, Step
 from elastic_tf.engine.snapshot import READS, SHAPES
+from elastic_tf.memory.activations import nodes_of
 from elastic_tf.memory.swap_file import SwapFile
 from elastic_tf.timing.dataflow import needed_by, reached_from
 

@@ -1,57 +1,25 @@
-"""The ops of a training step as TensorFlow runs them: what each takes, gives, and waits for."""
+"""A training step as TensorFlow runs it: its ops, and what they are run for."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.costs import op_flops
-from elastic_tf.costs.activations import SCRATCH, tensor_bytes
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.snapshot import SHAPES, host_generators_kept
+from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.memory.ops import Inlined, Key, Work, microseconds, nodes
 from elastic_tf.plan import Plan
-from elastic_tf.timing.dataflow import Node, needed_by, reached_from
+from elastic_tf.timing.dataflow import needed_by, reached_from
 from elastic_tf.timing.trace import StepFunction
 
-Key = tuple[str, int]  # an op and the number of its output
-
 FOLDED = "FusedBatchNormV3 of a layer that is left out"
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _SAME = frozenset("EnsureShape Identity PreventGradient Reshape".split())
 _HELD = frozenset({"Placeholder", "ReadVariableOp"})  # there anyway
 _LOOPS = frozenset({"While", "StatelessWhile"})
-# What a core does in a microsecond; only ratios matter, and these little.
-_FLOPS, _BYTES, _START = 20e3, 8e3, 2.0
-
-
-@dataclass
-class Work:
-    """One op.
-
-    Attributes:
-        name: unique in the step.
-        type: of the op.
-        inputs: what it takes.
-        sizes: bytes of what it gives.
-        controls: ops that it waits for.
-        microseconds: a guess.
-        written: bytes of the variable that it writes.
-        taken: bytes of what it takes.
-    """
-
-    name: str
-    type: str
-    inputs: tuple[Key, ...]
-    sizes: tuple[int, ...] = ()
-    controls: tuple[str, ...] = ()
-    microseconds: float = 0.0
-    written: int = 0
-    taken: int = 0
 
 
 class Ends(NamedTuple):
@@ -94,8 +62,8 @@ class TracedStep:
         with host_generators_kept(model):
             graph = StepFunction(model, plan, jit_compile=False).graph(data)
         loss, logs, gradients = graph.structured_outputs
-        inlined = _Inlined()
-        outputs = dict(zip((t.name for t in graph.outputs), inlined.add(graph, "", ())))
+        inlined = Inlined()
+        outputs = dict(zip((t.name for t in graph.outputs), inlined.add(graph)))
 
         def keys(tensors: Any) -> tuple[Key, ...]:
             flat = tf.nest.flatten(tensors, expand_composites=True)
@@ -122,14 +90,6 @@ class TracedStep:
         return step
 
     @property
-    def nodes(self) -> dict[str, Node]:
-        """The ops as a graph."""
-        return {
-            work.name: Node(work.type, tuple(name for name, _ in work.inputs), (), work.controls)
-            for work in self.works.values()
-        }
-
-    @property
     def is_separable(self) -> bool:
         """Whether each effect belongs to one tensor: no gradients are clipped together."""
         return all(bits & (bits - 1) == 0 for bits in self.ends.effects.values())
@@ -140,7 +100,7 @@ class TracedStep:
         every = self.ends.effects.items()
         effects = {name: bits for name, bits in every if not bits or bits & kept}
         roots = [*effects, *(name for name, _ in self.ends.results)]
-        needed = needed_by(self.nodes, dict.fromkeys(roots, 1), follow_controls=True)
+        needed = needed_by(nodes(self.works), dict.fromkeys(roots, 1), follow_controls=True)
         works = {
             name: replace(work, type=FOLDED) if self._is_left_out(work, mask) else work
             for name, work in self.works.items()
@@ -164,10 +124,10 @@ class TracedStep:
 
     def owners(self) -> dict[str, int]:
         """Ops that run only for gradients or updates -> set of tensors that need them."""
-        nodes = self.nodes
-        needed = needed_by(nodes, self.roots)
-        forward = needed_by(nodes, dict.fromkeys((name for name, _ in self.ends.results), 1))
-        return {name: x for name, x in needed.items() if name in nodes and name not in forward}
+        graph = nodes(self.works)
+        needed = needed_by(graph, self.roots)
+        forward = needed_by(graph, dict.fromkeys((name for name, _ in self.ends.results), 1))
+        return {name: x for name, x in needed.items() if name in graph and name not in forward}
 
     @property
     def roots(self) -> dict[str, int]:
@@ -197,11 +157,13 @@ class TracedStep:
             for name, work in self.works.items()
             if work.type in ("Placeholder", "ReadVariableOp") or work.written < 0
         ]
-        varying = reached_from(self.nodes, dict.fromkeys(sources, 1))
+        varying = reached_from(nodes(self.works), dict.fromkeys(sources, 1))
         names = [*self.ends.effects, *(name for name, _ in self.ends.results)]
-        needed = needed_by(self.nodes, dict.fromkeys(names, 1), follow_controls=True)
+        needed = needed_by(nodes(self.works), dict.fromkeys(names, 1), follow_controls=True)
         stays = needed.keys() & (varying.keys() | self.ends.effects.keys())
-        forward = needed_by(self.nodes, dict.fromkeys((name for name, _ in self.ends.results), 1))
+        forward = needed_by(
+            nodes(self.works), dict.fromkeys((name for name, _ in self.ends.results), 1)
+        )
         of: Counter[Key] = Counter()  # gradient -> its tensors; indices of rows are of all
         for k, keys in enumerate(self.ends.gradients):
             for key in {key for key in keys if key[0] not in forward}:
@@ -210,7 +172,7 @@ class TracedStep:
         for name, work in self.works.items():
             for key in of.keys() & set(work.inputs):
                 takers[name] |= of[key]
-        belongs = reached_from(self.nodes, takers)
+        belongs = reached_from(nodes(self.works), takers)
         effects = {}
         for name in self.ends.effects:
             work = self.works[name]
@@ -248,81 +210,6 @@ def _fold(works: dict[str, Work]) -> None:
         if before is None or not 0 < size <= before.sizes[0]:
             works[work.name] = replace(work, type="FusedBatchNormV3")
             continue
-        cost = _START + 2 * size / _BYTES
+        cost = microseconds(0, 2 * size)
         works[name] = Work(name, "Scaled", (kernel,), (size,), (), cost, 0, size)
         works[before.name] = replace(before, inputs=(before.inputs[0], (name, 0)))
-
-
-class _Inlined:
-    """The ops of a FuncGraph and of the functions that it calls."""
-
-    def __init__(self) -> None:
-        self.works: dict[str, Work] = {}
-
-    def joined(self, names: Iterable[str]) -> set[str]:
-        """These ops, and in the place of those that only wait what they wait for."""
-        seen, left = set[str](), [*names]
-        while left:
-            work = self.works[left.pop()]
-            if work.name not in seen:
-                seen.add(work.name)
-                left += work.controls if work.type == "NoOp" else ()
-        return {name for name in seen if self.works[name].type != "NoOp"}
-
-    def add(self, graph: Any, prefix: str, given: Sequence[Key]) -> list[Key]:
-        """Add the ops of a graph; returns what its outputs are."""
-        same = {tensor.name: key for tensor, key in zip(graph.inputs, given)}
-
-        def source(tensor: tf.Tensor) -> Key:
-            return same.get(tensor.name, (prefix + tensor.op.name, tensor.value_index))
-
-        for op in graph.get_operations():
-            if op.outputs and op.outputs[0].name in same:
-                continue  # an argument
-            name, inputs = prefix + op.name, tuple(source(tensor) for tensor in op.inputs)
-            controls = tuple(prefix + other.name for other in op.control_inputs)
-            names = (tensor.name for tensor in op.outputs)
-            if op.type == "IdentityN":  # TensorFlow splits it
-                same.update(zip(names, inputs))
-                self.works[name] = Work(name, "NoOp", (), (), controls)
-            elif op.type in _CALLS:
-                body = graph._get_function(op.get_attr("f").name).graph
-                same.update(zip(names, self.add(body, f"{name}/", inputs)))
-                lasting = tuple(f"{name}/{other.name}" for other in body.control_outputs)
-                self.works[name] = Work(name, "NoOp", (), (), controls + lasting)
-            else:
-                self.works[name] = _work(op, name, inputs, controls)
-        return [source(tensor) for tensor in graph.outputs]
-
-
-def _work(op: Any, name: str, inputs: tuple[Key, ...], controls: tuple[str, ...]) -> Work:
-    if op.type in SHAPES:
-        return Work(name, op.type, (), tuple(4 * max(t.shape.rank or 1, 1) for t in op.outputs))
-    sizes = tuple(_size(tensor) for tensor in op.outputs)
-    if op.type == "SplitV" and min(sizes) < 0:  # its cuts move, what the parts add up to does not
-        whole, unknown = _size(op.inputs[0]), sizes.count(-1)
-        rest = whole - sum(size for size in sizes if size > 0)
-        sizes = tuple(rest // unknown if size < 0 <= whole else size for size in sizes)
-    given = [tensor for tensor in op.inputs if tensor.dtype != tf.resource]
-    taken = sum(_size(tensor) for tensor in given)
-    is_handle = bool(op.inputs) and op.inputs[0].dtype == tf.resource
-    written = 0
-    if op.op_def.is_stateful and not is_handle and op.type != "Placeholder":
-        written = -1  # draws random numbers
-    elif is_handle and not op.outputs and given:
-        written = max(_size(tensor) for tensor in given)
-    held = len(op.inputs) - len(given)  # variables that are read and written
-    flops = op_flops.count(op) or 0
-    moved = taken + sum(sizes) + 2 * held * max(written, 0)
-    cost = 0.0 if op.type == "ReadVariableOp" else _START + flops / _FLOPS + moved / _BYTES
-    return Work(name, op.type, inputs, sizes, controls, cost, written, taken)
-
-
-def _size(tensor: tf.Tensor) -> int:
-    """Bytes; -1 where only a run tells."""
-    if tensor.dtype in (tf.resource, tf.variant, tf.string):
-        return 0
-    if (tensor.op.type, tensor.value_index) == SCRATCH:
-        return 0
-    found = tensor_bytes(tensor)
-    return -1 if found is None else found

@@ -11,9 +11,9 @@ import elastic_tf as et
 from elastic_tf import baselines, optimizers
 from elastic_tf.baselines.budgeted import ChooseOnce, sparse_update_plan, tinytrain_plan
 from elastic_tf.baselines.neurons import SHARE, TrainNeurons
-from elastic_tf.costs.flops import graph_flops
-from elastic_tf.costs.kernels import kernel_costs
 from elastic_tf.importance.velocity import Neurons
+from elastic_tf.memory.kernels import kernel_costs
+from elastic_tf.memory.ops import graph_flops
 from elastic_tf.timing.trace import StepFunction
 from elastic_tf.zoo import models
 

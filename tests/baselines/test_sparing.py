@@ -8,7 +8,7 @@ from related.tinytl import sparing
 from test_baselines import CLASSES
 from test_tinytl import compiled
 
-from elastic_tf.costs.activations import activation_bytes
+from elastic_tf.memory.activations import activation_bytes
 
 FLOAT, BOOL = 4, 1  # bytes
 

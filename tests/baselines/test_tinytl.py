@@ -13,7 +13,7 @@ from test_baselines import CLASSES, arrays, data, network
 
 from elastic_tf.baselines import get
 from elastic_tf.baselines.method import Task
-from elastic_tf.costs.activations import activation_bytes
+from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.zoo import models
 

@@ -7,8 +7,8 @@ import pytest
 from networks import crossentropy, images, network, step_flops
 
 from elastic_tf.commands.training import measurement, recording, sources
-from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.engine import modes
+from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 from elastic_tf.runs import run as runs

@@ -6,9 +6,9 @@ import tensorflow as tf
 from networks import L, crossentropy, images, network, values
 
 from elastic_tf import memory
-from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.engine import freezing
 from elastic_tf.inputs.samples import Samples
+from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 
 

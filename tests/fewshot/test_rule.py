@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from elastic_tf.costs.kernels import KernelCosts
 from elastic_tf.fewshot.rule import Budgets, exact_rule, paper_rule
+from elastic_tf.memory.kernels import KernelCosts
 from elastic_tf.plan import NAMES
 
 KERNELS = 4

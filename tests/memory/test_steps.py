@@ -9,7 +9,8 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor, steps, swapping
-from elastic_tf.memory.traced import Ends, TracedStep, Work
+from elastic_tf.memory.ops import Work
+from elastic_tf.memory.traced import Ends, TracedStep
 from elastic_tf.plan import Plan
 
 L = tf.keras.layers

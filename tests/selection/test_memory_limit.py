@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.costs.activations import activation_bytes
+from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.plan import Plan
 from elastic_tf.timing.cost_items import ModeCost
 

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.costs.flops import graph_flops
 from elastic_tf.inputs.batches import as_batch
+from elastic_tf.memory.ops import graph_flops
 from elastic_tf.optimizers import bias_correction
 from elastic_tf.timing.trace import StepFunction
 

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import optimizers
-from elastic_tf.costs.activations import activation_bytes
-from elastic_tf.costs.flops import graph_flops
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.inputs.samples import Rows
+from elastic_tf.memory.activations import activation_bytes
+from elastic_tf.memory.ops import graph_flops
 from elastic_tf.runs.run import trained_plans
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction

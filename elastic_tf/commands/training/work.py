@@ -13,9 +13,9 @@ from elastic_tf import baselines
 from elastic_tf.commands import options
 from elastic_tf.commands.commandline import command, typed
 from elastic_tf.commands.training import harness, measurement, recording, sources
-from elastic_tf.costs import energy
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
+from elastic_tf.memory import energy
 from elastic_tf.runs import run as runs
 
 _BACKUP = "backup"  # the state after the last finished epoch, until the result is there

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from elastic_tf.costs.activations import handed_over, nodes_of, source, tensor_bytes
+from elastic_tf.memory.activations import handed_over, nodes_of, source, tensor_bytes
 from elastic_tf.timing.dataflow import needed_by, reached_from
 
 MODIFY, READ_ONLY = "MV", "RV"

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.costs.activations import activation_bytes
 from elastic_tf.engine import freezing
+from elastic_tf.memory.activations import activation_bytes
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 L = tf.keras.layers

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import optimizers, plan
-from elastic_tf.costs.flops import graph_flops
 from elastic_tf.engine import modes
+from elastic_tf.memory.ops import graph_flops
 from elastic_tf.timing.trace import StepFunction
 
 pytestmark = pytest.mark.usefixtures("deterministic")

@@ -7,11 +7,11 @@ import contextlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from related.gradient_filtering import gradient_costs
 
 import elastic_tf as et
-from elastic_tf.costs.activations import activation_bytes
-from elastic_tf.costs.gradients import gradient_costs
 from elastic_tf.engine.modes import sparing
+from elastic_tf.memory.activations import activation_bytes
 
 L = tf.keras.layers
 SIZE, BATCH = 8, 2

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from networks import OPTIMIZERS, K, L, crossentropy, images, mask_of, network, values
 
-from elastic_tf.costs.activations import activation_bytes
+from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 

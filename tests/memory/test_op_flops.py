@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from elastic_tf.costs import op_flops
+from elastic_tf.memory import op_flops
 
 
 def counted(run, *shapes):

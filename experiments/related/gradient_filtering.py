@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.costs.activations import nodes_of
-from elastic_tf.costs.kernels import traced
 from elastic_tf.engine.modes.filtering import Filter
+from elastic_tf.memory.activations import nodes_of
+from elastic_tf.memory.kernels import traced
 from elastic_tf.plan import FILTERED, FROZEN, Plan, as_plan
 from elastic_tf.timing.dataflow import reached_from
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_tf.costs import energy
-from elastic_tf.costs.energy import Meter, Sensor, find_sensor
+from elastic_tf.memory import energy
+from elastic_tf.memory.energy import Meter, Sensor, find_sensor
 
 RANGE = 262_143_328_850  # microjoules, of a desktop processor
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import resnets
 import tensorflow as tf
+from related.gradient_filtering import gradient_costs
 
 import elastic_tf as et
-from elastic_tf.costs.gradients import gradient_costs
 
 BUILD = {
     "resnet18": lambda: resnets.resnet(18),

@@ -1,1 +1,0 @@
-"""What a training costs beside time: FLOPs, activation memory, energy."""
