@@ -6,6 +6,7 @@ import numpy as np
 from fuzzing.case import Case, Solved
 
 NEAR = 1e-2  # of what is predicted
+WORSE = 1.2  # than another penalty; there may be several valleys
 
 
 def check_solution(
@@ -29,16 +30,29 @@ def check_solution(
     ours = features @ solved.weights[0] + (solved.weights[1] if case.bias else 0.0)
     off = np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3)
     assert off < NEAR, f"the head predicts {off:.2g} off the ridge of its penalty"
-    left_out = np.empty_like(wanted)
-    for k in range(len(wanted)):
-        others = np.arange(len(wanted)) != k
-        part = features[others], wanted[others], weight[others]
-        kernel, bias = _ridge(*part, solution.penalty, case.bias)
-        left_out[k] = features[k] @ kernel + bias
-    error = np.average(((left_out - wanted) ** 2).mean(axis=1), weights=weight)
+
+    def without_each(penalty: float) -> np.ndarray:
+        said = np.empty_like(wanted)
+        for k in range(len(wanted)):
+            others = np.arange(len(wanted)) != k
+            part = features[others], wanted[others], weight[others]
+            kernel, bias = _ridge(*part, penalty, case.bias)
+            said[k] = features[k] @ kernel + bias
+        return said
+
+    def error_of(said: np.ndarray) -> float:
+        return float(np.average(((said - wanted) ** 2).mean(axis=1), weights=weight))
+
+    left_out = without_each(solution.penalty)
+    error = error_of(left_out)
     assert abs(error - solution.error) < NEAR * error, (
         f"the leave-one-out error is {error:.4g}, the solution says {solution.error:.4g}"
     )
+    for factor in (1e-2, 1e2, 1e4):
+        other = error_of(without_each(factor * solution.penalty))
+        assert error < WORSE * other, (
+            f"the leave-one-out error is {error:.4g}, with {factor:g} times the penalty {other:.4g}"
+        )
     if case.loss != "mse":
         right = left_out.argmax(axis=1) == wanted.argmax(axis=1)
         accuracy = np.average(right, weights=weight)

@@ -9,6 +9,7 @@ run in a child process, a new one now and then: TensorFlow's memory grows.
 |---|---|
 | executions | plans that change where the last execution of an epoch has fewer steps |
 | kept, elastic, weights, nan | kept activations of weights that have changed since |
+| elastic | batches that are drawn ahead and then trained in another order |
 | head, head_alone, no_bias | a head that is not the ridge regression that it is said to be |
 | head with views | rows that the head was not solved on |
 | ema, replaced, resume | averages of tensors that were not stepped, or that begin elsewhere |
