@@ -202,7 +202,7 @@ def _compare(case: Case, reference: Any, outcome: Outcome, number: int) -> None:
         size = max(float(np.abs(theirs).max(initial=0.0)), 1.0)
         moved = float(np.abs(theirs - start).max(initial=0.0))
         off = float(np.abs(ours - theirs).max(initial=0.0))
-        allowed = min(close * size, share * moved + 0.1 * close * size)
+        allowed = min(close * size, share * moved + 0.5 * close * size)
         assert off <= allowed, (
             f"{where}: {off:.2g} off, it moved by {moved:.2g}, {allowed:.2g} is allowed"
         )
