@@ -57,12 +57,17 @@ class Lookahead:
     def attach(self) -> None:
         """Take part in the next call, if there is something to do."""
         if self.is_active and self.model.train_function is not self:
-            self._function = self.model.train_function
-            self.model.train_function = self
+            self.model.train_function = self.before(self.model.train_function)
+            self.model._elastic.lookahead = self
+
+    def before(self, function: Any) -> Lookahead:
+        """Stand in for another train function, of a plan that was set in between."""
+        self._function = function
+        return self
 
     def __call__(self, iterator: Any) -> Any:
         """Called by Keras as the train function."""
-        self.model.train_function = self._function
+        self.model.train_function, self.model._elastic.lookahead = self._function, None
         if self._asked is not None:
             (batches, samples, then), self._asked = self._asked, None
             if isinstance(iterator, tf.data.Iterator):
@@ -105,9 +110,9 @@ class Lookahead:
             return None
         (batch, spec), count = self.batch, steps_of(self.model)
         model, state = self.model, self.model._elastic
-        held = {name: getattr(state, name) for name in ("plan", "functions", "averaged")}
+        held = {name: getattr(state, name) for name in ("plan", "functions", "averaged", "noted")}
         in_use = model.train_function, model.train_tf_function
-        state.functions, state.averaged = self._functions, {}
+        state.functions, state.averaged, state.noted = self._functions, {}, False
         try:
             model.set_plan(None)
             graph = model.train_tf_function.get_concrete_function(of_batches([batch], spec)).graph

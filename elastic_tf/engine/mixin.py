@@ -314,6 +314,8 @@ class ElasticMixin(_Model):
             self.train_function, self.train_tf_function = kept
         if state.data is None:
             state.data = fit_data.of_running_fit(self)
+        if state.lookahead is not None:  # it has drawn batches that come before the next one
+            self.train_function = state.lookahead.before(self.train_function)
         return self.train_function
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
@@ -326,7 +328,7 @@ class ElasticMixin(_Model):
         self._assert_compile_was_called()
         state, saved = self._elastic, self._fit_state
         plan = state.plan
-        state.averaged = {}
+        state.averaged, state.noted = {}, False
         state.fit_started = time.perf_counter()
         state.callbacks, args, kwargs = progress.with_bar(args, kwargs)
         saved.values = {}
@@ -349,6 +351,7 @@ class ElasticMixin(_Model):
             functions = state.functions.get(key) or (None, None)  # None: made when needed
             self.train_function, self.train_tf_function = functions
             state.callback = state.data = state.callbacks = state.fit_started = None
+            state.lookahead = None
             leave, state.leave = state.leave, None
             if leave is not None:
                 leave()
@@ -371,7 +374,7 @@ class ElasticMixin(_Model):
         state = self._elastic
 
         def train_function(iterator: Any) -> Any:
-            is_new = state.noted is not state.plan or not state.averaged
+            is_new = state.noted is not state.plan
             if is_new and self.built:
                 inner = optimizers.unwrapped(self.optimizer)
                 optimizers.start_averages(inner, self._trained(state.plan))

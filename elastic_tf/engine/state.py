@@ -22,7 +22,7 @@ class State:
         self.variables: list[tf.Variable] = []  # the same in Keras's order
         # id of each variable that a step of this `fit` trained, with its channels; None: all
         self.averaged: dict[int, set[int] | None] = {}
-        self.noted: Plan | None = None  # the plan that was added to them last
+        self.noted: Plan | None | bool = False  # the plan that was added to them last, if one was
         self.steps_per_execution = 1  # as compiled: Keras lowers its own in the last steps
         self.functions = LastUsed()
         self.accumulation: Accumulation | None = None
@@ -34,6 +34,7 @@ class State:
         self.rows: RowTraining | None = None  # where it trains on samples that have numbers
         self.fit_started: float | None = None  # seconds of time.perf_counter
         self.data: Any = None  # Keras's data handler
+        self.lookahead: Any = None  # that stands in for the train function at the next call
         self.callbacks: Any = None  # that it was given
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
 

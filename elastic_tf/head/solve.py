@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import optimizers
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.prefix import NotCacheable
 from elastic_tf.files.arrays import array
@@ -27,7 +28,8 @@ from elastic_tf.head.features import (
 from elastic_tf.inputs.batches import as_batch
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.lite.ridge import Ridge
-from elastic_tf.optimizers import unwrapped
+
+_KEY = "head"  # in `model.fit_state`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,8 @@ def solve_head(
     errors = ((left_out - wanted) ** 2).mean(axis=1)
     values = [scale * kernel, scale * bias] if dense.use_bias else [scale * kernel]
     dense.set_weights([value.astype(np.float32) for value in values])
-    _start_averages(model, dense)
+    optimizer = getattr(model, "optimizer", None)
+    optimizers.start_averages(optimizers.unwrapped(optimizer), dense.trainable_variables, anew=True)
     return HeadSolution(
         layer=dense.name,
         penalty=penalty,
@@ -133,8 +136,15 @@ class SolveHead(tf.keras.callbacks.Callback):
         self.layer = layer
         self.solution: HeadSolution | None = None
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Forget an earlier `fit`."""
+        self.solution = None
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Before the first step."""
+        """Before the first step, of a `fit` that goes on after an interruption the very first."""
+        held = getattr(self.model, "fit_state", {}).get(_KEY)
+        if held is not None:
+            self.solution = HeadSolution(**held)
         if self.solution is None:
             rows = self.model._elastic.rows
             if rows is None:
@@ -143,17 +153,7 @@ class SolveHead(tf.keras.callbacks.Callback):
                     "et.solve_head(model, x, y) before."
                 )
             self.solution = solve_head(self.model, rows.samples, layer=self.layer)
-
-
-def _start_averages(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> None:
-    """Let the moving averages that the optimizer keeps of the layer start from its weights."""
-    optimizer = unwrapped(getattr(model, "optimizer", None))
-    if not (getattr(optimizer, "use_ema", False) and getattr(optimizer, "_built", False)):
-        return
-    for variable in dense.trainable_variables:
-        index = optimizer._index_dict.get(optimizer._var_key(variable))
-        if index is not None:
-            optimizer._model_variables_moving_average[index].assign(variable)
+            self.model.fit_state[_KEY] = dataclasses.asdict(self.solution)
 
 
 def _features(

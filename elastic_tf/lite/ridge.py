@@ -68,9 +68,9 @@ class Ridge:
         self.along = sum(self.vectors[rows].T @ centred[rows] for rows in self._blocks())
         # what no penalty explains, of the targets and of the leverage of each sample
         self.unexplained, self.free = centred, 1.0 - self.centre
-        for rows in self._blocks():
-            self.unexplained[rows] -= self.vectors[rows] @ self.along
-            self.free[rows] -= (self.vectors[rows] ** 2).sum(axis=1)
+        for block in self._blocks():
+            self.unexplained[block] -= self.vectors[block] @ self.along
+            self.free[block] -= (self.vectors[block] ** 2).sum(axis=1)
         self.free = np.maximum(self.free, 0.0)
 
     def best_penalty(self) -> float:
@@ -90,7 +90,7 @@ class Ridge:
 
     def left_out(self, penalty: float) -> np.ndarray:
         """(n, outputs) what the solution without a sample says of it."""
-        # Not 1 minus what is explained: of few samples the features may explain all but a billionth.
+        # Not 1 minus what is explained: features may explain few samples but for a billionth.
         shrunk = penalty / (self.values + penalty)
         said = np.empty_like(self.wanted)
         for rows in self._blocks():

@@ -46,20 +46,20 @@ def of(optimizer: Any) -> tf.Variable | None:
     return getattr(optimizer, _NAME, None)
 
 
-def start_averages(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+def start_averages(optimizer: Any, variables: Sequence[tf.Variable], *, anew: bool = False) -> None:
     """Let the moving averages of those that were never trained begin at what they are now.
 
-    So do Keras's, of an optimizer that is built in its first step: weights that were loaded, or a
-    head that was solved, since ours was built are where the averages begin.
+    So do Keras's, of an optimizer that is built in its first step: weights that were loaded since
+    ours was built are where the averages begin. With `anew`, those of trained ones begin again.
     """
-    missed = of(optimizer)
-    if missed is None or not getattr(optimizer, "use_ema", False):
+    averages, missed = getattr(optimizer, "_model_variables_moving_average", None), of(optimizer)
+    if averages is None or (missed is None and not anew):
         return
-    steps = optimizer.iterations.numpy() - missed.numpy()
+    steps = optimizer.iterations.numpy() - (0 if missed is None else missed.numpy())
     for variable in variables:
-        index = optimizer._index_dict[optimizer._var_key(variable)]
-        if steps[index] == 0:
-            optimizer._model_variables_moving_average[index].assign(variable.read_value())
+        index = optimizer._index_dict.get(optimizer._var_key(variable))
+        if index is not None and (anew or steps[index] == 0):
+            averages[index].assign(variable.read_value())
 
 
 @contextlib.contextmanager

@@ -270,7 +270,7 @@ def _fits_data(case: Case) -> bool:
         return False
     if case.weights == "class":
         is_one = case.model != "shared" and case.loss != "mse"
-        return is_one and not case.on_samples and case.spike is None
+        return is_one and case.spike is None
     return True
 
 
@@ -303,8 +303,6 @@ def _fits_story(case: Case, verbs: list[str]) -> bool:
     if saves:
         odd = case.policy != "float32" or case.accumulate > 1 or case.steps_per_execution > 1
         if odd or case.eager or case.keep is not None or "lr" in verbs:
-            return False
-        if case.optimizer == "fused_adam" and "keras" in saves:  # which Keras loses, as legacy ones
             return False
         if case.model == "subclassed" and set(saves) & {"keras", "h5", "tf"}:
             return False

@@ -13,16 +13,12 @@ import numpy as np
 import tensorflow as tf
 from fuzzing.case import Case
 
+from elastic_tf.optimizers.named import FusedAdam
+
 L, K = tf.keras.layers, tf.keras.optimizers
 IMAGE, CLASSES, WORDS = (6, 6, 2), 3, 12
 DECAY, CLIP, MOMENTUM = 0.02, 0.1, 0.6  # of weights, norms and moving averages
 OPTIONS = ("ema", "clipnorm", "global_clipnorm", "decay", "schedule")
-
-
-def _fused(rate: Any) -> Any:
-    optimizer = et.optimizers.adam(rate)
-    optimizer.epsilon = 1e-3
-    return optimizer
 
 
 # With a large epsilon, so that rounding is not amplified where gradients vanish.
@@ -37,12 +33,12 @@ OPTIMIZERS = {
     "adadelta": lambda rate, **o: K.Adadelta(rate, epsilon=1e-3, **o),
     "legacy_adam": lambda rate, **o: K.legacy.Adam(rate, epsilon=1e-3, **o),
     "legacy_sgd": lambda rate, **o: K.legacy.SGD(rate, momentum=0.9, **o),
-    "fused_adam": lambda rate, **o: _fused(rate),
+    "fused_adam": lambda rate, **o: FusedAdam(rate, epsilon=1e-3, **o),
     "sgdw": lambda rate, **o: et.optimizers.sgdw(rate, 0.9, DECAY),
 }
 COUNTED = ("adam", "adamw", "adamax", "fused_adam")  # a step count for each tensor
-LEGACY = ("legacy_adam", "legacy_sgd", "fused_adam", "sgdw")
-NEW = ("sgd", "momentum", "adam", "adamw", "adamax", "rmsprop", "adagrad", "adadelta")
+LEGACY = ("legacy_adam", "legacy_sgd")
+NEW = (*COUNTED, "sgd", "momentum", "rmsprop", "adagrad", "adadelta")
 
 
 def optimizer(case: Case) -> Any:

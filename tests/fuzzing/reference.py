@@ -33,11 +33,11 @@ class Tensor:
         options = {"weight_decay": kinds.DECAY} if "decay" in case.options else {}
         make, counted = kinds.OPTIMIZERS[case.optimizer], case.optimizer in kinds.COUNTED
         if case.optimizer == "fused_adam":
-            make = kinds.OPTIMIZERS["legacy_adam"]
+            make = kinds.OPTIMIZERS["adam"]
         elif case.optimizer == "sgdw":
             make = kinds.OPTIMIZERS["legacy_sgd"]
         self._counted, self._optimizer = counted, make(case.rate, **options)
-        is_legacy = case.optimizer in kinds.LEGACY
+        is_legacy = isinstance(self._optimizer, tf.keras.optimizers.legacy.Optimizer)
         build = self._optimizer._create_all_weights if is_legacy else self._optimizer.build
         build([variable])
         self._slots = self._optimizer.variables() if is_legacy else self._optimizer.variables
@@ -64,7 +64,7 @@ class Tensor:
 
     def skip(self) -> None:
         """Count a step that left everything as it is."""
-        if self._counted and self._case.optimizer != "fused_adam":
+        if self._counted:
             self._optimizer.iterations.assign_add(1)
 
     def state(self) -> list[Any]:
