@@ -123,7 +123,7 @@ def finetune(
         schedule = functools.partial(
             optimizers.cosine, steps=epochs * samples.steps, warm_up=_WARM_UP
         )
-        elastic.optimizer.learning_rate = schedule(rate)
+        optimizers.follow(elastic.optimizer, schedule(rate))
         chosen = ElasticCallback(profile, rho=Deadline(seconds, started, validating))
         callbacks: list[Any] = [chosen, best] if best else [chosen]
         if learning_rate is None:
@@ -152,7 +152,7 @@ class _RateOfShare(tf.keras.callbacks.Callback):
         if epoch == 0:
             share = self._chosen.selections[0].predicted_ratio
             rate = _RATE / math.sqrt(max(share, _LEAST))
-            self.model.optimizer.learning_rate = self._schedule(rate)
+            optimizers.follow(self.model.optimizer, self._schedule(rate))
 
 
 class _Best(tf.keras.callbacks.Callback):

@@ -66,6 +66,7 @@ class Recovery:
         self._model, self._options, self._scheduler = model, options, scheduler
         self._slots = Slots(options.directory)
         self._handler: Any = model._elastic.data
+        self._history = model.history  # an `evaluate` puts another one in its place
         self._callbacks = model._elastic.callbacks
         self._first: int = self._handler._initial_epoch
         self._epoch = self._done = 0  # where the training is
@@ -215,9 +216,9 @@ class Recovery:
             "scheduler": self._scheduler.state(),
             "history": {
                 name: [np.asarray(value).tolist() for value in values]
-                for name, values in model.history.history.items()
+                for name, values in self._history.history.items()
             },
-            "history_epochs": model.history.epoch,
+            "history_epochs": self._history.epoch,
             "callbacks": state.memories(self._callbacks),
             "fit_state": model.fit_state,
             "random": state.host_generators(),
@@ -265,7 +266,7 @@ class Recovery:
         if model._elastic.accumulation is not None:
             model._elastic.accumulation.forget()
         if model._elastic.rows is not None:
-            model._elastic.rows.weights_changed()
+            model._elastic.rows.look()
         warnings.warn(
             f"Received: {what}. Weights and slots go back to epoch {found.data['epoch']}, step "
             f"{found.data['step']}; the learning rate is halved to {float(rate.numpy()):g}, once. "
@@ -275,7 +276,7 @@ class Recovery:
 
     def _take_up_logs(self, found: State) -> None:
         """What was reported so far, and what others made of it."""
-        history = self._model.history
+        history = self._history
         state.remind(self._callbacks, found.data["callbacks"], found.arrays)
         history.epoch = list(found.data["history_epochs"])
         history.history = {name: list(values) for name, values in found.data["history"].items()}

@@ -22,7 +22,6 @@ class RowTraining:
     Args:
         model: the model that is trained.
         samples: what it is trained on.
-        epochs: of the `fit`.
         is_watched: whether callbacks of the user's own may change weights between steps.
 
     Attributes:
@@ -34,7 +33,6 @@ class RowTraining:
         self,
         model: tf.keras.Model,
         samples: Samples,
-        epochs: int = 1,
         *,
         is_watched: bool = False,
     ) -> None:
@@ -42,8 +40,8 @@ class RowTraining:
         replicas = model.distribute_strategy.num_replicas_in_sync
         is_python = not model.run_eagerly and not model._jit_compile  # can be called by a step
         self.can_cache = bool(samples.memory) and is_python and replicas == 1
-        self._model, self._epochs, self._is_watched = model, epochs, is_watched
-        self._looked_at: int | None = None  # epoch at whose beginning the weights were looked at
+        self._model, self._is_watched = model, is_watched
+        self._begins, self._left = False, 1  # an epoch; epochs to come, this one included
         self._forward: Forward | None = None
         self._cache: PrefixCache | None = None
         self._seconds: float | None = None  # of a row in the forward pass that fills a cache
@@ -137,9 +135,9 @@ class RowTraining:
             self.close()
         return self._cache
 
-    def weights_changed(self) -> None:
-        """Look at the weights before the next step."""
-        self._looked_at = None
+    def look(self, epochs: int | None = None) -> None:
+        """Look at the weights before the next step; so many epochs are to come, if that is told."""
+        self._begins, self._left = True, self._left if epochs is None else epochs
 
     def onward(self, function: Callable[[Any], tf.Tensor]) -> Iterator[np.ndarray]:
         """What a function of a batch of inputs gives, for all rows in turn.
@@ -185,12 +183,11 @@ class RowTraining:
         """
 
         def function(iterator: Any) -> Any:
-            model, epoch = self._model, len(self._model.history.epoch)
-            begins, self._looked_at = epoch != self._looked_at, epoch
+            model, begins, self._begins = self._model, self._begins, False
             if (begins or self._is_watched) and self._current() is None:
                 model.make_train_function()
                 if begins:
-                    model.cache_prefix(self._epochs - epoch)
+                    model.cache_prefix(self._left)
                 return model.train_function(iterator)
             try:
                 return train_function(iterator)
@@ -229,16 +226,30 @@ def enter(
         samples = samples.weighted(weights)
     epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
     callbacks = given.get("callbacks") or []
-    callbacks = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks))
-    is_watched = any(map(_acts_between_steps, callbacks))
+    is_list = isinstance(callbacks, tf.keras.callbacks.CallbackList)  # of a user's own
+    callbacks = [] if is_list else tf.nest.flatten(callbacks)
+    is_watched = is_list or any(map(_acts_between_steps, callbacks))
     state, own = model._elastic, type(model).train_step.__get__(model)
-    rows = state.rows = RowTraining(model, samples, epochs, is_watched=is_watched)
+    rows = state.rows = RowTraining(model, samples, is_watched=is_watched)
+    if not is_list:
+        given["callbacks"] = [*callbacks, _Epochs(rows)]
     # not a variable of the model's: Keras does not track it
     model.__dict__["train_step"] = lambda data: rows.step(own, data, model._trained(state.plan))
     state.functions.clear()
     model.cache_prefix(epochs)
     del given["self"]
     return (), {**given, "x": samples.row_batches()}
+
+
+class _Epochs(tf.keras.callbacks.Callback):
+    """Says when an epoch begins."""
+
+    def __init__(self, rows: RowTraining) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._rows.look(self.params["epochs"] - epoch)
 
 
 def _acts_between_steps(callback: Any) -> bool:
