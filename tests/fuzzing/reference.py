@@ -120,8 +120,10 @@ class Reference:
             self._compile()
         else:
             self._plan = np.ones(len(self._plan), bool)
-            if what in ("weights", "tf") or (what == "keras" and self._is_legacy):
-                self._compile()  # Keras does not save the optimizer's state
+            # Where Keras does not save the optimizer's state, or does not read it.
+            lost = self._is_legacy and what == "keras" or self.case.scaled and what == "h5"
+            if lost or what in ("weights", "tf"):
+                self._compile()
 
     def _compile(self) -> None:
         variables = self.model.trainable_variables
