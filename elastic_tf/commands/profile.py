@@ -5,22 +5,20 @@ Example::
     python -m elastic_tf profile --model mobilenet --alpha 0.75 \
         --input-size 160 --batch-size 4 --data birds --out mobilenet.json
 
-First it looks for the runtime settings (oneDNN, threads) that train the model fastest; the
-profile is measured under them and names them, and training uses them. --as-is leaves that out.
+It measures under the runtime settings of the environment (TF_ENABLE_ONEDNN_OPTS and others), names
+them in the profile, and training uses them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from elastic_tf.commands import options
-from elastic_tf.commands.commandline import command, option, parse
+from elastic_tf.commands.commandline import option, parse
 from elastic_tf.files.atomic import directory
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.profile import TimingProfile
@@ -47,19 +45,15 @@ class Settings(options.Network):
     classes: int | None = option(None, help="classes of the head; those of --data if left out")
     data: str | None = option(None, help=options.DATA, check=options.images)
     repeats: int = option(20, help="timed steps behind each median")
-    as_is: bool = option(False, help="do not search settings, measure under the present ones")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Search the settings, measure, save and print."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    settings = parse(Settings, __doc__ or "", words)
+    """Measure, save and print."""
+    settings = parse(Settings, __doc__ or "", arguments)
     directory(settings.out.parent)
     if settings.classes is None:
-        classes = classes_of(settings)
-        settings = dataclasses.replace(settings, classes=classes)
-        words += ["--classes", str(classes)]
-    print(report(measured(settings) if settings.as_is else searched(settings, words)))
+        settings = dataclasses.replace(settings, classes=classes_of(settings))
+    print(report(measured(settings)))
     print(f"Written to {settings.out}")
 
 
@@ -85,21 +79,6 @@ def measured(settings: Settings) -> TimingProfile:
     print("Building the model and measuring its steps ...", flush=True)
     model, batch = harness.model_and_batch(settings)
     profile = profile_model(model, *batch, repeats=settings.repeats)
-    profile.save(settings.out)
-    return profile
-
-
-def searched(settings: Settings, words: Sequence[str]) -> TimingProfile:
-    """Search the settings, then measure under the best in a process of its own."""
-    from elastic_tf.commands.settings_search import search
-
-    print("Trying runtime settings, each in turn with the defaults in a process of its own.")
-    print("This takes minutes; --as-is leaves it out.", flush=True)
-    best, trials = search(settings)
-    print(f"Best: {best}. Measuring under it.", flush=True)
-    again = [sys.executable, *command("profile", [*words, "--as-is"])]
-    subprocess.run(again, env=best.environment(), stdout=subprocess.DEVNULL, check=True)
-    profile = dataclasses.replace(TimingProfile.load(settings.out), trials=trials)
     profile.save(settings.out)
     return profile
 

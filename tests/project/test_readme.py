@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README, DOCS = ROOT / "README.md", ROOT / "elastic_tf" / "docs"
 WORDS = 1100  # of the README, the citation and the tables included
 SHORT = {
-    "profile": "--as-is --repeats 3 --input-size 16",
+    "profile": "--repeats 3 --input-size 16",
     "elastic": "--epochs 1 --quiet --probe-size 32 --rho 0.9 --input-size 16",
     "full": "--epochs 1 --quiet --input-size 16",
 }

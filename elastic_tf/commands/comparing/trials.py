@@ -67,7 +67,7 @@ def profiled(path: Path, classes: int, options: Mapping[str, Any]) -> Path:
         print(f"Profiling {path}", flush=True)
         names = ("model", "alpha", "input_size", "batch_size", "optimizer", "bn_training")
         chosen = {name: options[name] for name in names if name in options}
-        words = words_of({**chosen, "classes": classes, "out": path, "as_is": True})
+        words = words_of({**chosen, "classes": classes, "out": path})
         done = [sys.executable, *command("profile", words)]
         subprocess.run(done, stdout=subprocess.DEVNULL, check=True)
     return path
