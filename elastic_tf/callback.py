@@ -25,21 +25,6 @@ from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.timing.profile import TimingProfile
 
-# What users look for, and where it is.
-_ELSEWHERE = {
-    "budget": "rho",
-    "deadline": "rho=et.Deadline(seconds)",
-    "seconds": "rho=et.Deadline(seconds)",
-    "band": "control=et.Control(band=...)",
-    "reprofile_every": "control=et.Control(reprofile_every=...)",
-    "probe_size": "probe=et.Probe(data, size=...)",
-    "seed": "probe=et.Probe(data, seed=...)",
-    "gradient_probe": "probe=et.Probe(data, gradient=...)",
-    "backup_dir": "backup=et.Backup(directory)",
-    "backup_every": "backup=et.Backup(directory, every=...)",
-    "backup_seconds": "backup=et.Backup(directory, seconds=...)",
-    "nan": "backup=et.Backup(directory, nan=...)",
-}
 _CONTROL = Control()
 _SETTINGS = [field.name for field in dataclasses.fields(Settings)]
 
@@ -120,7 +105,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         for name in unknown:
-            raise TypeError(f"ElasticCallback has no argument `{name}`. {_meant(name)}")
+            known = [*_SETTINGS, "backup", "log_dir"]
+            near = arguments.nearest(name, known)
+            hint = f"Did you mean `{near}`?" if near else f"It has {', '.join(known)}."
+            raise TypeError(f"ElasticCallback has no argument `{name}`. {hint}")
         if importance is None:
             importance = measures.depth if probe is None else measures.loss_decrease
         probe = probe if isinstance(probe, Probe) else Probe(probe)
@@ -265,12 +253,3 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 "`probe` must be given with several replicas: their batches cannot be looked at "
                 f"before they are trained on. {several} Use the training data: probe=train."
             )
-
-
-def _meant(name: str) -> str:
-    """The argument that was meant by another name."""
-    known = [*_SETTINGS, "backup", "log_dir"]
-    near = arguments.nearest(name, [*_ELSEWHERE, *known])
-    if not near:
-        return f"It has {', '.join(known)}."
-    return f"Did you mean `{_ELSEWHERE.get(near, near)}`?"

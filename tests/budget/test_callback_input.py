@@ -246,11 +246,6 @@ def test_settings_outside_their_range_are_refused(make, received):
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("budget", "Did you mean `rho`"),
-        ("deadline", r"Did you mean `rho=et.Deadline\(seconds\)`"),
-        ("probe_sise", r"Did you mean `probe=et.Probe\(data, size=...\)`"),
-        ("reprofile_every", r"Did you mean `control=et.Control\(reprofile_every=...\)`"),
-        ("backup_dir", r"Did you mean `backup=et.Backup\(directory\)`"),
         ("intervall", "Did you mean `interval`"),
         ("xyz", "It has profile, rho, interval"),
     ],
