@@ -39,7 +39,7 @@ notebooks: $(installed)
 	$(python) -m jupyterlab notebooks
 
 docs: $(installed)
-	@$(python) -m sphinx -W --keep-going -q -b html -d build/docs-trees elastic_tf/docs build/docs
+	@$(python) -m sphinx -W --keep-going -q -b html -d build/docs-trees -c .ci/docs elastic_tf/docs build/docs
 	@echo "Open build/docs/index.html in a browser."
 
 # Faults, fuzzing and hours of training for an hour each; `make faults` or `make soak` try one of them.

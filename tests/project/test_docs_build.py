@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from pages import DOCS, PAGES
+from pages import DOCS, PAGES, ROOT
 
 import elastic_tf as et
 
@@ -46,7 +46,8 @@ class Links(HTMLParser):
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages, built as `make docs` builds them."""
     folder = tmp_path_factory.mktemp("docs")
-    options = ["-W", "--keep-going", "-q", "-b", "html", "-d", str(folder / "trees")]
+    options = "-W --keep-going -q -b html -d".split() + [str(folder / "trees")]
+    options += ["-c", str(ROOT / ".ci" / "docs")]
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", *options, str(DOCS), str(folder / "html")],
         capture_output=True,

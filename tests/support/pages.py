@@ -44,9 +44,8 @@ def slugs(page: Path) -> set[str]:
 
 
 def modules() -> set[str]:
-    """Every module of the package; its program and what builds these pages left out."""
-    files = (ROOT / "elastic_tf").rglob("*.py")
-    found = {path.relative_to(ROOT) for path in files if DOCS not in path.parents}
+    """Every module of the package but its program."""
+    found = {path.relative_to(ROOT) for path in (ROOT / "elastic_tf").rglob("*.py")}
     dotted = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in found}
     return dotted - {"elastic_tf", "elastic_tf.__main__"}
 

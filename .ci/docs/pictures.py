@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 
 from elastic_tf import TimingProfile, plots
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "profiling" / "tables" / "amd_epyc_2cores"
 RESULTS = ROOT / "experiments" / "results"
 MODELS = {

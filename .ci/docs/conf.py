@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "building"), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import elastic_tf  # noqa: E402 (found where the line above says)
@@ -24,7 +24,6 @@ extensions = [
     "pictures",
     "rooms",
 ]
-exclude_patterns = ["building"]
 
 # Pages are Markdown, with formulas between dollars; headings can be linked to.
 myst_enable_extensions = ["dollarmath"]
