@@ -142,7 +142,7 @@ def run(main: Callable[[], Any]) -> None:
     """
     try:
         main()
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         last = Path(traceback.extract_tb(error.__traceback__)[-1].filename).resolve()
         ours = _PACKAGE in last.parents or last.parent == Path(sys.argv[0]).resolve().parent
         if not ours and not (isinstance(error, OSError) and error.filename is not None):

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from elastic_tf import arguments
+from elastic_tf.extras import extra
 
 Labelled = tuple[np.ndarray, np.ndarray]
 
@@ -52,8 +53,10 @@ def digits(
     """
     # Seconds to import: only for those who need them.
     import tensorflow as tf
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
+
+    with extra("data"):
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
 
     image_size = arguments.count("image_size", image_size, least=8, most=_MOST_SIZE)
     x, y = load_digits(return_X_y=True)

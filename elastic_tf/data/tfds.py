@@ -10,6 +10,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.data.folder import decode
 from elastic_tf.data.pipelines import MOST_SIZE, Batching, ImageData, Source, batched
+from elastic_tf.extras import extra
 
 # Compressed images that are held in memory at a time, some 200 MB. TensorFlow Datasets stores the
 # examples in a random order, so that a window of them is as good as all.
@@ -77,8 +78,8 @@ def tfds_classes(name: str) -> int:
 
 def _found(name: str) -> tuple[Any, str, str]:
     """The builder of a set of images with a class each, and the names of image and class in it."""
-    # Seconds to import: only for those who need it.
-    import tensorflow_datasets as tfds
+    with extra("data"):  # seconds to import: only for those who need it
+        import tensorflow_datasets as tfds
 
     try:
         builder = tfds.builder(arguments.text("name", name))

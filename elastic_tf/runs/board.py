@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import plots
 from elastic_tf.files.atomic import directory
 
 _WIDTH = 5.0  # inches of a picture: TensorBoard shows all pictures equally wide
@@ -44,8 +45,6 @@ class Board:
         count = len(masks)
         if not count or (count & (count - 1) and not is_last):
             return
-        from elastic_tf import plots  # Matplotlib takes seconds to import
-
         figure = plots.selection_map(masks, names=self._names, width=_WIDTH)
         pixels = tf.io.decode_png(plots.png(figure))
         with self._writer.as_default():

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.extras import extra
 from elastic_tf.zoo import pretrained
 
 L = tf.keras.layers
@@ -178,7 +179,8 @@ def _vision_transformer(width: int, heads: int) -> Architecture:
     """
 
     def backbone(inputs: Any, *_: Any) -> Any:
-        from keras_cv import layers  # seconds to import: only for those who need it
+        with extra("zoo"):  # seconds to import: only for those who need it
+            from keras_cv import layers
 
         patches = layers.PatchingAndEmbedding(width, 16, name="patches")
         # its private methods cannot be converted; TensorFlow would say so at every tracing

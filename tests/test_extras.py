@@ -1,0 +1,54 @@
+"""Without its extras the package trains, and says which one is missing where it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import elastic_tf as et
+from elastic_tf.commands import commandline
+
+NETWORK = {"classes": 2, "input_size": 32}
+NEEDS = {
+    "sklearn": ("data", et.data.digits),
+    "tensorflow_datasets": ("data", lambda: et.data.tfds_images("mnist", batch_size=4)),
+    "keras_cv": ("zoo", lambda: et.zoo.build("vit_ti16", **NETWORK)),
+}
+
+
+@pytest.mark.parametrize("package", NEEDS)
+def test_a_missing_package_names_its_extra(package, monkeypatch):
+    extra, call = NEEDS[package]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf'{package}.* pip install "elastic_tf\[{extra}\]"'):
+        call()
+
+
+def test_a_missing_package_is_one_line_on_the_command_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(SystemExit, match="2"):
+        commandline.run(et.data.digits)
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_all_but_the_extras_works_without_them():
+    code = (
+        "import sys\n"
+        "for name in ('sklearn', 'matplotlib', 'PIL', 'keras_cv', 'tensorflow_datasets'):\n"
+        "    sys.modules[name] = None\n"
+        "import numpy as np, elastic_tf as et\n"
+        "network = et.zoo.build('digits_resnet', classes=2, input_size=16)\n"
+        "x, y = np.random.rand(16, 16, 16, 1).astype('float32'), np.arange(16) % 2\n"
+        "et.finetune(network, (x, y), seconds=600, epochs=1, verbose=0)\n"
+        "try:\n"
+        "    et.plots\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "matplotlib" in done.stdout and '"elastic_tf[plots]"' in done.stdout
