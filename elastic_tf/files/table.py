@@ -1,11 +1,9 @@
-"""Tables in plain text, by tabulate."""
+"""Tables in plain text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-
-from tabulate import tabulate
 
 
 class Column(NamedTuple):
@@ -21,16 +19,14 @@ def format_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column | s
 
     A column may be a key that is its own title. There is no final line break.
     """
-    chosen = [Column(item, item) if isinstance(item, str) else item for item in columns]
-    rows = list(rows)
-    words = [any(isinstance(row.get(column.key), str) for row in rows) for column in chosen]
-    cells = [[_cell(row.get(column.key), column.format) for column in chosen] for row in rows]
-    titles, *lines = tabulate(
-        [[column.title for column in chosen], *cells],
-        tablefmt="plain",  # "simple" widens each column by two for its title
-        disable_numparse=True,
-        colalign=["left" if word else "right" for word in words],
-    ).splitlines()
+    rows, cells = list(rows), []
+    for column in columns:
+        key, title, form = (column, column, "") if isinstance(column, str) else column
+        values = [row.get(key) for row in rows]
+        texts = [title, *(_cell(value, form) for value in values)]
+        aligned = str.ljust if any(isinstance(value, str) for value in values) else str.rjust
+        cells.append([aligned(text, max(map(len, texts))) for text in texts])
+    titles, *lines = ("  ".join(line).rstrip() for line in zip(*cells))
     rule = "-" * max(len(line) for line in [titles, *lines])
     return "\n".join([titles, rule, *lines])
 
