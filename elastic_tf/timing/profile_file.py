@@ -29,30 +29,6 @@ REMEASURE = (
     "if it is one of the zoo."
 )
 
-# What a file holds, by example; (example,) stands for it or null.
-_SETTINGS = {"onednn": (True,), "inter_op_threads": 0, "intra_op_threads": 0, "xla": True}
-_PROFILE = {
-    "t_forward": 0.0,
-    "count": 0,
-    "tensors": [{"name": "", "shape": [0], "dtype": ""}],
-    "input_shape": [[(0,)]],
-    "batch_size": 0,
-    "optimizer": "",
-    "device": {},
-    "settings": _SETTINGS,
-    "trials": [{"settings": _SETTINGS, "step": (0.0,), "ratio": (0.0,), "error": ""}],
-    "method": "",
-    "note": "",
-    "calibration": [0.0],
-    "repeats": 0,
-    "spread": 0.0,
-    "uncertainty": 0.0,
-    "share_attributed": 0.0,
-    "created": "",
-}
-
-_MODE_COST = {"tensor": 0, "mode": "", "time": 0.0, "spared": 0.0}
-
 Made = TypeVar("Made")
 
 
@@ -66,6 +42,46 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"'{self.name}' {self.shape} {self.dtype}"
+
+
+@dataclass(frozen=True)
+class _Object:
+    """What is made of a JSON object, and what it holds by example."""
+
+    kind: Callable[..., Any]
+    fields: Mapping[str, Any]
+
+
+# What a file holds, by example; (example,) stands for it or null.
+_RANGES = range(0)  # of tensors
+_SETTINGS = _Object(
+    RuntimeSettings,
+    {"onednn": (True,), "inter_op_threads": 0, "intra_op_threads": 0, "xla": True},
+)
+_ITEM = _Object(CostItem, {"tensors": _RANGES, "layer": "", "kind": "", "time": 0.0})
+_MODE = {"tensor": 0, "mode": "", "time": 0.0, "spared": 0.0, "shared": _RANGES}
+_TRIAL = {"settings": _SETTINGS, "step": (0.0,), "ratio": (0.0,), "error": ""}
+_PROFILE = {
+    "t_forward": 0.0,
+    "items": [_ITEM],
+    "prefix": [_ITEM],
+    "modes": [_Object(ModeCost, _MODE)],
+    "tensors": [_Object(TensorSpec, {"name": "", "shape": [0], "dtype": ""})],
+    "input_shape": [[(0,)]],
+    "batch_size": 0,
+    "optimizer": "",
+    "device": {},
+    "settings": _SETTINGS,
+    "trials": [_Object(SettingsTrial, _TRIAL)],
+    "method": "",
+    "note": "",
+    "calibration": [0.0],
+    "repeats": 0,
+    "spread": 0.0,
+    "uncertainty": 0.0,
+    "share_attributed": 0.0,
+    "created": "",
+}
 
 
 def write(path: str | Path, profile: Any) -> None:
@@ -112,30 +128,30 @@ def _fields(data: Any) -> dict[str, Any]:
     stored, found = data.get("checksum"), checksum(data)
     if stored != found:
         raise ValueError(f"it is damaged: the checksum is {brief(stored)}, of its values {found}")
-    fields = {key: _checked(key, data.get(key), like) for key, like in _PROFILE.items()}
-    arguments.count("count", fields["count"], most=MOST_TENSORS)
-    fields["tensors"] = tuple(TensorSpec(**spec) for spec in fields["tensors"])
-    fields["settings"] = RuntimeSettings(**fields["settings"])
-    fields["trials"] = tuple(
-        SettingsTrial(**{**trial, "settings": RuntimeSettings(**trial["settings"])})
-        for trial in fields["trials"]
-    )
-    for name in ("items", "prefix"):
-        fields[name] = _items(name, data, fields["count"])
-    fields["modes"] = _modes(data, fields["count"])
-    return fields
+    count = arguments.count("count", data.get("count"), most=MOST_TENSORS)
+    fields = {key: _checked(key, data.get(key), like, count) for key, like in _PROFILE.items()}
+    return {"count": count, **fields}
 
 
-def _checked(name: str, value: Any, like: Any) -> Any:
-    """A JSON value of the form of `like`; lists as tuples, what else an object holds left out."""
+def _checked(name: str, value: Any, like: Any, count: int) -> Any:
+    """What a JSON value of the form of `like` stands for, lists as tuples; of `count` tensors."""
     if isinstance(like, tuple):
-        return None if value is None else _checked(name, value, like[0])
+        return None if value is None else _checked(name, value, like[0], count)
     if isinstance(like, dict):
+        return arguments.instance(name, value, dict, "an object")
+    if isinstance(like, _Object):
         found = arguments.instance(name, value, dict, "an object")
-        return {k: _checked(f"{name}.{k}", found.get(k), v) for k, v in like.items()} or found
+        inner = {k: (f"{name}.{k}", found.get(k), one) for k, one in like.fields.items()}
+        return like.kind(**{k: _checked(*given, count) for k, given in inner.items()})
     if isinstance(like, list):
         given = arguments.items(name, value, what="a list")
-        return tuple(_checked(f"{name}[{k}]", item, like[0]) for k, item in enumerate(given))
+        if like == [_ITEM] and len(given) * count > _MOST_CELLS:  # before there is an array of it
+            raise ValueError(
+                f"`{name}` must be of one model. Received: {len(given)} items of {count} tensors."
+            )
+        return tuple(_checked(f"{name}[{k}]", one, like[0], count) for k, one in enumerate(given))
+    if isinstance(like, range):
+        return tuple(ranges_to_indices(value, count).tolist())
     if isinstance(like, bool):
         return arguments.flag(name, value)
     if isinstance(like, str):
@@ -143,33 +159,3 @@ def _checked(name: str, value: Any, like: Any) -> Any:
     if isinstance(like, int):
         return arguments.count(name, value, least=0, most=2**40)
     return arguments.number(name, value, low=0.0, high=MAX_TIME)
-
-
-def _items(name: str, data: Mapping[str, Any], count: int) -> tuple[CostItem, ...]:
-    """The cost items under that name; the profile checks what is not read here."""
-    given = arguments.items(name, data.get(name), what="a list")
-    if len(given) * count > _MOST_CELLS:  # before there is an array of it
-        raise ValueError(
-            f"`{name}` must be of one model. Received: {len(given)} items of {count} tensors."
-        )
-    items = []
-    for k, value in enumerate(given):
-        found = arguments.instance(f"{name}[{k}]", value, dict, "an object")
-        tensors = ranges_to_indices(found.get("tensors"), count)
-        time = arguments.number(f"{name}[{k}].time", found.get("time"))
-        layer = arguments.text(f"{name}[{k}].layer", found.get("layer"))
-        kind = arguments.text(f"{name}[{k}].kind", found.get("kind"))
-        items.append(CostItem.of(tensors, time, layer=layer, kind=kind))
-    return tuple(items)
-
-
-def _modes(data: Mapping[str, Any], count: int) -> tuple[ModeCost, ...]:
-    """The costs of modes; the profile checks what is not read here."""
-    costs = []
-    given = arguments.items("modes", data.get("modes"), what="a list")
-    for k, value in enumerate(given):
-        found = arguments.instance(f"modes[{k}]", value, dict, "an object")
-        fields = _checked(f"modes[{k}]", found, _MODE_COST)
-        shared = ranges_to_indices(found.get("shared"), count)
-        costs.append(ModeCost(**fields, shared=tuple(shared.tolist())))
-    return tuple(costs)
