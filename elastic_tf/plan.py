@@ -13,7 +13,6 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.files.table import Column, format_table
 
 FROZEN = 0  # keeps every bit, and so do its slots
 EXACT = 1  # trained as plain Keras trains it
@@ -165,39 +164,6 @@ class Plan:
         mask = self.modes != FROZEN
         mask.flags.writeable = False
         return mask
-
-    def describe(self, model: Any, profile: Any = None) -> str:
-        """A table like `model.summary()`: layer, tensor, shape and mode of each tensor.
-
-        Args:
-            model: the elastic model that the plan is for.
-            profile: times of the model; adds each tensor's share of a full step, its weight
-                gradient and update alone, and the ratio that the plan's step has to a full one.
-
-        Raises:
-            ValueError: the plan is for another number of tensors.
-        """
-        plan = as_plan(self, len(model.tensors))
-        rows: list[dict[str, Any]] = []
-        for tensor, layer, mode in zip(model.tensors, layers_of(model), plan.modes):
-            rows.append(
-                {
-                    "layer": layer.name,
-                    "tensor": tensor.name.partition(":")[0].rpartition("/")[2],
-                    "shape": str(tuple(tensor.shape)),
-                    "mode": NAMES[mode],
-                }
-            )
-        said = describe_trained(plan, model.tensors).capitalize()
-        columns: list[Column | str] = ["layer", "tensor", "shape", "mode"]
-        if profile is not None:
-            for k, row in enumerate(rows):
-                cost = profile.mode_costs.get((k, row["mode"]))
-                time = profile.t_dw[k] if cost is None else cost.time
-                row["share"] = time / profile.t_full if plan.mask[k] else 0.0
-            columns.append(Column("share", "share of step", ".1%"))
-            said += f", at {profile.step_time(plan) / profile.t_full:.2f} of a full step"
-        return f"{format_table(rows, columns)}\n{said}"
 
     def __len__(self) -> int:
         return len(self.modes)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from elastic_tf.plan import EXACT, FROZEN, Plan, as_plan
-from elastic_tf.timing.cost_items import CostItem, ModeCost
-from elastic_tf.timing.profile import TimingProfile
 
 MASK = np.array([False, True, True])
 
@@ -92,39 +89,3 @@ def test_a_plan_of_other_tensors_is_refused(value, received):
 def test_json_that_is_no_plan_is_refused(value):
     with pytest.raises(ValueError, match="Received"):
         Plan.from_json(value)
-
-
-def _model():
-    tensors = [
-        SimpleNamespace(name=f"head/{name}:0", shape=shape)
-        for name, shape in (("kernel", (2, 3)), ("bias", (3,)))
-    ]
-    layer = SimpleNamespace(name="head", _trainable_weights=tensors)
-    return SimpleNamespace(tensors=tensors, _flatten_layers=lambda: [layer])
-
-
-def test_describe_shows_layer_tensor_shape_and_mode():
-    lines = Plan([0, 1]).describe(_model()).splitlines()
-    assert lines[0].split() == ["layer", "tensor", "shape", "mode"]
-    assert lines[2].split() == ["head", "kernel", "(2,", "3)", "frozen"]
-    assert lines[3].split() == ["head", "bias", "(3,)", "exact"]
-    assert lines[-1] == "Trains 1 of 2 tensors, 3 of 9 parameters"
-
-
-def test_describe_shows_shares_of_the_step_of_a_profile():
-    items = tuple(CostItem.of([k], 1.0 + k, layer=str(k)) for k in range(2))
-    costs = (ModeCost(1, "filtered:2", 0.5),)
-    profile = TimingProfile(t_forward=7.0, items=items, count=2, modes=costs)
-    exact = Plan([0, 1])
-    for plan, shares, ratio in (
-        (exact, (0, 20), 0.9),
-        (exact.filtered(2, [False, True]), (0, 5), 0.75),
-    ):
-        lines = plan.describe(_model(), profile).splitlines()
-        assert [line.split()[-1] for line in lines[2:4]] == [f"{share}.0%" for share in shares]
-        assert lines[-1].endswith(f"at {ratio:.2f} of a full step")
-
-
-def test_describe_refuses_another_model():
-    with pytest.raises(ValueError, match="one for 3"):
-        Plan.full(3).describe(_model())

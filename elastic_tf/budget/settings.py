@@ -55,7 +55,7 @@ class Control:
     reprofile_every: int | None = None
 
     def __post_init__(self) -> None:
-        arguments.number("share", self.share, low=0.0, high=1.0, below=True)
+        arguments.part("share", self.share)
         arguments.number("band", self.band, low=0.0, high=1.0, above=True)
         if self.reprofile_every is not None:
             arguments.count("reprofile_every", self.reprofile_every)
@@ -86,7 +86,8 @@ class Settings:
         if not (callable(self.rho) or isinstance(self.rho, Deadline)):
             arguments.rho("rho", self.rho)
         arguments.count("interval", self.interval)
-        arguments.function("importance", self.importance, hint="See elastic_tf.importance.")
+        hint = "See elastic_tf.importance."
+        arguments.instance("importance", self.importance, Callable, "a function", hint)
         arguments.instance("control", self.control, Control, "an elastic_tf.Control")
         arguments.count("verbose", self.verbose, least=0)
         if self.required is not None and self.profile is not None:
