@@ -20,29 +20,18 @@ _TYPES = {"str": str, "int": int, "float": float, "Path": Path}
 _REFUSED, _INTERRUPTED = 2, 130  # exit codes: argparse's, and a shell's after SIGINT
 
 
-def option(
-    default: Any = dataclasses.MISSING,
-    *,
-    help: str,
-    choices: Sequence[str] | None = None,
-    alias: str | None = None,
-    check: Callable[[str, Any], Any] | None = None,
-    bare: str = "",
-) -> Any:
+def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
     """A field of a settings dataclass; required on the command line where it has no default.
 
-    `check` refuses a wrong value, given as (name, value). What is `bare` has no name before it on
-    the command line, and is called so in the help.
+    Args:
+        default: of the field.
+        help: what it is.
+        **more: `choices`; `alias`, another name of the option; `check`, which refuses a wrong
+            value, given as (name, value); `bare`, for what has no name before it on the command
+            line, and is called so in the help.
     """
     required = default is dataclasses.MISSING
-    metadata = {
-        "help": help,
-        "choices": choices,
-        "required": required,
-        "alias": alias,
-        "check": check,
-        "bare": bare,
-    }
+    metadata = {"help": help, "required": required, **more}
     return dataclasses.field(default=None if required else default, metadata=metadata)
 
 
@@ -59,30 +48,32 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    for field in fields:
+    checks: dict[str, Callable[[str, Any], Any]] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         # the annotation is text, as `from __future__ import annotations` leaves it
         word, *inner = re.findall(r"\w+", str(field.type))
-        given, one = field.metadata, _TYPES.get(inner[0] if word == "tuple" else word)
-        options: dict[str, Any] = {"default": field.default, "help": given["help"]}
+        options = {"default": field.default, **field.metadata}
+        alias, bare, check = (options.pop(key, None) for key in ("alias", "bare", "check"))
         if field.default not in (None, (), "", False):
             options["help"] += " (default: %(default)s)"
-        if one is None:
+        if word == "bool":
             options["action"] = "store_true"
+        elif word == "tuple":
+            options.update(type=_TYPES[inner[0]], nargs="+")
         else:
-            options.update(type=one, choices=given["choices"], required=given["required"])
-            options["nargs"] = "+" if word == "tuple" else None
-        names = [f"--{field.name.replace('_', '-')}", given["alias"]]
-        if given["bare"]:
-            names, options["metavar"] = [field.name], given["bare"]
+            options["type"] = _TYPES[word]
+        names = [f"--{field.name.replace('_', '-')}", *filter(None, [alias])]
+        if bare:
+            names, options["metavar"] = [field.name], bare
             del options["required"]
-        parser.add_argument(*filter(None, names), **options)
+        if check:
+            checks[field.name] = check
+        parser.add_argument(*names, **options)
     found = vars(parser.parse_args(arguments))
     settings = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
-    for field in fields:
-        value, check = found[field.name], field.metadata["check"]
-        if check is not None and value is not None:
-            check(field.name, value)
+    for name, check in checks.items():
+        if found[name] is not None:
+            check(name, found[name])
     return settings
 
 

@@ -191,7 +191,7 @@ def test_commands_take_the_options_that_they_are_given(page: Path) -> None:
             continue
         fields = command(found[1]).Settings.__dataclass_fields__
         taken = {f"--{name.replace('_', '-')}" for name in fields}
-        taken |= {field.metadata["alias"] for field in fields.values()}
+        taken |= {field.metadata.get("alias") for field in fields.values()}
         words = shlex.split(found[2].partition("#")[0], posix=False)
         assert {word for word in words if word.startswith("--")} <= {*taken, "--help"}, line
 
