@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files import strict_json
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
-from elastic_tf.files.ranges import MOST_TENSORS, indices_to_ranges, ranges_to_indices
+from elastic_tf.files.ranges import MOST_TENSORS, from_ranges, to_ranges
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, ModeCost
 from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
 
@@ -87,10 +89,9 @@ _PROFILE = {
 def write(path: str | Path, profile: Any) -> None:
     """Write a profile; the file appears whole or not at all."""
     data = {"schema_version": SCHEMA_VERSION, **to_json(profile)}
-    for item in (*data["items"], *data["prefix"]):
-        item["tensors"] = indices_to_ranges(item["tensors"])
-    for cost in data["modes"]:
-        cost["shared"] = indices_to_ranges(cost["shared"])
+    for item in (*data["items"], *data["prefix"], *data["modes"]):
+        key = "shared" if "shared" in item else "tensors"
+        item[key] = to_ranges(np.isin(np.arange(data["count"]), item[key]))
     write_json(path, {**data, "checksum": checksum(data)})
 
 
@@ -151,7 +152,7 @@ def _checked(name: str, value: Any, like: Any, count: int) -> Any:
             )
         return tuple(_checked(f"{name}[{k}]", one, like[0], count) for k, one in enumerate(given))
     if isinstance(like, range):
-        return tuple(ranges_to_indices(value, count).tolist())
+        return tuple(np.flatnonzero(from_ranges(value, count)).tolist())
     if isinstance(like, bool):
         return arguments.flag(name, value)
     if isinstance(like, str):
