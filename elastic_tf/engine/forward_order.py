@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.graph import captured, members, nodes_of, reached_from
 from elastic_tf.stack import never_differentiated
 
 
@@ -44,22 +44,20 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
     run = tf.function(lambda inputs: model(inputs, training=True))
     with host_generators_kept(model), never_differentiated():
         graph = run.get_concrete_function(spec).graph
-    position: dict[int, int] = {}
-    captured = {id(outer): inner for outer, inner in graph.captures}
-    inner_captures = {id(inner) for inner in captured.values()}
-    data = {tensor.op for tensor in graph.inputs if id(tensor) not in inner_captures}
-    rank = {op: index for index, op in enumerate(graph.get_operations())}
-    consumers = {op: _consumers(op) for op in rank}
-    data = _closure(data, consumers)
     on_replicas = model.distribute_strategy.experimental_local_results
-    for variable in variables:
-        placeholder = captured.get(id(on_replicas(variable)[0].handle))
-        if placeholder is None:
-            continue
-        meets = [rank[op] for op in _closure({placeholder.op}, consumers) if op in data]
-        if meets:
-            position[id(variable)] = min(meets)
-    return sorted(variables, key=lambda variable: position.get(id(variable), len(rank)))
+    own = captured(graph, [on_replicas(variable)[0] for variable in variables])
+    held = {inside.op for _, inside in graph.captures}
+    every = (1 << len(variables)) - 1
+    roots = {tensor.op: every + 1 for tensor in graph.inputs if tensor.op not in held}
+    nodes = nodes_of(graph.get_operations())
+    flows = reached_from(nodes, {**roots, **{op: 1 << k for op, k in own.items()}})
+    order: list[int] = []
+    left = every
+    for op in nodes:  # in tracing order
+        if flows.get(op, 0) > every:
+            order += members(flows[op] & left)
+            left &= ~flows[op]
+    return [variables[k] for k in (*order, *members(left))]
 
 
 def input_spec(model: tf.keras.Model) -> Any:
@@ -80,21 +78,3 @@ def input_spec(model: tf.keras.Model) -> Any:
         )
     args, _ = saved
     return args[0]
-
-
-def _consumers(op: tf.Operation) -> list[tf.Operation]:
-    return [consumer for tensor in op.outputs for consumer in tensor.consumers()]
-
-
-def _closure(
-    start: set[tf.Operation], consumers: Mapping[tf.Operation, list[tf.Operation]]
-) -> set[tf.Operation]:
-    """Every op downstream of `start`, itself included."""
-    seen = set(start)
-    queue = list(start)
-    while queue:
-        for op in consumers[queue.pop()]:
-            if op not in seen:
-                seen.add(op)
-                queue.append(op)
-    return seen

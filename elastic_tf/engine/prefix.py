@@ -11,7 +11,7 @@ cached value; the prefix itself is then dead and is dropped from the executed gr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +19,18 @@ import tensorflow as tf
 
 from elastic_tf.engine import freezing
 from elastic_tf.engine.modes import folding
-from elastic_tf.engine.snapshot import READS, Fingerprint, host_generators_kept
+from elastic_tf.engine.snapshot import Fingerprint, host_generators_kept
 from elastic_tf.files.arrays import array
+from elastic_tf.graph import (
+    READS,
+    captured,
+    has_state,
+    made,
+    nodes_of,
+    reach,
+    reached_from,
+    replace,
+)
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.stack import wrap_function
 
@@ -53,7 +63,8 @@ class Cut(NamedTuple):
 
     def kinds(self) -> list[tuple[str, tf.DType, list[int | None]]]:
         """What tells whether two traces were cut alike: op type, dtype, shape for one sample."""
-        makers = [_maker(tensor) for tensor in self.tensors]
+        # functions with a gradient of their own end in a copy
+        makers = [made(tensor, ("IdentityN",)).op for tensor in self.tensors]
         return [
             ("" if op in self.inputs else op.type, t.dtype, t.shape[1:].as_list())
             for op, t in zip(makers, self.tensors)
@@ -280,13 +291,15 @@ def find_cut(
     batch = inputs[0].shape[0]
     sources = {tensor.op for tensor in inputs}
     wanted = {id(tensor) for tensor in results}
-    fixed = _fixed(graph, {id(variable.handle) for variable in trained})
-    excluded: set[tf.Operation] = set()
+    nodes = nodes_of(graph.get_operations(), sources)
+    varying = _varying(graph, nodes, trained) - sources
     while True:
-        prefix = _prefix(graph, sources, fixed, excluded)
+        # one bit for what depends on the samples, the other for what depends on what varies
+        flows = reached_from(nodes, {**dict.fromkeys(varying, 2), **dict.fromkeys(sources, 1)})
+        prefix = frozenset(op for op, bits in flows.items() if bits == 1)
         crossing = [
             tensor
-            for op in graph.get_operations()  # in tracing order: equal traces give equal lists
+            for op in nodes  # in tracing order: equal traces give equal lists
             if op in prefix
             for tensor in op.outputs
             if id(tensor) in wanted or any(user not in prefix for user in tensor.consumers())
@@ -299,16 +312,31 @@ def find_cut(
         }
         if not without_rows:
             break
-        excluded |= without_rows
-    reads = _reads(graph, crossing)
-    return Cut(crossing if reads else [], reads, frozenset(prefix), frozenset(sources))
+        varying |= without_rows
+    behind = reach((tensor.op for tensor in crossing), lambda op: nodes[op].inputs)
+    reads = frozenset(
+        id(outside)
+        for outside, inside in graph.captures
+        if inside.dtype == tf.resource and inside.op in behind
+    )
+    return Cut(crossing if reads else [], reads, prefix, frozenset(sources))
 
 
-def _maker(tensor: tf.Tensor) -> tf.Operation:
-    """The op that computed it: functions with a gradient of their own end in a copy."""
-    while tensor.op.type == "IdentityN":
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor.op
+def _varying(
+    graph: Any, ops: Iterable[tf.Operation], trained: Collection[tf.Variable]
+) -> set[tf.Operation]:
+    """The ops that may give another result each time, whatever they are given.
+
+    Of what a graph is given, captured constants and variables that it only reads never change.
+    """
+    fixed = {
+        inside.op
+        for _, inside in graph.captures
+        if inside.dtype != tf.resource or all(user.type in READS for user in inside.consumers())
+    } - captured(graph, trained).keys()
+    return {
+        op for op in ops if has_state(op.type) or (op.type == "Placeholder" and op not in fixed)
+    }
 
 
 def step_behind(
@@ -348,64 +376,4 @@ def hand_over(cut: Cut, values: Sequence[tf.Tensor]) -> None:
         values: a tensor for each of the cut's.
     """
     for tensor, value in zip(cut.tensors, values):
-        for user in tensor.consumers():
-            if user not in cut.prefix:
-                for place, taken in enumerate(user.inputs):
-                    if taken is tensor:
-                        user._update_input(place, value)
-
-
-def _prefix(
-    graph: Any,
-    sources: Collection[tf.Operation],
-    fixed: Collection[int],
-    excluded: Collection[tf.Operation],
-) -> set[tf.Operation]:
-    """The ops that depend on a source and, beside sources, on nothing but what is fixed."""
-    constant: set[tf.Operation] = set()
-    prefix = set(sources)
-    for op in graph.get_operations():
-        if op in prefix or op in excluded:
-            continue
-        if op.type == "Placeholder":
-            if all(id(tensor) in fixed for tensor in op.outputs):
-                constant.add(op)
-            continue
-        if op.op_def.is_stateful and op.type not in READS:
-            continue  # draws at random, writes, or calls what may
-        before = {tensor.op for tensor in op.inputs}
-        if before <= constant:
-            constant.add(op)
-        elif before <= constant | prefix:
-            prefix.add(op)
-    return prefix
-
-
-def _fixed(graph: Any, trained: Collection[int]) -> set[int]:
-    """Ids of the placeholders of captured variables that the graph only reads, and of constants.
-
-    Args:
-        graph: FuncGraph.
-        trained: ids of the handles of variables that change.
-    """
-    return {
-        id(inside)
-        for outside, inside in graph.captures
-        if id(outside) not in trained
-        and (inside.dtype != tf.resource or all(u.type in READS for u in inside.consumers()))
-    }
-
-
-def _reads(graph: Any, tensors: Sequence[tf.Tensor]) -> frozenset[int]:
-    """Ids of the handles of the variables that some tensors depend on."""
-    reached, waiting = set(), [tensor.op for tensor in tensors]
-    while waiting:
-        op = waiting.pop()
-        if op not in reached:
-            reached.add(op)
-            waiting += [tensor.op for tensor in op.inputs]
-    return frozenset(
-        id(outside)
-        for outside, inside in graph.captures
-        if inside.dtype == tf.resource and inside.op in reached
-    )
+        replace(tensor, value, {*tensor.consumers()} - cut.prefix)

@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.graph import READS
 from elastic_tf.stack import memory
 
-# Ops that only look at a variable; anything else counts as writing to it.
-READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
-# Ops whose results are the same whatever values they are given.
-SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 # Ops that change what is no variable and has no way back.
 _LASTING = frozenset(
     {

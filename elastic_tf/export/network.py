@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.engine.snapshot import READS
 from elastic_tf.export import rules
+from elastic_tf.graph import READS, captured, reach, takes, users
 
 
 class Network:
@@ -31,7 +31,7 @@ class Network:
         self.input = graph.inputs[0]
         self.output = graph.outputs[0]
         self._ops = self._needed([self.output])
-        reached = self._reached([self.input])
+        reached = reach([self.input.op], users)
         for op in self._ops:
             if op in reached and op is not self.input.op:
                 why = rules.refusal(op)
@@ -46,10 +46,8 @@ class Network:
 
         The model's input, if there are no others.
         """
-        own = {variable.handle.ref() for variable in trained}
-        starts = [inside for inside, outside in self._outside.items() if outside.ref() in own]
-        moving = self._reached([ref.deref() for ref in starts])
-        from_input = self._reached([self.input])
+        moving = reach(captured(self.output.graph, trained), users)
+        from_input = reach([self.input.op], users)
         for op in reversed(self._ops):
             if op in from_input and op not in moving and len(op.outputs) == 1:
                 (found,) = op.outputs
@@ -106,29 +104,15 @@ class Network:
 
     def _needed(self, ends: Sequence[tf.Tensor], stop: tf.Tensor | None = None) -> list[Any]:
         """The ops that some tensors need, in the order in which they were traced."""
-        found, waiting = set(), [tensor.op for tensor in ends]
-        while waiting:
-            op = waiting.pop()
-            if op not in found:
-                found.add(op)
-                if stop is None or op is not stop.op:
-                    waiting += [tensor.op for tensor in op.inputs]
+        last = None if stop is None else stop.op
+        found = reach((one.op for one in ends), lambda op: () if op is last else takes(op))
         return [op for op in self.output.graph.get_operations() if op in found]
-
-    def _reached(self, starts: Sequence[tf.Tensor], past: Any = None) -> set[Any]:
-        """The ops that depend on some tensors, those of the tensors among them."""
-        found, waiting = set(), [tensor.op for tensor in starts]
-        while waiting:
-            op = waiting.pop()
-            if op not in found and op is not past:
-                found.add(op)
-                waiting += [user for tensor in op.outputs for user in tensor.consumers()]
-        return found
 
     def _separates(self, tensor: tf.Tensor, moving: Collection[Any]) -> bool:
         """Whether nothing that moves takes data from the input past the tensor."""
-        around = self._reached([self.input], past=tensor.op)
-        taken = {source.op for op in self._ops if op in moving for source in op.inputs}
+        past = {tensor.op}
+        around = reach({self.input.op} - past, lambda op: {*users(op)} - past)
+        taken = {source for op in self._ops if op in moving for source in takes(op)}
         return not (around & taken) and self.output.op not in around
 
 

@@ -5,7 +5,7 @@ Read from the graph that TensorFlow differentiates: the memory of this program, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,11 @@ from elastic_tf import arguments
 from elastic_tf.engine import freezing, modes
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.snapshot import READS, SHAPES, host_generators_kept
+from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.graph import SHAPES, Node, has_state, made, needed_by, nodes_of, reached_from
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import never_differentiated
-from elastic_tf.timing.dataflow import Node, needed_by, reached_from
 
 # Their result is their first input, under another shape or name.
 _SAME_BYTES = frozenset(
@@ -27,8 +27,6 @@ _SAME_BYTES = frozenset(
 )
 # cuDNN's scratch memory, an output of unknown shape; empty on CPUs.
 SCRATCH = ("FusedBatchNormV3", 5)
-# Stateful ops that make no numbers of their own.
-_NOT_RANDOM = READS | {"Placeholder"}
 
 
 def activation_bytes(
@@ -104,41 +102,31 @@ def handed_over(
     Returns:
         Each tensor once, as it was before it was reshaped or renamed.
     """
-    ops = graph.get_operations()
-    nodes = nodes_of(graph)
-    random = (op.name for op in ops if op.op_def.is_stateful and op.type not in _NOT_RANDOM)
-    values = reached_from(nodes, dict.fromkeys([*(x.op.name for x in batch), *random], 1))
-    backward = reached_from(nodes, {seed.op.name: 1}, follow_controls=True)
-    needed = needed_by(nodes, {tensor.op.name: 1 for tensor in wanted})
+    nodes = nodes_of(graph.get_operations(), SHAPES)
+    values = values_of(nodes, batch)
+    backward = reached_from(nodes, [seed.op], follow_controls=True)
+    needed = needed_by(nodes, [tensor.op for tensor in wanted])
 
     kept = {}
-    for op in ops:
-        if op.name in backward and op.name in needed and op.type not in SHAPES:
+    for op in nodes:
+        if op in backward and op in needed and op.type not in SHAPES:
             for tensor in taken(op):
-                made = source(tensor)
-                is_handed_over = tensor.op.name not in backward and made.op.name in values
-                if is_handed_over and (made.op.type, made.value_index) != SCRATCH:
-                    kept[made.name] = made
+                first = source(tensor)
+                is_handed_over = tensor.op not in backward and first.op in values
+                if is_handed_over and (first.op.type, first.value_index) != SCRATCH:
+                    kept[first.name] = first
     return list(kept.values())
 
 
-def nodes_of(graph: Any) -> dict[str, Node]:
-    """The ops of a FuncGraph by name; what only asks for a shape takes nothing."""
-    return {
-        op.name: Node(
-            op.type,
-            inputs=() if op.type in SHAPES else tuple(tensor.op.name for tensor in op.inputs),
-            controls=tuple(other.name for other in op.control_inputs),
-        )
-        for op in graph.get_operations()
-    }
+def values_of(nodes: Mapping[Any, Node], batch: Sequence[tf.Tensor]) -> Set[tf.Operation]:
+    """The ops whose results are made of a batch, or at random; not those of weights alone."""
+    random = (op for op in nodes if has_state(op.type))
+    return reached_from(nodes, [*(tensor.op for tensor in batch), *random]).keys()
 
 
 def source(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that this one is, under another shape or name."""
-    while tensor.op.type in _SAME_BYTES:
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor
+    return made(tensor, _SAME_BYTES)
 
 
 def tensor_bytes(tensor: Any) -> int | None:

@@ -11,10 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.engine.snapshot import SHAPES
+from elastic_tf.graph import SHAPES, Node, needed_by
 from elastic_tf.memory import op_flops
 from elastic_tf.memory.activations import SCRATCH, tensor_bytes
-from elastic_tf.timing.dataflow import Node, needed_by
 
 Key = tuple[str, int]  # an op and the number of its output
 
@@ -32,7 +31,7 @@ def graph_flops(graph: Any) -> int:
     """
     inlined = Inlined()
     ends = [name for name, _ in inlined.add(graph)] + [op.name for op in graph.control_outputs]
-    needed = needed_by(nodes(inlined.works), dict.fromkeys(ends, 1), follow_controls=True)
+    needed = needed_by(nodes(inlined.works), ends, follow_controls=True)
     return sum(work.flops for work in inlined.works.values() if work.name in needed)
 
 
@@ -66,7 +65,7 @@ class Work:
 def nodes(works: Mapping[str, Work]) -> dict[str, Node]:
     """Ops as a graph."""
     return {
-        work.name: Node(work.type, tuple(name for name, _ in work.inputs), (), work.controls)
+        work.name: Node(work.type, tuple(name for name, _ in work.inputs), controls=work.controls)
         for work in works.values()
     }
 

@@ -13,15 +13,13 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.engine.mixin import ElasticMixin, Step
-from elastic_tf.engine.snapshot import READS, SHAPES
-from elastic_tf.memory.activations import nodes_of
+from elastic_tf.engine.schedule.backward import size
+from elastic_tf.graph import SHAPES, needed_by, nodes_of, replace, takes
+from elastic_tf.memory.activations import values_of
 from elastic_tf.memory.swap_file import SwapFile
-from elastic_tf.timing.dataflow import needed_by, reached_from
 
 # Smaller tensors stay: two calls of Python take longer than it takes to copy so much.
 _AT_LEAST = 1 << 18  # bytes
-_TYPICAL = 32  # samples in a batch whose size is not known when the step is traced
-_IN_FILE = (tf.string, tf.resource, tf.variant)  # dtypes that cannot be
 
 
 @contextlib.contextmanager
@@ -120,20 +118,20 @@ class Swap:
         graph = step.loss.graph
         graph._elastic_swap_file = self._file  # the graph alone holds it, see `_calls`
         put, ask, take = _calls(self._file)
-        order = {op.name: k for k, op in enumerate(graph.get_operations())}
+        order = {op: k for k, op in enumerate(graph.get_operations())}
         uses = _uses(graph, step, gradients)
-        tensors = sorted(uses, key=lambda one: order[uses[one][0][0].name])
-        arrivals = [_arrival(uses[one][0][0], step.loss.op, order) for one in tensors]
+        tensors = sorted(uses, key=lambda one: order[uses[one][0]])
+        arrivals = [_arrival(uses[one][0], step.loss.op, order) for one in tensors]
         written: list[tuple[Any, Any]] = []
         for k, one in enumerate(tensors):
             if k < self._lookahead:
                 continue  # it would be read at once
             tensor = one.deref()
-            first = order[uses[one][0][0].name]
+            first = order[uses[one][0]]
             ahead = list(arrivals[k - self._lookahead])
             if k > self._lookahead:  # memory of this one is that of the one before
-                done = (op for op, _ in uses[tensors[k - self._lookahead - 1]])
-                ahead += [op for op in done if order[op.name] < first]
+                done = uses[tensors[k - self._lookahead - 1]]
+                ahead += [op for op in done if order[op] < first]
             ticket = put(tensor)
             written.append((tensor.op, ticket.op))
             with tf.control_dependencies(ahead):
@@ -142,9 +140,8 @@ class Swap:
                 found = take(asked, tensor.dtype)
             for one_of, shape in ((ticket, ()), (asked, ()), (found, tensor.shape)):
                 one_of.set_shape(shape)
-            for op, place in uses[one]:
-                op._update_input(place, found)
-        written.sort(key=lambda one: order[one[0].name])
+            replace(tensor, found, uses[one])
+        written.sort(key=lambda one: order[one[0]])
         for (_, ticket), (maker, _) in zip(written, written[2:]):
             if all(tensor.op is not maker for tensor in ticket.inputs):
                 maker._add_control_input(ticket)
@@ -177,34 +174,26 @@ def _calls(file: SwapFile) -> tuple[Callable[..., tf.Tensor], ...]:
     )
 
 
-def _uses(graph: Any, step: Step, gradients: Sequence[Any]) -> dict[Any, list[tuple[Any, int]]]:
-    """Large tensors of the forward pass -> the backward ops that take them, and at which place."""
-    ops, nodes = graph.get_operations(), nodes_of(graph)
+def _uses(graph: Any, step: Step, gradients: Sequence[Any]) -> dict[Any, list[tf.Operation]]:
+    """Large tensors of the forward pass -> the backward ops that take them."""
+    ops = graph.get_operations()
+    nodes = nodes_of(ops, SHAPES)
     ends = tf.nest.flatten([g for g in gradients if g is not None], expand_composites=True)
-    random = (op for op in ops if op.op_def.is_stateful and op.type not in READS)
-    starts = [*(tensor.op for tensor in tf.nest.flatten(step.x)), *random]
-    values = reached_from(nodes, {op.name: 1 for op in starts})
-    needed = needed_by(nodes, {tensor.op.name: 1 for tensor in ends})
-    count = next(k for k, op in enumerate(ops) if op is step.loss.op) + 1
-    forward = {op.name for op in ops[:count]}
-    uses: dict[Any, list[tuple[Any, int]]] = {}
+    values = values_of(nodes, tf.nest.flatten(step.x))
+    needed = needed_by(nodes, [tensor.op for tensor in ends])
+    count = ops.index(step.loss.op) + 1
+    forward = {*ops[:count]} & values
+    uses: dict[Any, list[tf.Operation]] = {}
     for op in ops[count:]:
-        if op.name in needed and op.type not in SHAPES:
-            for place, tensor in enumerate(op.inputs):
-                made = tensor.op.name
-                if made in forward and made in values and _is_large(tensor):
-                    uses.setdefault(tensor.ref(), []).append((op, place))
+        if op in needed and op.type not in SHAPES:
+            for tensor in op.inputs:
+                if tensor.op in forward and size(tensor) >= _AT_LEAST:
+                    uses.setdefault(tensor.ref(), []).append(op)
     return uses
 
 
-def _arrival(op: tf.Operation, loss: tf.Operation, order: dict[str, int]) -> list[tf.Operation]:
+def _arrival(
+    op: tf.Operation, loss: tf.Operation, order: dict[tf.Operation, int]
+) -> list[tf.Operation]:
     """Ops after which the backward pass has arrived at `op`."""
-    found = [tensor.op for tensor in op.inputs if order[tensor.op.name] > order[loss.name]]
-    return found or [loss]
-
-
-def _is_large(tensor: tf.Tensor) -> bool:
-    if tensor.dtype in _IN_FILE or tensor.shape.rank is None:
-        return False
-    sizes = [_TYPICAL if size is None else size for size in tensor.shape]
-    return int(np.prod(sizes)) * tensor.dtype.size >= _AT_LEAST
+    return [before for before in takes(op) if order[before] > order[loss]] or [loss]

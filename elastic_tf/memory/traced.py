@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.graph import captured, needed_by, reached_from
 from elastic_tf.memory.ops import Inlined, Key, Work, microseconds, nodes
 from elastic_tf.plan import Plan
-from elastic_tf.timing.dataflow import needed_by, reached_from
 from elastic_tf.timing.trace import StepFunction
 
 FOLDED = "FusedBatchNormV3 of a layer that is left out"
@@ -79,12 +79,7 @@ class TracedStep:
         # what is returned waits for all effects, which are ends by themselves
         results = tuple(map(made, keys((loss, logs))))
         effects = dict.fromkeys(inlined.joined(op.name for op in graph.control_outputs), 0)
-        index = {id(tensor.handle): k for k, tensor in enumerate(model.tensors)}
-        handles = {
-            (inner.op.name, 0): index[id(outer)]
-            for outer, inner in graph.captures
-            if id(outer) in index
-        }
+        handles = {(op.name, 0): k for op, k in captured(graph, model.tensors).items()}
         step = cls(plan, inlined.works, Ends(results, roots, effects), handles)
         step._without_constants()
         return step
@@ -100,7 +95,7 @@ class TracedStep:
         every = self.ends.effects.items()
         effects = {name: bits for name, bits in every if not bits or bits & kept}
         roots = [*effects, *(name for name, _ in self.ends.results)]
-        needed = needed_by(nodes(self.works), dict.fromkeys(roots, 1), follow_controls=True)
+        needed = needed_by(nodes(self.works), roots, follow_controls=True)
         works = {
             name: replace(work, type=FOLDED) if self._is_left_out(work, mask) else work
             for name, work in self.works.items()
@@ -126,7 +121,7 @@ class TracedStep:
         """Ops that run only for gradients or updates -> set of tensors that need them."""
         graph = nodes(self.works)
         needed = needed_by(graph, self.roots)
-        forward = needed_by(graph, dict.fromkeys((name for name, _ in self.ends.results), 1))
+        forward = needed_by(graph, (name for name, _ in self.ends.results))
         return {name: x for name, x in needed.items() if name in graph and name not in forward}
 
     @property
@@ -157,13 +152,11 @@ class TracedStep:
             for name, work in self.works.items()
             if work.type in ("Placeholder", "ReadVariableOp") or work.written < 0
         ]
-        varying = reached_from(nodes(self.works), dict.fromkeys(sources, 1))
-        names = [*self.ends.effects, *(name for name, _ in self.ends.results)]
-        needed = needed_by(nodes(self.works), dict.fromkeys(names, 1), follow_controls=True)
+        graph, results = nodes(self.works), [name for name, _ in self.ends.results]
+        varying = reached_from(graph, sources)
+        needed = needed_by(graph, [*self.ends.effects, *results], follow_controls=True)
         stays = needed.keys() & (varying.keys() | self.ends.effects.keys())
-        forward = needed_by(
-            nodes(self.works), dict.fromkeys((name for name, _ in self.ends.results), 1)
-        )
+        forward = needed_by(graph, results)
         of: Counter[Key] = Counter()  # gradient -> its tensors; indices of rows are of all
         for k, keys in enumerate(self.ends.gradients):
             for key in {key for key in keys if key[0] not in forward}:
@@ -172,7 +165,7 @@ class TracedStep:
         for name, work in self.works.items():
             for key in of.keys() & set(work.inputs):
                 takers[name] |= of[key]
-        belongs = reached_from(nodes(self.works), takers)
+        belongs = reached_from(graph, takers)
         effects = {}
         for name in self.ends.effects:
             work = self.works[name]

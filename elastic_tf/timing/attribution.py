@@ -10,16 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from elastic_tf.engine.snapshot import READS
-from elastic_tf.stack import op_def_registry
+from elastic_tf.graph import READS, Node, has_state, members, needed_by, reached_from
 from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.timing.dataflow import Graph, needed_by, reached_from
 from elastic_tf.timing.trace import StepTrace
-
-
-def members(bits: int) -> tuple[int, ...]:
-    """Indices of the tensors in a bit set, ascending."""
-    return tuple(k for k in range(bits.bit_length()) if bits >> k & 1)
 
 
 @dataclass(frozen=True)
@@ -85,12 +78,12 @@ def dependency_sets(
     everything = 0
     for bits in (*gradient_roots.values(), *(1 << k for k in writes.values() if k >= 0)):
         everything |= bits
-    forward = set(needed_by(nodes, {name: 1 for name in trace.results}))
+    forward = set(needed_by(nodes, trace.results))
     update = {name: node for name, node in nodes.items() if name not in backward}
     flows_from = reached_from(
         update, _first_users(nodes, gradient_roots, backward), follow_controls=True
     )
-    outside = {n: 1 for n, owner in writes.items() if owner < 0 and n not in flows_from}
+    outside = [n for n, owner in writes.items() if owner < 0 and n not in flows_from]
     forward |= set(needed_by(nodes, outside))
     leads_to = needed_by(
         update, {n: 1 << owner for n, owner in writes.items() if owner >= 0}, follow_controls=True
@@ -186,8 +179,8 @@ def cacheable(trace_forward: StepTrace, layers: Sequence[str]) -> list[CostItem]
     Such an op has to run only where a tensor that its result depends on is trained; but for one
     that depends on a random number or on another state, which has to run in every step.
     """
-    states = {n: 1 for n, node in trace_forward.nodes.items() if _has_state(node.op)}
-    varying = reached_from(trace_forward.nodes, states)
+    nodes = trace_forward.nodes
+    varying = reached_from(nodes, [name for name, node in nodes.items() if has_state(node.op)])
     totals: dict[int, float] = {}
     for name, bits in _tensors_behind(trace_forward).items():
         if name not in varying and name in trace_forward.times:
@@ -246,12 +239,6 @@ def _tensors_taken(trace: StepTrace, name: str) -> int:
     return found
 
 
-def _has_state(op: str) -> bool:
-    """Whether an op of that type may give another result each time, or leave something behind."""
-    known = op_def_registry.get(op)
-    return known is None or (known.is_stateful and op not in READS | {"_Arg", "_Retval"})
-
-
 def _levels(trace: StepTrace) -> dict[str, int]:
     """The last tensor that each op depends on; ops that depend on none, or read one, left out."""
     return {
@@ -261,7 +248,7 @@ def _levels(trace: StepTrace) -> dict[str, int]:
     }
 
 
-def _writes(nodes: Graph, handles: Mapping[str, int]) -> dict[str, int]:
+def _writes(nodes: Mapping[str, Node], handles: Mapping[str, int]) -> dict[str, int]:
     """Nodes that write a variable, with the tensor's index or -1 for any other variable."""
     return {
         name: handles[source]
@@ -273,7 +260,7 @@ def _writes(nodes: Graph, handles: Mapping[str, int]) -> dict[str, int]:
 
 
 def _first_users(
-    nodes: Graph, gradient_roots: Mapping[str, int], backward: Mapping[str, int]
+    nodes: Mapping[str, Node], gradient_roots: Mapping[str, int], backward: Mapping[str, int]
 ) -> dict[str, int]:
     """Nodes outside the backward pass that take a gradient, with the tensors it belongs to."""
     gradients: dict[tuple[str, int], int] = {}
@@ -288,7 +275,7 @@ def _first_users(
     return {name: bits for name, bits in users.items() if bits}
 
 
-def _through_identities(nodes: Graph, name: str) -> Iterator[tuple[str, int]]:
+def _through_identities(nodes: Mapping[str, Node], name: str) -> Iterator[tuple[str, int]]:
     """The outputs that `name` returns: its input, and what that only passes on."""
     while nodes[name].inputs:
         source = (nodes[name].inputs[0], nodes[name].ports[0])

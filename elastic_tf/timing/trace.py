@@ -23,10 +23,10 @@ from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.prefix import NotCacheable
 from elastic_tf.engine.rows import RowTraining
+from elastic_tf.graph import Node, read_graph_def
 from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import context, never_differentiated, xplane_pb2
-from elastic_tf.timing.dataflow import Node, read_graph_def
 from elastic_tf.timing.xplane import kernel_events, op_events
 
 _WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches

@@ -10,10 +10,9 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.engine.modes.filtering import Filter
-from elastic_tf.memory.activations import nodes_of
+from elastic_tf.graph import SHAPES, nodes_of, reached_from
 from elastic_tf.memory.kernels import traced
 from elastic_tf.plan import FILTERED, FROZEN, Plan, as_plan
-from elastic_tf.timing.dataflow import reached_from
 
 
 class GradientCosts(NamedTuple):
@@ -46,14 +45,14 @@ def gradient_costs(model: tf.keras.Model, plan: Plan | np.ndarray | None = None)
     plan = as_plan(plan, len(tensors))
     index = {id(tensor): k for k, tensor in enumerate(tensors)}
     graph, uses = traced(model)
-    modes = {use.y.op.name: int(plan.modes[index[id(use.kernel)]]) for use in uses}
-    starts = {name: 1 for name, mode in modes.items() if mode != FROZEN}
-    reached = reached_from(nodes_of(graph), starts)
+    modes = {use.y.op: int(plan.modes[index[id(use.kernel)]]) for use in uses}
+    starts = [op for op, mode in modes.items() if mode != FROZEN]
+    reached = reached_from(nodes_of(graph.get_operations(), SHAPES), starts)
     flops, kept = (np.zeros(len(tensors), np.int64) for _ in range(2))
     for use in uses:
-        k, mode = index[id(use.kernel)], modes[use.y.op.name]
+        k, mode = index[id(use.kernel)], modes[use.y.op]
         own, passed, size = _counts(use, FILTERED.get(mode))
-        flops[k] += (mode != FROZEN) * own + (use.x.op.name in reached) * passed
+        flops[k] += (mode != FROZEN) * own + (use.x.op in reached) * passed
         kept[k] += (mode != FROZEN) * size
     return GradientCosts(flops, kept)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.graph import Node, members
 from elastic_tf.model import ElasticModel
 from elastic_tf.optimizers import build
 from elastic_tf.timing.attribution import (
@@ -18,11 +19,9 @@ from elastic_tf.timing.attribution import (
     cacheable,
     dependency_sets,
     forward_surplus,
-    members,
     with_surplus,
 )
 from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.timing.dataflow import Node
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
 

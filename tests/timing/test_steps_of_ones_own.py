@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from elastic_tf import optimizers
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.graph import members
 from elastic_tf.model import ElasticModel
 from elastic_tf.stack import gradient_registry
 from elastic_tf.timing import trace as trace_module
-from elastic_tf.timing.attribution import members
 from elastic_tf.timing.profiler import Profiler, profile_model
 from elastic_tf.timing.trace import StepFunction
 

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.engine.modes.held import attributes
+from elastic_tf.graph import captured, reach, takes
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _ATTRIBUTES = ("strides", "padding", "explicit_paddings", "dilations", "data_format")
@@ -58,11 +59,11 @@ def only_behind(variables: Collection[tf.Variable]) -> Iterator[None]:
 
     What lies before is computed once, by a forward pass in which nothing is folded.
     """
-    _tracing.handles = {id(variable.handle) for variable in variables}
+    _tracing.variables = variables
     try:
         yield
     finally:
-        _tracing.handles = None
+        _tracing.variables = None
 
 
 def _is_last(layer: Any) -> bool:
@@ -78,19 +79,10 @@ def _pays(op: tf.Operation) -> bool:
 
 
 def _may_change(op: tf.Operation) -> bool:
-    handles = getattr(_tracing, "handles", None)
-    if handles is None:
-        return True
-    inside = {id(tensor) for outside, tensor in op.graph.captures if id(outside) in handles}
-    reached, waiting = {op}, [op]
-    while waiting:
-        one = waiting.pop()
-        if any(id(tensor) in inside for tensor in one.outputs):
-            return True
-        before = {tensor.op for tensor in one.inputs} - reached
-        reached |= before
-        waiting += before
-    return False
+    variables = getattr(_tracing, "variables", None)
+    return variables is None or not captured(op.graph, variables).keys().isdisjoint(
+        reach([op], takes)
+    )
 
 
 def _folded(layer: Any, op: tf.Operation, bias: tf.Tensor | None) -> tf.Tensor:

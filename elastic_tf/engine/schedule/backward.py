@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from elastic_tf.graph import reach, takes
 
 _BATCH = 32  # Keras's own, where the size is not known when a step is traced
 _LARGE = 64  # bytes; scalars and the like have fewer
@@ -24,12 +26,11 @@ def places(loss: tf.Tensor, gradients: Sequence[Any]) -> dict[tf.Operation, int]
     number = {op: k for k, op in enumerate(loss.graph.get_operations())}
     ends = [tensor.op for tensor in values(gradients) if tensor is not None]
     first, last = number[loss.op], max(map(number.__getitem__, ends), default=0)
-    found, waiting = set(), ends
-    while waiting:
-        op = waiting.pop()
-        if op not in found and first < number[op] <= last:
-            found.add(op)
-            waiting += [tensor.op for tensor in op.inputs]
+
+    def between(ops: list[tf.Operation]) -> list[tf.Operation]:
+        return [op for op in ops if first < number[op] <= last]
+
+    found = reach(between(ends), lambda op: between(takes(op)))
     return {op: number[op] for op in sorted(found, key=number.__getitem__)}
 
 
@@ -46,12 +47,3 @@ def size(tensor: tf.Tensor) -> int:
 def is_large(tensor: tf.Tensor) -> bool:
     """Whether a tensor has the error of samples, not of a scalar."""
     return size(tensor) >= _LARGE
-
-
-def replace(old: tf.Tensor, new: tf.Tensor, users: Collection[tf.Operation] | None = None) -> None:
-    """Let the ops that take a tensor, or some of them, take another one."""
-    for user in old.consumers():
-        if users is None or user in users:
-            for place, taken in enumerate(user.inputs):
-                if taken is old:
-                    user._update_input(place, new)

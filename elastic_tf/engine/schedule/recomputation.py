@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.engine.schedule.backward import is_large, places, replace, size
+from elastic_tf.engine.schedule.backward import is_large, places, size
 from elastic_tf.engine.schedule.segments import Sizes, cuts
-from elastic_tf.engine.snapshot import SHAPES
+from elastic_tf.graph import SHAPES, captured, has_state, nodes_of, reach, reached_from, replace
 
 
 def recompute(
@@ -71,17 +71,15 @@ def _repeatable(
     graph: Any, ops: Sequence[tf.Operation], variables: Sequence[tf.Variable]
 ) -> set[tf.Operation]:
     """The ops that depend on what is trained, and give the same each time."""
-    handles = {id(variable.handle) for variable in variables}
-    reached = {within.op for out, within in graph.captures if id(out) in handles}
-    found = set()
-    for op in ops:
-        if any(tensor.op in reached for tensor in op.inputs):
-            reached.add(op)
-            has_state = op.op_def.is_stateful
-            types = {tensor.dtype for tensor in [*op.inputs, *op.outputs]}
-            if not has_state and not types & {tf.resource, tf.variant}:
-                found.add(op)
-    return found
+    reached = reached_from(nodes_of(ops), captured(graph, variables).keys())
+    none = {tf.resource, tf.variant}
+    return {
+        op
+        for op in ops
+        if op in reached
+        and not has_state(op.type)
+        and none.isdisjoint(tensor.dtype for tensor in (*op.inputs, *op.outputs))
+    }
 
 
 def _sizes(
@@ -113,13 +111,10 @@ def _run_again(
     users: Collection[tf.Operation],
 ) -> None:
     """Hand some ops of the backward pass copies of what they want, made after others have run."""
-    needed: set[tf.Operation] = set()
-    waiting = [tensor.op for tensor in wanted]
-    while waiting:
-        op = waiting.pop()
-        if op not in needed:
-            needed.add(op)
-            waiting += [t.op for t in op.inputs if t.op in again and t.ref() not in kept]
+    needed = reach(
+        (tensor.op for tensor in wanted),
+        lambda op: [t.op for t in op.inputs if t.op in again and t.ref() not in kept],
+    )
     copies: dict[Any, tf.Tensor] = {}
     for op in sorted(needed, key=number.__getitem__):
         inputs = [copies.get(tensor.ref(), tensor) for tensor in op.inputs]

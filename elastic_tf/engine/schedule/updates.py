@@ -20,7 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.engine.schedule.backward import is_large, places, replace, size, values
+from elastic_tf.engine.schedule.backward import is_large, places, size, values
+from elastic_tf.graph import captured, replace, takes, users
 
 
 def update_early(
@@ -44,18 +45,17 @@ def update_early(
     found = dict(enumerate(values(gradients)))
     tensors = {k: g for k, g in found.items() if g is not None and g.op in place}
     _hand_through(apply)
-    handles = {id(variable.handle): k for k, variable in enumerate(variables)}
-    inside = {id(within): handles[id(out)] for out, within in graph.captures if id(out) in handles}
-    owned = _owned(apply, tensors, inside)
+    holds = captured(graph, variables)
+    owned = _owned(apply, tensors, holds)
     for op in ops[:applied]:  # what is computed again, right behind what it waits for
         if op not in place and op.control_inputs:
             place[op] = max((place[c] for c in op.control_inputs if c in place), default=-1)
     paths = {k: _path(tensors[k].op, place, is_applied) for k in owned}
     every = {op for path in paths.values() for op in path}
-    users: dict[int, list[int]] = {}  # places where the backward pass asks for a variable itself
+    asks: dict[int, list[int]] = {}  # places where the backward pass asks for a variable itself
     for op, at in place.items():
-        for k in {inside[id(t)] for t in op.inputs if id(t) in inside}:
-            users.setdefault(k, []).append(at)
+        for k in {holds[one] for one in takes(op) if one in holds}:
+            asks.setdefault(k, []).append(at)
     for k, mine in owned.items():
         g = tensors[k]
         for op in mine:
@@ -64,7 +64,7 @@ def update_early(
         updates = [op for op in mine if op.op_def.is_stateful and op.type != "ReadVariableOp"]
         path = paths[k]
         into = [t for op in path for t in op.inputs if t.op in place and t.op not in path]
-        last = max([place[t.op] for t in into] + users.get(k, []), default=-1)
+        last = max([place[t.op] for t in into] + asks.get(k, []), default=-1)
         starts = [t for t in into if is_large(t)]
         onward = _behind(starts, place, every, last)
         if not path or not onward or not updates:
@@ -86,11 +86,13 @@ def _hand_through(ops: Sequence[tf.Operation]) -> None:
     for op in ops:
         if op.type == "IdentityN":
             for given, taken in zip(op.inputs, op.outputs):
-                replace(taken, given)
+                replace(taken, given, taken.consumers())
 
 
 def _owned(
-    ops: Sequence[tf.Operation], gradients: Mapping[int, tf.Tensor], handles: Mapping[int, int]
+    ops: Sequence[tf.Operation],
+    gradients: Mapping[int, tf.Tensor],
+    holds: Mapping[tf.Operation, int],
 ) -> dict[int, list[tf.Operation]]:
     """The ops that update one tensor and take nothing of another, by number of the tensor."""
     sources: dict[Any, int] = {}
@@ -102,7 +104,7 @@ def _owned(
         needs[op] = set().union(*(needs.get(before, ()) for before in op.control_inputs))
         for tensor in op.inputs:
             needs[op] |= needs.get(tensor.op, set()) | written.get(tensor.ref(), set())
-            for owner in (sources.get(tensor.ref()), handles.get(id(tensor))):
+            for owner in (sources.get(tensor.ref()), holds.get(tensor.op)):
                 needs[op] |= set() if owner is None else {owner}
         for tensor in op.inputs:
             if tensor.dtype == tf.resource and op.type != "ReadVariableOp":
@@ -122,10 +124,9 @@ def _path(
     waiting = [last]
     while waiting:
         op = waiting.pop()
-        after = [user for tensor in op.outputs for user in tensor.consumers()]
-        if all(u in path or u in applied for u in [*after, *op._control_outputs]):
+        if all(u in path or u in applied for u in [*users(op), *op._control_outputs]):
             path.add(op)
-            waiting += [t.op for t in op.inputs if t.op in place]
+            waiting += [before for before in takes(op) if before in place]
     return path
 
 
@@ -136,5 +137,5 @@ def _behind(
     last: int,
 ) -> list[tf.Operation]:
     """The ops that take these tensors to pass the error on, traced after the one of that number."""
-    users = (user for tensor in tensors for user in tensor.consumers())
-    return [*{u: None for u in users if place.get(u, -1) > last and u not in others}]
+    takers = (user for tensor in tensors for user in tensor.consumers())
+    return [*{u: None for u in takers if place.get(u, -1) > last and u not in others}]

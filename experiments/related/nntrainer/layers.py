@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from elastic_tf.memory.activations import handed_over, nodes_of, source, tensor_bytes
-from elastic_tf.timing.dataflow import needed_by, reached_from
+from elastic_tf.graph import SHAPES, needed_by, nodes_of, reached_from
+from elastic_tf.memory.activations import handed_over, source, tensor_bytes
 
 MODIFY, READ_ONLY = "MV", "RV"
 # Each number of the result can stand where that of the operand stood, or one row where its row did.
@@ -281,9 +281,7 @@ def _view(graph: Any, operand: tf.Tensor, result: tf.Tensor) -> str:
         return READ_ONLY
     if result.shape.num_elements() != operand.shape.num_elements() or result.dtype != operand.dtype:
         return ""
-    nodes = nodes_of(graph)
-    between = reached_from(nodes, {operand.op.name: 1}).keys() & needed_by(
-        nodes, {result.op.name: 1}
-    )
-    ops = {nodes[name].op for name in between - {operand.op.name}}
+    nodes = nodes_of(graph.get_operations(), SHAPES)
+    between = reached_from(nodes, [operand.op]).keys() & needed_by(nodes, [result.op])
+    ops = {op.type for op in between - {operand.op}}
     return MODIFY if ops and ops <= _IN_PLACE else ""
