@@ -91,6 +91,19 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
         )
 
 
+def check_trained(plan: Plan) -> None:
+    """Refuse a plan that trains nothing.
+
+    Raises:
+        ValueError: it does.
+    """
+    if not plan.mask.any():
+        raise ValueError(
+            f"A tensor must be trained. Received: {len(plan)} frozen ones. Keep at least the head "
+            "trained."
+        )
+
+
 def check_channels(model: Any, plan: Plan, accumulates: bool) -> None:
     """Refuse what channels cannot be trained alone with.
 

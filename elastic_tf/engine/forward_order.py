@@ -41,9 +41,7 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
             "layers to adapt."
         )
 
-    run = tf.function(lambda inputs: model(inputs, training=True))
-    with host_generators_kept(model), never_differentiated():
-        graph = run.get_concrete_function(spec).graph
+    graph = traced_pass(model, spec, training=True).graph
     on_replicas = model.distribute_strategy.experimental_local_results
     own = captured(graph, [on_replicas(variable)[0] for variable in variables])
     held = {inside.op for _, inside in graph.captures}
@@ -58,6 +56,13 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
             order += members(flows[op] & left)
             left &= ~flows[op]
     return [variables[k] for k in (*order, *members(left))]
+
+
+def traced_pass(model: tf.keras.Model, spec: Any, *, training: bool) -> Any:
+    """The concrete function of a forward pass on such inputs; nothing runs."""
+    run = tf.function(lambda inputs: model(inputs, training=training))
+    with host_generators_kept(model), never_differentiated():
+        return run.get_concrete_function(spec)
 
 
 def input_spec(model: tf.keras.Model) -> Any:

@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
-from elastic_tf.engine import checks, freezing, modes, progress, rows, schedule
-from elastic_tf.engine.fit_state import FitState
+from elastic_tf.engine import checks, freezing, modes, progress, rows, schedule, train_functions
 from elastic_tf.engine.forward_order import forward_order
-from elastic_tf.engine.state import State
-from elastic_tf.inputs import fit_data
+from elastic_tf.engine.state import FitState, State, Step
 from elastic_tf.optimizers.accumulation import Accumulation
 from elastic_tf.plan import Plan, as_plan, describe_trained
 from elastic_tf.stack import never_differentiated
@@ -29,16 +27,6 @@ if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with
 else:
     _Model = object
-
-
-class Step(NamedTuple):
-    """One forward pass: the unpacked batch, the prediction and the total loss."""
-
-    x: Any
-    y: Any
-    sample_weight: Any
-    y_pred: Any
-    loss: tf.Tensor
 
 
 class ElasticMixin(_Model):
@@ -90,16 +78,10 @@ class ElasticMixin(_Model):
                 said = describe_trained(state.plan, state.tensors)
         return f"<{type(self).__name__} '{self.name}': {said}>"
 
-    def summary(
-        self,
-        line_length: int | None = None,
-        positions: Sequence[float] | None = None,
-        print_fn: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
+    def summary(self, *args: Any, **kwargs: Any) -> None:
         """`tf.keras.Model.summary`, with a last line that says what is trained."""
-        super().summary(line_length, positions, print_fn, *args, **kwargs)
+        super().summary(*args, **kwargs)
+        print_fn = args[2] if len(args) > 2 else kwargs.get("print_fn")
         (print_fn or print)(repr(self))
 
     def set_plan(self, plan: Plan | np.ndarray | None) -> None:
@@ -119,11 +101,7 @@ class ElasticMixin(_Model):
         """
         if plan is not None:
             plan = as_plan(plan, len(self.tensors))
-            if not plan.mask.any():
-                raise ValueError(
-                    f"A tensor must be trained. Received: {len(plan)} frozen ones. Keep at least "
-                    "the head trained."
-                )
+            checks.check_trained(plan)
             modes.check(self, self.tensors, plan)
             checks.check_channels(self, plan, self._elastic.accumulation is not None)
         self._take(None if plan is None or plan == Plan.full(len(plan)) else plan)
@@ -234,7 +212,7 @@ class ElasticMixin(_Model):
             return step, []
         found = optimizers.gradients(self.optimizer, tape, step.loss, variables)
         keep = self._elastic.keep
-        if keep is not None and keep < 1.0 and self._is_scheduled:
+        if keep is not None and keep < 1.0 and schedule.is_ours(self):
             schedule.recompute(step.loss, found, variables, keep)
         if self._elastic.swap is not None:
             self._elastic.swap.enter(step, found)
@@ -259,18 +237,12 @@ class ElasticMixin(_Model):
                     f"'{self.name}', no tensor of which gets a gradient. Look at its loss."
                 )
             trained = self._trained(plan)
-            before = len(step.loss.graph.get_operations()) if self._is_scheduled else 0
+            is_ours = schedule.is_ours(self)
+            before = len(step.loss.graph.get_operations()) if is_ours else 0
             optimizers.apply_selected(self.optimizer, gradients, trained)
-            if self._is_scheduled:
+            if is_ours:
                 schedule.update_early(step.loss, gradients, trained, before)
             return self.finish(step)
-
-    @property
-    def _is_scheduled(self) -> bool:
-        """Whether the order of a step's ops is ours to choose."""
-        if self._elastic.keep is None or self.distribute_strategy.num_replicas_in_sync > 1:
-            return False
-        return not (tf.executing_eagerly() or self._jit_compile)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One training step under the model's plan; a micro-step where gradients accumulate."""
@@ -285,38 +257,7 @@ class ElasticMixin(_Model):
 
     def make_train_function(self, force: bool = False) -> Any:
         """The train function of the model's plan, made unless it is kept."""
-        state = self._elastic
-        if force:
-            state.functions.clear()
-        trained = self._trained(state.plan)
-        if state.accumulation is not None:
-            state.accumulation.hold(trained)  # which updates what was trained before
-        cache = None if state.rows is None else state.rows.cache_for(trained)
-        key = (state.plan and state.plan.traced, cache, state.swap)
-        kept = state.functions.get(key)
-        if kept is None:
-            self._build_optimizer()
-            with self._whole_executions():
-                super().make_train_function(force=True)
-            if self.train_tf_function is not None:
-                # A trace per plan is meant here; TensorFlow 2.15 would warn of retracing.
-                self.train_tf_function._omit_frequent_tracing_warning = True
-            if state.accumulation is not None:
-                self.train_function = state.accumulation.function(self.train_function, trained)
-            if getattr(optimizers.unwrapped(self.optimizer), "use_ema", False):
-                self.train_function = self._noting(self.train_function)
-            if state.rows is not None and cache is not None:
-                self.train_function = state.rows.or_whole(self.train_function)
-            if state.swap is not None:
-                self.train_function = state.swap.watching(self.train_function)
-            state.functions.put(key, (self.train_function, self.train_tf_function))
-        else:
-            self.train_function, self.train_tf_function = kept
-        if state.data is None:
-            state.data = fit_data.of_running_fit(self)
-        if state.lookahead is not None:  # it has drawn batches that come before the next one
-            self.train_function = state.lookahead.before(self.train_function)
-        return self.train_function
+        return train_functions.switch(self, super().make_train_function, force)
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
         """`tf.keras.Model.fit`; moving averages replace the weights of trained tensors only.
@@ -369,47 +310,15 @@ class ElasticMixin(_Model):
         if self.train_function is not None:
             self.make_train_function()
 
-    def _noting(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """A train function that notes which tensors have moving averages of this `fit`."""
-        state = self._elastic
-
-        def train_function(iterator: Any) -> Any:
-            is_new = state.noted is not state.plan
-            if is_new and self.built:
-                inner = optimizers.unwrapped(self.optimizer)
-                optimizers.start_averages(inner, self._trained(state.plan))
-            logs = function(iterator)
-            if is_new:
-                tensors = [] if state.plan is None else self.tensors
-                state.note_trained(tensors, self._trained(state.plan))
-            return logs
-
-        return train_function
-
-    @contextlib.contextmanager
-    def _whole_executions(self) -> Iterator[None]:
-        """Let Keras make a function of as many steps as were compiled.
-
-        It lowers the number for the last steps of an epoch, and a function made then would be one
-        of a single step for all later executions.
-        """
-        now = self._steps_per_execution.numpy()
-        self._steps_per_execution.assign(self._elastic.steps_per_execution)
-        try:
-            yield
-        finally:
-            self._steps_per_execution.assign(now)
-
     def get_compile_config(self) -> dict[str, Any] | None:
         """Called when the model is saved."""
-        config = super().get_compile_config()
-        if config is not None and self._elastic.accumulation is not None:
-            config = {**config, "accumulate": self._elastic.accumulation.steps}
-        if config is not None and self._elastic.keep is not None:
-            config = {**config, "keep": self._elastic.keep}
-        if config is not None and self._elastic.statistics != "batch":
-            config = {**config, "statistics": self._elastic.statistics}
-        return config
+        config, state = super().get_compile_config(), self._elastic
+        own = {
+            "accumulate": state.accumulation and state.accumulation.steps,
+            "keep": state.keep,
+            "statistics": None if state.statistics == "batch" else state.statistics,
+        }
+        return config and {**config, **{k: v for k, v in own.items() if v is not None}}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Called when a saved model is read; Keras leaves it to those who override `compile`."""

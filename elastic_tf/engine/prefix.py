@@ -61,6 +61,14 @@ class Cut(NamedTuple):
         """Whether the other cut of this graph is this one."""
         return list(map(id, self.tensors)) == list(map(id, other.tensors))
 
+    def depends_on(self, variables: Sequence[tf.Variable]) -> np.ndarray:
+        """True for the variables that it depends on; bool, shape (variables,)."""
+        return np.array([id(variable.handle) in self.reads for variable in variables], bool)
+
+    def varying(self, model: Any) -> list[tf.Variable]:
+        """The trainable variables of a model that it does not depend on."""
+        return [one for one in model.trainable_variables if not self.depends_on([one]).any()]
+
     def kinds(self) -> list[tuple[str, tf.DType, list[int | None]]]:
         """What tells whether two traces were cut alike: op type, dtype, shape for one sample."""
         # functions with a gradient of their own end in a copy
@@ -84,33 +92,30 @@ class Forward:
     """
 
     def __init__(self, model: tf.keras.Model, samples: Samples, rows: int) -> None:
-        self.rows = rows
-        self._variables = list(model.trainable_variables)
+        self.model, self.rows = model, rows
 
         def forward(rows: tf.Tensor) -> None:
             inputs = tf.nest.map_structure(tf.identity, samples.take(rows)[0])
-            with freezing.frozen(freezing.left_out(model, [])), folding.only_behind([]):
-                self._results = tf.nest.flatten(model(inputs, training=True))
+            self._results = tf.nest.flatten(frozen_pass(model, inputs))
             self._inputs = tf.nest.flatten(inputs)
 
         with host_generators_kept(model):
             traced = tf.function(forward, autograph=False)
-            graph = traced.get_concrete_function(tf.TensorSpec((rows,), tf.int64)).graph
-        self._whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
+            self._graph = traced.get_concrete_function(tf.TensorSpec((rows,), tf.int64)).graph
         if not self.cut([]).tensors:
             raise NotCacheable("the model draws at random, or keeps a state, at its very input")
 
     def cut(self, trained: Collection[tf.Variable]) -> Cut:
         """Where what is before depends on none of these variables."""
-        return find_cut(self._whole.graph, self._inputs, self._results, trained)
+        return find_cut(self._graph, self._inputs, self._results, trained)
 
     def function(self, cut: Cut, before: Cut | None) -> Callable[..., list[tf.Tensor]]:
         """From numbers of rows, or the activations on a cut before, to those on the cut.
 
         What lies behind the cut, updates of moving statistics too, does not run.
         """
-        given = self._whole.inputs[:1] if before is None else before.tensors
-        return self._whole.prune(given, cut.tensors)
+        given = self._graph.inputs[:1] if before is None else before.tensors
+        return between(self._graph, given, cut.tensors)
 
     def seconds_per_row(self) -> float:
         """What it takes for a row, after a first pass that is slower."""
@@ -125,15 +130,25 @@ class Forward:
         return Fingerprint(
             [
                 (handle, tf.as_dtype(handle._handle_data.shape_and_type[0].dtype))
-                for handle, _ in self._whole.graph.captures
+                for handle, _ in self._graph.captures
                 # a table has none of these, and is not written to
                 if id(handle) in cut.reads and handle._handle_data.shape_and_type
             ]
         )
 
-    def varying(self, cut: Cut) -> list[tf.Variable]:
-        """The trainable variables that the cut does not depend on."""
-        return [variable for variable in self._variables if id(variable.handle) not in cut.reads]
+
+def frozen_pass(model: Any, inputs: Any) -> Any:
+    """Trace the forward pass of a model with every layer frozen."""
+    with freezing.frozen(freezing.left_out(model, [])), folding.only_behind([]):
+        return model(inputs, training=True)
+
+
+def between(
+    graph: Any, given: Sequence[tf.Tensor], taken: Sequence[tf.Tensor]
+) -> Callable[..., list[tf.Tensor]]:
+    """The ops of a traced graph between some tensors and others, as a function."""
+    whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
+    return whole.prune(given, taken)
 
 
 class _Kept:
@@ -166,7 +181,6 @@ class PrefixCache:
 
     Attributes:
         cut: the same.
-        varying: the trainable variables that it does not depend on.
 
     Raises:
         NotCacheable: samples are not independent of each other.
@@ -177,7 +191,7 @@ class PrefixCache:
     ) -> None:
         self.cut = cut
         self._samples, self._kinds = samples, cut.kinds()
-        self.varying = forward.varying(cut)
+        self._varying = cut.varying(forward.model)
         self._made_of = forward.fingerprint(cut)
         self._kept = _Kept(samples, cut.tensors)
         read = forward.function(cut, None if before is None else before.cut)
@@ -193,10 +207,6 @@ class PrefixCache:
         """Bytes of the activations."""
         return sum(kept.nbytes for kept in self._kept.arrays)
 
-    def serves(self, trained: Collection[tf.Variable]) -> bool:
-        """Whether steps that train these variables alone can take the activations."""
-        return {id(variable) for variable in trained} <= {id(one) for one in self.varying}
-
     def is_current(self) -> bool:
         """Whether the weights before the cut are those that the activations were made of."""
         return self._made_of.is_current()
@@ -210,7 +220,7 @@ class PrefixCache:
         """
         inputs = self._samples.inputs(rows.shape[0])
         batch = (inputs, *self._samples.targets(rows))
-        logs, cut = step_behind(train_step, batch, self.varying, self._kinds)
+        logs, cut = step_behind(train_step, batch, self._varying, self._kinds)
         taken = tf.numpy_function(self._kept.read, [rows], [dtype for _, dtype, _ in self._kinds])
         for part, (_, _, shape) in zip(taken, self._kinds):
             part.set_shape((rows.shape[0], *shape))
@@ -232,11 +242,10 @@ class PrefixCache:
             ends.append(function(inputs))
 
         graph = tf.function(traced, autograph=False).get_concrete_function().graph
-        cut = find_cut(graph, starts, ends, self.varying)
+        cut = find_cut(graph, starts, ends, self._varying)
         if cut.kinds() != self._kinds:
             raise NotCacheable("inference does not run the model's forward pass as training does")
-        whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
-        run = whole.prune(cut.tensors, ends)
+        run = between(graph, cut.tensors, ends)
         for rows, count in self._batches():
             yield run(*map(tf.constant, self.read(rows)))[0].numpy()[:count]
 

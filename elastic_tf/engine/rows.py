@@ -124,7 +124,7 @@ class RowTraining:
     def cache_for(self, trained: Sequence[tf.Variable]) -> PrefixCache | None:
         """What steps that train these variables alone can take, if there is something."""
         cache = self._current()
-        return cache if cache is not None and cache.serves(trained) else None
+        return None if cache is None or cache.cut.depends_on(trained).any() else cache
 
     def _current(self) -> PrefixCache | None:
         """What is kept, unless the weights that it was made of have changed: then it is dropped.
@@ -153,10 +153,7 @@ class RowTraining:
     def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
         """True for the tensors that the cached activations depend on; bool, shape (N,)."""
         cache = self._current()
-        if cache is None:
-            return np.zeros(len(tensors), bool)
-        varying = {id(variable) for variable in cache.varying}
-        return np.array([id(tensor) not in varying for tensor in tensors])
+        return np.zeros(len(tensors), bool) if cache is None else cache.cut.depends_on(tensors)
 
     def step(
         self, train_step: Callable[[Any], Any], data: Any, trained: Sequence[tf.Variable]

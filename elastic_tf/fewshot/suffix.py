@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.engine import freezing
-from elastic_tf.engine.modes import folding
-from elastic_tf.engine.prefix import find_cut, hand_over, step_behind
+from elastic_tf.engine.prefix import between, find_cut, frozen_pass, hand_over, step_behind
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.files.arrays import array, quarter_of_memory
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
-from elastic_tf.stack import wrap_function
 
 _AT_ONCE = 64  # images in a pass through the frozen part
 
@@ -34,16 +31,12 @@ class Suffix:
         kind = tf.TensorSpec(model.inputs[0].shape, model.inputs[0].dtype)
         self._dtype = kind.dtype.as_numpy_dtype
 
-        def forward(images: tf.Tensor) -> tf.Tensor:
-            with freezing.frozen(freezing.left_out(model, [])), folding.only_behind([]):
-                return model(images, training=True)
-
+        forward = tf.function(lambda images: frozen_pass(model, images), autograph=False)
         with host_generators_kept(model):
-            graph = tf.function(forward, autograph=False).get_concrete_function(kind).graph
+            graph = forward.get_concrete_function(kind).graph
         self._cut = find_cut(graph, graph.inputs[:1], graph.outputs, trained)
         taken = self._cut.tensors or graph.inputs[:1]  # nothing is frozen before what is trained
-        whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
-        self._before = whole.prune(graph.inputs[:1], taken)
+        self._before = between(graph, graph.inputs[:1], taken)
         specs = [tf.TensorSpec(one.shape, one.dtype) for one in taken]
         labels = tf.TensorSpec((None,), tf.int64)
         model.make_train_function()  # makes the optimizer's slots
@@ -58,9 +51,9 @@ class Suffix:
         """
         found: list[np.ndarray] = []
         at = 0
-        for part in parts:
-            for start in range(0, len(part), _AT_ONCE):
-                images = part[start : start + _AT_ONCE]
+        for some in parts:
+            for start in range(0, len(some), _AT_ONCE):
+                images = some[start : start + _AT_ONCE]
                 images = tf.constant(images.astype(self._dtype))
                 taken = [one.numpy() for one in self._before(images)]
                 if not found:
@@ -83,9 +76,7 @@ class Suffix:
             return model.train_step((taken[0], labels))
         kind = model.inputs[0]
         images = tf.zeros([tf.shape(labels)[0], *kind.shape[1:]], kind.dtype)
-        varying = [
-            one for one in model.trainable_variables if id(one.handle) not in self._cut.reads
-        ]
-        logs, cut = step_behind(model.train_step, (images, labels), varying, self._cut.kinds())
+        varying, kinds = self._cut.varying(model), self._cut.kinds()
+        logs, cut = step_behind(model.train_step, (images, labels), varying, kinds)
         hand_over(cut, taken)
         return logs

@@ -16,10 +16,8 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.engine import modes
-from elastic_tf.engine.forward_order import input_spec
-from elastic_tf.engine.snapshot import host_generators_kept
+from elastic_tf.engine.forward_order import input_spec, traced_pass
 from elastic_tf.plan import CHANNELS, EXACT, NAMES, Plan, layers_of
-from elastic_tf.stack import never_differentiated
 
 _WEIGHT = 4  # bytes of a float32
 # Bits for each number of a result that the way back takes; of a sum those of TinyTL's counter.
@@ -136,9 +134,8 @@ def traced(model: tf.keras.Model) -> tuple[tf.Graph, list[modes.Use]]:
     one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec((1, *spec.shape[1:]), spec.dtype), input_spec(model)
     )
-    run = tf.function(lambda image: model(image, training=False))
-    with modes.recorded(model) as uses, host_generators_kept(model), never_differentiated():
-        graph = run.get_concrete_function(one).graph
+    with modes.recorded(model) as uses:
+        graph = traced_pass(model, one, training=False).graph
     if not uses or any(None in part.shape for use in uses for part in (use.x, use.y)):
         raise ValueError(
             "The model must have convolutions or dense layers, and images of known size. Received: "

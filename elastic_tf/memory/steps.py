@@ -12,9 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
-from elastic_tf.engine.forward_order import input_spec
+from elastic_tf.engine.forward_order import input_spec, traced_pass
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.files import atomic, json_form
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor
@@ -22,7 +21,6 @@ from elastic_tf.memory.activations import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan, as_plan
-from elastic_tf.stack import never_differentiated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,10 +159,8 @@ def elastic(model: Any) -> ElasticMixin:
 
 def blank(model: ElasticMixin) -> Any:
     """The specification of a batch (x, y) of any size."""
-    run = tf.function(lambda x: model(x, training=False))
-    with host_generators_kept(model), never_differentiated():
-        x = input_spec(model)
-        y = run.get_concrete_function(x).structured_outputs
+    x = input_spec(model)
+    y = traced_pass(model, x, training=False).structured_outputs
     outputs, losses = tf.nest.flatten(y), tf.nest.flatten(model.loss)
     losses = losses * len(outputs) if len(losses) == 1 else losses
     named = (str(getattr(one, "name", getattr(one, "__name__", one))) for one in losses)

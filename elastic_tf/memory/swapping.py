@@ -12,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.engine.mixin import ElasticMixin, Step
+from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.schedule.backward import size
+from elastic_tf.engine.state import Step
 from elastic_tf.graph import SHAPES, needed_by, nodes_of, replace, takes
 from elastic_tf.memory.activations import values_of
 from elastic_tf.memory.swap_file import SwapFile

@@ -13,7 +13,8 @@ from elastic_tf import arguments
 from elastic_tf.baselines.method import Method
 from elastic_tf.engine import replicas
 from elastic_tf.engine.forward_order import input_spec
-from elastic_tf.engine.mixin import ElasticMixin, Step
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.state import Step
 from elastic_tf.optimizers.accumulation import Accumulation
 from related import graph
 from related.prunetrain import groups, rebuild

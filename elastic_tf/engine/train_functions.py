@@ -1,0 +1,85 @@
+"""The train functions of an elastic model: one for each plan, the last few of them kept."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from elastic_tf import optimizers
+from elastic_tf.inputs import fit_data
+
+
+def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
+    """Let a model train by the function of its plan, made unless it is kept; returns it.
+
+    Args:
+        model: elastic and compiled.
+        make: Keras's own `make_train_function` of the model.
+        force: whether none that is kept will do.
+    """
+    state = model._elastic
+    if force:
+        state.functions.clear()
+    trained = model._trained(state.plan)
+    if state.accumulation is not None:
+        state.accumulation.hold(trained)  # which updates what was trained before
+    cache = None if state.rows is None else state.rows.cache_for(trained)
+    key = (state.plan and state.plan.traced, cache, state.swap)
+    kept = state.functions.get(key)
+    if kept is None:
+        model._build_optimizer()
+        with _whole_executions(model):
+            make(force=True)
+        if model.train_tf_function is not None:
+            # A trace per plan is meant here; TensorFlow 2.15 would warn of retracing.
+            model.train_tf_function._omit_frequent_tracing_warning = True
+        if state.accumulation is not None:
+            model.train_function = state.accumulation.function(model.train_function, trained)
+        if getattr(optimizers.unwrapped(model.optimizer), "use_ema", False):
+            model.train_function = _noting(model, model.train_function)
+        if state.rows is not None and cache is not None:
+            model.train_function = state.rows.or_whole(model.train_function)
+        if state.swap is not None:
+            model.train_function = state.swap.watching(model.train_function)
+        state.functions.put(key, (model.train_function, model.train_tf_function))
+    else:
+        model.train_function, model.train_tf_function = kept
+    if state.data is None:
+        state.data = fit_data.of_running_fit(model)
+    if state.lookahead is not None:  # it has drawn batches that come before the next one
+        model.train_function = state.lookahead.before(model.train_function)
+    return model.train_function
+
+
+def _noting(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A train function that notes which tensors have moving averages of this `fit`."""
+    state = model._elastic
+
+    def train_function(iterator: Any) -> Any:
+        is_new = state.noted is not state.plan
+        if is_new and model.built:
+            inner = optimizers.unwrapped(model.optimizer)
+            optimizers.start_averages(inner, model._trained(state.plan))
+        logs = function(iterator)
+        if is_new:
+            tensors = [] if state.plan is None else model.tensors
+            state.note_trained(tensors, model._trained(state.plan))
+        return logs
+
+    return train_function
+
+
+@contextlib.contextmanager
+def _whole_executions(model: Any) -> Iterator[None]:
+    """Let Keras make a function of as many steps as were compiled.
+
+    It lowers the number for the last steps of an epoch, and a function made then would be one of a
+    single step for all later executions.
+    """
+    now = model._steps_per_execution.numpy()
+    model._steps_per_execution.assign(model._elastic.steps_per_execution)
+    try:
+        yield
+    finally:
+        model._steps_per_execution.assign(now)
