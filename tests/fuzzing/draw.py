@@ -304,6 +304,8 @@ def _fits_story(case: Case, verbs: list[str]) -> bool:
         odd = case.policy != "float32" or case.accumulate > 1 or case.steps_per_execution > 1
         if odd or case.eager or case.keep is not None or "lr" in verbs:
             return False
+        if case.scaled and case.optimizer == "adamw":  # which Keras 2.15 does not find again
+            return False
         if case.model == "subclassed" and set(saves) & {"keras", "h5", "tf"}:
             return False
     if case.solve or "solve" in case.story:
