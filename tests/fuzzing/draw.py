@@ -111,11 +111,15 @@ def _resume(draw: Draw, fields: Fields) -> None:
     _elastic(draw, fields)
     fields.update(backup=draw.one(0, 1, 2), kill=(draw.one(0, 1, 2), draw.one(0, 1)))
     fields.update(events=(), story=("fit",))
+    if draw.happens(0.3):
+        fields.update(optimizer=draw.one(*kinds.NEW), options=("ema",))
 
 
 def _head(draw: Draw, fields: Fields) -> None:
     fields.update(solve=True, model=draw.one(*ONE_HEAD), path=draw.one("samples", "samples0"))
     fields["story"] = (f"plan {draw.plan()}", "fit")
+    if draw.happens(0.3):
+        fields.update(optimizer=draw.one(*kinds.NEW), options=("ema",))
 
 
 def _head_alone(draw: Draw, fields: Fields) -> None:
