@@ -124,6 +124,9 @@ def _head(draw: Draw, fields: Fields) -> None:
 
 def _head_alone(draw: Draw, fields: Fields) -> None:
     fields.update(model=draw.one(*ONE_HEAD), story=("solve", "fit"))
+    if draw.happens(0.4):  # a head that was trained before
+        fields.update(story=("fit", "solve", "fit"), epochs=2, samples=8)
+        fields.update(optimizer=draw.one(*kinds.NEW), options=draw.one((), ("ema",)))
 
 
 def _views(draw: Draw, fields: Fields) -> None:

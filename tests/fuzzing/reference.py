@@ -338,7 +338,11 @@ class Reference:
             weights.append(np.ones(len(rows)) if weight is None else weight)
         check_solution(self.case, solved, *map(np.concatenate, (features, targets, weights)))
         head.set_weights(solved.weights)
-        self.untouched -= {id(variable) for variable in head.trainable_variables}
+        solved_ids = {id(variable) for variable in head.trainable_variables}
+        self.untouched -= solved_ids
+        for tensor in self._tensors:
+            if id(tensor.variable) in solved_ids:
+                tensor.average = None  # it begins at the solved head
 
 
 def _times(gradient: Any, factor: float) -> Any:

@@ -52,6 +52,9 @@ ONCE_FAILED = {
     "an average of a solved head": Case(
         path="samples", options=("ema",), solve=True, story=("plan last 2", "fit")
     ),
+    "an average of a head that was trained before": Case(
+        loss="sparse", options=("ema",), samples=8, story=("fit", "solve", "fit")
+    ),
     "an average that begins late": Case(options=("ema",), events=(At(0, -1, "scale 0"),)),
     "an average of a plan without a step": Case(
         options=("ema",),
