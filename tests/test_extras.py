@@ -18,16 +18,22 @@ NEEDS = {
 }
 
 
+def hide(package, monkeypatch):
+    """As if a package were not installed, whatever was imported of it."""
+    for name in {package, *(one for one in sys.modules if one.startswith(f"{package}."))}:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
 @pytest.mark.parametrize("package", NEEDS)
 def test_a_missing_package_names_its_extra(package, monkeypatch):
     extra, call = NEEDS[package]
-    monkeypatch.setitem(sys.modules, package, None)
+    hide(package, monkeypatch)
     with pytest.raises(ImportError, match=rf'{package}.* pip install "elastic_tf\[{extra}\]"'):
         call()
 
 
 def test_a_missing_package_is_one_line_on_the_command_line(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
+    hide("sklearn", monkeypatch)
     with pytest.raises(SystemExit, match="2"):
         commandline.run(et.data.digits)
     said = capsys.readouterr().err
