@@ -8,6 +8,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 python = .venv/bin/python
 installed = .venv/installed
 latest = .venv-latest/bin/python
+# Lines of the package. A commit that raises this says what users get for it.
+most_lines = 24150
 
 # Each process holds TensorFlow and up to 3 GB: no more than four of them.
 shared_out = --numprocesses auto --maxprocesses 4 --dist loadfile
@@ -57,6 +59,9 @@ lint: $(installed)
 	$(python) -m ruff check --config .ci/ruff.toml .
 	$(python) -m ruff format --check --config .ci/ruff.toml .
 	$(python) -m mypy
+	@lines=$$(find elastic_tf -name '*.py' -exec cat {} + | wc -l) && \
+	{ [ $$lines -le $(most_lines) ] || \
+	{ echo "The package may have $(most_lines) lines. Received: $$lines. Delete some."; exit 1; }; }
 
 clean:
 	rm -rf .venv .venv-latest .venv-lite build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
