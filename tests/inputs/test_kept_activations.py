@@ -82,21 +82,23 @@ def trained(memory, callback, *, path=None, epochs=4, first=NARROW, **options):
     return model.get_weights(), history["loss"]
 
 
+CALLBACKS = [
+    AtEpochs(plan(NARROW), plan(WIDER), plan(NARROW), plan(NARROW)),
+    AtEpochs(chosen(NARROW), chosen(WIDER), chosen(WIDER), chosen(NARROW)),
+    AtEpochs(chosen(WIDE), chosen(NARROW), chosen(WIDER), chosen(NARROW)),
+    AtEpochs(nothing, nothing, moved),
+    AtEpochs(nothing, one_assigned, nothing, one_assigned),
+    AtEpochs(nothing, loaded),
+    AtSteps(nothing, moved, nothing, one_assigned),
+    AtSteps(plan(WIDER), plan(NARROW), plan(WIDE), plan(NARROW)),
+    AtSteps(chosen(WIDER), chosen(NARROW), chosen(WIDER, 1), chosen(NARROW, 1)),
+]
+
+
 @pytest.mark.parametrize(
-    "callback",
-    [
-        AtEpochs(plan(NARROW), plan(WIDER), plan(NARROW), plan(NARROW)),
-        AtEpochs(chosen(NARROW), chosen(WIDER), chosen(WIDER), chosen(NARROW)),
-        AtEpochs(chosen(WIDE), chosen(NARROW), chosen(WIDER), chosen(NARROW)),
-        AtEpochs(nothing, nothing, moved),
-        AtEpochs(nothing, one_assigned, nothing, one_assigned),
-        AtEpochs(nothing, loaded),
-        AtSteps(nothing, moved, nothing, one_assigned),
-        AtSteps(plan(WIDER), plan(NARROW), plan(WIDE), plan(NARROW)),
-        AtSteps(chosen(WIDER), chosen(NARROW), chosen(WIDER, 1), chosen(NARROW, 1)),
-    ],
+    ("callback", "options"),
+    [*((one, {}) for one in CALLBACKS), *((one, {"accumulate": 3}) for one in CALLBACKS[-2:])],
 )
-@pytest.mark.parametrize("options", [{}, {"accumulate": 3}], ids=["", "accumulated"])
 def test_it_is_dropped_when_the_weights_change(callback, options, tmp_path):
     kept, losses = trained(1 << 30, callback, path=tmp_path, **options)
     whole, expected = trained(0, callback, path=tmp_path, **options)
