@@ -112,6 +112,8 @@ def _resume(draw: Draw, fields: Fields) -> None:
     fields.update(backup=draw.one(0, 1, 2), kill=(draw.one(0, 1, 2), draw.one(0, 1)))
     fields.update(events=(), story=("fit",))
     if draw.happens(0.3):
+        fields.update(solve=True, model=draw.one(*ONE_HEAD), path=draw.one("samples", "samples0"))
+    if draw.happens(0.3):
         fields.update(optimizer=draw.one(*kinds.NEW), options=("ema",))
 
 

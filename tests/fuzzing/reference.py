@@ -115,7 +115,7 @@ class Reference:
             self._plan = plan
             self._fits += 1
         elif verb == "solve":
-            self._solve(1)
+            self._solve(self.case.views)
         elif verb == "compile":
             self._compile()
         else:

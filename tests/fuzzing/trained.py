@@ -51,7 +51,10 @@ class Trainer:
                 self._fit()
             elif verb == "solve":
                 x, y, weight = self._arrays()
-                self.solved(et.solve_head(self.model, x, y, sample_weight=weight))
+                if self.case.views > 1:
+                    self.solved(et.solve_head(self.model, self._data()["x"]))
+                else:
+                    self.solved(et.solve_head(self.model, x, y, sample_weight=weight))
             elif verb == "compile":
                 self._compile(self.model)
             else:
