@@ -37,6 +37,7 @@ __all__ = [
     "export",
     "fewshot",
     "finetune",
+    "forecast",
     "importance",
     "load_delta",
     "memory",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         zoo,
     )
     from elastic_tf.backup.recovery import Backup
+    from elastic_tf.budget.forecast import forecast
     from elastic_tf.budget.settings import Control, Deadline
     from elastic_tf.callback import ElasticCallback
     from elastic_tf.delta import load_delta, save_delta
@@ -92,6 +94,7 @@ else:
         "SolveHead": "head.solve",
         "TimingProfile": "timing.profile",
         "finetune": "fine_tuning",
+        "forecast": "budget.forecast",
         "load_delta": "delta",
         "profile_model": "timing.profiler",
         "save_delta": "delta",

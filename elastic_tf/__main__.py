@@ -15,6 +15,7 @@ from elastic_tf.commands import commandline
 # Each is a module with a `Settings` and a `main`.
 COMMANDS = {
     "profile": "measure, once per device, what training each tensor of a model costs there",
+    "forecast": "say what a training will take, before it runs",
     "memory": "say what memory a training step needs, before it runs",
     "train": "adapt a pre-trained model to new images by one method",
     "fewshot": "adapt a network to a few pictures of each class",

@@ -48,9 +48,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     The same callback can be used again; `copy.deepcopy` makes an unused one with equal settings.
 
     Args:
-        profile: times measured on this device by `profile_model`. None: measured at the beginning
-            of `fit` on its first batch, which takes some 20 steps and traces 9. A line says so,
-            unless `fit` has `verbose=0`.
+        profile: times measured on this device by `profile_model`. None: foretold from the
+            operations of a forward pass, in about a second, and corrected by the steps that run.
         rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`; or
             `et.Deadline(seconds)` for the whole `fit`, everything included.
         interval: epochs between two selections; 3 keeps 80 % of the importance (paper, Fig. 7a).
@@ -64,9 +63,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             with a `probe`, `importance.loss_decrease`.
         required: True where a tensor is always trained; bool, shape (N,).
         memory: bytes that a step may take, or a text like "256 MiB": weights, slots, the batch and
-            what `et.Samples` keeps included; not the library, nor data that are read ahead. Needs a
-            `profile`. Importance is evaluated on so many samples at a time as fit, and no full
-            steps are timed. See `et.memory.Limit`.
+            what `et.Samples` keeps included; not the library, nor data that are read ahead.
+            Importance is evaluated on so many samples at a time as fit, and no full steps are
+            timed. See `et.memory.Limit`.
         control: an `et.Control`: what keeping the ratio may cost, profiling again.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
             with the same results (see "Power cuts" in keras.md). None keeps none.
@@ -184,9 +183,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self._ledger = Ledger(self.clock, epochs=self.params["epochs"], steps=self.params["steps"])
         deadline = self.settings.rho if isinstance(self.settings.rho, Deadline) else None
         if self.clock is time.perf_counter:
-            started = (deadline and deadline.started) or state.fit_started
-            if started is not None:  # else it begins here, in a loop of the user's own
-                self._ledger.already(time.perf_counter() - started)
+            if state.fit_started is not None:  # else it begins here, in a loop of the user's own
+                self._ledger.already(time.perf_counter() - state.fit_started)
         if deadline is not None:
             self._ledger.ends_in(deadline.validation)
         self._scheduler = Scheduler(
@@ -201,9 +199,6 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Evaluate the importance where its interval has passed."""
-        is_told = self.settings.verbose or self.params.get("verbose")
-        if is_told and self.settings.profile is None and not self.profiles:
-            print("Measuring the training step on this device ...", flush=True)
         self._scheduler.epoch_begins(
             epoch, 0 if self._recovery is None else self._recovery.epoch_begins(epoch)
         )

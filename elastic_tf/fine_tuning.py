@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import math
 import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +11,14 @@ import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.arguments import brief
-from elastic_tf.budget.deadline import DeadlineImpossible
+from elastic_tf.budget.course import RATE, Course
 from elastic_tf.budget.settings import Deadline
-from elastic_tf.callback import ElasticCallback
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.head.solve import solve_head
 from elastic_tf.head.targets import of_loss
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
-from elastic_tf.timing.profiler import profile_model
 
 L = tf.keras.layers
 # Of Adam, as chosen on validation images; see docs/choice.md.
@@ -88,105 +80,35 @@ def finetune(
     arguments.count("epochs", epochs)
     if isinstance(profile, (str, Path)):
         profile = TimingProfile.load(profile)
+    if profile is not None:
+        arguments.instance("profile", profile, TimingProfile, "a TimingProfile")
     samples = _samples(train, batch_size)
     _check_validation(validation)
     labels = np.asarray(samples.arrays[1])
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     network, has_logits = _with_head(model, _classes(labels), verbose=bool(verbose))
     elastic = ElasticModel.from_model(network)
-    rate = _RATE if learning_rate is None else learning_rate
     kind = tf.keras.losses.CategoricalCrossentropy
     if labels.ndim == 1:
         kind = tf.keras.losses.SparseCategoricalCrossentropy
     loss = kind(from_logits=has_logits)
     options: dict[str, Any] = {"metrics": ["accuracy"], "statistics": "stored"}
+    rate = RATE if learning_rate is None else learning_rate
     elastic.compile(optimizers.adam(rate), loss, **options)
-    # A forward pass: as long may take what is kept of the samples, a validation, tracing a step.
-    forward = solve_head(elastic, samples).seconds
-    best = None if validation is None else _Best(elastic, validation, verbose=bool(verbose))
-
-    def left() -> float:
-        return seconds - (time.perf_counter() - started)
-
-    if profile is None and left() > 2.0 * forward:
-        if verbose:
-            print("Measuring the training step on this device ...", flush=True)
-        x, y, *weight = samples.take(tf.range(samples.batch_size, dtype=tf.int64))
-        # steps that run correct it, and the seconds are better spent on them
-        options = {"sample_weight": weight[0] if weight else None, "repeats": 3, "calibrate": False}
-        profile = profile_model(elastic, x, y, **options)
-    validating = best.judge_head() if best and left() > 3.0 * forward else 0.0
-    has_time = left() > 2.0 * forward + validating and (validating or not best)
-    if profile is not None and has_time:
-        # validations take half of the time at most, where there is time for more than one
-        epochs = max(min(epochs, int(0.5 * left() / validating)), 1) if validating else epochs
-        schedule = functools.partial(
-            optimizers.cosine, steps=epochs * samples.steps, warm_up=_WARM_UP
-        )
-        optimizers.follow(elastic.optimizer, schedule(rate))
-        chosen = ElasticCallback(profile, rho=Deadline(seconds, started, validating))
-        callbacks: list[Any] = [chosen, best] if best else [chosen]
-        if learning_rate is None:
-            callbacks.append(_RateOfShare(chosen, schedule))
-        options = {"epochs": epochs, "verbose": verbose, "validation_data": validation}
-        with contextlib.suppress(DeadlineImpossible):
-            elastic.fit(samples, callbacks=callbacks, **options)
-            return elastic
-    warnings.warn(
-        "`seconds` must suffice to measure the training step, without a `profile`, and to train. "
-        f"Received: seconds={seconds:g}, of which {seconds - left():.0f} were over before the "
-        "first step. The head alone was solved. Give more.",
-        stacklevel=2,
+    course = Course(
+        elastic,
+        samples,
+        validation,
+        seconds=seconds,
+        started=started,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        profile=profile,
+        verbose=verbose,
     )
+    course.run()
+    elastic.__dict__["course"] = course
     return elastic
-
-
-class _RateOfShare(tf.keras.callbacks.Callback):
-    """Sets the rate before the first step: where little is trained, a larger one is best."""
-
-    def __init__(self, chosen: ElasticCallback, schedule: Callable[[float], Any]) -> None:
-        super().__init__()
-        self._chosen, self._schedule = chosen, schedule
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if epoch == 0:
-            share = self._chosen.selections[0].predicted_ratio
-            rate = _RATE / math.sqrt(max(share, _LEAST))
-            optimizers.follow(self.model.optimizer, self._schedule(rate))
-
-
-class _Best(tf.keras.callbacks.Callback):
-    """Puts the weights with the best validation accuracy back at the end of a `fit`."""
-
-    def __init__(self, model: ElasticMixin, validation: Any, *, verbose: bool) -> None:
-        super().__init__()
-        self.set_model(model)
-        self._verbose, self._kept = verbose, ""
-        is_dataset = isinstance(validation, tf.data.Dataset)
-        self._validation = (validation,) if is_dataset else validation
-        self._best: tuple[float, float] | None = None
-        self._weights: list[np.ndarray] = []
-
-    def judge_head(self) -> float:
-        """Judge the weights before the first step; the seconds that a validation takes."""
-        started = time.perf_counter()
-        found = self.model.evaluate(*self._validation, verbose=0, return_dict=True)
-        self._judge("the solved head", found["accuracy"], found["loss"])
-        return time.perf_counter() - started
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        found = logs or {}
-        self._judge(f"epoch {epoch + 1}", found["val_accuracy"], found["val_loss"])
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        self.model.set_weights(self._weights)
-        if self._verbose and self._best:
-            print(f"Kept the weights of {self._kept}: val_accuracy {self._best[0]:.4f}", flush=True)
-
-    def _judge(self, name: str, accuracy: float, loss: float) -> None:
-        rank = (accuracy, -loss if math.isfinite(loss) else -math.inf)
-        if self._best is None or rank > self._best:
-            self._kept, self._best, self._weights = name, rank, self.model.get_weights()
 
 
 def _samples(train: Any, batch_size: int) -> Samples:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from networks import L, values
 
 import elastic_tf as et
 from elastic_tf import fine_tuning
+from elastic_tf.budget import course
 
 CLASSES, COUNT = 3, 48
 
@@ -126,20 +126,19 @@ def test_the_best_weights_are_kept_those_of_the_solved_head_among_them(capsys):
     x, _ = images(seed=1)
     held = x, solved.predict(x, verbose=0).argmax(axis=1)
     broken = et.finetune(features("vector"), images(), held, learning_rate=30.0, **options)
-    assert "Kept the weights of the solved head: val_accuracy 1.0000" in capsys.readouterr().out
+    assert "now 100.0% (the solved head)" in capsys.readouterr().out
     assert broken.history.history["val_accuracy"][-1] < 1.0
     assert values(broken.weights) == values(solved.weights)
 
 
-def test_a_profile_spares_the_measurement(tmp_path, monkeypatch, capsys):
+def test_a_profile_spares_the_prior(tmp_path, monkeypatch):
     x, y = images()
     first = et.finetune(features(), (x, y), seconds=300, epochs=1, verbose=0)
     profile = et.profile_model(first, x[:16], y[:16])
     profile.save(tmp_path / "profile.json")
-    monkeypatch.setattr(fine_tuning, "profile_model", None)  # is not called
+    monkeypatch.setattr(course, "prior_profile", None)  # is not called
     for given in (profile, tmp_path / "profile.json", str(tmp_path / "profile.json")):
-        model = et.finetune(features(), (x, y), seconds=300, epochs=1, profile=given)
-        assert "Measuring" not in capsys.readouterr().out
+        model = et.finetune(features(), (x, y), seconds=300, epochs=1, profile=given, verbose=0)
         assert np.isfinite(model.history.history["loss"]).all()
     with pytest.raises(ValueError, match="profile of batch size 16, data of batch size 8"):
         et.finetune(features(), (x, y), batch_size=8, profile=profile)
@@ -156,12 +155,7 @@ def test_the_rate_follows_what_is_trained():
 
 @pytest.mark.parametrize(("share", "rate"), [(1.0, 2e-4), (0.25, 4e-4), (0.16, 5e-4), (0.01, 5e-4)])
 def test_less_is_trained_at_a_larger_rate(share, rate):
-    model = SimpleNamespace(optimizer=tf.keras.optimizers.Adam())
-    chosen = SimpleNamespace(selections=[SimpleNamespace(predicted_ratio=share)])
-    callback = fine_tuning._RateOfShare(chosen, lambda rate: rate)
-    callback.set_model(model)
-    callback.on_epoch_begin(0)
-    assert float(model.optimizer.learning_rate) == pytest.approx(rate)
+    assert course.rate_for(share) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +181,7 @@ def test_what_cannot_be_is_refused(change, message):
 def test_seconds_that_measuring_takes_leave_the_solved_head():
     x, y = images()
     with pytest.warns(
-        UserWarning, match=r"suffice to measure.*seconds=0\.001.*head alone was solved"
+        UserWarning, match=r"suffice to train.*Received: 0\.001\..*head alone was solved"
     ):
         model = et.finetune(features("vector"), (x, y), seconds=1e-3, verbose=0)
     assert np.mean(model.predict(x, verbose=0).argmax(axis=1) == y) > 0.5
@@ -242,19 +236,19 @@ def test_a_network_of_one_sigmoid_unit_learns_two_classes():
 def test_seconds_in_which_nothing_can_be_trained_leave_the_solved_head(measured):
     slow = dataclasses.replace(measured, t_forward=1e6 * measured.t_forward)
     before = features("vector")
-    with pytest.warns(UserWarning, match=r"seconds=300.*The head alone was solved"):
+    with pytest.warns(UserWarning, match=r"Received: 300\..*The head alone was solved"):
         model = et.finetune(before, images(), images(), seconds=300, profile=slow, verbose=0)
     assert model.evaluate(*images(), verbose=0)[1] > 0.8
     assert not model.optimizer.iterations.numpy()
 
 
-def test_epochs_are_fewer_where_validation_takes_long(measured, monkeypatch):
-    monkeypatch.setattr(fine_tuning._Best, "judge_head", lambda self: 60.0)
-    options = {"seconds": 300, "profile": measured, "verbose": 0}
+@pytest.mark.parametrize("slower", [1.0, 2e4])
+def test_epochs_are_validated_where_that_is_cheap(measured, slower):
+    profile = dataclasses.replace(measured, t_forward=slower * measured.t_forward)
+    options = {"seconds": 300, "profile": profile, "verbose": 0}
     model = et.finetune(features("vector"), images(), images(), **options)
-    assert len(model.history.history["loss"]) == 2
-    schedule = model.optimizer._learning_rate
-    assert schedule.warmup_steps + schedule.decay_steps == 2 * 3
+    assert len(model.history.history["loss"]) == 5
+    assert len(model.history.history.get("val_loss", [])) == (5 if slower == 1.0 else 0)
 
 
 @pytest.fixture(scope="module")

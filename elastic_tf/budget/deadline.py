@@ -12,6 +12,8 @@ from elastic_tf.budget.step_costs import StepCosts
 
 _LATE = 0.01  # of a deadline: what it may be passed by
 _AIM = 0.97  # of a deadline: what is planned for; the rest is for steps slower than the last ones
+_DRIFT = 0.25  # of a step's time: what it changes by on a shared device and back within seconds
+_LEAST = 0.5  # of the present plan's time: another plan takes no less, or training stops early
 _SELECTING = 0.2  # of a deadline's time at most: what selections after the first may take
 _ERROR = 0.02  # of a predicted ratio, mean absolute: ResNet50 0.021, MobileNetV2 0.030 (bench.py)
 
@@ -23,13 +25,26 @@ class DeadlineImpossible(ValueError):
 class DeadlineControl:
     """Which `rho` ends on time, whether there is time to select, and when to stop.
 
-    `probe_steps` is how many steps the first evaluation of the importance is thought to take.
+    Args:
+        seconds: of the whole `fit`.
+        ledger: its clock.
+        costs: of steps.
+        interval: epochs between two selections.
+        probe_steps: how many steps the first evaluation of the importance is thought to take.
+        first_step: seconds that tracing a step is thought to take, before one was traced.
     """
 
     def __init__(
-        self, seconds: float, ledger: Ledger, costs: StepCosts, interval: int, probe_steps: float
+        self,
+        seconds: float,
+        ledger: Ledger,
+        costs: StepCosts,
+        interval: int,
+        probe_steps: float,
+        first_step: float,
     ) -> None:
         self.seconds = seconds
+        self._first_step = first_step
         self._ledger, self._costs = ledger, costs
         self._interval, self._probe_steps = interval, probe_steps
         self._evaluating: float | None = None  # least seconds of an evaluation but the first
@@ -73,11 +88,18 @@ class DeadlineControl:
         self._selected = self._ledger.elapsed
         self._look_at = 0
 
-    def rho(self, smallest: float) -> float:
-        """What ends on time with another plan, `smallest` at least."""
-        seconds = self._seconds_for_steps() - (self._ledger.retrace or 0.0)
+    def rho(self, smallest: float, present: float | None = None, beside: float = 0.0) -> float:
+        """What ends on time with another plan, `smallest` at least.
+
+        Args:
+            present: the ratio of the plan that is trained now. Where half of that is too much, it
+                is better to stop early: few tensors, trained further alone, end up worse.
+            beside: seconds that other callbacks will take.
+        """
+        seconds = self._seconds_for_steps() - self._retrace - beside
         full = (self._ledger.steps_left or 0) * self._full_seconds
-        return min(max(seconds / full, smallest), 1.0) if full > 0.0 else 1.0
+        least = max(smallest, _LEAST * (present or 0.0))
+        return min(max(seconds / full, least), 1.0) if full > 0.0 else 1.0
 
     def is_off(self, predicted: float, is_full: bool) -> bool:
         """Whether the end is so far off that another plan than that ratio pays for its tracing."""
@@ -90,7 +112,8 @@ class DeadlineControl:
         off = self._seconds_for_steps() - full * predicted
         profile = self._costs.profile
         known = profile.uncertainty if profile else 0.0
-        least = max(full * max(known, _ERROR), ledger.retrace or 0.0)
+        error = max(known, _ERROR, _DRIFT * predicted)
+        least = max(full * error, self._retrace)
         return abs(off) > least and not (off > 0.0 and is_full)
 
     def stops(self, model: tf.keras.Model) -> bool:
@@ -130,7 +153,13 @@ class DeadlineControl:
         evaluating = self._evaluating
         if evaluating is None:
             evaluating = self._probe_steps * self._full_seconds
-        return evaluating + (self._ledger.retrace or 0.0)
+        return evaluating + self._retrace
+
+    @property
+    def _retrace(self) -> float:
+        """Seconds of tracing another plan."""
+        seen = self._ledger.retrace
+        return self._first_step if seen is None else seen
 
     @property
     def _full_seconds(self) -> float:

@@ -13,12 +13,14 @@ import tensorflow as tf
 from elastic_tf.budget.deadline import DeadlineControl
 from elastic_tf.budget.ledger import Ledger
 from elastic_tf.budget.lookahead import Lookahead
+from elastic_tf.budget.prior import first_step_seconds
 from elastic_tf.budget.ratio import FullSteps, RatioControl
 from elastic_tf.budget.settings import Settings
 from elastic_tf.budget.step_costs import StepCosts
 from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.files.json_form import to_json
+from elastic_tf.head.solve import SolveHead
 from elastic_tf.importance.probe import joined, size_of
 from elastic_tf.importance.tracking import Worth
 from elastic_tf.inputs import fit_data
@@ -76,7 +78,12 @@ class Scheduler:
         if settings.deadline is not None:
             probe_steps = probe_size / (batch_size or probe_size or 1)
             self._deadline = DeadlineControl(
-                settings.deadline, ledger, self._costs, settings.interval, probe_steps
+                settings.deadline,
+                ledger,
+                self._costs,
+                settings.interval,
+                probe_steps,
+                first_step_seconds(model, 1.0),
             )
         self._selected_at: int | None = None  # epoch of the last evaluation
         is_untold = settings.profile is not None and batch_size is None
@@ -106,8 +113,8 @@ class Scheduler:
         if not self.selections:
             self._check_feasible()
         is_due = not done and self._is_due(epoch)
-        profiles = self._costs.profile is None or (not done and self._reprofiles(epoch))
-        worth = None
+        foretells, profiles = self._costs.profile is None, not done and self._reprofiles(epoch)
+        worth, rows = None, self._model._elastic.rows
         limits = self._settings.memory is not None and self._memory is None
         evaluates = self._takes_own or limits  # only when the first batches are there
         if is_due:
@@ -118,8 +125,11 @@ class Scheduler:
         def begin(batches: list[Any]) -> None:
             """The first batches of the epoch are drawn, where they are needed."""
             self._check_size(batches)
-            if profiles:
-                self._measure_costs(epoch, batches)
+            if foretells:
+                self._costs.foretell(epoch, batches[0])
+                self._check_feasible()
+            elif profiles:
+                self._costs.measure(epoch, batches[0])
             if limits:
                 self._limit_memory(batches[0])
             if is_due and evaluates:
@@ -131,7 +141,9 @@ class Scheduler:
 
         if is_due and self._takes_own:
             self._lookahead.ask(samples=self._probe.size, then=begin)
-        elif profiles or limits:
+        elif foretells and rows is not None and not limits:
+            begin([rows.samples.take(np.arange(rows.samples.batch_size))])
+        elif foretells or profiles or limits:
             self._lookahead.ask(then=begin)
         else:
             begin([])
@@ -140,6 +152,8 @@ class Scheduler:
 
     def step_begins(self) -> None:
         """Before the train function is called."""
+        if not self._ledger.done:  # what other callbacks did before an epoch is no part of its step
+            self._ledger.resume()
         self._lookahead.attach()
 
     def steps_made(self, count: int) -> None:
@@ -236,12 +250,6 @@ class Scheduler:
         every = self._settings.control.reprofile_every
         passed = epoch - self.selections[0].epoch if self.selections else 0
         return every is not None and passed > 0 and passed % every == 0
-
-    def _measure_costs(self, epoch: int, batches: list[Any]) -> None:
-        is_unknown = self._costs.profile is None
-        self._costs.measure(epoch, batches[0])
-        if is_unknown:
-            self._check_feasible()
 
     def _limit_memory(self, batch: Any) -> None:
         """Know what a step on such a batch takes, and how many samples can be evaluated at once."""
@@ -352,7 +360,8 @@ class Scheduler:
         started = self._clock()
         smallest = smallest_feasible_rho(profile, required)
         if self._deadline is not None:
-            rho = asked = self._deadline.rho(smallest)
+            present = self.selections[-1].predicted_ratio if self.selections else None
+            rho = asked = self._deadline.rho(smallest, present, self._seconds_beside())
         else:
             asked = self._ratio.ask(rho)
         # the first selection refuses a `rho` that is too small; later ones do what can be done
@@ -381,6 +390,15 @@ class Scheduler:
             reason=reason,
             step=self._ledger.done,
         )
+
+    def _seconds_beside(self) -> float:
+        """What solving the head will take: as long as a forward pass over the samples, about."""
+        rows, profile = self._model._elastic.rows, self._costs.profile
+        given = tf.nest.flatten(self._model._elastic.callbacks or [])
+        heads = [one for one in given if isinstance(one, SolveHead) and one.solution is None]
+        if not heads or rows is None or profile is None:
+            return 0.0
+        return 1e-6 * profile.t_forward * rows.samples.rows / rows.samples.batch_size
 
     def _train(self, record: SelectionRecord) -> None:
         """Train that selection from now on."""

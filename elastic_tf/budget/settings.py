@@ -21,21 +21,17 @@ class Deadline:
 
     Attributes:
         seconds: from the beginning of `fit` to its end; above 0.
-        started: `time.perf_counter()` at an earlier moment to count from.
         validation: seconds of a validation, where they are known; else the first one of a `fit`
             cannot be foreseen.
     """
 
     seconds: float
-    started: float | None = None
     validation: float = 0.0
 
     def __post_init__(self) -> None:
         hint = "It counts the seconds from the beginning of `fit`: 600 for ten minutes."
         arguments.number("seconds", self.seconds, low=0.0, above=True, hint=hint)
         arguments.number("validation", self.validation, low=0.0)
-        if self.started is not None:
-            arguments.number("started", self.started)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,11 +92,11 @@ class Settings:
 
         if self.memory is not None:
             arguments.memory("memory", self.memory)
-            if self.profile is None or self.control.reprofile_every is not None:
+            if self.control.reprofile_every is not None:
                 raise ValueError(
-                    "`profile` must be given, and `reprofile_every` be None, where `memory` is "
-                    "limited: measuring a profile trains everything. Received: "
-                    f"memory={self.memory!r}. Measure one before, with elastic_tf.profile_model."
+                    "`reprofile_every` must be None where `memory` is limited: measuring a profile "
+                    f"trains everything. Received: {self.control.reprofile_every} beside "
+                    f"memory={self.memory!r}. Leave one of them out."
                 )
 
     @property

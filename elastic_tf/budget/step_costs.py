@@ -1,4 +1,4 @@
-"""What a step costs now: the profile, measured where there is none, and what a cache saves."""
+"""What a step costs now: the profile, foretold where there is none, and what a cache saves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.budget.prior import prior_profile
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.selection.records import ProfileRecord
 from elastic_tf.timing.profile import TimingProfile
@@ -21,29 +22,33 @@ class StepCosts:
     def __init__(
         self, model: ElasticMixin, profile: TimingProfile | None, clock: Callable[[], float]
     ) -> None:
-        self.profile = profile  # as it is now; None until it is measured
+        self.profile = profile  # as it is now; None until the first batch is there
         self.records: list[ProfileRecord] = []  # of the profiles made in this `fit`
         self._model, self._clock = model, clock
         self._profiler: Profiler | None = None
 
+    def foretell(self, epoch: int, batch: Any) -> None:
+        """Know the costs without a step; `batch` is one of `fit`."""
+        started = self._clock()
+        x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        self.profile = prior_profile(self._model, x)
+        self.records.append(ProfileRecord(epoch, self.profile, self._clock() - started, True))
+
     def measure(self, epoch: int, batch: Any) -> None:
         """Profile the device as it is now; the first time also traces the steps measured."""
         started, is_first, before = self._clock(), self._profiler is None, self.profile
+        assert before is not None
         if self._profiler is None:
             x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            known = None if before is None else before.calibration
             self._profiler = Profiler(
                 self._model,
                 x,
                 y,
                 sample_weight=weight,
-                modes=() if before is None else before.mode_names,
-                calibration=known,
+                modes=before.mode_names,
+                calibration=before.calibration,
             )
-        if before is None:
-            self.profile = self._profiler.measure()
-        else:
-            self.profile = self._profiler.measure(repeats=REPEATS, settled=False)
+        self.profile = self._profiler.measure(repeats=REPEATS, settled=False)
         seconds = self._clock() - started
         self.records.append(ProfileRecord(epoch, self.profile, seconds, is_first))
 

@@ -54,7 +54,9 @@ class ElasticMixin(_Model):
         """
         state = self._elastic
         if state.tensors is None:
+            started = time.perf_counter()
             state.tensors = forward_order(self)
+            state.tracing = time.perf_counter() - started
             state.variables = list(self.trainable_variables)
         return list(state.tensors)
 

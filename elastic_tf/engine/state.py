@@ -31,6 +31,7 @@ class State:
         self.plan: Plan | None = None  # None: everything exact, of a model not yet built too
         self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
         self.variables: list[tf.Variable] = []  # the same in Keras's order
+        self.tracing = 0.0  # seconds that tracing the forward pass took
         # id of each variable that a step of this `fit` trained, with its channels; None: all
         self.averaged: dict[int, set[int] | None] = {}
         self.noted: Plan | None | bool = False  # the plan that was added to them last, if one was

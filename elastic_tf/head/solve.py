@@ -64,6 +64,7 @@ def solve_head(
     sample_weight: Any = None,
     layer: str | None = None,
     memory: int = 1 << 30,
+    until: float | None = None,
 ) -> HeadSolution:
     """Set the weights of a dense layer to the best linear head, in closed form.
 
@@ -79,6 +80,8 @@ def solve_head(
         sample_weight: one per sample, not negative.
         layer: name of the dense layer; None takes the model's last one.
         memory: bytes that the features may take; beyond, they are kept in a temporary file.
+        until: when the head must be there, a time of `time.perf_counter`: it is solved on as many
+            `Samples` as were read by then, in random order.
 
     Returns:
         Penalty, scale and leave-one-out accuracy.
@@ -88,7 +91,7 @@ def solve_head(
     """
     started = time.perf_counter()
     dense = dense_layer(model, layer)
-    features, y, weight = _features(model, dense, x, y, sample_weight, memory)
+    features, y, weight = _features(model, dense, x, y, sample_weight, memory, until)
     kind = targets.kind(model, dense, y)
     wanted = targets.wanted(y, dense.units, kind)
     ridge = Ridge(
@@ -157,7 +160,13 @@ class SolveHead(tf.keras.callbacks.Callback):
 
 
 def _features(
-    model: Any, dense: Any, x: Any, y: Any, sample_weight: Any, memory: int
+    model: Any,
+    dense: Any,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    memory: int,
+    until: float | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What the layer is given, targets and weights of all samples."""
     read = before(model, dense)
@@ -166,7 +175,7 @@ def _features(
         if rows is not None and rows.samples is x:
             with contextlib.suppress(NotCacheable):
                 return collect(of_rows(read, rows), memory)
-        batches = of_samples(x)
+        batches = of_samples(x, until)
     elif isinstance(x, tf.data.Dataset):
         batches = of_dataset(x)
     else:

@@ -216,8 +216,8 @@ def test_neither_probe_nor_profiles_from_the_data_of_fit_change_their_order(caps
     plain, chosen = shuffled(), shuffled(elastic_callback)
     assert len(elastic_callback.selections) == 2
     assert [(p.epoch, p.traced) for p in elastic_callback.profiles] == [
-        (0, True),
-        (1, False),
+        (0, True),  # foretold
+        (1, True),
         (2, False),
     ]
     assert values(plain.variables) == values(chosen.variables)

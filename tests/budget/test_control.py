@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from clocks import EPOCHS, STEPS, Device, Passing, clocked, data, run, table
+from clocks import EPOCHS, STEPS, Device, Passing, run
 
 from elastic_tf.budget import step_costs
 from elastic_tf.budget.settings import Control, Deadline
-from elastic_tf.callback import ElasticCallback
 from elastic_tf.timing.profile import TimingProfile
 
 OFTEN = Control(share=0.3)
@@ -193,12 +191,6 @@ def test_a_validation_of_known_seconds_is_foreseen():
     assert 0.9 * 170.0 <= device.now <= 170.0
     with pytest.raises(ValueError, match=r"Deadline\(110\) for 80 steps.* second 122.0"):
         run(device, Deadline(110.0, validation=90.0), epochs=1, steps=80)
-
-
-def test_a_deadline_counts_from_where_it_started():
-    elastic = ElasticCallback(table(), Deadline(50.0, started=time.perf_counter() - 100.0))
-    with pytest.raises(ValueError, match=r"Deadline\(50\) for 2 steps.* second 10\d\."):
-        clocked(Device()).fit(data(2), verbose=0, callbacks=[elastic])
 
 
 def test_missed_deadline_is_told_at_the_end():

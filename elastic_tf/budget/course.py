@@ -1,0 +1,284 @@
+"""The course of a training in so many seconds: head, last tensors at a falling rate, head again.
+
+What is trained is chosen once, by times that are foretold. From then on the clock decides: the rate
+falls to zero until the seconds are over, whatever a step takes, so that a slower machine makes
+fewer steps of the same training. The head is solved once more on what was trained, for the one that
+gradients leave behind is worse than the best of the same features.
+
+Source: Kirichenko et al., Last Layer Re-Training, ICLR 2023 (the head at the end).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+import warnings
+from collections import deque
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.budget.prior import first_step_seconds, prior_profile
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.head.solve import HeadSolution, solve_head
+from elastic_tf.importance.measures import depth
+from elastic_tf.inputs.batches import sample_shapes
+from elastic_tf.inputs.samples import Samples
+from elastic_tf.selection.selector import Selection, select_tensors, smallest_feasible_rho
+from elastic_tf.timing.profile import TimingProfile
+
+RATE = 2e-4  # of Adam where everything is trained
+_WARM_UP = 0.15  # of the time: the rate rises
+_LEAST = 0.16  # of a full step: no rate was tried where less is trained
+# More time goes first into more tensors, each sample seen _FEW times, up to this share of a full
+# step; then into more epochs; when there are all of them, into more tensors again.
+_SHARE, _FEW = 0.4, 1.3
+_VALIDATING = 0.05  # of the time: what validations after each epoch may take
+_LEAST_EPOCHS = 0.15  # of full training: less is not worth a start
+_RECENT = 10  # steps whose median tells how fast the machine is
+_SPARE = 0.01  # of the seconds
+
+
+def rate_for(share: float) -> float:
+    """Adam's highest rate where a step takes so much of a full one: less trained, a larger one."""
+    return RATE / math.sqrt(max(share, _LEAST))
+
+
+class Course(tf.keras.callbacks.Callback):
+    """Trains a compiled classifier in so many seconds.
+
+    Args:
+        model: elastic, with a linear head and an optimizer whose rate can be set.
+        samples: to train on.
+        validation: arrays (x, y) or a `tf.data.Dataset` of batches to judge by; None: nothing is
+            judged, and the trained weights are kept.
+        seconds: in which everything must be over.
+        started: from when they count, a time of `time.perf_counter`.
+        epochs: passes over the samples at most.
+        learning_rate: at its highest; None: by what is trained.
+        profile: of the model; None: foretold.
+        verbose: as in `fit`.
+
+    Attributes:
+        head: the solved head; None before.
+        selection: what is trained; None where the head alone is solved.
+        share: seconds of a step / seconds of a full one.
+        seconds: where they went, by name.
+    """
+
+    def __init__(
+        self,
+        model: ElasticMixin,
+        samples: Samples,
+        validation: Any,
+        *,
+        seconds: float,
+        started: float,
+        epochs: int,
+        learning_rate: float | None = None,
+        profile: TimingProfile | None = None,
+        verbose: int = 1,
+    ) -> None:
+        super().__init__()
+        self.set_model(model)
+        self.head: HeadSolution | None = None
+        self.selection: Selection | None = None
+        self.share = 0.0
+        self.seconds = dict[str, float]()
+        self._samples, self._validation, self._verbose = samples, validation, verbose
+        self._epochs, self._rate, self._profile = epochs, learning_rate, profile
+        self._marked, self._given = started, seconds
+        self._ends = started + (1.0 - _SPARE) * seconds
+        self._best: tuple[float, float] | None = None  # accuracy and minus the loss
+        self._kept, self._weights = "", list[np.ndarray]()
+        self._first: float | None = None  # accuracy of the solved head
+        self._steps, self._usual = 0, 0.0  # seconds of a step at the beginning
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._ends - time.perf_counter()
+
+    def run(self) -> None:
+        """Train, or solve the head alone where there is no time for more."""
+        model, samples = self.model, self._samples
+        x = samples.take(np.arange(samples.batch_size))[0]
+        if self._profile is None:
+            self._profile = prior_profile(model, x)
+        else:
+            shapes = sample_shapes(tf.nest.flatten(x))
+            self._profile.check(model, batch_size=samples.batch_size, input_shape=shapes)
+        self._mark("foretold")
+        row = 1e-6 * self._profile.t_forward / samples.batch_size
+        self._judging = row * _size(self._validation)
+        # features, the head, judging it, and again at the end; three more traces about as the first
+        fixed = 2.0 * (row * samples.rows + self._judging) + 2.0 * first_step_seconds(model, 0.4)
+        self._training = self.left - fixed
+        self._tell("Solving the head", row * samples.rows)
+        if self._training < _LEAST_EPOCHS * 1e-6 * self._profile.t_full * samples.steps:
+            self.head = solve_head(model, samples, until=self._ends)
+            self._mark("head")
+            warnings.warn(
+                f"`seconds` must suffice to train: {fixed:.0f} of them go into beginning and "
+                f"ending. Received: {self._given:g}. The head alone was solved. Give more.",
+                stacklevel=3,
+            )
+            return
+        checks = self._epochs * self._judging < _VALIDATING * self._training
+        self._checks = checks and self._validation is not None
+        given = {"validation_data": self._validation} if self._checks else {}
+        model.fit(samples, epochs=self._epochs, callbacks=[self], verbose=self._verbose, **given)
+        if self._verbose:
+            print(self.said(), flush=True)
+
+    def said(self) -> str:
+        """What was trained, what came out and what it took, in one line."""
+        assert self.selection is not None and self._profile is not None
+        epochs = self._steps / self._samples.steps
+        full = (
+            self.seconds["head"] + self._epochs * 1e-6 * self._profile.t_full * self._samples.steps
+        )
+        found = (
+            f"head {self._first:.1%}, now {self._best[0]:.1%} ({self._kept}), "
+            if self._best
+            else ""
+        )
+        return (
+            f"{found}{self.selection.mask.sum()} of {len(self.selection.mask)} tensors, "
+            f"{epochs:.1f} epochs, {sum(self.seconds.values()):.0f} s; {self._epochs} epochs of "
+            f"all tensors take about {full:.0f} s."
+        )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Before the first one, choose what is trained, keep activations, solve the head."""
+        if epoch:
+            return
+        epochs = self._choose()
+        self._mark("chosen")
+        self.model.cache_prefix(epochs)
+        self._mark("kept")
+        self.head = solve_head(self.model, self._samples)
+        self._mark("head")
+        self._ending, self._weights = self.head.seconds, self.model.get_weights()
+        if self._validation is not None:
+            self._judge("the solved head", self._evaluated())
+            self._judging = self._mark("validated")
+            self._ending += self._judging
+        self._set_rate(0.0)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Let the rate fall; stop where another step would leave too little time for the end."""
+        seconds = self._mark("first step" if not self._steps else "steps")
+        now, self._steps = time.perf_counter(), self._steps + 1
+        if self._steps == 1:
+            self._began = now
+            return
+        self._recent.append(seconds)
+        step = statistics.median(self._recent)
+        if self._steps <= _RECENT:
+            self._usual = step
+        slower = max(step / self._usual, 1.0)
+        ending = slower * (self._ending + self._judging * self._checks)
+        left = self._ends - ending - now
+        passed = now - self._began
+        progress = passed / (passed + max(left, 0.0))
+        whole = self._steps / (self._epochs * self._samples.steps)
+        self._set_rate(max(progress, whole))
+        if left < seconds:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Judge what was validated."""
+        if self._checks:
+            self._mark("validated")
+            assert logs is not None
+            self._judge(f"epoch {epoch + 1}", (logs["val_accuracy"], logs["val_loss"]))
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Solve the head once more, and put the best weights back."""
+        self._mark("steps")
+        self._tell("Solving the head again", self._ending)
+        is_good = self._solved_again()
+        self._mark("head again")
+        if self._validation is not None and is_good:
+            self._judge("the head solved again", self._evaluated())
+            self._mark("validated")
+        if self._validation is not None or not is_good:
+            self.model.set_weights(self._weights)
+
+    def _solved_again(self) -> bool:
+        """Whether the head that fits what was trained is better than the first one.
+
+        Of samples that it was not fitted to; but the layers before it were, so that a yes says less
+        than a no.
+        """
+        assert self.head is not None
+        try:
+            again = solve_head(self.model, self._samples)
+        except ValueError:  # training went so wrong that features are not finite
+            return False
+        return again.error <= self.head.error
+
+    def _tell(self, what: str, seconds: float) -> None:
+        """Say what takes more than a second."""
+        if self._verbose and seconds > 1.0:
+            print(f"{what}, about {seconds:.0f} s ...", flush=True)
+
+    def _choose(self) -> int:
+        """Set the plan; the passes over the samples that there is time for, at most."""
+        profile, model = self._profile, self.model
+        assert profile is not None and model._elastic.rows is not None
+        full = 1e-6 * profile.t_full * self._samples.steps
+        whole = max(self._training, 0.0) / full  # epochs of full training
+        passes = min(max(whole / _SHARE, _FEW), self._epochs)
+        epochs = max(math.ceil(passes), 2)
+        if model._elastic.rows.fill_cost(epochs, 1e-6 * profile.t_forward) < 1.0:
+            profile = profile.with_cached_prefix()
+        share = min(max(whole / passes, smallest_feasible_rho(profile)), 1.0)
+        self.selection = select_tensors(depth(model), profile, share, strategy="order")
+        self.share = self.selection.time / profile.t_full
+        model.set_plan(self.selection.plan)
+        return epochs
+
+    def _set_rate(self, progress: float) -> None:
+        """Rising from near zero first, then falling on a cosine."""
+        peak = rate_for(self.share) if self._rate is None else self._rate
+        if progress < _WARM_UP:
+            factor = max(progress, 1e-3) / _WARM_UP
+        else:
+            factor = 0.5 * (1.0 + math.cos(math.pi * (progress - _WARM_UP) / (1.0 - _WARM_UP)))
+        self.model.optimizer.learning_rate = peak * factor
+
+    def _evaluated(self) -> tuple[float, float]:
+        given = self._validation if isinstance(self._validation, tuple) else (self._validation,)
+        history = self.model.history  # Keras puts an empty one in its place
+        found = self.model.evaluate(*given, verbose=0, return_dict=True)
+        self.model.history = history
+        return found["accuracy"], found["loss"]
+
+    def _judge(self, name: str, found: tuple[float, float]) -> None:
+        accuracy, loss = found
+        self._first = accuracy if self._first is None else self._first
+        rank = (accuracy, -loss if math.isfinite(loss) else -math.inf)
+        if self._best is None or rank > self._best:
+            self._kept, self._best, self._weights = name, rank, self.model.get_weights()
+
+    def _mark(self, name: str) -> float:
+        """Count what passed since the last mark; its seconds."""
+        now = time.perf_counter()
+        passed, self._marked = now - self._marked, now
+        self.seconds[name] = self.seconds.get(name, 0.0) + passed
+        return passed
+
+
+def _size(validation: Any) -> int:
+    """Samples to judge by; 0 where nobody knows."""
+    if validation is None:
+        return 0
+    if isinstance(validation, tf.data.Dataset):
+        sizes = [part.shape[:1].num_elements() for part in tf.nest.flatten(validation.element_spec)]
+        return max(int(validation.cardinality()), 0) * (sizes[0] or 32)
+    return len(tf.nest.flatten(validation)[0])

@@ -1,0 +1,50 @@
+"""Say what a training will take on this device, before it runs: seconds and memory.
+
+Example::
+
+    python -m elastic_tf forecast --model mobilenet --alpha 0.75 --input-size 128 \\
+        --batch-size 16 --classes 40 --images 1200 --epochs 5 --rho 0.35
+
+Forward passes are timed, no step is run. The head alone, an elastic training and a full one are
+compared; reading images and evaluation are not counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from elastic_tf import arguments as checks
+from elastic_tf.commands import options
+from elastic_tf.commands.commandline import option, parse
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(options.Network):
+    """What to foretell."""
+
+    images: int = option(help="training images", check=checks.count)
+    classes: int = option(2, help="classes of the head")
+    rho: float = option(0.5, help="allowed step time / full step time", check=checks.rho)
+    epochs: int = option(5, help="passes over the images", check=checks.count)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trace, time a forward pass, print."""
+    settings = parse(Settings, __doc__ or "", arguments)
+    checks.count("batch_size", settings.batch_size, most=settings.images)
+    import tensorflow as tf
+
+    from elastic_tf import zoo
+    from elastic_tf.budget.forecast import forecast
+    from elastic_tf.commands.training import harness
+
+    names = ("classes", "input_size", "alpha", "bn_training")
+    network = zoo.build(settings.model, **{name: getattr(settings, name) for name in names})
+    model = harness.compiled(network, settings.optimizer, 1e-4)
+    shape = (settings.batch_size, *network.input_shape[1:])
+    batch = np.zeros(shape, np.float32), np.zeros(settings.batch_size, np.int64)
+    batches = tf.data.Dataset.from_tensors(batch).repeat(settings.images // settings.batch_size)
+    print(forecast(model, batches, rho=settings.rho, epochs=settings.epochs, keeps=True))
