@@ -132,8 +132,12 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         return copied
 
     def summary(self) -> str:
-        """A table of the selections: what was asked for, predicted, achieved, and what it took."""
-        return records.table(self.selections)
+        """A table of the selections: what was asked for, predicted, achieved, and what it took.
+
+        A last line says where the seconds of `fit` went.
+        """
+        seconds = f"\n{self._ledger.said()}" if self._has_ended else ""
+        return records.table(self.selections) + seconds
 
     def to_dataframe(self) -> Any:
         """The table of `summary` as a `pandas.DataFrame`, a row for each selection.

@@ -37,6 +37,7 @@ PARTS = {
     "swap": "bench_swap",
     "traced-memory": "bench_traced_memory",
     "control": "bench_control",
+    "deadline": "bench_deadline",
     "solver": "bench_solver",
     "importance": "bench_importance",
     "litert": "bench_litert",

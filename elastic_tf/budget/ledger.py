@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Callable
@@ -32,6 +33,20 @@ class Ledger:
         self._slowest: deque[float] = deque(maxlen=_SETTLED)  # seconds of the last calls
         self._is_new = True  # no step under the plan was made
         self._endings: list[float] = []
+        self.seconds: dict[str, float] = {}  # where they went, by name; their sum is `elapsed`
+        self._counted = 0.0
+
+    def count(self, name: str) -> None:
+        """What passed since the last call went into that."""
+        now = self.elapsed
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._counted
+        self._counted = now
+
+    def said(self) -> str:
+        """Where the seconds went, the most first."""
+        parts = sorted(self.seconds.items(), key=lambda part: -part[1])
+        told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts if seconds >= 0.05)
+        return f"Seconds: {told}; {math.fsum(self.seconds.values()):.1f} in all."
 
     def ends_in(self, seconds: float) -> None:
         """What the end of an epoch is thought to take, before one was seen."""
@@ -52,6 +67,7 @@ class Ledger:
 
     def epoch_begins(self, epoch: int, done: int = 0) -> None:
         """What passed since the last step was the end of an epoch."""
+        self.count("ends of epochs" if self.done else "start")
         if self.done:
             self._endings.append(self.elapsed - self._mark)
             self.steps = self.steps or self.done
@@ -69,6 +85,7 @@ class Ledger:
 
     def step(self, count: int) -> None:
         """A call of the train function has made `count` steps."""
+        self.count("first steps" if self._is_new else "steps")
         seconds = self.elapsed - self._mark
         self.done += count
         if self._is_new:  # it was traced

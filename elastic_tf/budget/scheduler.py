@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from elastic_tf.runs.board import Board
 
 _KEY = "selection"  # in `model.fit_state`
+_TOLD = 3  # achieved ratios: the fewest whose median one disturbed step does not decide
 
 
 class Scheduler:
@@ -127,7 +128,10 @@ class Scheduler:
             self._check_size(batches)
             if foretells:
                 self._costs.foretell(epoch, batches[0])
+                if self._settings.verbose and self._costs.said:
+                    print(self._costs.said)
                 self._check_feasible()
+                self._ledger.count("foretold")
             elif profiles:
                 self._costs.measure(epoch, batches[0])
             if limits:
@@ -137,6 +141,7 @@ class Scheduler:
                 self._select(epoch, self._evaluated(epoch, given))
             elif is_due:
                 self._select(epoch, worth)
+            self._ledger.count("selected")
             self._ledger.resume()
 
         if is_due and self._takes_own:
@@ -153,6 +158,7 @@ class Scheduler:
     def step_begins(self) -> None:
         """Before the train function is called."""
         if not self._ledger.done:  # what other callbacks did before an epoch is no part of its step
+            self._ledger.count("head, other callbacks")
             self._ledger.resume()
         self._lookahead.attach()
 
@@ -167,6 +173,7 @@ class Scheduler:
                 self._select_early("deadline")
         elif self._full_steps.share:
             self._full_steps.step_was_made(is_full=record.is_full)
+            self._ledger.count("timed")
             retrace = self._ledger.retrace or 0.0
             if self._ratio.is_off(record.rho) and self._full_steps.can_afford(retrace):
                 self._ratio.learn()
@@ -195,6 +202,10 @@ class Scheduler:
         if self._board is not None:
             self._board.picture(self._masks, self._ledger.epoch, is_last=True)
             self._board.close()
+        self._ledger.count("ends of epochs")
+        if len(self._ratio.ratios) >= _TOLD and not self.selections[-1].is_full:
+            self._ratio.learn()
+            self._costs.remember(self._ratio.delivered)
         if self._deadline is not None:
             self._deadline.end()
 
@@ -415,7 +426,9 @@ class Scheduler:
             record = dataclasses.replace(record, seconds_retrace=0.0)
         else:
             self._model.set_plan(record.selection.plan)
+            self._ledger.count("selected")
             self._model.cache_prefix(self._epochs_to_come)
+            self._ledger.count("kept")
             self._ledger.plan(record.predicted_ratio)
         self.selections.append(record)
         self._ratio.selected(record.predicted_ratio)

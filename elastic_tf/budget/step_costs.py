@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.budget.prior import prior_profile
+from elastic_tf.budget.remembered import recalled, remember
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.selection.records import ProfileRecord
 from elastic_tf.timing.profile import TimingProfile
@@ -24,6 +25,8 @@ class StepCosts:
     ) -> None:
         self.profile = profile  # as it is now; None until the first batch is there
         self.records: list[ProfileRecord] = []  # of the profiles made in this `fit`
+        self.said = ""  # where they come from
+        self._prior: TimingProfile | None = None
         self._model, self._clock = model, clock
         self._profiler: Profiler | None = None
 
@@ -31,8 +34,19 @@ class StepCosts:
         """Know the costs without a step; `batch` is one of `fit`."""
         started = self._clock()
         x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
-        self.profile = prior_profile(self._model, x)
+        self._prior = prior_profile(self._model, x)
+        self.profile, self.said = recalled(self._prior)
         self.records.append(ProfileRecord(epoch, self.profile, self._clock() - started, True))
+
+    def remember(self, delivered: float) -> None:
+        """Keep, for the next `fit`, what part of the savings was delivered, if they were foretold.
+
+        Args:
+            delivered: of those of the present profile.
+        """
+        if self._prior is not None and self.profile is not None and self._profiler is None:
+            before, after = (one.t_full - one.t_forward for one in (self._prior, self.profile))
+            remember(self._prior, delivered * after / before)
 
     def measure(self, epoch: int, batch: Any) -> None:
         """Profile the device as it is now; the first time also traces the steps measured."""
