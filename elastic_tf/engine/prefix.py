@@ -194,6 +194,7 @@ class PrefixCache:
         self._varying = cut.varying(forward.model)
         self._made_of = forward.fingerprint(cut)
         self._kept = _Kept(samples, cut.tensors)
+        self._onward: dict[str, Callable[..., list[tf.Tensor]]] = {}
         read = forward.function(cut, None if before is None else before.cut)
 
         def of(rows: np.ndarray) -> list[tf.Tensor]:
@@ -227,12 +228,24 @@ class PrefixCache:
         hand_over(cut, taken)
         return logs
 
-    def onward(self, function: Callable[[Any], tf.Tensor]) -> Iterator[np.ndarray]:
+    def onward(self, function: Callable[[Any], tf.Tensor], name: str = "") -> Iterator[np.ndarray]:
         """What a function of a batch of inputs gives, for all rows in turn, from the activations.
+
+        Args:
+            function: of the model's variables, whose values may change between two calls.
+            name: under which its trace is kept; empty where it is not.
 
         Raises:
             NotCacheable: it does not run the model's forward pass as it is up to the cut.
         """
+        run = self._onward.get(name) or self._traced(function)
+        if name:
+            self._onward[name] = run
+        for rows, count in self._batches():
+            yield run(*map(tf.constant, self.read(rows)))[0].numpy()[:count]
+
+    def _traced(self, function: Callable[[Any], tf.Tensor]) -> Callable[..., list[tf.Tensor]]:
+        """From the activations to what the function gives."""
         starts: list[tf.Tensor] = []
         ends: list[tf.Tensor] = []
 
@@ -245,9 +258,7 @@ class PrefixCache:
         cut = find_cut(graph, starts, ends, self._varying)
         if cut.kinds() != self._kinds:
             raise NotCacheable("inference does not run the model's forward pass as training does")
-        run = between(graph, cut.tensors, ends)
-        for rows, count in self._batches():
-            yield run(*map(tf.constant, self.read(rows)))[0].numpy()[:count]
+        return between(graph, cut.tensors, ends)
 
     def read(self, rows: np.ndarray) -> list[np.ndarray]:
         """The activations of these rows."""

@@ -139,7 +139,7 @@ class RowTraining:
         """Look at the weights before the next step; so many epochs are to come, if that is told."""
         self._begins, self._left = True, self._left if epochs is None else epochs
 
-    def onward(self, function: Callable[[Any], tf.Tensor]) -> Iterator[np.ndarray]:
+    def onward(self, function: Callable[[Any], tf.Tensor], name: str = "") -> Iterator[np.ndarray]:
         """What a function of a batch of inputs gives, for all rows in turn.
 
         Raises:
@@ -148,7 +148,7 @@ class RowTraining:
         cache = self._current()
         if cache is None:
             raise NotCacheable("no activations are kept")
-        return cache.onward(function)
+        return cache.onward(function, name)
 
     def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
         """True for the tensors that the cached activations depend on; bool, shape (N,)."""

@@ -138,15 +138,20 @@ def _until(samples: Samples, until: float) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def of_rows(
-    read: Callable[[Any], tf.Tensor], rows: RowTraining
+    read: Callable[[Any], tf.Tensor], rows: RowTraining, name: str
 ) -> Iterator[tuple[np.ndarray, Any, Any]]:
     """Features, targets and weights of all rows, from what is kept of them.
+
+    Args:
+        read: what gives features of a batch.
+        rows: of the running `fit`.
+        name: of the layer that `read` is of.
 
     Raises:
         NotCacheable: nothing is kept, or nothing that the features follow from.
     """
     start = 0
-    for part in rows.onward(read):
+    for part in rows.onward(read, name):
         y, *weight = rows.samples.targets(np.arange(start, start + len(part)))
         yield part, y, weight[0] if weight else None
         start += len(part)

@@ -174,7 +174,7 @@ def _features(
         rows = model._elastic.rows if isinstance(model, ElasticMixin) else None
         if rows is not None and rows.samples is x:
             with contextlib.suppress(NotCacheable):
-                return collect(of_rows(read, rows), memory)
+                return collect(of_rows(read, rows, dense.name), memory)
         batches = of_samples(x, until)
     elif isinstance(x, tf.data.Dataset):
         batches = of_dataset(x)
