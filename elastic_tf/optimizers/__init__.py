@@ -13,7 +13,7 @@ from elastic_tf.optimizers.apply import (
 )
 from elastic_tf.optimizers.bias_correction import start_averages
 from elastic_tf.optimizers.named import NAMES, adam, by_name, cosine, sgdw
-from elastic_tf.optimizers.slots import LEGACY, follow, rate, state, unwrapped
+from elastic_tf.optimizers.slots import LEGACY, rate, state, unwrapped
 
 __all__ = [
     "LEGACY",
@@ -24,7 +24,6 @@ __all__ = [
     "by_name",
     "check",
     "cosine",
-    "follow",
     "finalizing_only",
     "gradients",
     "rate",

@@ -32,12 +32,6 @@ def rate(optimizer: Any) -> tf.Variable | None:
     return found if isinstance(found, tf.Variable) else None
 
 
-def follow(optimizer: Any, schedule: Any) -> None:
-    """Let the learning rate follow a schedule from now on; before the first step is traced."""
-    optimizer.learning_rate = schedule
-    unwrapped(optimizer)._compute_current_learning_rate()  # its variable, which a step may not make
-
-
 def unwrapped(optimizer: Any) -> Any:
     """The optimizer inside a loss scale optimizer, or the optimizer itself."""
     if isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer):

@@ -28,7 +28,7 @@ from elastic_tf.timing.cost_items import (
     last_of,
 )
 from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
-from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, describe_device
+from elastic_tf.timing.runtime import RuntimeSettings, describe_device
 
 _ROUNDING = 1e-9  # of a sum of times
 # What a profile of other values may be off for, told by a warning.
@@ -54,7 +54,6 @@ class TimingProfile:
         optimizer: class name of the optimizer, whose update is part of the step.
         device: what `describe_device` said where it was measured.
         settings: the runtime settings it was measured under, for training to use as well.
-        trials: the settings tried when these were chosen.
         method: "calibrated" (op times corrected by steps under a few masks), "profiler" (op times
             scaled to the full step and the forward pass), "differences" (steps under a few masks
             alone) or "table" (given by hand).
@@ -81,7 +80,6 @@ class TimingProfile:
     optimizer: str = ""
     device: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: RuntimeSettings = RuntimeSettings()
-    trials: tuple[SettingsTrial, ...] = ()
     method: str = "table"
     note: str = ""
     calibration: tuple[float, ...] = ()

@@ -22,7 +22,7 @@ from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
 from elastic_tf.files.ranges import MOST_TENSORS, from_ranges, to_ranges
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, ModeCost
-from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
+from elastic_tf.timing.runtime import RuntimeSettings
 
 SCHEMA_VERSION = 6
 _MOST_CELLS = 10_000_000  # items times tensors: a hundred times those of a ViT
@@ -62,7 +62,6 @@ _SETTINGS = _Object(
 )
 _ITEM = _Object(CostItem, {"tensors": _RANGES, "layer": "", "kind": "", "time": 0.0})
 _MODE = {"tensor": 0, "mode": "", "time": 0.0, "spared": 0.0, "shared": _RANGES}
-_TRIAL = {"settings": _SETTINGS, "step": (0.0,), "ratio": (0.0,), "error": ""}
 _PROFILE = {
     "t_forward": 0.0,
     "items": [_ITEM],
@@ -74,7 +73,6 @@ _PROFILE = {
     "optimizer": "",
     "device": {},
     "settings": _SETTINGS,
-    "trials": [_Object(SettingsTrial, _TRIAL)],
     "method": "",
     "note": "",
     "calibration": [0.0],

@@ -61,16 +61,6 @@ class RuntimeSettings:
         return ", ".join(text for text, is_set in said.items() if is_set) or "TensorFlow's defaults"
 
 
-@dataclass(frozen=True)
-class SettingsTrial:
-    """One setting tried on a device; without times where it could not run."""
-
-    settings: RuntimeSettings
-    step: float | None  # microseconds of a full training step, median
-    ratio: float | None  # to the step time under the defaults, timed in turn
-    error: str = ""  # why it could not run
-
-
 def usable_cores() -> int:
     """Cores that this process may run on; all of them on macOS and Windows, which do not say."""
     if hasattr(os, "sched_getaffinity"):

@@ -43,7 +43,7 @@ from elastic_tf.runs import run as runs
 from elastic_tf.selection.records import SelectionRecord
 from elastic_tf.timing.profile import TensorSpec
 from elastic_tf.timing.profile_file import checksum
-from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial, usable_cores
+from elastic_tf.timing.runtime import RuntimeSettings, usable_cores
 
 SLOW = 1.0  # seconds of computing that no input may take, whatever else the machine does
 HANG = 60  # seconds after which one is ended
@@ -94,7 +94,6 @@ def profiles() -> tuple[et.TimingProfile, ...]:
         optimizer="Adam",
         device={"name": "Board 5", "cores": 4},
         settings=settings,
-        trials=(SettingsTrial(settings, 5.0, 0.5), SettingsTrial(settings, None, None, "no")),
         calibration=(1.0, 0.9),
         created="2026-01-01T00:00:00",
     )

@@ -13,7 +13,7 @@ import pytest
 from elastic_tf.timing import profile_file
 from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.profile import TensorSpec, TimingProfile
-from elastic_tf.timing.runtime import RuntimeSettings, SettingsTrial
+from elastic_tf.timing.runtime import RuntimeSettings
 
 TABLES = Path(__file__).parents[2] / "profiling" / "tables"
 BEST = RuntimeSettings(onednn=True, inter_op_threads=2, xla=True)
@@ -37,7 +37,6 @@ PROFILE = TimingProfile(
     optimizer="SGD",
     device={"name": "Board 5", "cores": 4},
     settings=BEST,
-    trials=(SettingsTrial(BEST, 12.5, 0.5), SettingsTrial(BEST, None, None, "too slow")),
     method="differences",
     note="n",
     calibration=(1.0,) * 6,
