@@ -4,6 +4,7 @@ import os
 
 # Some versions of jupyter_core 5 warn, when imported, that 6 will look for its files elsewhere.
 os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+os.environ["ELASTIC_TF_CACHE"] = ""  # one test teaches the next one nothing
 
 import elastic_tf  # noqa: F401 (before TensorFlow and KerasCV: it chooses their Keras)
 

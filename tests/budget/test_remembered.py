@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from clocks import Device, Passing, data, run, table
+from networks import crossentropy, network
+
+import elastic_tf as et
+from elastic_tf.budget import remembered
+from elastic_tf.budget.ratio import FullSteps
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ELASTIC_TF_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def prefixed():
+    """A profile half of whose forward pass can be kept."""
+    chain = table()
+    items = tuple(dataclasses.replace(one, kind="forward") for one in chain.items[:5])
+    return dataclasses.replace(chain, prefix=items)
+
+
+@pytest.mark.parametrize("delivered", [0.5, 0.9, 1.2])
+def test_what_a_device_delivered_is_counted_on_again(cache, delivered):
+    before = prefixed()
+    assert remembered.recalled(before) == (before, "")
+    remembered.remember(before, delivered)
+    after, said = remembered.recalled(before)
+    assert f"{delivered:.0%} of the savings" in said
+    assert after.t_full == pytest.approx(before.t_full)
+    for mask in np.random.default_rng(0).random((20, 10)) < 0.4:
+        for one, other in ((before, after), *[(p.with_cached_prefix() for p in (before, after))]):
+            saved = delivered * (1.0 - one.step_time(mask) / one.t_full)
+            assert 1.0 - other.step_time(mask) / other.t_full == pytest.approx(saved)
+
+
+def test_another_batch_or_device_or_a_damaged_file_has_nothing(cache, monkeypatch):
+    remembered.remember(table(), 0.5)
+    (file,) = cache.iterdir()
+    for change in ({"batch_size": 8}, {"optimizer": "SGD"}, {"device": {"name": "Board"}}):
+        assert not remembered.recalled(dataclasses.replace(table(), **change))[1]
+    for text in ("", "[]", '{"delivered": 1e9, "created": ""}', '{"delivered": "nan"}'):
+        file.write_text(text)
+        assert not remembered.recalled(table())[1]
+    monkeypatch.setenv("ELASTIC_TF_CACHE", "")
+    remembered.remember(table(), 0.5)
+    assert not remembered.recalled(table())[1]
+
+
+def test_a_place_that_cannot_be_written_stops_no_training(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ELASTIC_TF_CACHE", str(tmp_path / "file"))
+    remembered.remember(table(), 0.5)
+    assert not remembered.recalled(table())[1]
+
+
+def test_a_training_without_a_profile_teaches_the_next_one(cache, capsys, monkeypatch):
+    def timed(self, *, is_full: bool) -> None:
+        self._ratio.ratios.append(0.98)
+
+    monkeypatch.setattr(FullSteps, "step_was_made", timed)
+    for number in range(2):
+        model = et.ElasticModel.from_model(network())
+        model.compile("sgd", crossentropy())
+        chosen = et.ElasticCallback(rho=0.999, verbose=1)
+        model.fit(data(5), verbose=0, callbacks=[chosen])
+        assert ("of the savings foretold" in capsys.readouterr().out) == (number == 1)
+        assert chosen.profiles[0].profile.method == "prior"
+
+
+def test_the_seconds_of_a_summary_add_up():
+    device = Device(tracing=3.0, validating=2.0)
+    elastic = run(device, 0.7, Passing(device), selecting=1.5)
+    said = elastic.summary().splitlines()[-1]
+    parts = dict(re.findall(r"([a-z, ]+?) (\d+\.\d)(?:, |;)", said.removeprefix("Seconds: ")))
+    assert float(said.split()[-3]) == pytest.approx(device.now, abs=0.1)
+    assert sum(map(float, parts.values())) == pytest.approx(device.now, abs=0.5)
+    assert {"steps", "first steps", "selected", "ends of epochs"} <= {one.strip() for one in parts}
