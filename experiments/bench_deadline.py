@@ -2,7 +2,8 @@
 
 Images are noise with a tint for each of 20 classes: what counts here is the clock. Seconds, network
 and moment of the load are drawn by a seed. `finetune` counts from its call, `Deadline` from the
-call of `fit`. A whole training is what would have ended without the deadline.
+call of `fit`. A whole training is what would have ended without the deadline. Beside it what
+`et.forecast` says of two epochs, and what they take.
 """
 
 from __future__ import annotations
@@ -38,9 +39,48 @@ COLUMNS = (
 )
 
 
-def main(names: Any = ()) -> dict[str, Any]:
-    """Train each case, print a table; `names` may hold the number of cases."""
-    count = int(names[0]) if names else CASES
+FORECAST_COLUMNS = (
+    "network",
+    "training",
+    Column("foretold", "foretold s", ".1f"),
+    Column("taken", "taken s", ".1f"),
+    Column("ratio", "ratio", ".2f"),
+)
+RHO, EPOCHS = 0.5, 2
+
+
+def main(names: Any = ("deadlines", "forecast")) -> dict[str, Any]:
+    """Print two tables, or those named."""
+    found: dict[str, Any] = {}
+    if "forecast" in names:
+        found["forecast"] = [one for network in NETWORKS for one in forecast(network)]
+        print(format_table(found["forecast"], FORECAST_COLUMNS))
+    if "deadlines" in names:
+        found["deadlines"] = deadlines(CASES)
+    return found
+
+
+def forecast(network: str) -> list[dict[str, Any]]:
+    """What an elastic and a full training were thought to take, and took."""
+    tf.keras.backend.clear_session()
+    found = []
+    for training in ("elastic", "full"):
+        model = compiled(built(network))
+        samples = et.Samples(*images(NETWORKS[network]), batch_size=16)
+        told = getattr(et.forecast(model, samples, rho=RHO, epochs=EPOCHS), training).seconds
+        started = time.perf_counter()
+        elastic = [et.ElasticCallback(rho=RHO), et.SolveHead()]
+        model.fit(
+            samples, epochs=EPOCHS, verbose=0, callbacks=elastic if training == "elastic" else []
+        )
+        taken = time.perf_counter() - started
+        row = {"network": network, "training": training, "foretold": told, "taken": taken}
+        found.append({**row, "ratio": taken / told})
+    return found
+
+
+def deadlines(count: int) -> list[dict[str, Any]]:
+    """Train each case."""
     rng = np.random.default_rng(0)
     found = []
     for number in range(count):
@@ -54,7 +94,7 @@ def main(names: Any = ()) -> dict[str, Any]:
     idle = [one["used"] for one in found if one["used"] < 0.85 and not one["whole"]]
     print(format_table(found, COLUMNS))
     print(f"{len(late)} of {count} later than 2 %, {len(idle)} used less than 85 %.")
-    return {"cases": found}
+    return found
 
 
 def case(network: str, way: str, asked: float, load: float | None) -> dict[str, Any]:
@@ -77,16 +117,22 @@ def case(network: str, way: str, asked: float, load: float | None) -> dict[str, 
 
 def deadline(base: tf.keras.Model, data: Any, asked: float) -> bool:
     """`fit` with a deadline; whether everything was trained, or nothing could be."""
-    outputs = tf.keras.layers.Dense(CLASSES)(base.output)
-    model = et.ElasticModel.from_model(tf.keras.Model(base.input, outputs))
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(et.optimizers.adam(2e-4), loss, statistics="stored")
+    model = compiled(base)
     chosen = et.ElasticCallback(rho=et.Deadline(asked))
     samples = et.Samples(*data, batch_size=16)
     with contextlib.suppress(ValueError):  # refused: impossible
         model.fit(samples, epochs=5, verbose=0, callbacks=[chosen, et.SolveHead()])
         return chosen.selections[-1].is_full
     return True
+
+
+def compiled(base: tf.keras.Model) -> et.ElasticModel:
+    """With a head, for training."""
+    outputs = tf.keras.layers.Dense(CLASSES)(base.output)
+    model = et.ElasticModel.from_model(tf.keras.Model(base.input, outputs))
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(et.optimizers.adam(2e-4), loss, statistics="stored")
+    return model
 
 
 def built(network: str) -> tf.keras.Model:
