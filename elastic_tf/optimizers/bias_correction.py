@@ -74,7 +74,7 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
 
     def update_one(gradient: Any, variable: tf.Variable) -> None:
         index = optimizer._index_dict[optimizer._var_key(variable)]
-        own["_iterations"] = iterations - missed[index]
+        own["_iterations"] = taken_part[index]
         try:
             update_step(gradient, variable)
         finally:
@@ -85,6 +85,7 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
     taken = {optimizer._index_dict[optimizer._var_key(variable)] for variable in variables}
     left_out = [int(index not in taken) for index in range(missed.shape[0])]
     if is_first:
+        taken_part = tf.unstack(iterations - missed)  # ops of their own for each take long to trace
         own["update_step"] = update_one
     try:
         yield
