@@ -26,7 +26,7 @@ from elastic_tf.engine.rows import RowTraining
 from elastic_tf.graph import Node, read_graph_def
 from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan, as_plan
-from elastic_tf.stack import context, never_differentiated, xplane_pb2
+from elastic_tf.stack import context, never_differentiated, optimized_once, xplane_pb2
 from elastic_tf.timing.xplane import kernel_events, op_events
 
 _WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches
@@ -108,7 +108,7 @@ class StepFunction:
         self.jit_compile = bool(model.jit_compile if jit_compile is None else jit_compile)
         self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
         self._untimed: StepTrace | None = None
-        self._is_warm = False
+        self._calls = 0
         self._rows: RowTraining | None = None
         if samples is not None:
             self._rows = RowTraining(model, samples)
@@ -125,7 +125,9 @@ class StepFunction:
         """
         for part, channels in self._slices:
             part.choose(channels)
-        loss, _, _ = self._function(data)
+        with optimized_once():
+            loss, _, _ = self._function(data)
+        self._calls += 1
         return float(loss)
 
     def graph(self, data: Any) -> Any:
@@ -147,10 +149,8 @@ class StepFunction:
 
     def warm_up(self, data: Any) -> None:
         """Trace, compile, and run the first steps, unless that was done."""
-        if not self._is_warm:
-            for _ in range(1 + _WARM_UP):
-                self(data)
-        self._is_warm = True
+        while self._calls <= _WARM_UP:
+            self(data)
 
     def _step(self, data: Any) -> Any:
         if self._rows is None:
