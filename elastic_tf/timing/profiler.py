@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
 
 _MOST_REPEATS = 1_000_000
-_PROFILED = 10  # steps under the profiler, at most
+_PROFILED = 4  # steps under the profiler, at most
 _AT_MOST = 0.95  # of the full step: what is believed of a forward pass
 _LEAST_ATTRIBUTED = 0.9  # of the time outside the forward pass, for op times to be believed
 _AS_THEY_ARE = (1.0,) * differences.CELLS
@@ -60,7 +60,7 @@ def profile_model(
     statistics, metrics and random generators are as before, bit for bit.
 
     Op times come from the TensorFlow profiler and are put onto the tensors by data flow. Whole
-    steps under four masks, timed in turn, correct them (see `timing.calibration`), and
+    steps under two or four masks, timed in turn, correct them (see `timing.calibration`), and
     stand alone where ops cannot be seen: XLA compiles the step, or the device does not report them.
 
     Args:
@@ -72,7 +72,7 @@ def profile_model(
         sample_weight: weights of the samples, if training has them.
         modes: of kernels, to be measured beside exact, for `select_plan`: some of "filtered:2",
             "filtered:4", "filtered:7", "channels:1/2", "channels:1/4", "channels:1/8".
-        repeats: timed steps of each kind; the times are medians.
+        repeats: timed steps of each kind, fewer once medians are certain; the times are medians.
         calibrate: False leaves out these masks: a third of the time, and less exact.
 
     Raises:
@@ -163,7 +163,8 @@ class Profiler:
     def _measured(self, repeats: int, settled: bool) -> TimingProfile:
         profiled = min(repeats, _PROFILED) if settled else 1
         looked_at = [*self._seen, *self._in_modes.values()]
-        with kept(self.model, (run.graph(self._data) for run in looked_at)):
+        # the first trace is made twice where it makes metrics: that of the smallest graph
+        with kept(self.model, (run.graph(self._data) for run in (self._seen[1], *looked_at))):
             work = self._attribution()
             trace, trace_forward, *traces = (
                 trace_step(run, self._data, repeats=profiled) for run in looked_at
@@ -173,10 +174,13 @@ class Profiler:
         folded = work.is_folded(count)
         masks = np.zeros((0, count), bool)
         if self._calibration is None:
-            masks = differences.chosen_masks(parts, folded)
+            is_seen = trace.times and not (trace.on_device or self.model.jit_compile)
+            most = differences.BESIDE_OPS if is_seen else differences.SEGMENTS
+            masks = differences.chosen_masks(parts, folded, most)
         runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
         runs += self._in_modes.values()
-        steps = time_anew(runs, self._data, repeats=repeats, settled=settled)
+        certain = differences.RATIO_ERROR
+        steps = time_anew(runs, self._data, repeats=repeats, settled=settled, certain=certain)
         ratios = np.median(steps / steps[:, :1], axis=0)
 
         t_full, t_forward = _split(steps, trace, trace_forward)

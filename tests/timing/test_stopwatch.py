@@ -12,16 +12,29 @@ def test_busy_rounds_are_measured_again(monkeypatch):
     seconds = iter([1.0, 0.4, 9.0, 0.4, *[1.0, 0.4] * 20])
     monkeypatch.setattr(stopwatch, "seconds", lambda run, data: next(seconds))
     idle = [lambda data: 0.0] * 2
-    steps = stopwatch.time_in_turn(idle, None, repeats=4)
+    steps = stopwatch.time_in_turn(idle, None, repeats=4, settled=False)
     assert steps.tolist() == [[1e6, 0.4e6]] * 4
 
 
-@pytest.mark.parametrize(("settled", "order"), [(True, "aabb"), (False, "ab")])
-def test_a_settled_step_follows_one_of_its_own_kind(settled, order):
+@pytest.mark.parametrize(
+    ("repeats", "settled", "order"),
+    [(1, True, "aabb"), (3, True, "aaaabbbb"), (1, False, "ab"), (2, False, "abab")],
+)
+def test_a_settled_step_follows_one_of_its_own_kind(monkeypatch, repeats, settled, order):
     done = []
+    monkeypatch.setattr(stopwatch, "seconds", lambda run, data: run(data) or 1.0)
     runs = [lambda data, name=name: done.append(name) for name in "ab"]
-    stopwatch.time_in_turn(runs, None, repeats=1, settled=settled)
+    steps = stopwatch.time_in_turn(runs, None, repeats=repeats, settled=settled)
     assert "".join(done) == order
+    assert len(steps) == repeats
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(0.0, 3), (0.3, 30)])
+def test_rounds_end_once_the_ratios_are_certain(monkeypatch, noise, rounds):
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(stopwatch, "seconds", lambda run, data: 1 + noise * rng.random())
+    idle = [lambda data: 0.0] * 2
+    assert len(stopwatch.time_in_turn(idle, None, repeats=30, certain=0.02)) == rounds
 
 
 def test_ratio_uncertainty_is_the_interval_of_a_median():
