@@ -1,4 +1,5 @@
 """Keeping the budget during one `fit`.
 
-In: measured steps, `rho` or a deadline. Out: when to select, for which `rho`, and when to stop.
+In: a traced forward pass, measured steps, `rho` or a deadline. Out: what steps will take, when to
+select, for which `rho`, and when to stop; `course` is the whole training of `finetune`.
 """
