@@ -26,7 +26,7 @@ import tensorflow as tf
 from elastic_tf.files.table import Column, format_table
 
 NETWORKS = {"mobilenet": 128, "mobilenet_v2": 128, "efficientnet": 96, "resnet50": 96, "vit": 96}
-CASES, CLASSES, IMAGES = 20, 20, 640
+CASES, CLASSES, IMAGES = 15, 20, 640
 LEAST, MOST = 5.0, 120.0  # seconds, drawn evenly on a logarithmic scale
 COLUMNS = (
     "network",
