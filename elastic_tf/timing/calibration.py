@@ -13,7 +13,6 @@ True for the tensors of normalisations that cost nothing when they are frozen, s
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import lsq_linear
 
 from elastic_tf.timing.cost_items import last_of
 
@@ -88,6 +87,8 @@ def fit(
         CELLS factors, 1 where a cell is empty; and the root mean square of the part of the
         measured ratios that they leave unexplained.
     """
+    from scipy.optimize import lsq_linear  # takes long to load
+
     weights = expected * (1.0 - forward_ratio) / expected.sum()
     every = np.vstack([masks, np.ones((1, len(parts)), bool)])
     runs = (every[:, None, :] & members[None]).any(axis=2)  # (masks + 1, S)

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW = {"keras_cv", "matplotlib", "tensorflow_addons", "tensorflow_datasets"}
+# What `import elastic_tf` leaves alone: all that takes long to load.
+SLOW = {"keras_cv", "matplotlib", "scipy.optimize", "scipy.stats", "sklearn"}
+SLOW |= {"tensorflow_addons", "tensorflow_datasets"}
 pytestmark = pytest.mark.slow
 
 
