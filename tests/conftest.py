@@ -2,20 +2,47 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 # Some versions of jupyter_core 5 warn, when imported, that 6 will look for its files elsewhere.
 os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
 os.environ["ELASTIC_TF_CACHE"] = ""  # one test teaches the next one nothing
 
-import elastic_tf  # noqa: F401 (before TensorFlow and KerasCV: it chooses their Keras)
 
-# isort: split
-import pytest
-import tensorflow as tf
-from tensorflow.python.framework.config import disable_op_determinism
+def pytest_configure(config) -> None:
+    config.option.loadscopereorder = False  # of pytest-xdist, which would begin with many tests
+
+
+def pytest_collectstart() -> None:
+    """Loads TensorFlow where tests run; the process that only hands them out needs no seconds."""
+    import elastic_tf  # noqa: F401 (before TensorFlow and KerasCV: it chooses their Keras)
+
+    # isort: split
+    from tensorflow.python.data.ops import dataset_ops
+
+    dataset_ops.DatasetV2._apply_debug_options = untuned
+
+
+def untuned(dataset):
+    """What is iterated over: TensorFlow 2.15 may wait long for its tuning thread at each end."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Files with slow tests come first: processes that share the files end together then."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture
 def deterministic():
+    import tensorflow as tf
+    from tensorflow.python.framework.config import disable_op_determinism
+
     tf.config.experimental.enable_op_determinism()
     yield
     disable_op_determinism()
