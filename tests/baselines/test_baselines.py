@@ -92,7 +92,7 @@ class Masks(tf.keras.callbacks.Callback):
 
 
 def fit(
-    method: baselines.Method, model: ElasticModel, *, epochs: int = 3, **options
+    method: baselines.Method, model: ElasticModel, *, epochs: int = 2, **options
 ) -> list[np.ndarray]:
     """Short epochs; returns the mask of each step."""
     masks = Masks()

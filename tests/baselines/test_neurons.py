@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -43,12 +45,9 @@ def compiled() -> et.ElasticModel:
 def trained(*callbacks, breaks_at=None) -> tuple[et.ElasticModel, dict[int, et.Plan]]:
     model, plans = compiled(), Plans(breaks_at)
     given = [*callbacks[:1], plans, *callbacks[1:]]
-    options = {"epochs": 4, "verbose": 0, "callbacks": given}
-    if breaks_at is None:
+    options = {"epochs": 3, "verbose": 0, "callbacks": given}
+    with contextlib.nullcontext() if breaks_at is None else pytest.raises(InterruptedError):
         model.fit(data().take(2), **options)
-    else:
-        with pytest.raises(InterruptedError):
-            model.fit(data().take(2), **options)
     return model, plans.seen
 
 
@@ -72,11 +71,10 @@ def test_fast_neurons_are_chosen_within_the_budget_and_an_interrupted_fit_choose
     assert len(set(plans.values())) > 2
 
     backup = str(tmp_path / "backup")
-    trained(chooser(), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=2)
+    trained(chooser(), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=1)
     again, later = trained(chooser(), tf.keras.callbacks.BackupAndRestore(backup))
-    assert later == {epoch: plans[epoch] for epoch in (2, 3)}
-    for one, two in zip(whole.weights, again.weights):
-        np.testing.assert_array_equal(one, two)
+    assert later == {epoch: plans[epoch] for epoch in (1, 2)}
+    np.testing.assert_equal([v.numpy() for v in whole.weights], [v.numpy() for v in again.weights])
 
 
 def test_a_step_computes_the_gradient_of_the_chosen_channels_alone():

@@ -64,7 +64,7 @@ def test_tensor_that_left_comes_back():
 
 def test_without_a_probe_the_last_tensors_that_fit_are_trained_whatever_comes():
     elastic_callback = ElasticCallback(table(), rho=0.6, interval=1, control=Control(share=0.0))
-    fit(elastic(), elastic_callback, epochs=3)
+    fit(elastic(network), elastic_callback, epochs=3)
     (record,) = elastic_callback.selections
     # 10 for the forward pass, 1 for each tensor trained and 1 for each from the first one on: 30 in
     # all; scale and offset of the normalisation before the head come after the kernels
@@ -73,7 +73,7 @@ def test_without_a_probe_the_last_tensors_that_fit_are_trained_whatever_comes():
 
 def test_by_depth_a_schedule_is_followed_and_a_new_profile_looked_at():
     by_schedule = ElasticCallback(table(), rho=lambda epoch: 0.4 + 0.1 * epoch, interval=1)
-    fit(elastic(), by_schedule, epochs=3)
+    fit(elastic(network), by_schedule, epochs=3)
     assert [record.mask.sum() for record in by_schedule.selections] == [1, 2, 3]
     options = {"control": Control(share=0.0, reprofile_every=1), "interval": 1}
     profiled = ElasticCallback(table(), rho=0.6, **options)

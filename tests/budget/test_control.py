@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import chosen
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -178,11 +179,9 @@ def test_impossible_deadline_is_refused_before_training():
 
 
 def test_deadline_over_data_of_unknown_length_is_refused():
-    from chosen import callback, dataset, elastic
-
-    unknown = dataset().filter(lambda x, y: True)
+    unknown = chosen.dataset().filter(lambda x, y: True)
     with pytest.raises(ValueError, match=r"unknown length with Deadline\(60\).*steps_per_epoch"):
-        elastic().fit(unknown, verbose=0, callbacks=[callback(rho=Deadline(60.0))])
+        chosen.elastic().fit(unknown, verbose=0, callbacks=[chosen.callback(rho=Deadline(60.0))])
 
 
 def test_a_validation_of_known_seconds_is_foreseen():
@@ -200,16 +199,14 @@ def test_missed_deadline_is_told_at_the_end():
 
 
 def test_no_time_has_passed_when_a_loop_of_ones_own_begins():
-    from chosen import callback, dataset, elastic
-
-    model, one = elastic(), callback(rho=Deadline(60.0))
+    model, one = chosen.elastic(), chosen.callback(rho=Deadline(60.0))
     called = tf.keras.callbacks.CallbackList([one], model=model, epochs=2, steps=4)
     model.stop_training = False
     called.on_train_begin()
     model.make_train_function()
     for epoch in range(2):
         called.on_epoch_begin(epoch)
-        data = iter(dataset())
+        data = iter(chosen.dataset())
         for step in range(4):
             called.on_train_batch_begin(step)
             called.on_train_batch_end(step, model.train_function(data))

@@ -8,31 +8,10 @@ import io
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from tiny_runs import TRAINING
+from tiny_runs import TRAINING, smaller
 
 import elastic_tf as et
-from elastic_tf import zoo
 from elastic_tf.commands import train
-
-L = tf.keras.layers
-
-
-def backbone(x, *_):
-    """Two convolutions with batch normalisation: 8 tensors with the head."""
-    for _ in range(2):
-        x = L.Conv2D(4, 3, strides=2, use_bias=False)(x)
-        x = L.ReLU()(L.BatchNormalization()(x))
-    return x
-
-
-@contextlib.contextmanager
-def smaller():
-    """Makes the smallest network of the zoo smaller still."""
-    with pytest.MonkeyPatch.context() as patch:
-        whole = zoo.ARCHITECTURES["digits_resnet"]
-        patch.setitem(zoo.ARCHITECTURES, "digits_resnet", whole._replace(backbone=backbone))
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

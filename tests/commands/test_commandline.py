@@ -174,6 +174,14 @@ def test_what_is_no_command_is_refused(words, received, capsys):
     assert received in capsys.readouterr().err
 
 
+def run_alone(code, **options):
+    """Code in a process that has loaded nothing yet."""
+    options |= {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True}
+    done = subprocess.run([sys.executable, "-c", code], text=True, **options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def test_help_of_every_command_comes_without_tensorflow():
     code = (
         "import sys; sys.argv = ['-m']\n"
@@ -185,13 +193,7 @@ def test_help_of_every_command_comes_without_tensorflow():
         "        assert end.code == 0\n"
         "assert not {'matplotlib', 'scipy', 'tensorflow'} & set(sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_alone(code)
     for name in program.COMMANDS:
         assert f"\n    python -m elastic_tf {name} -" in done.stdout
 
@@ -231,14 +233,7 @@ def test_what_is_wrong_with_the_words_is_said_before_tensorflow_is_loaded(tmp_pa
         "assert 'tensorflow' not in sys.modules\n"
     )
     (tmp_path / "file").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_alone(code, cwd=tmp_path)
     for line, received in itertools.zip_longest(done.stderr.splitlines(), REFUSED.values()):
         assert line.startswith("error: ") and re.search(received, line), (line, received)
 
@@ -246,8 +241,7 @@ def test_what_is_wrong_with_the_words_is_said_before_tensorflow_is_loaded(tmp_pa
 def test_the_installed_program_loads_tensorflow_no_earlier():
     code = "import sys; sys.argv = ['/bin/elastic-tf']; import elastic_tf.__main__; "
     code += "assert 'tensorflow' not in sys.modules"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    run_alone(code)
 
 
 @pytest.mark.parametrize(

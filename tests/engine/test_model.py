@@ -19,9 +19,9 @@ from training import (
     UPPER,
     OwnTrainStep,
     Subclassed,
+    assert_trained_alike,
     elastic,
     everything,
-    plain,
 )
 
 from elastic_tf.model import ElasticModel
@@ -53,12 +53,7 @@ class TestFromModel:
         + ["add_loss", "add_callable_loss"],
     )
     def test_trains_as_the_source_would(self, kind, deterministic):
-        def source():
-            return SOURCES[kind]()
-
-        ours, theirs = elastic(source=source), plain(source=source)
-        assert fit(ours) == fit(theirs)
-        assert values(ours.weights) == values(theirs.weights)
+        assert_trained_alike(source=lambda: SOURCES[kind]())
 
     @pytest.mark.parametrize("kind", ["nested", "subclassed", "shared"])
     def test_leaves_tensors_out(self, kind):
@@ -89,8 +84,7 @@ class TestFromModel:
             "loss_weights": {"kind": 1.0, "size": 0.3},
             "metrics": {"kind": "accuracy", "size": ["mae"]},
         }
-        ours, theirs = elastic(source=source, **options), plain(source=source, **options)
-        assert fit(ours, x=x, y=y) == fit(theirs, x=x, y=y)
+        assert_trained_alike({"x": x, "y": y}, source=source, **options)
 
     def test_a_model_not_built_is_built_by_fit(self):
         model = elastic(source=Subclassed)

@@ -76,6 +76,7 @@ def test_wheel_is_examined_by_its_own_doctor(python):
     done = python("-m", "elastic_tf", "doctor")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "Ready to train." in done.stdout
+    assert "GPU" in done.stdout and "TensorFlow does not start" not in done.stdout
 
 
 def test_the_wheel_imports_little_at_first_and_all_of_it_when_asked(python, unpacked):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from networks import crossentropy, images, network
+from networks import chain, crossentropy, images
 
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
 
 
-def elastic() -> ElasticModel:
-    model = ElasticModel.from_model(network())
+def elastic(source=chain) -> ElasticModel:
+    model = ElasticModel.from_model(source())
     model.compile(tf.keras.optimizers.SGD(0.01, momentum=0.9), crossentropy())
     return model
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from networks import crossentropy, images, network
+from networks import chain, crossentropy, images
 
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
@@ -114,7 +114,7 @@ def data(batches: int) -> tf.data.Dataset:
 
 
 def clocked(device: Device) -> ClockedModel:
-    model = ClockedModel.from_model(network())
+    model = ClockedModel.from_model(chain())
     object.__setattr__(model, "device", device)
     model.compile(tf.keras.optimizers.SGD(0.01, momentum=0.9), crossentropy())
     return model
@@ -137,7 +137,6 @@ def run(
     selecting: float = 0.0,
     epochs: int = EPOCHS,
     steps: int = STEPS,
-    model: ClockedModel | None = None,
     **options: Any,
 ) -> ElasticCallback:
     """A training by the device's clock."""

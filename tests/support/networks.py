@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,16 @@ MORE_OPTIMIZERS = {
 }
 
 
+@contextlib.contextmanager
+def half_precision(policy: str = "mixed_float16") -> Iterator[None]:
+    """What is built inside computes in half precision."""
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+
+
 def shared_state(optimizer: Any) -> list[tf.Variable]:
     """What an optimizer holds in plain Keras too."""
     own = bias_correction.of(optimizers.unwrapped(optimizer))
@@ -57,6 +69,23 @@ def network(*, seed: int = 0, regularizer: Any = None, activation: str = "relu")
     x = L.Flatten(name="flat")(x)
     x = L.Dense(CLASSES, name="head")(x)
     return tf.keras.Model(inputs, L.Activation("linear", dtype="float32", name="out")(x))
+
+
+def block() -> tf.keras.Model:
+    """A convolution with batch normalisation and a dense head: 6 tensors, 2 buffers."""
+    tf.keras.utils.set_random_seed(0)
+    layers = [L.Conv2D(3, 3, name="conv"), L.BatchNormalization(name="bn"), L.Flatten()]
+    return tf.keras.Sequential([L.Input(IMAGE), *layers, L.Dense(CLASSES, name="head")])
+
+
+def chain(activation: str | None = None) -> tf.keras.Model:
+    """Five dense layers, 10 tensors: for tests to which it is all the same what is trained."""
+    tf.keras.utils.set_random_seed(0)
+    inputs = L.Input(IMAGE)
+    x = L.Flatten()(inputs)
+    for k in range(5):
+        x = L.Dense(CLASSES, activation, name=f"dense{k}")(x)
+    return tf.keras.Model(inputs, x)
 
 
 def images(*, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, network, shared_state, values
+from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, fit, network, shared_state, values
 
 from elastic_tf.model import ElasticModel
 
@@ -62,7 +62,16 @@ def plain(
     tf.keras.utils.set_random_seed(0)
     model = source()
     model.compile(optimizer or MORE_OPTIMIZERS[kind](), loss(), **options)
+    if model.built and hasattr(model.optimizer, "build"):  # else traced twice, for the slots
+        model.optimizer.build(model.trainable_variables)
     return model
+
+
+def assert_trained_alike(fitted=(), **options) -> None:
+    """Ours and plain Keras's have the same history and the same bits after a `fit`."""
+    ours, theirs = elastic(**options), plain(**options)
+    assert fit(ours, **dict(fitted)) == fit(theirs, **dict(fitted))
+    assert everything(ours) == everything(theirs)
 
 
 def everything(model) -> list[bytes]:

@@ -30,9 +30,8 @@ SAMPLES, BATCH = 16, 8
 SECONDS = 180  # a process of a test that hangs is killed after so many
 
 
-def main(kind: str, out: str, *pairs: str) -> None:
+def main(kind: str, out: str, **options: Any) -> None:
     """Train, write weights, masks and importances."""
-    options = dict(pair.split("=", 1) for pair in pairs)
     strategy = make_strategy(kind)
     with strategy.scope():
         tf.keras.utils.set_random_seed(0)
@@ -60,7 +59,7 @@ def main(kind: str, out: str, *pairs: str) -> None:
         epochs=[record.epoch for record in callback.selections],
         masks=[record.mask for record in callback.selections],
         importance=[record.importance for record in callback.selections],
-        graphs_left=graphs_left(model, train) if kind == "mirrored" else 0,
+        graphs_left=graphs_left(model, train) if kind == "mirrored" and not options else 0,
         **{f"weight{k}": weight for k, weight in enumerate(weights)},
     )
 
@@ -164,4 +163,4 @@ def finish(*processes: Any) -> list[tuple[int, str]]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:3], **dict(pair.split("=", 1) for pair in sys.argv[3:]))
