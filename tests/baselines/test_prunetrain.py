@@ -15,6 +15,7 @@ from networks import (
     L,
     crossentropy,
     fit,
+    half_precision,
     images,
     step_flops,
     values,
@@ -89,11 +90,8 @@ def test_several_inputs_and_outputs_keep_their_structure():
 
 
 def test_frozen_layers_and_half_precision_stay():
-    tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
+    with half_precision():
         network = residual()
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     network.get_layer("one_b").trainable = False
     new, _ = without(network, shrink(network))
     assert new.get_layer("one_a").compute_dtype == "float16"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import K, L, crossentropy, values
+from networks import K, L, crossentropy, half_precision, values
 from related.tinytl import tinytl_tensors, with_lite_residuals
 from related.tinytl.lite_residual import LiteResidual
 from test_baselines import CLASSES, arrays, data, network
@@ -132,12 +132,9 @@ def test_frozen_layers_stay_frozen():
 
 
 def test_half_precision_is_kept():
-    tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
+    with half_precision():
         model = network()
         adapted = with_lite_residuals(model)
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     x = arrays()[0]
     np.testing.assert_array_equal(adapted(x), model(x))
     assert {module.compute_dtype for module in modules(adapted)} == {"float16"}

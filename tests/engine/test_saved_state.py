@@ -59,8 +59,7 @@ def test_training_goes_on_as_if_nothing_had_been_saved(kind, ending, tmp_path):
         again.load_weights(path)
     for one in (model, again):
         fit(one, 0)
-    for one, two in zip(model.get_weights(), again.get_weights()):
-        np.testing.assert_array_equal(one, two)
+    np.testing.assert_equal(model.get_weights(), again.get_weights())
     counts = bias_correction.of(et.optimizers.unwrapped(again.optimizer))
     if counts is not None:
         assert counts.numpy().tolist() == [8, 8, 8, 8, 0, 0, 0, 0]
@@ -144,8 +143,7 @@ def test_a_model_that_is_built_in_its_first_step_has_averages():
     for one in (model, plain):
         tf.keras.utils.set_random_seed(1)
         one.fit(*data(), batch_size=4, shuffle=False, verbose=0)
-    for one, two in zip(model.get_weights(), plain.get_weights()):
-        np.testing.assert_array_equal(one, two)
+    np.testing.assert_equal(model.get_weights(), plain.get_weights())
 
 
 def test_two_threads_train_as_one_after_the_other():

@@ -115,8 +115,7 @@ def test_new_images_in_each_step_are_as_many_views_as_steps(deterministic):
         net = fewshot.ProtoNet(few_images.network())
         fewshot.adapt(net, task.support, task.support_labels, compute=1.0, steps=3, views=views)
         weights.append(net.model.get_weights())
-    for one, other in zip(*weights):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(*weights)
 
 
 def test_adapting_tells_new_classes_apart_and_says_their_names():
@@ -152,8 +151,7 @@ def test_evaluating_leaves_the_weights_and_says_how_sure_it_is(net):
     before = net.model.get_weights()
     plan = et.Plan.full(9)
     scores = fewshot.evaluate(net, tasks, 3, plan=plan, steps=1, verbose=0)
-    for a, b in zip(before, net.model.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(before, net.model.get_weights())
     assert scores.accuracy == scores.accuracies.mean()
     spread = 1.96 * np.std(scores.accuracies, ddof=1) / np.sqrt(3)
     assert scores.interval == pytest.approx(spread)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import half_precision
 
 from elastic_tf.baselines.fixed import TrainOnly
 from elastic_tf.head import solve
@@ -51,37 +52,22 @@ def clusters(samples=60, classes=3, seed=0):
 
 
 @pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
-def test_weights_solve_the_normal_equations(samples, width):
-    data = problem(samples, width)
-    kernel, bias = Ridge(*data).weights(0.7)
-    expected_kernel, expected_bias = solved(*data, 0.7)
-    np.testing.assert_allclose(kernel, expected_kernel, atol=1e-8)
-    np.testing.assert_allclose(bias, expected_bias, atol=1e-8)
-
-
-@pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
-def test_left_out_predictions_equal_solving_anew_without_the_sample(samples, width):
-    features, wanted, weight = problem(samples, width)
-    found = Ridge(features, wanted, weight).left_out(0.7)
-    for k in range(samples):
-        rest = np.arange(samples) != k
-        kernel, bias = solved(features[rest], wanted[rest], weight[rest], 0.7)
-        np.testing.assert_allclose(found[k], features[k] @ kernel + bias, atol=1e-8)
-
-
-@pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
-def test_without_an_intercept_left_out_predictions_equal_solving_anew(samples, width):
+@pytest.mark.parametrize("intercept", [True, False])
+def test_weights_and_left_out_predictions_are_those_of_solving_anew(samples, width, intercept):
+    """The weights solve the normal equations; a sample is left out as if it had not been there."""
     features, wanted, weight = problem(samples, width)
     features, wanted = features + 1.0, wanted - 2.0
-    ridge = Ridge(features, wanted, weight, intercept=False)
+    ridge = Ridge(features, wanted, weight, intercept=intercept)
     kernel, bias = ridge.weights(0.7)
-    np.testing.assert_allclose(kernel, solved(features, wanted, weight, 0.7, False)[0], atol=1e-8)
-    assert not bias.any()
+    expected_kernel, expected_bias = solved(features, wanted, weight, 0.7, intercept)
+    np.testing.assert_allclose(kernel, expected_kernel, atol=1e-8)
+    np.testing.assert_allclose(bias, expected_bias, atol=1e-8)
+    assert bias.any() == intercept
     found = ridge.left_out(0.7)
     for k in range(samples):
         rest = np.arange(samples) != k
-        kernel, _ = solved(features[rest], wanted[rest], weight[rest], 0.7, False)
-        np.testing.assert_allclose(found[k], features[k] @ kernel, atol=1e-8)
+        kernel, bias = solved(features[rest], wanted[rest], weight[rest], 0.7, intercept)
+        np.testing.assert_allclose(found[k], features[k] @ kernel + bias, atol=1e-8)
 
 
 def test_a_head_without_bias_is_what_is_promised():
@@ -133,8 +119,7 @@ def test_classes_are_told_apart_and_nothing_else_changes():
     found = solve_head(model, x, y)
     assert (model.predict(x, verbose=0).argmax(axis=1) == y).mean() > 0.9
     assert found.accuracy > 0.85 and found.samples == 60 and found.layer == model.layers[-1].name
-    for old, new in zip(before[:2], model.get_weights()[:2]):
-        np.testing.assert_array_equal(old, new)
+    np.testing.assert_equal(before[:2], model.get_weights()[:2])
     assert not any("call" in vars(layer) for layer in model.layers)
 
 
@@ -219,11 +204,8 @@ def test_head_inside_a_subclassed_model_is_found():
 
 def test_mixed_precision_features_are_solved_in_full_precision():
     x, y = clusters()
-    tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
+    with half_precision():
         model = classifier()
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     assert solve_head(model, x, y).accuracy > 0.85
 
 

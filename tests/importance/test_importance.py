@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from evaluated import FUNCTIONS, READINGS, L, elastic, linear, noisy, points, same, state
-from networks import crossentropy, images, network
+from networks import crossentropy, half_precision, images, network
 
 from elastic_tf.importance import measures
 from elastic_tf.importance.evaluation import Evaluator, Samples
@@ -171,8 +171,7 @@ def test_tensor_that_the_loss_does_not_depend_on_is_worth_nothing() -> None:
 
 
 def test_gradient_that_overflows_under_a_loss_scale_is_taken_with_a_smaller_one() -> None:
-    tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
+    with half_precision():
         model = ElasticModel.from_model(network())
         model.compile(tf.keras.optimizers.SGD(0.05), crossentropy())
         expected = measures.loss_decrease(model, *images())
@@ -181,8 +180,6 @@ def test_gradient_that_overflows_under_a_loss_scale_is_taken_with_a_smaller_one(
         found = measures.loss_decrease(model, *images())
         assert same(before, state(model))
         assert float(model.optimizer.loss_scale) == 2.0**30
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     np.testing.assert_allclose(found, expected, rtol=0.05, atol=0.01 * np.abs(expected).max())
 
 

@@ -56,8 +56,7 @@ def test_cached_training_is_bit_identical(build, plan, memory):
     options = {"batch_size": 4, "augment": flipped, "views": 2}
     one, history = trained(build, Samples(x, y, memory=0, **options), plan)
     two, cached = trained(build, Samples(x, y, memory=memory, **options), plan)
-    for a, b in zip(one.get_weights(), two.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(one.get_weights(), two.get_weights())
     assert history == cached
 
 
@@ -88,16 +87,14 @@ def test_activations_too_large_for_float16_are_told_and_computed_in_every_step()
     samples = Samples(1e6 * x, y, batch_size=4, half=True)
     with pytest.warns(UserWarning, match="too large for float16"):
         two, _ = trained(chain, samples, 2)
-    for a, b in zip(one.get_weights(), two.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
 def test_samples_train_as_the_same_batches_do():
     x, y = data()
     one, _ = trained(chain, Samples(x, y, batch_size=4, shuffle=False), 2)
     two, _ = trained(chain, tf.data.Dataset.from_tensor_slices((x, y)).batch(4), 2)
-    for a, b in zip(one.get_weights(), two.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
 def test_every_epoch_has_its_own_order_of_all_samples_and_the_next_view():
@@ -123,8 +120,7 @@ def test_weights_and_datasets_of_single_samples_are_served():
     single = tf.data.Dataset.from_tensor_slices((x, y, weight))
     one, _ = trained(chain, Samples(x, y, sample_weight=weight, batch_size=4), 4)
     two, _ = trained(chain, Samples(single, batch_size=4), 4)
-    for a, b in zip(one.get_weights(), two.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
 class OwnStep(et.ElasticMixin, tf.keras.Sequential):
@@ -146,8 +142,7 @@ def test_a_step_of_ones_own_is_cut_too():
         model.set_mask(np.array([False, False, True, True]))
         model.fit(Samples(x, y, batch_size=4, memory=memory), epochs=3, verbose=0)
         weights.append(model.get_weights())
-    for a, b in zip(*weights):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(*weights)
 
 
 def test_nothing_is_left_behind():
@@ -253,8 +248,7 @@ def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch, build):
 
     (cached, weights), (whole, same) = train(1 << 30), train(0)
     assert cached == whole
-    for one, other in zip(weights, same):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(weights, same)
     assert [before is not None for before in calls] == [False, True, False, True]
 
 
@@ -418,8 +412,7 @@ def test_class_weights_train_as_those_of_keras():
     one.fit(x, y, class_weight=CLASS_WEIGHT, **options)
     samples = Samples(x, y, batch_size=4, shuffle=False).weighted(CLASS_WEIGHT)
     two.fit(samples, epochs=2, verbose=0)
-    for a, b in zip(one.get_weights(), two.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
 @pytest.mark.parametrize(

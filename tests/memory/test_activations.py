@@ -3,7 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import OPTIMIZERS, K, L, crossentropy, images, mask_of, network, values
+from networks import (
+    OPTIMIZERS,
+    K,
+    L,
+    crossentropy,
+    half_precision,
+    images,
+    mask_of,
+    network,
+    values,
+)
 
 from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
@@ -104,11 +114,8 @@ def test_the_mask_of_dropout_is_kept():
 
 
 def test_bytes_follow_the_type():
-    tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
+    with half_precision():
         model = compiled(L.Input((5,)), L.Dense(4, name="a"), L.Dense(3, name="b"))
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     # kernels in half precision are made of weights alone: no activations
     assert activation_bytes(model, batch(2, 5), mask_of(model, "a/bias", "b")) == 2 * 2 * 4
 

@@ -3,7 +3,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, K, L, crossentropy, images, mask_of, values
+from networks import (
+    CLASSES,
+    IMAGE,
+    MORE_OPTIMIZERS,
+    K,
+    L,
+    crossentropy,
+    half_precision,
+    images,
+    mask_of,
+    values,
+)
 
 from elastic_tf import optimizers
 from elastic_tf.model import ElasticModel
@@ -47,11 +58,8 @@ def test_micro_batches_update_as_the_joint_batch(kind):
 
 
 def test_mixed_precision_accumulates_in_single_precision():
-    tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
+    with half_precision():
         model = elastic(accumulate=2)
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     fit(model, batch_size=4)
     assert {total.dtype for total in model._elastic.accumulation._sums.values()} == {tf.float32}
     assert int(model.optimizer.iterations) == 6

@@ -6,6 +6,7 @@ import keras_cv
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import half_precision
 
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profiler import profile_model
@@ -192,8 +193,5 @@ def test_embedding_is_profiled():
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_is_profiled(policy):
-    tf.keras.mixed_precision.set_global_policy(policy)
-    try:
+    with half_precision(policy):
         check(normalisations(), 8)
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import half_precision
 
 from elastic_tf import stack
 from elastic_tf.model import ElasticModel
@@ -118,11 +119,8 @@ def test_preprocessing_is_the_one_of_keras():
 
 
 def test_logits_are_float32_under_mixed_precision():
-    tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
+    with half_precision():
         model = build()
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     assert model.output.dtype == tf.float32
     assert model.layers[-2].compute_dtype == "float16"
 
