@@ -39,6 +39,7 @@ __all__ = [
     "registered",
     "runs_onednn",
     "stateful_random_ops",
+    "traced_once",
     "wrap_function",
     "xplane_pb2",
 ]
@@ -108,6 +109,24 @@ def optimized_once() -> Iterator[None]:
         yield
     finally:
         now.function_call_options = before
+
+
+@contextlib.contextmanager
+def traced_once() -> Iterator[None]:
+    """Variables that Keras makes beside a trace, in this context, do not make it traced again.
+
+    TensorFlow traces a function twice whose first trace made variables, lest the second make more.
+    Metrics make theirs in the first step, but outside of its graph, once.
+    """
+    is_alone = not tf.distribute.has_strategy()
+
+    def made(next_creator: Any, **options: Any) -> Any:
+        if is_alone and tf.executing_eagerly():  # not in the graph
+            options["experimental_enable_variable_lifting"] = False
+        return next_creator(**options)
+
+    with tf.variable_creator_scope(made):
+        yield
 
 
 @contextlib.contextmanager

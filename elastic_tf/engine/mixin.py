@@ -21,7 +21,7 @@ from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.state import FitState, State, Step
 from elastic_tf.optimizers.accumulation import Accumulation
 from elastic_tf.plan import Plan, as_plan, describe_trained
-from elastic_tf.stack import never_differentiated
+from elastic_tf.stack import never_differentiated, traced_once
 
 if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with
@@ -222,7 +222,8 @@ class ElasticMixin(_Model):
 
     def finish(self, step: Step) -> dict[str, tf.Tensor]:
         """Update the metrics; returns the logs of the step."""
-        return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
+        with traced_once():
+            return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
 
     def step(self, data: Any, plan: Plan | np.ndarray | None) -> dict[str, tf.Tensor]:
         """One training step under `plan`.

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from networks import (
     OPTIMIZERS,
+    chain,
     crossentropy,
     fit,
     images,
@@ -179,6 +180,14 @@ class TestTrainFunctions:
         assert model.train_function is function
         assert function.experimental_get_tracing_count() == count
 
+    def test_a_step_with_metrics_is_traced_once(self, monkeypatch):
+        model, calls, whole = elastic(metrics=["accuracy"]), [], ElasticMixin.gradients
+        monkeypatch.setattr(
+            ElasticMixin, "gradients", lambda *given: calls.append(given) or whole(*given)
+        )
+        assert "accuracy" in fit(model)
+        assert len(calls) == 1
+
     def test_masks_can_change_between_batches(self, deterministic):
         model, same = elastic(), elastic()
         one, two = mask_of(model, "head"), mask_of(model, "conv1", "bn1")
@@ -192,7 +201,7 @@ class TestTrainFunctions:
     @pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}], ids=str)
     def test_a_dropped_mask_frees_its_graph(self, options):
         # silu enters every traced graph into TensorFlow's global registry of gradients
-        model = elastic(source=lambda: network(activation="silu"), **options)
+        model = elastic(source=lambda: chain("silu"), **options)
         graphs = []
         for mask in random_masks(model, 6):
             model.set_mask(mask)
@@ -219,18 +228,6 @@ class TestTrainFunctions:
 
 
 class TestMixin:
-    def test_serves_a_subclassed_model(self):
-        class Mine(ElasticMixin, Subclassed):
-            pass
-
-        model = Mine()
-        model(images()[0])
-        model.compile("sgd", crossentropy())
-        model.set_mask(np.arange(6) == 5)
-        before = values(model.tensors[:5])
-        fit(model)
-        assert values(model.tensors[:5]) == before
-
     def test_serves_a_class_of_functional_models(self):
         class Mine(ElasticMixin, tf.keras.Model):
             pass
@@ -239,20 +236,24 @@ class TestMixin:
         model = Mine(source.input, source.output)
         assert len(model.tensors) == 10
 
-    def test_a_train_step_of_its_own_can_use_the_parts(self):
-        class Mine(ElasticMixin, OwnTrainStep):
+    @pytest.mark.parametrize("own", [False, True])
+    def test_serves_a_subclassed_model_and_a_train_step_of_its_own_from_the_parts(self, own):
+        class Mine(ElasticMixin, Subclassed):
+            pass
+
+        class Own(ElasticMixin, OwnTrainStep):
             def train_step(self, data):
                 variables = [v for v, trained in zip(self.tensors, self.mask) if trained]
                 step, gradients = self.gradients(data, variables)
                 optimizers.apply_selected(self.optimizer, gradients, variables)
                 return {**self.finish(step), "twice": 2 * step.loss}
 
-        model = Mine()
+        model = Own() if own else Mine()
         model(images()[0])
         model.compile("sgd", crossentropy())
         model.set_mask(np.arange(6) == 5)
         before = values(model.tensors[:5])
-        assert "twice" in fit(model)
+        assert ("twice" in fit(model)) == own
         assert values(model.tensors[:5]) == before
 
 
