@@ -43,10 +43,10 @@ def finetune(
     """Fit a pre-trained classifier to new data, in `seconds` at most.
 
     The head gets as many outputs as there are classes, and is solved in closed form. Batch
-    normalisation uses its stored statistics; dropout and augmentation run as in training. Without
-    a `profile`, the device is measured. Then Adam trains the last tensors, as many as fit into the
-    time. What lies before them is computed once for each sample. With `validation`, the best
-    weights are kept; those of the solved head count too.
+    normalisation uses its stored statistics; dropout and augmentation run as in training. Then Adam
+    trains the last tensors, as many as fit into the time, at a rate that falls to zero as it ends,
+    and the head is solved again. What lies before them is computed once for each sample. With
+    `validation`, the best weights are kept; those of the first head count too.
 
     Args:
         model: built Keras network. Its last dense layer stays if it has a unit for each class and
@@ -56,20 +56,21 @@ def finetune(
         train: `Samples`; or arrays (x, y), as the model takes them and class numbers, of shape (n,)
             or (n, 1), or rows of zeros and ones; or a finite `tf.data.Dataset` of such samples or
             batches, read into memory once: random augmentation in it is drawn once, too.
-        validation: arrays (x, y), or a `tf.data.Dataset` of batches. None keeps the last weights.
-        seconds: for everything, measuring included. Solving the head comes first, however few.
-        epochs: passes over the samples; fewer if the time is too short, or if validations would
-            take more than half of it.
+        validation: arrays (x, y), or a `tf.data.Dataset` of batches. None keeps the last weights,
+            or the first head where training did harm.
+        seconds: for everything. Where they do not suffice to train, the head alone is solved, on as
+            many samples as were read in time.
+        epochs: passes over the samples at most.
         batch_size: of a step, where `train` is not `Samples`.
-        learning_rate: of Adam at its highest; it falls on a cosine to zero. None: 2e-4 over the
-            square root of the trained share of a full step; 4e-4 at a quarter.
-        profile: times of this network with this head and batches of this size, or their file:
-            `profile_model(result, x, y)` measures them for the next call. None: measured.
+        learning_rate: of Adam at its highest. None: 2e-4 over the square root of the trained share
+            of a full step; 4e-4 at a quarter.
+        profile: times of this network with this head and batches of this size, or their file. None:
+            foretold from a forward pass.
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.
 
     Returns:
-        The trained elastic model, with `history` as after `fit`. Where too few seconds are left to
-        measure or to train, its head alone is solved, and a warning says so.
+        The trained elastic model, with `history` as after `fit`. Where there are too few seconds to
+        train, its head alone is solved, and a warning says so.
 
     Raises:
         ValueError: there are no classes to learn, the network's end is no classifier's, or the
@@ -107,7 +108,6 @@ def finetune(
         verbose=verbose,
     )
     course.run()
-    elastic.__dict__["course"] = course
     return elastic
 
 

@@ -142,7 +142,7 @@ class Course(tf.keras.callbacks.Callback):
             print(self.said(), flush=True)
 
     def said(self) -> str:
-        """What was trained, what came out and what it took, in one line."""
+        """What was trained, what came out and where the seconds went."""
         assert self.selection is not None and self._profile is not None
         epochs = self._steps / self._samples.steps
         full = (
@@ -153,10 +153,11 @@ class Course(tf.keras.callbacks.Callback):
             if self._best
             else ""
         )
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items())
         return (
             f"{found}{self.selection.mask.sum()} of {len(self.selection.mask)} tensors, "
             f"{epochs:.1f} epochs, {sum(self.seconds.values()):.0f} s; {self._epochs} epochs of "
-            f"all tensors take about {full:.0f} s."
+            f"all tensors take about {full:.0f} s.\nSeconds: {parts}."
         )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
