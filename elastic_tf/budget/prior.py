@@ -41,6 +41,7 @@ _FREE = frozenset(
     "Const ExpandDims Identity IdentityN NoOp Pack Placeholder Range Rank ReadVariableOp Reshape "
     "Shape Squeeze StopGradient StridedSlice".split()
 )
+_STOP = "StopGradient"
 _PASSES = 3  # timed; the quickest counts, for the others shared the machine
 
 
@@ -114,8 +115,10 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
     given = {tensor.op.name for tensor in graph.inputs} - held
     every = nodes(works)
     flows = reached_from(every, places)
+    stopped = {name: node._replace(inputs=()) for name, node in every.items() if node.op == _STOP}
+    back = reached_from({**every, **stopped}, places)  # whose gradients come back
     data = reached_from(every, given)  # what depends on the samples
-    varying = reached_from(every, [name for name in data if has_state(works[name].type)])
+    varying = reached_from(every, [name for name, work in works.items() if has_state(work.type)])
     forward, backward = (collections.defaultdict[int, float](float) for _ in range(2))
     for name, work in works.items():
         if name not in data or work.type in _FREE:
@@ -126,7 +129,7 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
         operations = 0.0 if is_depthwise else _OPERATION * work.flops * is_contraction
         forward[0 if name in varying else flows.get(name, 0)] += operations + moved + _OP
         for source, _ in work.inputs:
-            needs = flows.get(source, 0)
+            needs = back.get(source, 0)
             if is_depthwise and source not in data:
                 operations = _OF_DEPTHWISE * work.flops
             if needs:
