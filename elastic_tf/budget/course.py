@@ -41,6 +41,7 @@ _SHARE, _FEW = 0.4, 1.3
 _VALIDATING = 0.05  # of the time: what validations after each epoch may take
 _LEAST_EPOCHS = 0.15  # of full training: less is not worth a start
 _RECENT = 10  # steps whose median tells how fast the machine is
+_FIRST = 4  # steps that tell how fast it was
 # Accuracy in training from which the mean of the trained head and the solved one is kept. On
 # held-out images of birds and street signs, after 1.3 to 5 epochs, the mean was 2.1 to 2.9 points
 # ahead of the solved one where that was 0.92 or more, 0.8 to 2.9 behind where it was 0.91 or less.
@@ -101,7 +102,8 @@ class Course(tf.keras.callbacks.Callback):
         self._best: tuple[float, float] | None = None  # accuracy and minus the loss
         self._kept, self._weights = "", list[np.ndarray]()
         self._first: float | None = None  # accuracy of the solved head
-        self._steps, self._usual = 0, 0.0  # seconds of a step at the beginning
+        self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
+        self._needed = 0.0  # seconds of another step and the end
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
     @property
@@ -186,10 +188,10 @@ class Course(tf.keras.callbacks.Callback):
             return
         self._recent.append(seconds)
         step = statistics.median(self._recent)
-        if self._steps <= _RECENT:
-            self._usual = step
+        self._usual = step if self._steps <= _FIRST else min(self._usual, step)
         slower = max(step / self._usual, 1.0)
         ending = slower * (self._ending + self._judging * self._checks)
+        self._needed = ending + seconds
         left = self._ends - ending - now
         passed = now - self._began
         progress = passed / (passed + max(left, 0.0))
@@ -204,6 +206,8 @@ class Course(tf.keras.callbacks.Callback):
             self._mark("validated")
             assert logs is not None
             self._judge(f"epoch {epoch + 1}", (logs["val_accuracy"], logs["val_loss"]))
+            if self.left < self._needed:  # for that validation took what the next one was to take
+                self.model.stop_training = True
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Solve the head once more, and put the best weights back."""
@@ -276,7 +280,7 @@ class Course(tf.keras.callbacks.Callback):
     def _judge(self, name: str, found: tuple[float, float]) -> None:
         accuracy, loss = found
         self._first = accuracy if self._first is None else self._first
-        rank = (accuracy, -loss if math.isfinite(loss) else -math.inf)
+        rank = (accuracy, -loss) if math.isfinite(loss) else (-math.inf, 0.0)
         if self._best is None or rank > self._best:
             self._kept, self._best, self._weights = name, rank, self.model.get_weights()
 
