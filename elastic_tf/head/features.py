@@ -133,7 +133,7 @@ def _until(samples: Samples, until: float) -> Iterator[tuple[Any, Any, Any]]:
         now = time.perf_counter()
         first = first if start else now  # the first batch was traced
         next_one = (now - first) / max(start // _AUGMENTED, 1)
-        if now + next_one + _SOLVING * (now - began) > until:
+        if (1.0 + _SOLVING) * (now + next_one - began) > until - began:
             break
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from networks import half_precision
 
 from elastic_tf.baselines.fixed import TrainOnly
-from elastic_tf.head import solve
+from elastic_tf.head import features, solve
 from elastic_tf.head.solve import SolveHead, solve_head
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.lite.ridge import Ridge
@@ -343,3 +343,37 @@ def test_the_error_of_few_samples_with_many_features_is_exact_for_every_penalty(
             alone = Ridge(*part, intercept=intercept)
             kernel, bias = alone.weights(penalty)
             np.testing.assert_allclose(left_out[k], features[k] @ kernel + bias, rtol=1e-5)
+
+
+class Seconds:
+    """A clock that tells another second each time."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(
+    ("until", "batches"), [(-9.0, 1), (2.2, 1), (4.8, 2), (6.1, 3), (6.3, 4), (99.0, 9)]
+)
+def test_a_head_is_there_in_time_and_has_seen_all_classes(monkeypatch, until, batches, views):
+    """A batch a second from second 1 on, and another 0.3 for each to solve: 3 are read at 4 and
+    solved for at 4.9, 4 at 6.2. The first one, which is traced, tells nothing of the second."""
+    monkeypatch.setattr(features, "time", Seconds())
+    x, y = clusters(550 // views)
+    order = np.argsort(y, kind="stable")  # one class after the other
+    options = {"augment": lambda x, key: x, "views": 2} if views == 2 else {}
+    samples, model = Samples(x[order], y[order], batch_size=5, **options), classifier()
+    found = solve_head(model, samples, until=until)
+    assert found.samples == min(64 * batches, samples.rows)
+    assert (model.predict(x, verbose=0).argmax(axis=1) == y).mean() > 0.8
+
+
+def test_without_an_end_rows_are_read_in_their_order():
+    x, y = clusters(130)
+    batches = [*features.of_samples(Samples(x, y, batch_size=5))]
+    for k, given in enumerate((x, y)):
+        np.testing.assert_array_equal(np.concatenate([batch[k] for batch in batches]), given)
