@@ -16,7 +16,7 @@ from elastic_tf.importance.measures import depth
 from elastic_tf.inputs.batches import first_batch
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.memory.steps import step
-from elastic_tf.plan import Plan
+from elastic_tf.plan import Plan, layers_of
 from elastic_tf.selection.selector import select_tensors
 from elastic_tf.timing.profile import TimingProfile
 
@@ -107,7 +107,9 @@ def forecast(
     cached = profile.with_cached_prefix() if keeps and epochs > 1 else profile
     plan = select_tensors(depth(model), cached, rho, strategy="order").plan
     size = len(tf.nest.flatten(batch[0])[0])
-    every, head_alone = Plan.full(len(plan)), Plan.from_mask(np.arange(len(plan)) == len(plan) - 1)
+    layers = layers_of(model)
+    head_alone = Plan.from_mask(np.array([layer is layers[-1] for layer in layers]))
+    every = Plan.full(len(plan))
     # its trace, and about as long for the closed form as for a fifth of the features
     head = 1.2 * batches * forward + 0.5 * first_step_seconds(model, 0.0)
     share = cached.step_time(plan) / profile.t_full
