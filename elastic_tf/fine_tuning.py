@@ -21,10 +21,6 @@ from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
 
 L = tf.keras.layers
-# Of Adam, as chosen on validation images; see docs/choice.md.
-_WARM_UP = 0.15  # share of the steps in which the rate rises
-_RATE = 2e-4  # where everything is trained
-_LEAST = 0.16  # of a full step: no rate was tried where less is trained
 _ENDS = {tf.nn.softmax: "softmax", tf.nn.sigmoid: "sigmoid"}  # others have the name of Keras
 
 
@@ -127,9 +123,12 @@ def _samples(train: Any, batch_size: int) -> Samples:
 
 def _check_validation(validation: Any) -> None:
     is_pair = isinstance(validation, tuple) and len(validation) == 2
-    if not (validation is None or is_pair or isinstance(validation, tf.data.Dataset)):
+    ends = isinstance(validation, tf.data.Dataset) and (
+        validation.cardinality() != tf.data.INFINITE_CARDINALITY
+    )
+    if not (validation is None or is_pair or ends):
         raise ValueError(
-            "`validation` must be (x, y) or a tf.data.Dataset of batches. Received: "
+            "`validation` must be (x, y) or a tf.data.Dataset of batches that ends. Received: "
             f"{brief(validation)}."
         )
 
@@ -158,10 +157,11 @@ def _with_head(
 ) -> tuple[tf.keras.Model, bool]:
     """The network with so many outputs, and whether these are logits."""
     arguments.instance("model", model, tf.keras.Model, "a Keras model")
-    shape = tf.TensorShape(model.output_shape)
+    is_single = isinstance(model.output_shape, tuple)
+    shape = tf.TensorShape(model.output_shape) if is_single else model.output_shape
     is_graph = bool(getattr(model, "_is_graph_network", False))
     dense, end = _end(model)
-    if dense is not None and (dense.units != shape[-1] or shape.rank != 2):
+    if dense is not None and (not is_single or dense.units != shape[-1] or shape.rank != 2):
         dense = None
     if dense is not None and dense.units == classes and end in ("linear", "softmax"):
         if is_graph:  # to be compiled anew
@@ -169,7 +169,7 @@ def _with_head(
             model = tf.keras.Model(inputs, model(inputs))
         return model, end == "linear"
     is_classifier = end in ("softmax", "sigmoid") or (dense is not None and of_loss(model))
-    if not is_graph or (is_classifier and dense not in model.layers):
+    if not (is_graph and is_single) or (is_classifier and dense not in model.layers):
         raise ValueError(
             f"The network must end in a dense layer of {classes} classes, or in features. "
             f"Received: '{model.name}' with outputs of {shape}, a {end} end. Give it a new one: "

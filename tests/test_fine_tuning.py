@@ -168,6 +168,7 @@ def test_less_is_trained_at_a_larger_rate(share, rate):
         ({"train": (images()[0], images()[1] + 1)}, "from 1 to 3. Subtract 1, or"),
         ({"train": (images()[0], np.full(COUNT, 0.5))}, "Compile and fit an et.ElasticModel"),
         ({"validation": images()[0]}, r"`validation` must be \(x, y\)"),
+        ({"validation": tf.data.Dataset.from_tensors(images()).repeat()}, "batches that ends"),
         ({"seconds": 0}, "`seconds`.*Received: seconds=0"),
         ({"epochs": 0}, "`epochs`.*Received: 0"),
         ({"profile": "none.json"}, "no timing profile 'none.json'"),

@@ -1,0 +1,311 @@
+"""The course of a training in so many seconds: by a clock of its own, and of real networks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from clocks import Device, table
+from networks import L, values
+
+import elastic_tf as et
+from elastic_tf.budget import course
+from elastic_tf.head.solve import HeadSolution
+from elastic_tf.timing.cost_items import CostItem
+
+ROWS, STEPS = 400, 100
+SOLVED = HeadSolution("head", 1.0, 1.0, 0.5, 0.1, ROWS, 0.0)
+
+
+class Stub:
+    """A model whose steps, heads and validations only take time, more of it from a moment on.
+
+    Attributes:
+        rates: of each step.
+        plans: what was set.
+        errors: of the heads, in turn; the last one stays.
+        scores: accuracy and loss at each validation, in turn; the last one stays.
+        weights: a number that each step moves on by one.
+    """
+
+    def __init__(self, device, *, moment=math.inf, step=math.inf, slower=1.0, head=0.0):
+        self.device, self.moment, self.step, self.slower = device, moment, step, slower
+        self.solving, self.judging = head, 0.0
+        self.optimizer = SimpleNamespace(learning_rate=0.0)
+        self._elastic = SimpleNamespace(rows=SimpleNamespace(fill_cost=lambda *_: 1.0))
+        self.cache_prefix, self.history, self.stop_training = (lambda epochs: None), "", False
+        self.rates, self.plans, self.weights, self.validations = [], [], 0, 0
+        self.errors, self.scores = [0.1], [(0.5, 1.0)]
+        self.set_plan = self.plans.append
+
+    @property
+    def speed(self):
+        is_slow = self.device.now >= self.moment or len(self.rates) > self.step
+        return self.slower if is_slow else 1.0
+
+    def passes(self, seconds):
+        self.device.now += seconds * self.speed
+
+    def head(self, *_, until=None):
+        self.until, started = until, self.device.now
+        self.passes(self.solving)
+        error = self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
+        if error is None:
+            raise ValueError("Features must be finite.")
+        return dataclasses.replace(SOLVED, error=error, seconds=self.device.now - started)
+
+    def evaluate(self, *_, **__):
+        self.passes(self.judging)
+        self.validations += 1
+        accuracy, loss = self.scores.pop(0) if len(self.scores) > 1 else self.scores[0]
+        return {"accuracy": accuracy, "loss": loss}
+
+    def get_weights(self):
+        return self.weights
+
+    def set_weights(self, weights):
+        self.weights = weights
+
+    def fit(self, samples, *, epochs, callbacks, verbose, validation_data=None):
+        """As Keras goes about it."""
+        (one,) = callbacks
+        for epoch in range(epochs):
+            one.on_epoch_begin(epoch)
+            for batch in range(samples.steps):
+                self.rates.append(self.optimizer.learning_rate)
+                self.device.speed = self.speed
+                self.device.call(self.plans[-1].mask)
+                self.weights += 1
+                one.on_train_batch_end(batch)
+                if self.stop_training:
+                    break
+            logs = {}
+            if validation_data is not None:
+                found = self.evaluate()
+                logs = {f"val_{name}": value for name, value in found.items()}
+            one.on_epoch_end(epoch, logs)
+            if self.stop_training:
+                break
+        one.on_train_end()
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """A function that runs a course of a stub by the clock of a device."""
+
+    def run(device, stub, seconds, epochs=5, judges=0, profile=None):
+        monkeypatch.setattr(course, "time", SimpleNamespace(perf_counter=device.clock))
+        monkeypatch.setattr(course, "prior_profile", lambda model, x: profile or table())
+        monkeypatch.setattr(course, "first_step_seconds", lambda model, share: 0.5)
+        monkeypatch.setattr(course, "depth", lambda model: np.arange(1.0, 11.0))
+        monkeypatch.setattr(course, "solve_head", stub.head)
+        samples = SimpleNamespace(
+            take=lambda rows: (np.zeros((4, 1)),), batch_size=4, rows=ROWS, steps=STEPS
+        )
+        validation = (np.zeros(judges), np.zeros(judges)) if judges else None
+        stub.judging = judges * 1e-6 * (profile or table()).t_forward / 4
+        told = {"seconds": seconds, "started": device.now, "epochs": epochs, "verbose": 0}
+        one = course.Course(stub, samples, validation, **told)
+        one.run()
+        return one
+
+    return run
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_machine_that_gets_slower_on_its_way_ends_in_time(trained, seed):
+    rng = np.random.default_rng(seed)
+    seconds, epochs = rng.uniform(250.0, 900.0), int(rng.integers(1, 6))
+    device = Device(now=rng.uniform(0.0, 1e4), noise=0.05)
+    moment = device.now + rng.uniform(0.2, 0.6) * seconds
+    options = {"slower": rng.uniform(1.0, 3.0), "head": rng.uniform(0.2, 0.4) * ROWS / 12.0}
+    stub, begins = Stub(device, moment=moment, **options), device.now
+    one = trained(device, stub, seconds, epochs, judges=int(rng.integers(0, 60)))
+    assert device.now - begins <= seconds
+    rates = np.array(stub.rates)
+    assert (rates >= 0.0).all() and (rates <= course.rate_for(one.share) * (1 + 1e-9)).all()
+    assert rates[-1] < 0.05 * course.rate_for(one.share)
+    whole = epochs * STEPS
+    assert len(rates) == whole or device.now - begins > 0.9 * seconds  # no time is given away
+    assert sum(one.seconds.values()) == pytest.approx(device.now - begins)
+
+
+@pytest.mark.parametrize("step", [5, 20])
+def test_a_machine_that_gets_slower_at_once_ends_in_time(trained, step):
+    device = Device(noise=0.05)
+    trained(device, Stub(device, step=step, slower=3.0, head=15.0), 250.0)
+    assert 200.0 < device.now <= 250.0
+
+
+def test_no_step_follows_a_validation_that_took_the_last_seconds(trained):
+    """The seconds are over about where the first of two epochs is."""
+    unit = np.full(10, 1e6 / 21)
+    profile, made = et.TimingProfile.from_chain(t_dw=unit, t_dy=unit, t_forward=unit[0]), []
+    for seconds in np.arange(45.0, 75.0, 0.2):
+        stub = Stub(Device())
+        trained(stub.device, stub, seconds, epochs=2, judges=75, profile=profile)
+        assert 0.93 * seconds < stub.device.now <= seconds
+        made.append(len(stub.rates))
+    assert min(made) < STEPS < max(made)
+
+
+@pytest.mark.parametrize("limit", ["seconds", "epochs"])
+def test_the_rate_rises_and_falls_to_nearly_zero(trained, limit):
+    device = Device()
+    stub = Stub(device)
+    seconds, epochs = (170.0, 5) if limit == "seconds" else (900.0, 1)
+    one = trained(device, stub, seconds, epochs)
+    rates = np.array(stub.rates)
+    top = int(rates.argmax())
+    assert (np.diff(rates[2:top]) > 0.0).all() and (np.diff(rates[top:]) < 0.0).all()
+    assert top / len(rates) == pytest.approx(0.15, abs=0.03)
+    assert rates[top] == pytest.approx(course.rate_for(one.share), rel=0.02)
+    assert rates[0] < 0.01 * rates[top] and 0.0 <= rates[-1] < 0.01 * rates[top]
+    assert (len(rates) == epochs * STEPS) == (limit == "epochs")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "epochs", "share", "passes"),
+    [
+        (50.0, 5, 0.39 / 1.3, 2),  # few passes, of as much as is left of 0.39 epochs
+        (50.0, 1, 0.39, 2),
+        (150.0, 5, 0.4, 4),  # then more passes
+        (400.0, 5, 3.855 / 5, 5),  # then more tensors
+        (900.0, 5, 1.0, 5),
+    ],
+)
+def test_more_seconds_train_more(trained, seconds, epochs, share, passes):
+    """A step takes a second, a 21st of it forward: features, heads and first steps 10.5 s."""
+    unit, stub, given = np.full(10, 1e6 / 21), Stub(Device()), []
+    stub.cache_prefix = given.append
+    profile = et.TimingProfile.from_chain(t_dw=unit, t_dy=unit, t_forward=unit[0])
+    one = trained(stub.device, stub, seconds, epochs, profile=profile)
+    assert one.selection.rho == pytest.approx(share, abs=2e-3)
+    assert one.share == pytest.approx(profile.step_time(stub.plans[0]) / profile.t_full)
+    assert given == [passes]
+
+
+def test_more_is_trained_where_activations_are_kept(trained):
+    prefix = tuple(CostItem.of(range(k + 1), 1e6 / 30, kind="forward") for k in range(10))
+    profile, counts = dataclasses.replace(table(), prefix=prefix), []
+    for fill in (0.5, 1.0):
+        stub = Stub(Device())
+        stub._elastic.rows.fill_cost = lambda epochs, step, fill=fill: fill
+        counts.append(trained(stub.device, stub, 200.0, profile=profile).selection.mask.sum())
+    assert counts[0] > counts[1]
+
+
+def test_less_than_a_little_is_not_begun(trained):
+    """Ends and beginning take 67.7 s of the profile, and 0.15 epochs another 15."""
+    for seconds, begins in ((85.0, True), (82.0, False)):
+        stub = Stub(Device(now=7.0))
+        with contextlib.nullcontext() if begins else pytest.warns(UserWarning, match="68 of them"):
+            one = trained(stub.device, stub, seconds)
+        assert bool(stub.rates) == begins == (one.selection is not None)
+        assert one.head is not None
+        assert begins or stub.until == pytest.approx(7.0 + 0.99 * 82.0)
+
+
+@pytest.mark.parametrize("validated", [False, True])
+@pytest.mark.parametrize("errors", [[0.1, 0.2], [0.1, math.nan], [0.1, None], [0.1, 0.1]])
+def test_a_head_that_is_worse_at_the_end_is_not_taken(trained, errors, validated):
+    stub = Stub(Device())
+    stub.errors = [*errors]
+    stub.scores = [(0.5, 1.0), (0.4, 1.0), (0.9, 1.0)]  # head, epoch, head solved again
+    trained(stub.device, stub, 900.0, epochs=1, judges=12 * validated)
+    is_better = errors[1] == 0.1
+    assert stub.weights == (STEPS if is_better else 0)
+    assert stub.validations == (2 + is_better if validated else 0)
+
+
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [
+        ([(0.5, 1.0), (0.6, 2.0), (0.4, 0.5)], STEPS),
+        ([(0.5, 1.0), (0.5, 0.9), (0.5, 0.95)], STEPS),
+        ([(0.5, 1.0), (0.5, 1.0), (0.5, 1.0)], 0),
+        ([(0.5, 1.0), (0.9, math.nan), (0.9, math.nan)], 0),
+        ([(0.5, 1.0), (0.9, math.inf), (0.4, 1.0)], 0),
+    ],
+)
+def test_the_weights_that_were_judged_best_are_kept(trained, scores, kept):
+    stub = Stub(Device())
+    stub.scores = [*scores]
+    trained(stub.device, stub, 900.0, epochs=1, judges=12)
+    assert stub.weights == kept and not stub.scores[1:]
+
+
+# From here on networks are trained.
+
+CLASSES, COUNT = 3, 48
+
+
+def images(*, seed=0):
+    """Noise with a brighter channel for each class."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, COUNT)
+    x = rng.normal(0.0, 1.0, (COUNT, 6, 6, CLASSES)).astype(np.float32)
+    x[np.arange(COUNT), :, :, y] += 1.0
+    return x, y
+
+
+def classifier():
+    tf.keras.utils.set_random_seed(0)
+    layers = [L.Input((6, 6, CLASSES)), L.Conv2D(8, 3, strides=2, activation="tanh")]
+    return tf.keras.Sequential([*layers, L.Flatten(), L.Dense(CLASSES)])
+
+
+def finetuned(train=None, validation=None, **options):
+    told = {"seconds": 300, "epochs": 2, "verbose": 0, **options}
+    return et.finetune(classifier(), train or images(), validation, **told)
+
+
+@pytest.mark.parametrize("judge", [None, "zeros"])
+def test_training_that_ends_in_no_number_leaves_the_solved_head(judge):
+    x, y = images(seed=1)
+    held = (x, np.zeros_like(y)) if judge else None  # of a class that NaN is taken for
+    broken = finetuned(validation=held, learning_rate=1e38)
+    assert not np.isfinite(broken.history.history["loss"][-1])
+    solved = finetuned(learning_rate=0.0)
+    assert values(broken.weights) == values(solved.weights)
+
+
+@pytest.mark.parametrize("rate", [1e-3, 0.03, 1.0, 30.0])
+def test_what_comes_out_has_no_larger_error_than_the_first_head(rate):
+    train = et.Samples(*images(), batch_size=16)
+    model = finetuned(train, learning_rate=rate)
+    head = model.layers[-1].get_weights()
+    again = et.solve_head(model, train)
+    assert again.error <= model.course.head.error * (1.0 + 1e-6)
+    np.testing.assert_allclose(model.layers[-1].get_weights()[0], head[0], rtol=1e-3, atol=1e-5)
+
+
+def test_validation_of_unknown_length_is_used():
+    x, y = images(seed=1)
+    held = tf.data.Dataset.from_tensor_slices((x, y)).batch(7).filter(lambda *_: True)
+    model = finetuned(validation=held)
+    assert len(model.history.history["val_loss"]) == 2
+    assert model.course.seconds["validated"] > 0.0
+
+
+def test_views_are_trained_on():
+    def moved(x, key):
+        return x + 0.1 * tf.random.stateless_normal(x.shape, key)
+
+    train = et.Samples(*images(), batch_size=16, augment=moved, views=2)
+    model = finetuned(train, images(seed=1), epochs=4)
+    assert model.course.head.samples == 2 * COUNT
+    assert model.evaluate(*images(seed=2), verbose=0)[1] > 0.8
+
+
+def test_a_network_of_several_outputs_is_refused():
+    inputs = L.Input((6, 6, CLASSES))
+    x = L.Flatten()(inputs)
+    network = tf.keras.Model(inputs, [L.Dense(CLASSES)(x), L.Dense(2)(x)])
+    with pytest.raises(ValueError, match=r"must end in a dense layer.*\(None, 3\), \(None, 2\)"):
+        et.finetune(network, images(), verbose=0)
