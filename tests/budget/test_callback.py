@@ -16,6 +16,7 @@ from elastic_tf.budget.settings import Control, Deadline
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.importance import measures
 from elastic_tf.importance.probe import Probe
+from elastic_tf.inputs.samples import Samples
 from elastic_tf.model import ElasticModel
 from elastic_tf.selection.selector import select_tensors
 
@@ -255,3 +256,17 @@ def test_a_later_selection_does_what_can_be_done(later):
     elastic_callback = callback(rho=lambda epoch: later if epoch else 0.6, interval=1)
     fit(elastic(), elastic_callback, epochs=2)
     assert elastic_callback.selections[1].predicted_ratio <= max(later, 12 / 30)
+
+
+@pytest.mark.parametrize("memory", [None, "64 MiB"])
+@pytest.mark.parametrize("kind", ["samples", "dataset"])
+def test_without_a_profile_times_are_foretold(kind, memory):
+    model = elastic()
+    before = values(model.variables)
+    data = Samples(*images(), batch_size=4) if kind == "samples" else dataset()
+    elastic_callback = ElasticCallback(rho=0.8, memory=memory)
+    history = model.fit(data, epochs=2, verbose=0, callbacks=[elastic_callback]).history
+    (record,) = elastic_callback.profiles
+    assert (record.profile.method, record.profile.batch_size) == ("prior", 4)
+    assert 0.0 < elastic_callback.selections[0].predicted_ratio <= 0.8
+    assert np.isfinite(history["loss"]).all() and values(model.variables) != before
