@@ -34,10 +34,11 @@ class Stub:
         weights: a number that each step moves on by one.
     """
 
-    def __init__(self, device, *, moment=math.inf, step=math.inf, slower=1.0, head=0.0):
+    def __init__(self, device, *, moment=math.inf, step=math.inf, warms=0, slower=1.0, head=0.0):
         self.device, self.moment, self.step, self.slower = device, moment, step, slower
+        self.warms = warms
         self.solving, self.judging = head, 0.0
-        self.optimizer = SimpleNamespace(learning_rate=0.0)
+        self.optimizer = SimpleNamespace(learning_rate=1.0)
         self._elastic = SimpleNamespace(rows=SimpleNamespace(fill_cost=lambda *_: 1.0))
         self.cache_prefix, self.history, self.stop_training = (lambda epochs: None), "", False
         self.rates, self.plans, self.weights, self.validations = [], [], 0, 0
@@ -47,6 +48,7 @@ class Stub:
     @property
     def speed(self):
         is_slow = self.device.now >= self.moment or len(self.rates) > self.step
+        is_slow |= 0 < len(self.rates) <= self.warms
         return self.slower if is_slow else 1.0
 
     def passes(self, seconds):
@@ -62,7 +64,7 @@ class Stub:
 
     def evaluate(self, *_, **__):
         self.passes(self.judging)
-        self.validations += 1
+        self.validations, self.history = self.validations + 1, "of evaluate"
         accuracy, loss = self.scores.pop(0) if len(self.scores) > 1 else self.scores[0]
         return {"accuracy": accuracy, "loss": loss}
 
@@ -89,6 +91,7 @@ class Stub:
             if validation_data is not None:
                 found = self.evaluate()
                 logs = {f"val_{name}": value for name, value in found.items()}
+                self.history = ""
             one.on_epoch_end(epoch, logs)
             if self.stop_training:
                 break
@@ -138,20 +141,33 @@ def test_a_machine_that_gets_slower_on_its_way_ends_in_time(trained, seed):
     assert sum(one.seconds.values()) == pytest.approx(device.now - begins)
 
 
-@pytest.mark.parametrize("step", [5, 20])
-def test_a_machine_that_gets_slower_at_once_ends_in_time(trained, step):
+@pytest.mark.parametrize(("step", "warms"), [(5, 0), (20, 0), (20, 4)])
+def test_a_machine_that_gets_slower_at_once_ends_in_time(trained, step, warms):
+    """Even where the first steps were slow too."""
     device = Device(noise=0.05)
-    trained(device, Stub(device, step=step, slower=3.0, head=15.0), 250.0)
+    trained(device, Stub(device, step=step, warms=warms, slower=3.0, head=15.0), 250.0)
     assert 200.0 < device.now <= 250.0
+
+
+def quick():
+    """A step takes a second, a 21st of it forward."""
+    unit = np.full(10, 1e6 / 21)
+    return et.TimingProfile.from_chain(t_dw=unit, t_dy=unit, t_forward=unit[0])
+
+
+def test_no_step_begins_that_would_end_too_late(trained):
+    for seconds in np.arange(45.0, 60.0, 0.5):
+        device = Device()
+        trained(device, Stub(device, step=10, slower=3.0), seconds, profile=quick())
+        assert 0.93 * seconds < device.now <= seconds
 
 
 def test_no_step_follows_a_validation_that_took_the_last_seconds(trained):
     """The seconds are over about where the first of two epochs is."""
-    unit = np.full(10, 1e6 / 21)
-    profile, made = et.TimingProfile.from_chain(t_dw=unit, t_dy=unit, t_forward=unit[0]), []
+    made = []
     for seconds in np.arange(45.0, 75.0, 0.2):
         stub = Stub(Device())
-        trained(stub.device, stub, seconds, epochs=2, judges=75, profile=profile)
+        trained(stub.device, stub, seconds, epochs=2, judges=75, profile=quick())
         assert 0.93 * seconds < stub.device.now <= seconds
         made.append(len(stub.rates))
     assert min(made) < STEPS < max(made)
@@ -183,10 +199,9 @@ def test_the_rate_rises_and_falls_to_nearly_zero(trained, limit):
     ],
 )
 def test_more_seconds_train_more(trained, seconds, epochs, share, passes):
-    """A step takes a second, a 21st of it forward: features, heads and first steps 10.5 s."""
-    unit, stub, given = np.full(10, 1e6 / 21), Stub(Device()), []
+    """Features, heads and first steps take 10.5 s."""
+    stub, given, profile = Stub(Device()), [], quick()
     stub.cache_prefix = given.append
-    profile = et.TimingProfile.from_chain(t_dw=unit, t_dy=unit, t_forward=unit[0])
     one = trained(stub.device, stub, seconds, epochs, profile=profile)
     assert one.selection.rho == pytest.approx(share, abs=2e-3)
     assert one.share == pytest.approx(profile.step_time(stub.plans[0]) / profile.t_full)
@@ -240,7 +255,7 @@ def test_the_weights_that_were_judged_best_are_kept(trained, scores, kept):
     stub = Stub(Device())
     stub.scores = [*scores]
     trained(stub.device, stub, 900.0, epochs=1, judges=12)
-    assert stub.weights == kept and not stub.scores[1:]
+    assert stub.weights == kept and not stub.scores[1:] and not stub.history
 
 
 # From here on networks are trained.
@@ -315,6 +330,7 @@ def test_a_head_that_learned_its_samples_counts_half(monkeypatch, accuracy, weig
 def test_validation_of_unknown_length_is_used(courses):
     x, y = images(seed=1)
     held = tf.data.Dataset.from_tensor_slices((x, y)).batch(7).filter(lambda *_: True)
+    assert course._size(held) == 0
     model = finetuned(validation=held)
     assert len(model.history.history["val_loss"]) == 2
     assert courses[-1].seconds["validated"] > 0.0
