@@ -126,8 +126,9 @@ class Course(tf.keras.callbacks.Callback):
         # features, the head, judging it, and again at the end; three more traces about as the first
         fixed = 2.0 * (row * samples.rows + self._judging) + 2.0 * first_step_seconds(model, 0.4)
         self._training = self.left - fixed
+        self._epoch = 1e-6 * self._profile.t_full * samples.steps  # seconds of full training
         self._tell("Solving the head", row * samples.rows)
-        if self._training < _LEAST_EPOCHS * 1e-6 * self._profile.t_full * samples.steps:
+        if self._training < _LEAST_EPOCHS * self._epoch:
             self.head = solve_head(model, samples, until=self._ends)
             self._mark("head")
             warnings.warn(
@@ -145,22 +146,11 @@ class Course(tf.keras.callbacks.Callback):
 
     def said(self) -> str:
         """What was trained, what came out and where the seconds went."""
-        assert self.selection is not None and self._profile is not None
-        epochs = self._steps / self._samples.steps
-        full = (
-            self.seconds["head"] + self._epochs * 1e-6 * self._profile.t_full * self._samples.steps
-        )
-        found = (
-            f"head {self._first:.1%}, now {self._best[0]:.1%} ({self._kept}), "
-            if self._best
-            else ""
-        )
+        epochs, found = self._steps / self._samples.steps, ""
+        if self._best:
+            found = f"Head {self._first:.1%}, now {self._best[0]:.1%} ({self._kept}). "
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items())
-        return (
-            f"{found}{self.selection.mask.sum()} of {len(self.selection.mask)} tensors, "
-            f"{epochs:.1f} epochs, {sum(self.seconds.values()):.0f} s; {self._epochs} epochs of "
-            f"all tensors take about {full:.0f} s.\nSeconds: {parts}."
-        )
+        return f"{found}{epochs:.1f} epochs, {sum(self.seconds.values()):.0f} s.\nSeconds: {parts}."
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Before the first one, choose what is trained, keep activations, solve the head."""
@@ -249,8 +239,7 @@ class Course(tf.keras.callbacks.Callback):
         """Set the plan; the passes over the samples that there is time for, at most."""
         profile, model = self._profile, self.model
         assert profile is not None and model._elastic.rows is not None
-        full = 1e-6 * profile.t_full * self._samples.steps
-        whole = max(self._training, 0.0) / full  # epochs of full training
+        whole = max(self._training, 0.0) / self._epoch  # epochs of full training
         passes = min(max(whole / _SHARE, _FEW), self._epochs)
         epochs = max(math.ceil(passes), 2)
         if model._elastic.rows.fill_cost(epochs, 1e-6 * profile.t_forward) < 1.0:
@@ -259,6 +248,14 @@ class Course(tf.keras.callbacks.Callback):
         self.selection = select_tensors(depth(model), profile, share, strategy="order")
         self.share = self.selection.time / profile.t_full
         model.set_plan(self.selection.plan)
+        if self._verbose:
+            mask = self.selection.mask
+            print(
+                f"Training {mask.sum()} of {len(mask)} tensors, {self.share:.2f} of a full step, "
+                f"for about {self._training:.0f} s. {self._epochs} epochs of all would take about "
+                f"{self._epochs * self._epoch:.0f} s.",
+                flush=True,
+            )
         return epochs
 
     def _set_rate(self, progress: float) -> None:

@@ -156,9 +156,9 @@ def test_fit_keeps_the_limit(probe):
     assert 0 < chosen.mask.sum() < count
 
 
-def test_limit_without_a_profile_is_refused():
-    with pytest.raises(ValueError, match="memory='64 MiB'"):
-        et.ElasticCallback(memory="64 MiB")
+def test_limit_is_not_profiled_again():
+    with pytest.raises(ValueError, match="Received: 1 beside memory='64 MiB'"):
+        et.ElasticCallback(memory="64 MiB", control=et.Control(reprofile_every=1))
 
 
 @pytest.mark.slow
