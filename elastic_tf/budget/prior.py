@@ -16,7 +16,8 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.engine.forward_order import traced_pass
-from elastic_tf.engine.snapshot import kept
+from elastic_tf.engine.prefix import frozen_pass
+from elastic_tf.engine.snapshot import host_generators_kept, kept
 from elastic_tf.files.json_form import now
 from elastic_tf.graph import captured, has_state, members, reached_from
 from elastic_tf.inputs.batches import sample_shapes
@@ -61,7 +62,7 @@ def prior_profile(model: Any, x: Any) -> TimingProfile:
     tensors, layers = model.tensors, [layer.name for layer in layers_of(model)]
     forward, backward = _work(run.graph, tensors)
     whole = sum(forward.values())
-    measured = 1e6 * _seconds(model, run, x)
+    measured = 1e6 * _seconds(model, spec, x)
     scale = measured / whole
 
     def item(bits: int, amount: float, kind: str | None) -> CostItem:
@@ -95,11 +96,11 @@ def prior_profile(model: Any, x: Any) -> TimingProfile:
 def first_step_seconds(model: Any, share: float) -> float:
     """Of tracing and optimizing a step that takes this share of a full one, before it runs.
 
-    Six networks took 4 to 6 times the seconds of tracing a forward pass for little, 8 to 10 times
-    for everything.
+    MobileNet and MobileNetV2 took 3.7 times the seconds of tracing a forward pass where little is
+    trained, 7.4 to 8.7 times for everything.
     """
     model.tensors  # noqa: B018  whose order takes such a trace
-    return (5.0 + 5.0 * share) * float(model._elastic.tracing)
+    return (4.0 + 4.0 * share) * float(model._elastic.tracing)
 
 
 def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float], dict[int, float]]:
@@ -137,9 +138,15 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
     return dict(forward), backward
 
 
-def _seconds(model: Any, run: Any, x: Any) -> float:
-    """Of a forward pass, after a first one that is slower; what it changes is put back."""
+def _seconds(model: Any, spec: Any, x: Any) -> float:
+    """Of a forward pass with every layer frozen, as in a step that trains nothing.
+
+    After a first one that is slower; what they change is put back.
+    """
     found = []
+    traced = tf.function(lambda inputs: frozen_pass(model, inputs), autograph=False)
+    with host_generators_kept(model):
+        run = traced.get_concrete_function(spec)
     with kept(model, [run.graph]):
         for _ in range(1 + _PASSES):
             started = time.perf_counter()
