@@ -9,7 +9,7 @@ python = .venv/bin/python
 installed = .venv/installed
 latest = .venv-latest/bin/python
 # Lines of the package. A commit that raises this says what users get for it.
-most_lines = 24944
+most_lines = 24951
 
 # Each process holds TensorFlow and up to 3 GB: no more than four of them.
 shared_out = --numprocesses auto --maxprocesses 4 --dist loadfile
