@@ -11,9 +11,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from elastic_tf import legacy_keras
-
-legacy_keras.choose()
 # TensorFlow reports a missing CUDA as errors at start-up. What really fails raises an exception.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

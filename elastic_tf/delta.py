@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files import atomic, strict_json
+from elastic_tf.stack import weights
 
 _HEADER = "elastic_tf.delta 1"  # its key in the metadata of the file, with the format's number
 _LARGEST = {"float16": 1.0, "int8": 127.0}  # what the largest number of a channel becomes
@@ -145,7 +146,7 @@ def load_delta(model: tf.keras.Model, path: str | Path) -> None:
 def _variables(name: str, model: Any) -> list[tf.Variable]:
     """All weights of a built model in Keras's order, but for vocabularies, which are none."""
     arguments.instance(name, model, tf.keras.Model, "a Keras model")
-    return [weight for weight in model.weights if isinstance(weight, tf.Variable)]
+    return [weight for weight in weights(model) if isinstance(weight, tf.Variable)]
 
 
 def _base(base: Any, variables: Sequence[tf.Variable]) -> list[np.ndarray]:

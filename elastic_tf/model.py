@@ -6,10 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, stack
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.stack import Functional, registered
 
 # What `from_model` cannot carry over from another class of model.
 _TRAINING_METHODS = (
@@ -22,7 +21,7 @@ _TRAINING_METHODS = (
 )
 
 
-@registered
+@stack.registered
 class ElasticModel(ElasticMixin, tf.keras.Model):
     """A model made of inputs and outputs, `et.ElasticModel(inputs, outputs)`, or of a model."""
 
@@ -46,12 +45,12 @@ class ElasticModel(ElasticMixin, tf.keras.Model):
         if isinstance(model, ElasticMixin):
             return model
         with model.distribute_strategy.scope():
-            if is_plain_graph(model):
-                same = cls(inputs=model.input, outputs=model.output, name=model.name)
+            ends = stack.graph_ends(model)
+            if ends is not None:
+                same = cls(inputs=ends[0], outputs=ends[1], name=model.name)
                 # A loss added to the graph hangs beside its outputs and would be lost.
                 if {id(layer) for layer in same.layers} >= {id(layer) for layer in model.layers}:
-                    same._set_dtype_policy(model.dtype_policy)
-                    same.add_loss([*model._callable_losses])
+                    stack.same_settings(same, model)
                     return same
             return ElasticWrapper(model)
 
@@ -64,7 +63,7 @@ class ElasticWrapper(ElasticMixin, tf.keras.Model):
         self.model = model
         if model.built:
             self.built = True
-            self._set_save_spec(input_spec(model))
+            stack.set_input_spec(self, input_spec(model))
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """The model's own forward pass; Keras hands `training` on where it is taken."""
@@ -91,8 +90,3 @@ def _overrides(kind: type, name: str) -> bool:
     """Whether a class has its own version of a method of Keras's models."""
     return getattr(kind, name) is not getattr(tf.keras.Model, name)
 
-
-def is_plain_graph(model: tf.keras.Model) -> bool:
-    """Whether `model` is its graph of layers and nothing else."""
-    plain = (Functional.call, tf.keras.Sequential.call)
-    return bool(getattr(model, "_is_graph_network", False)) and type(model).call in plain

@@ -13,6 +13,7 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
+from elastic_tf.stack import own_variables
 
 FROZEN = 0  # keeps every bit, and so do its slots
 EXACT = 1  # trained as plain Keras trains it
@@ -214,7 +215,7 @@ def layers_of(model: Any) -> list[Any]:
     owners = {
         id(tensor): layer
         for layer in model._flatten_layers()
-        for tensor in layer._trainable_weights
+        for tensor in own_variables(layer)[0]
     }
     return [owners.get(id(tensor), model) for tensor in model.tensors]
 

@@ -160,7 +160,7 @@ def remind(callbacks: Any, states: list[dict[str, Any]], values: dict[str, np.nd
 
 def _generators(model: ElasticMixin) -> Iterator[tf.random.Generator]:
     for part in _parts(model):
-        if isinstance(part, backend.RandomGenerator):
+        if backend is not None and isinstance(part, backend.RandomGenerator):
             part = part._generator if part._built else None
         if isinstance(part, tf.random.Generator):
             yield part

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import optimizers
 from elastic_tf.baselines.fixed import bias_tensors
 from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine import modes
@@ -148,7 +149,7 @@ class _Trials:
     def _loss_after(self, parts: dict[int, Any]) -> float:
         tensors = {k: self._model.tensors[k] for k in parts}
         before = {k: tf.identity(tensor) for k, tensor in tensors.items()}
-        adam = tf.keras.optimizers.legacy.Adam(_RATE)
+        adam = optimizers.adam(_RATE)
         try:
             for step in range(_STEPS):
                 gradients = self._gradients() if step else self._first

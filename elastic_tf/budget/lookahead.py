@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import stack
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.engine.state import LastUsed
@@ -161,5 +162,4 @@ def finished(logs: Any) -> Any:
 
 def steps_of(model: ElasticMixin) -> int:
     """Training steps in one call of the train function."""
-    steps = model._steps_per_execution
-    return 1 if steps is None else int(steps.numpy())
+    return stack.execution(model)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, stack
 from elastic_tf.plan import NAMES, Plan
 
 _MOST_OF_REASON = 300  # characters: TensorFlow's may hold all labels of a batch
@@ -37,7 +37,7 @@ def check_bases(cls: type, mixin: type) -> None:
     hidden = [
         base
         for base in order[order.index(mixin) + 1 :]
-        if "train_step" in vars(base) and base is not tf.keras.Model
+        if "train_step" in vars(base) and base not in tf.keras.Model.__mro__
     ]
     if hidden and getattr(cls, "train_step", None) is vars(mixin)["train_step"]:
         raise TypeError(
@@ -82,8 +82,8 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
             f"the first step. Received: accumulate={steps} for '{model.name}', which is not. Call "
             "it on a batch first."
         )
-    execution = int(model._steps_per_execution.numpy())
-    if model.autotune_steps_per_execution or execution != 1:
+    execution = stack.execution(model)
+    if getattr(model, "autotune_steps_per_execution", False) or execution != 1:
         raise ValueError(
             "`accumulate` and `steps_per_execution` exclude each other: the update follows the "
             "last micro-step, outside the loop that is executed at once. Received: "

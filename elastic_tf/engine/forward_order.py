@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import stack
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.graph import captured, members, nodes_of, reached_from
-from elastic_tf.stack import never_differentiated
 
 
 def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
@@ -33,7 +33,7 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
     """
     if spec is None:
         spec = input_spec(model)
-    variables = list(model.trainable_variables)
+    variables = stack.trainable(model)
     if not variables:
         raise ValueError(
             f"The model must have a trainable tensor. Received: model '{model.name}' with "
@@ -60,8 +60,8 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
 
 def traced_pass(model: tf.keras.Model, spec: Any, *, training: bool) -> Any:
     """The concrete function of a forward pass on such inputs; nothing runs."""
-    run = tf.function(lambda inputs: model(inputs, training=training))
-    with host_generators_kept(model), never_differentiated():
+    run = tf.function(lambda inputs: stack.called(model, inputs, training))
+    with host_generators_kept(model), stack.never_differentiated():
         return run.get_concrete_function(spec)
 
 
@@ -71,15 +71,10 @@ def input_spec(model: tf.keras.Model) -> Any:
     Raises:
         ValueError: the model has never seen an input.
     """
-    if getattr(model, "inputs", None) and getattr(model, "_is_graph_network", False):
-        return tf.nest.map_structure(
-            lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), model.input
-        )
-    saved = model.save_spec()
-    if saved is None:
+    spec = stack.input_spec(model)
+    if spec is None:
         raise ValueError(
             f"The model must be built. Received: model '{model.name}' that has never seen an "
             "input. Call it once on a batch: model(x)."
         )
-    args, _ = saved
-    return args[0]
+    return spec

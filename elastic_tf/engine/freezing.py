@@ -17,19 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import stack
 from elastic_tf.engine.modes import folding
 from elastic_tf.engine.modes.held import attributes, held, is_held
-
-# The second is no subclass of the first in Keras 2.15.
-_NORMALISATIONS = (
-    tf.keras.layers.BatchNormalization,
-    tf.keras.layers.experimental.SyncBatchNormalization,
-)
 
 
 @contextlib.contextmanager
@@ -39,10 +35,10 @@ def frozen(layers: Sequence[tf.keras.layers.Layer], *, is_left_out: bool = True)
     The protection serves layers that assign to their buffers without asking `self.trainable`:
     the assignment is left out of the graph. Only variable methods are caught, raw ops are not.
     """
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as changes:
         for layer in layers:
             change = functools.partial(_freeze, layer, is_left_out)
-            stack.enter_context(held(_key(layer, is_left_out), change))
+            changes.enter_context(held(_key(layer, is_left_out), change))
         yield
 
 
@@ -54,15 +50,14 @@ def left_out(
     Layers that the user froze are not listed: Keras takes care of them. Normalisations without
     trainable tensors are, where the model takes stored statistics.
     """
-    trained = {id(variable) for variable in variables}
+    trained = {id(stack.raw(variable)) for variable in variables}
     stored = _on_stored_statistics(model)
-    return [
-        layer
-        for layer in _not_frozen(model)
-        if layer._non_trainable_weights
-        and (layer._trainable_weights or layer in stored)
-        and not any(id(variable) in trained for variable in layer._trainable_weights)
-    ]
+    found = []
+    for layer in _not_frozen(model):
+        own, buffers = stack.own_variables(layer)
+        if buffers and (own or layer in stored) and trained.isdisjoint(map(id, own)):
+            found.append(layer)
+    return found
 
 
 def as_compiled(model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
@@ -77,7 +72,7 @@ def _on_stored_statistics(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
     state = getattr(model, "_elastic", None)  # of an elastic model
     if state is None or state.statistics == "batch":
         return []
-    return [layer for layer in _not_frozen(model) if isinstance(layer, _NORMALISATIONS)]
+    return [layer for layer in _not_frozen(model) if isinstance(layer, stack.NORMALISATIONS)]
 
 
 def _not_frozen(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
@@ -93,15 +88,15 @@ def _key(layer: tf.keras.layers.Layer, is_left_out: bool) -> tuple[str, int, boo
     return "frozen", id(layer), is_left_out
 
 
-def _freeze(layer: tf.keras.layers.Layer, is_left_out: bool, stack: contextlib.ExitStack) -> None:
+def _freeze(layer: tf.keras.layers.Layer, is_left_out: bool, changes: contextlib.ExitStack) -> None:
     # Not `layer.trainable`: its setter would freeze the layers inside as well.
-    stack.enter_context(attributes(layer, _trainable=False))
+    changes.enter_context(attributes(layer, _trainable=False))
     if not is_left_out:
         return
-    stack.enter_context(folding.folded(layer))
-    for variable in (*layer._trainable_weights, *layer._non_trainable_weights):
+    changes.enter_context(folding.folded(layer))
+    for variable in itertools.chain(*stack.own_variables(layer)):
         skip = dict.fromkeys(_assignments(variable), _skip(variable))
-        stack.enter_context(attributes(variable, **skip))
+        changes.enter_context(attributes(variable, **skip))
 
 
 def _assignments(variable: tf.Variable) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, optimizers
+from elastic_tf import arguments, optimizers, stack
 from elastic_tf.engine import checks, freezing, modes, progress, rows, schedule, train_functions
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.state import FitState, State, Step
@@ -57,7 +57,7 @@ class ElasticMixin(_Model):
             started = time.perf_counter()
             state.tensors = forward_order(self)
             state.tracing = time.perf_counter() - started
-            state.variables = list(self.trainable_variables)
+            state.variables = stack.trainable(self)
         return list(state.tensors)
 
     @property
@@ -74,7 +74,7 @@ class ElasticMixin(_Model):
         # without the order of the tensors, which takes a trace
         said = "not built"
         if getattr(self, "built", False):
-            state, variables = self._elastic, self.trainable_variables
+            state, variables = self._elastic, stack.trainable(self)
             said = describe_trained(None, variables)
             if state.plan is not None and state.tensors is not None:
                 said = describe_trained(state.plan, state.tensors)
@@ -161,7 +161,10 @@ class ElasticMixin(_Model):
             keep = arguments.number("keep", keep, low=0.0, high=1.0)
         self._elastic.keep = keep
         super().compile(*args, **kwargs)
-        self._elastic.steps_per_execution = int(self._steps_per_execution.numpy())
+        self._forget_traces()
+        optimizers.check(self.optimizer)
+        checks.check_strategy(self.distribute_strategy)
+        self._elastic.steps_per_execution = stack.execution(self)
         if kwargs.get("from_serialized"):
             self._build_optimizer()  # whose saved state Keras puts in next
         own = type(self).train_step is not ElasticMixin.train_step
@@ -177,9 +180,8 @@ class ElasticMixin(_Model):
         """One forward pass and its total loss, regularisers included."""
         x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(data)
         with freezing.as_compiled(self) if training else contextlib.nullcontext():
-            y_pred = self(x, training=training)
-        loss = self.compute_loss(x, y, y_pred, sample_weight)
-        self._validate_target_and_loss(y, loss)
+            y_pred = stack.called(self, x, training)
+        loss = stack.computed_loss(self, x, y, y_pred, sample_weight, training)
         return Step(x, y, sample_weight, y_pred, loss)
 
     def gradients(
@@ -203,13 +205,14 @@ class ElasticMixin(_Model):
             if variables is None:
                 step = self.forward(data)
             else:
+                variables = [stack.raw(variable) for variable in variables]
                 left_out = freezing.left_out(self, variables)
                 variables = modes.watched(self, self.tensors, self.plan, variables)
                 tape.watch(variables)
                 with freezing.frozen(left_out), modes.installed(self, self.tensors, self.plan):
                     step = self.forward(data)
         if variables is None:
-            variables = self.trainable_variables
+            variables = stack.trainable(self)
         if not variables:
             return step, []
         found = optimizers.gradients(self.optimizer, tape, step.loss, variables)
@@ -223,6 +226,7 @@ class ElasticMixin(_Model):
     def finish(self, step: Step) -> dict[str, tf.Tensor]:
         """Update the metrics; returns the logs of the step."""
         with traced_once():
+            stack.track_loss(self, step.x, step.loss)
             return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
 
     def step(self, data: Any, plan: Plan | np.ndarray | None) -> dict[str, tf.Tensor]:
@@ -269,7 +273,7 @@ class ElasticMixin(_Model):
         but for its weights: the plan and the train function are those of the beginning, whatever
         callbacks did to them, and no callback is registered. No callback has to put them back.
         """
-        self._assert_compile_was_called()
+        stack.check_compiled(self)
         state, saved = self._elastic, self._fit_state
         plan = state.plan
         state.averaged, state.noted = {}, False
@@ -325,7 +329,7 @@ class ElasticMixin(_Model):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Called when a saved model is read; Keras leaves it to those who override `compile`."""
-        self.compile(**tf.keras.saving.deserialize_keras_object(config))
+        self.compile(**stack.saving.deserialize_keras_object(config))
         self._build_optimizer()
 
     def _take(self, plan: Plan | None) -> None:
@@ -368,7 +372,7 @@ class ElasticMixin(_Model):
     def _trained(self, plan: Plan | np.ndarray | None) -> list[tf.Variable]:
         """Variables to train, in Keras's order: global norms are summed in that order."""
         if plan is None:
-            return list(self.trainable_variables)
+            return stack.trainable(self)
         tensors = self.tensors
         mask = as_plan(plan, len(tensors)).mask
         chosen = {id(tensor) for tensor, keep in zip(tensors, mask) if keep}
@@ -380,24 +384,17 @@ class ElasticMixin(_Model):
             with self.distribute_strategy.scope():
                 optimizers.build(self.optimizer, self.trainable_variables)
 
-    def _get_optimizer(self, optimizer: Any) -> Any:
-        """Called by `compile`: refuse what cannot leave tensors out."""
-        optimizer = super()._get_optimizer(optimizer)
-        optimizers.check(optimizer)
-        checks.check_strategy(self.distribute_strategy)
-        return optimizer
-
-    def _reset_compile_cache(self) -> None:
-        """Called by `compile`: all traces are stale, and a plan that is for other tensors too.
+    def _forget_traces(self) -> None:
+        """All traces are stale when it is compiled, and a plan that is for other tensors too.
 
         Until then Keras trains what was trainable when the model was compiled last.
         """
-        super()._reset_compile_cache()
         state = self._elastic
         state.functions.clear()
         state.tensors = None
+        self.train_function = self.train_tf_function = None
         if state.plan is not None:
             before, now = (
-                {id(v) for v in part} for part in (state.variables, self.trainable_variables)
+                {id(v) for v in part} for part in (state.variables, stack.trainable(self))
             )
             state.plan = state.plan if now == before else None

@@ -32,7 +32,7 @@ from elastic_tf.graph import (
     replace,
 )
 from elastic_tf.inputs.samples import Samples
-from elastic_tf.stack import wrap_function
+from elastic_tf.stack import trainable, wrap_function
 
 _ALIKE = 1e-3  # relative difference of activations of one sample in two batches
 
@@ -67,7 +67,7 @@ class Cut(NamedTuple):
 
     def varying(self, model: Any) -> list[tf.Variable]:
         """The trainable variables of a model that it does not depend on."""
-        return [one for one in model.trainable_variables if not self.depends_on([one]).any()]
+        return [one for one in trainable(model) if not self.depends_on([one]).any()]
 
     def kinds(self) -> list[tuple[str, tf.DType, list[int | None]]]:
         """What tells whether two traces were cut alike: op type, dtype, shape for one sample."""

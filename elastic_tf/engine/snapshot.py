@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.graph import READS
-from elastic_tf.stack import memory
+from elastic_tf.stack import memory, seeds_kept
 
 # Ops that change what is no variable and has no way back.
 _LASTING = frozenset(
@@ -57,18 +57,11 @@ def kept(model: tf.keras.Model, graphs: Iterable[Any]) -> Iterator[None]:
 @contextmanager
 def host_generators_kept(model: tf.keras.Model) -> Iterator[None]:
     """Put back the seeds that layers draw while traced, and Python's and NumPy's generators."""
-    generators = [
-        layer._random_generator
-        for layer in model._flatten_layers()
-        if hasattr(getattr(layer, "_random_generator", None), "_seed")
-    ]
-    seeds = [generator._seed for generator in generators]
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
-        yield
+        with seeds_kept(model):
+            yield
     finally:
-        for generator, seed in zip(generators, seeds):
-            generator._seed = seed
         random.setstate(python_state)
         np.random.set_state(numpy_state)
 

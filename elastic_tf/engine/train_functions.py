@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from elastic_tf import optimizers
+from elastic_tf import optimizers, stack
 from elastic_tf.inputs import fit_data
 
 
@@ -29,11 +28,9 @@ def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
     kept = state.functions.get(key)
     if kept is None:
         model._build_optimizer()
-        with _whole_executions(model):
-            make(force=True)
-        if model.train_tf_function is not None:
-            # A trace per plan is meant here; TensorFlow 2.15 would warn of retracing.
-            model.train_tf_function._omit_frequent_tracing_warning = True
+        model.train_function, model.train_tf_function = stack.made_train_function(
+            model, make, state.steps_per_execution
+        )
         if state.accumulation is not None:
             model.train_function = state.accumulation.function(model.train_function, trained)
         if getattr(optimizers.unwrapped(model.optimizer), "use_ema", False):
@@ -68,18 +65,3 @@ def _noting(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return logs
 
     return train_function
-
-
-@contextlib.contextmanager
-def _whole_executions(model: Any) -> Iterator[None]:
-    """Let Keras make a function of as many steps as were compiled.
-
-    It lowers the number for the last steps of an epoch, and a function made then would be one of a
-    single step for all later executions.
-    """
-    now = model._steps_per_execution.numpy()
-    model._steps_per_execution.assign(model._elastic.steps_per_execution)
-    try:
-        yield
-    finally:
-        model._steps_per_execution.assign(now)

@@ -24,6 +24,7 @@ from elastic_tf.selection.selector import select_tensors
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import profile_model
 from elastic_tf.zoo.models import head_tensors
+from elastic_tf.stack import variables_of
 
 _SPEC = tf.TensorSpec
 
@@ -289,7 +290,7 @@ class _Steps:
 
     def _converted(self, function: Any) -> bytes:
         module = tf.Module()
-        module.held = list(self.model.variables)  # all that is captured must be tracked
+        module.held = variables_of(self.model)  # all that is captured must be tracked
         with tempfile.TemporaryDirectory() as folder:
             options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
             tf.saved_model.save(module, folder, {"run": function}, options)

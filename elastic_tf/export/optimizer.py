@@ -7,11 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.optimizers.named import SGDW
-from elastic_tf.optimizers.slots import unwrapped
+from elastic_tf.stack import unwrapped
 
 _OPTIMIZERS = tf.keras.optimizers
-_SGD = (_OPTIMIZERS.SGD, _OPTIMIZERS.legacy.SGD)
-_ADAM = (_OPTIMIZERS.Adam, _OPTIMIZERS.legacy.Adam)
+_SGD = (_OPTIMIZERS.SGD,)
+_ADAM = (_OPTIMIZERS.Adam,)
 # What would change an update, and is not written.
 _FOREIGN = ("amsgrad", "clipnorm", "clipvalue", "global_clipnorm", "use_ema")
 

@@ -15,7 +15,7 @@ from elastic_tf import arguments
 from elastic_tf.engine import modes
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.plan import EXACT, NAMES, SOME, Plan, layers_of
-from elastic_tf.stack import never_differentiated
+from elastic_tf.stack import never_differentiated, weights
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
@@ -117,7 +117,7 @@ class Velocity:
 
     def begin(self) -> None:
         """Keep the weights as they are now, to be compared with."""
-        self._before = [tf.identity(variable) for variable in self._model.weights]
+        self._before = [tf.identity(variable) for variable in weights(self._model)]
 
     def end(self) -> None:
         """Compare the network with that of `begin`.
@@ -125,7 +125,7 @@ class Velocity:
         Raises:
             ValueError: an output is not finite.
         """
-        now = [tf.identity(variable) for variable in self._model.weights]
+        now = [tf.identity(variable) for variable in weights(self._model)]
         sums = np.zeros((3, len(self.phi)))
         try:
             for start in range(0, len(self._x), self._size):
@@ -157,7 +157,7 @@ class Velocity:
         return np.argsort(-speed, kind="stable")
 
     def _set(self, weights: list[tf.Tensor]) -> None:
-        for variable, value in zip(self._model.weights, weights):
+        for variable, value in zip(weights(self._model), weights):
             variable.assign(value)
 
     def _outputs(self, x: tf.Tensor) -> list[tf.Tensor]:

@@ -16,6 +16,7 @@ from elastic_tf.memory import executor, steps
 from elastic_tf.memory.activations import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import EXACT, FROZEN, Plan
+from elastic_tf.stack import variables_of
 
 _GROWTH = 8  # of a batch size of which more is tried
 
@@ -124,7 +125,7 @@ class Limit:
             ValueError: not even of one.
         """
         batch = int(tf.nest.flatten(self._batch)[0].shape[0])
-        state = [*self._model.variables, *optimizers.state(self._model.optimizer)]
+        state = [*variables_of(self._model), *optimizers.state(self._model.optimizer)]
         weights = sum(tensor_bytes(one) or 0 for one in self._model.tensors)
         held = self.held + 2 * weights + sum(tensor_bytes(one) or 0 for one in state)
         held += self._beside(Plan.from_mask(np.zeros(len(self._model.tensors), bool)))

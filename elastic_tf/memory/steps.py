@@ -21,6 +21,7 @@ from elastic_tf.memory.activations import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan, as_plan
+from elastic_tf.stack import variables_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -192,7 +193,7 @@ def persistent(model: Any, batch: Any) -> Iterator[tuple[str, str, int]]:
     """Name, kind and bytes of what is there all the time: batch, weights and slots."""
     for k, part in enumerate(tf.nest.flatten(batch)):
         yield f"batch/{k}", "label" if k else "activation", tensor_bytes(part) or 0
-    variables = {"weight": model.variables, "slots": optimizers.state(model.optimizer)}
+    variables = {"weight": variables_of(model), "slots": optimizers.state(model.optimizer)}
     for kind, some in variables.items():
         for one in some:
             yield one.name.partition(":")[0], kind, tensor_bytes(one) or 0

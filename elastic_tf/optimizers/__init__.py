@@ -13,10 +13,11 @@ from elastic_tf.optimizers.apply import (
 )
 from elastic_tf.optimizers.bias_correction import start_averages
 from elastic_tf.optimizers.named import NAMES, adam, by_name, cosine, sgdw
-from elastic_tf.optimizers.slots import LEGACY, rate, state, unwrapped
+from elastic_tf.stack import rate_of as rate
+from elastic_tf.stack import state_of as state
+from elastic_tf.stack import unwrapped
 
 __all__ = [
-    "LEGACY",
     "NAMES",
     "adam",
     "apply_selected",

@@ -5,8 +5,8 @@ that joins late begin at zero all the same: its first hundred steps would be thr
 too long. Here t is the number of steps that the tensor itself took part in.
 
 The steps that a tensor missed are kept, so that the state of a plain optimizer, which has no such
-count, is one of tensors that missed none. The counts are the last of the optimizer's variables:
-Keras saves them with the others in every format.
+count, is one of tensors that missed none. They are saved with the optimizer's variables in every
+format.
 
 Source: Kingma & Ba, Adam, ICLR 2015, Sec. 3 (why moments are corrected).
 """
@@ -19,10 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.stack import forget_tracked
+from elastic_tf import stack
 
-# Those that use the step count for nothing else; others say so by an attribute `corrects_moments`.
-_KINDS = (tf.keras.optimizers.Adam, tf.keras.optimizers.AdamW, tf.keras.optimizers.Adamax)
 _NAME = "missed_steps"  # attribute of the optimizer
 
 
@@ -36,9 +34,7 @@ def build(optimizer: Any, count: int) -> None:
             name=_NAME,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
-        setattr(optimizer, _NAME, missed)
-        optimizer._variables.append(missed)
-        forget_tracked(optimizer)
+        stack.keep_with(optimizer, _NAME, missed)
 
 
 def of(optimizer: Any) -> tf.Variable | None:
@@ -49,15 +45,15 @@ def of(optimizer: Any) -> tf.Variable | None:
 def start_averages(optimizer: Any, variables: Sequence[tf.Variable], *, anew: bool = False) -> None:
     """Let the moving averages of those that were never trained begin at what they are now.
 
-    So do Keras's, of an optimizer that is built in its first step: weights that were loaded since
-    ours was built are where the averages begin. With `anew`, those of trained ones begin again.
+    So do those of Keras 2, of an optimizer that is built in its first step: weights that were loaded
+    since ours was built are where the averages begin. With `anew`, those of trained ones begin again.
     """
     averages, missed = getattr(optimizer, "_model_variables_moving_average", None), of(optimizer)
     if averages is None or (missed is None and not anew):
         return
     steps = optimizer.iterations.numpy() - (0 if missed is None else missed.numpy())
-    for variable in variables:
-        index = optimizer._index_dict.get(optimizer._var_key(variable))
+    for variable in map(stack.raw, variables):
+        index = stack.index_of(optimizer, variable)
         if index is not None and (anew or steps[index] == 0):
             averages[index].assign(variable.read_value())
 
@@ -69,33 +65,37 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
     if missed is None:
         yield
         return
-    iterations, update_step = optimizer.iterations, optimizer.update_step
+    iterations, update_step = optimizer._iterations, optimizer.update_step
     own = vars(optimizer)  # past `setattr`, which would track what is put there
 
-    def update_one(gradient: Any, variable: tf.Variable) -> None:
-        index = optimizer._index_dict[optimizer._var_key(variable)]
-        own["_iterations"] = taken_part[index]
+    def update_one(gradient: Any, variable: tf.Variable, *rate: Any) -> None:
+        own["_iterations"] = taken_part[stack.index_of(optimizer, variable)]
         try:
-            update_step(gradient, variable)
+            update_step(gradient, variable, *rate)
         finally:
             own["_iterations"] = iterations
 
+    taken = {stack.index_of(optimizer, variable) for variable in variables}
+    left_out = [int(index not in taken) for index in range(missed.shape[0])]
+    before = tf.identity(stack.raw(iterations))
+    taken_part = tf.unstack(before - missed)  # ops of their own for each take long to trace
     # replicas are in here together, and one of them makes the updates of all
     is_first = _corrects(optimizer) and "update_step" not in own
-    taken = {optimizer._index_dict[optimizer._var_key(variable)] for variable in variables}
-    left_out = [int(index not in taken) for index in range(missed.shape[0])]
     if is_first:
-        taken_part = tf.unstack(iterations - missed)  # ops of their own for each take long to trace
         own["update_step"] = update_one
     try:
-        yield
+        with stack.averaging_only(optimizer, variables, taken_part):
+            yield
     finally:
         if is_first:
             del own["update_step"]
     if any(left_out):
-        missed.assign_add(tf.constant(left_out, tf.int64))
+        # a step that Keras 3 leaves out for its loss scale does not count
+        made = tf.identity(stack.raw(iterations)) - before
+        missed.assign_add(made * tf.constant(left_out, tf.int64))
 
 
 def _corrects(optimizer: Any) -> bool:
-    kinds = [kind.update_step for kind in _KINDS]
+    """Whether it uses the count for nothing else; other kinds say so by `corrects_moments`."""
+    kinds = [kind.update_step for kind in stack.CORRECTS_MOMENTS]
     return type(optimizer).update_step in kinds or getattr(optimizer, "corrects_moments", False)

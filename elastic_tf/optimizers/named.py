@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.stack import registered
+from elastic_tf.stack import index_of, raw, registered
 
 
 @registered
@@ -35,12 +35,13 @@ class SGDW(tf.keras.optimizers.SGD):
         """Settings, from which Keras makes the optimizer again."""
         return {**super().get_config(), "weight_decay": self.decay}
 
-    def update_step(self, gradient: Any, variable: Any) -> None:
-        """Decay the variable, then let one op update it."""
-        rate, decay = (tf.cast(part, variable.dtype) for part in (self.learning_rate, self.decay))
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
+        """Decay the variable, then let one op update it; Keras 3 says the rate."""
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        rate, decay = (tf.cast(part, variable.dtype) for part in (rate, self.decay))
         accumulator = None
         if self.momentum:
-            accumulator = self.momentums[self._index_dict[self._var_key(variable)]].handle
+            accumulator = raw(self.momentums[index_of(self, variable)]).handle
         if isinstance(gradient, tf.IndexedSlices):
             rows, values = gradient.indices, gradient.values
             variable.scatter_sub(tf.IndexedSlices(decay * tf.gather(variable, rows), rows))
@@ -90,19 +91,22 @@ def sgdw(
 class FusedAdam(tf.keras.optimizers.Adam):
     """Adam of which one op updates a tensor, made by `adam`.
 
-    Equals Keras's legacy Adam bit for bit while all tensors are trained.
+    While all tensors are trained, it equals Keras's legacy Adam bit for bit.
     """
 
     corrects_moments = True  # for `bias_correction`
 
-    def update_step(self, gradient: Any, variable: Any) -> None:
-        """Let one op update the variable and its moments."""
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
+        """Let one op update the variable and its moments; Keras 3 says the rate."""
         if self.amsgrad:
-            super().update_step(gradient, variable)
+            said = () if learning_rate is None else (learning_rate,)
+            super().update_step(gradient, variable, *said)
             return
-        index, dtype = self._index_dict[self._var_key(variable)], variable.dtype
-        m, v, step = self._momentums[index], self._velocities[index], self.iterations + 1
-        given = (self.learning_rate, self.beta_1, self.beta_2, self.epsilon)
+        index, dtype = index_of(self, variable), variable.dtype
+        m, v = (raw(slots[index]) for slots in (self._momentums, self._velocities))
+        step = tf.convert_to_tensor(self.iterations) + 1
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        given = (rate, self.beta_1, self.beta_2, self.epsilon)
         rate, beta_1, beta_2, epsilon = (tf.cast(part, dtype) for part in given)
         first, second = (tf.pow(beta, tf.cast(step, dtype)) for beta in (beta_1, beta_2))
         if isinstance(gradient, tf.IndexedSlices):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.optimizers.slots import LEGACY
+from elastic_tf import stack
 
 _SLICES = "_elastic_slices"  # attribute of a kernel: its slices by their number of channels
 _PARTS = "_elastic_parts"  # attribute of a kernel or slot: the variables that slices of it are in
@@ -191,28 +191,13 @@ def standing_in(
 @contextlib.contextmanager
 def _swapped(optimizer: Any, kernel: tf.Variable, found: Slice) -> Iterator[list[tf.Variable]]:
     """Let the optimizer find slices where it has the slots of a kernel; gives these slots."""
-    if isinstance(optimizer, LEGACY):
-        key = kernel._unique_id
-        own = optimizer._slots.get(key, {})
-        optimizer._slots[key] = dict(zip(own, found.in_slots([*own.values()])))
-        try:
-            yield [slot for slot in own.values() if slot.shape.rank]
-        finally:
-            optimizer._slots[key] = own
-        return
-    index, count = optimizer._index_dict[kernel._unique_id], len(optimizer._index_dict)
-    lists = {
-        name: value
-        for name, value in vars(optimizer).items()
-        if isinstance(value, list) and len(value) == count and name != "_variables"
-        # of Adam without amsgrad or the like: a list of nothing
-        if isinstance(value[index], tf.Variable)
-    }
-    slots = [value[index] for value in lists.values()]
+    index = stack.index_of(optimizer, kernel)
+    lists = stack.slot_lists(optimizer, index)
+    slots = [stack.raw(value[index]) for value in lists.values()]
     for (name, value), part in zip(lists.items(), found.in_slots(slots)):
         # past `setattr`, which would track what is put there
         vars(optimizer)[name] = [*value[:index], part, *value[index + 1 :]]
     try:
-        yield [slot for slot in slots if slot.shape.rank]
+        yield [slot for slot in slots if slot.shape.rank and slot is not kernel]
     finally:
         vars(optimizer).update(lists)

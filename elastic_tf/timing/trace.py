@@ -26,7 +26,7 @@ from elastic_tf.engine.rows import RowTraining
 from elastic_tf.graph import Node, read_graph_def
 from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan, as_plan
-from elastic_tf.stack import context, never_differentiated, optimized_once, xplane_pb2
+from elastic_tf.stack import context, never_differentiated, optimized_once, trainable, xplane_pb2
 from elastic_tf.timing.xplane import kernel_events, op_events
 
 _WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches
@@ -180,7 +180,7 @@ class StepFunction:
 
         def gradients(data: Any, variables: Sequence[tf.Variable] | None) -> Any:
             step, found = type(self.model).gradients(self.model, data, variables)
-            of = self.model.trainable_variables if variables is None else variables
+            of = trainable(self.model) if variables is None else variables
             asked.append((step.loss, {id(v): g for v, g in zip(of, found)}))
             return step, found
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.extras import extra
 from elastic_tf.zoo import pretrained
+from elastic_tf.stack import own_variables
 
 L = tf.keras.layers
 
@@ -122,7 +123,7 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
     tensors = arguments.elastic(model).tensors
     own = {id(tensors[-1])}
     for layer in model._flatten_layers(include_self=False):
-        variables = {id(variable) for variable in layer._trainable_weights}
+        variables = {id(variable) for variable in own_variables(layer)[0]}
         if id(tensors[-1]) in variables:
             own = variables
     return np.array([id(tensor) in own for tensor in tensors])

@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import stack
 from elastic_tf.engine.modes.held import attributes
 from elastic_tf.graph import captured, reach, takes
 
@@ -68,7 +69,7 @@ def only_behind(variables: Collection[tf.Variable]) -> Iterator[None]:
 
 def _is_last(layer: Any) -> bool:
     """Whether it normalises the last axis, in the usual way."""
-    return list(layer.axis) == [3] and not layer.renorm and layer.virtual_batch_size is None
+    return stack.normalises_last(layer)
 
 
 def _pays(op: tf.Operation) -> bool:

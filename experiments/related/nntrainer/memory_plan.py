@@ -15,7 +15,7 @@ from elastic_tf.engine import modes
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.memory.executor import live_bytes
-from elastic_tf.model import is_plain_graph
+from elastic_tf.stack import graph_ends
 from elastic_tf.plan import Plan, as_plan
 from related.nntrainer import network
 from related.nntrainer.lifetimes import EXTEND, SWAPPED, Step, Tensor, merge, stays
@@ -144,7 +144,7 @@ def plan(
 
     Source: Moon et al., NNTrainer, ICSE 2024, Sec. 4.1 to 4.3.
     """
-    if not (isinstance(model, tf.keras.Model) and is_plain_graph(model)):
+    if not (isinstance(model, tf.keras.Model) and graph_ends(model) is not None):
         raise TypeError(
             "`model` must be a functional or sequential Keras model that is built. Received: "
             f"{arguments.brief(model)} of type {type(model).__name__}. The layers inside other "

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from elastic_tf.engine import freezing, modes
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.model import is_plain_graph
+from elastic_tf.stack import graph_ends
 from elastic_tf.plan import Plan
 from elastic_tf.stack import never_differentiated
 from related.nntrainer.layers import MODIFY, READ_ONLY, Layer, View, size, trace
@@ -91,7 +91,7 @@ class _Reader:
                     continue
                 layer, asked = node.layer, node.call_kwargs.get("training")
                 mode = training if asked is None else asked
-                if isinstance(layer, tf.keras.Model) and is_plain_graph(layer):
+                if isinstance(layer, tf.keras.Model) and graph_ends(layer) is not None:
                     keys = (str(id(tensor)) for tensor in layer.inputs)
                     inner = dict(zip(keys, (names[key] for key in node.flat_input_ids)))
                     self.walk(layer, inner, training=mode)

@@ -1,15 +1,10 @@
-"""What is taken from inside TensorFlow and Keras 2, in one place, whatever package Keras 2 is.
-
-It is `keras` beside TensorFlow 2.15 and `tf_keras` beside later ones; `legacy_keras` has asked for
-it. Nothing here is promised by either: a new TensorFlow is tried by `make test-latest`.
-"""
+"""What is taken from inside TensorFlow; nothing of it is promised."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -22,21 +17,13 @@ from tensorflow.python.ops import stateful_random_ops
 from tensorflow.python.util import _pywrap_util_port
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from elastic_tf import legacy_keras
-
 __all__ = [
-    "KERAS",
-    "Functional",
-    "backend",
     "context",
-    "data_adapter",
-    "forget_tracked",
     "gradient_registry",
     "memory",
     "never_differentiated",
     "op_def_registry",
     "optimized_once",
-    "registered",
     "runs_onednn",
     "stateful_random_ops",
     "traced_once",
@@ -44,17 +31,10 @@ __all__ = [
     "xplane_pb2",
 ]
 
-KERAS = legacy_keras.package(tf)  # name of the package that `tf.keras` is
-
-
-def _inside(module: str) -> Any:
-    return import_module(f"{KERAS}.src.{module}")
-
-
 # As TensorFlow's own code and Keras's, ours is traced as it stands: steps are traced in two thirds
 # of the time. What you wrote, layers and losses, is still converted.
 autograph.CONVERSION_RULES = (
-    autograph.DoNotConvert(__package__),
+    autograph.DoNotConvert(__package__.partition(".")[0]),
     *autograph.CONVERSION_RULES,
 )
 
@@ -65,28 +45,10 @@ _tracing = threading.Lock()
 _tracers: list[None] = []  # one for each context of `never_differentiated`
 _known: set[str] = set()  # gradients that were registered before the first of them
 
-backend: Any = _inside("backend")
-data_adapter: Any = _inside("engine.data_adapter")
-Functional: Any = _inside("engine.functional").Functional
-
-
-def forget_tracked(optimizer: Any) -> None:
-    """Let checkpoints look anew for the variables of an optimizer that has gained or lost some.
-
-    The optimizers of tf_keras 2.21 remember what they found for the first checkpoint.
-    """
-    vars(optimizer).pop("_coalesced_children", None)
-
 
 def memory(tensor: Any) -> Any:
     """The values of an eager tensor as a NumPy array; on a CPU the tensor's own memory."""
     return np.asarray(tensor._numpy())
-
-
-def registered(kind: type) -> type:
-    """Let Keras find a class of ours in its files; those of HDF5 name it without a package."""
-    tf.keras.utils.get_custom_objects()[kind.__name__] = kind
-    return tf.keras.saving.register_keras_serializable(package="elastic_tf")(kind)
 
 
 def runs_onednn() -> bool:

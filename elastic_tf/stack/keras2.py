@@ -1,0 +1,305 @@
+"""The seam to Keras 2: `keras` beside TensorFlow 2.15, `tf_keras` beside later ones."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = [
+    "CORRECTS_MOMENTS",
+    "NORMALISATIONS",
+    "Functional",
+    "apply_gradients",
+    "averaging_only",
+    "build_optimizer",
+    "called",
+    "backend",
+    "check_compiled",
+    "computed_loss",
+    "data_adapter",
+    "differentiated",
+    "execution",
+    "finalized",
+    "graph_ends",
+    "index_of",
+    "input_spec",
+    "is_jit_compiled",
+    "keep_with",
+    "made_train_function",
+    "normalises_last",
+    "own_variables",
+    "rate_of",
+    "raw",
+    "registered",
+    "same_settings",
+    "saving",
+    "seeds_kept",
+    "set_input_spec",
+    "slot_lists",
+    "state_of",
+    "track_loss",
+    "trainable",
+    "unwrapped",
+    "variables_of",
+    "weights",
+]
+
+_PACKAGE = tf.keras.Model.__module__.partition(".")[0]
+Functional: Any = import_module(f"{_PACKAGE}.src.engine.functional").Functional
+saving = tf.keras.saving
+backend: Any = import_module(f"{_PACKAGE}.src.backend")
+data_adapter: Any = import_module(f"{_PACKAGE}.src.engine.data_adapter")
+#: Batch normalisations. The second is no subclass of the first in Keras 2.15.
+NORMALISATIONS = (
+    tf.keras.layers.BatchNormalization,
+    tf.keras.layers.experimental.SyncBatchNormalization,
+)
+
+
+# Variables
+
+
+def raw(variable: Any) -> tf.Variable:
+    """The `tf.Variable` of a variable of Keras."""
+    return variable
+
+
+def trainable(part: Any) -> list[tf.Variable]:
+    """The trainable variables of a model or a layer, in Keras's order."""
+    return list(part.trainable_variables)
+
+
+def weights(part: Any) -> list[tf.Variable]:
+    """The weights of a model or a layer, in Keras's order."""
+    return list(part.weights)
+
+
+def variables_of(part: Any) -> list[tf.Variable]:
+    """All that a model, a layer or a metric holds, random generators and metrics too."""
+    return list(part.variables)
+
+
+def own_variables(layer: Any) -> tuple[list[tf.Variable], list[tf.Variable]]:
+    """What a layer itself can train, frozen or not, and its buffers."""
+    return list(layer._trainable_weights), list(layer._non_trainable_weights)
+
+
+# Layers
+
+
+def normalises_last(layer: Any) -> bool:
+    """Whether a batch normalisation normalises the last of four axes, in the usual way."""
+    return list(layer.axis) == [3] and not layer.renorm and layer.virtual_batch_size is None
+
+
+# Models
+
+
+def registered(kind: type) -> type:
+    """Let Keras find a class of ours in its files; those of HDF5 name it without a package."""
+    tf.keras.utils.get_custom_objects()[kind.__name__] = kind
+    return saving.register_keras_serializable(package="elastic_tf")(kind)
+
+
+def graph_ends(model: Any) -> tuple[Any, Any] | None:
+    """Inputs and outputs of a model that is its graph of layers and nothing else; None of others."""
+    plain = (Functional.call, tf.keras.Sequential.call)
+    if getattr(model, "_is_graph_network", False) and type(model).call in plain:
+        return model.input, model.output
+    return None
+
+
+def same_settings(made: Any, model: Any) -> None:
+    """Give a model of another one's graph what is not in the graph."""
+    made._set_dtype_policy(model.dtype_policy)
+    made.add_loss([*model._callable_losses])
+
+
+def input_spec(model: Any) -> Any:
+    """Nested `tf.TensorSpec` of what a model is called with; None where it has never been."""
+    if getattr(model, "inputs", None) and getattr(model, "_is_graph_network", False):
+        return tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), model.input
+        )
+    saved = model.save_spec()
+    return None if saved is None else saved[0][0]
+
+
+def set_input_spec(model: Any, spec: Any) -> None:
+    """Say what a model is called with, before it has been."""
+    model._set_save_spec(spec)
+
+
+@contextlib.contextmanager
+def seeds_kept(model: Any) -> Iterator[None]:
+    """Put back the seeds that layers draw while they are traced."""
+    generators = [
+        layer._random_generator
+        for layer in model._flatten_layers()
+        if hasattr(getattr(layer, "_random_generator", None), "_seed")
+    ]
+    seeds = [generator._seed for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, seed in zip(generators, seeds):
+            generator._seed = seed
+
+
+# The step
+
+
+def check_compiled(model: Any) -> None:
+    """Raise Keras's own error where a model was not compiled."""
+    model._assert_compile_was_called()
+
+
+def called(model: Any, x: Any, training: bool) -> Any:
+    """The predictions of a model."""
+    return model(x, training=training)
+
+
+def computed_loss(model: Any, x: Any, y: Any, y_pred: Any, weight: Any, training: bool) -> Any:
+    """The total loss that a model was compiled with, regularisers included."""
+    del training
+    loss = model.compute_loss(x, y, y_pred, weight)
+    model._validate_target_and_loss(y, loss)
+    return loss
+
+
+def track_loss(model: Any, x: Any, loss: Any) -> None:
+    """Add a loss to the mean that the logs show; Keras 2 has done so."""
+    del model, x, loss
+
+
+def is_jit_compiled(model: Any) -> bool:
+    """Whether XLA compiles the steps of a model."""
+    return bool(model._jit_compile)
+
+
+def execution(model: Any) -> int:
+    """Steps in one call of the train function, now: Keras lowers it at the end of an epoch."""
+    steps = model._steps_per_execution
+    return 1 if steps is None else int(steps.numpy())
+
+
+def made_train_function(model: Any, make: Callable[..., Any], steps: int) -> tuple[Any, Any]:
+    """Keras's train function of a model, and the `tf.function` in it, where there is one.
+
+    Args:
+        model: compiled.
+        make: Keras's own `make_train_function` of it.
+        steps: in one call, as compiled: made for fewer, it would keep to them.
+    """
+    now = model._steps_per_execution.numpy()
+    model._steps_per_execution.assign(steps)
+    try:
+        make(force=True)
+    finally:
+        model._steps_per_execution.assign(now)
+    inside = model.train_tf_function
+    if inside is not None:
+        # A trace per plan is meant here; TensorFlow 2.15 would warn of retracing.
+        inside._omit_frequent_tracing_warning = True
+    return model.train_function, inside
+
+
+# Optimizers
+
+
+#: Kinds whose updates use the step count to correct moments, and for nothing else.
+CORRECTS_MOMENTS = (
+    tf.keras.optimizers.Adam,
+    tf.keras.optimizers.AdamW,
+    tf.keras.optimizers.Adamax,
+)
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer inside a loss scale optimizer, or the optimizer itself."""
+    if isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer):
+        return optimizer.inner_optimizer
+    return optimizer
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Make the slots of all variables of a model; those that are there stay."""
+    inner = unwrapped(optimizer)
+    # Keras builds the optimizer inside a loss scale optimizer outside its name scope.
+    with tf.name_scope(inner.name if inner is optimizer else ""), tf.init_scope():
+        inner.build(list(variables))
+
+
+def index_of(optimizer: Any, variable: Any) -> int | None:
+    """Number of a variable among those that an optimizer was built over; None of others."""
+    found: int | None = optimizer._index_dict.get(optimizer._var_key(variable))
+    return found
+
+
+def state_of(optimizer: Any) -> list[tf.Variable]:
+    """Every variable of the optimizer: step count, slots, averages, rates, loss scale."""
+    inner = unwrapped(optimizer)
+    rates = (getattr(inner, name, None) for name in ("_learning_rate", "_current_learning_rate"))
+    found = [*inner.variables, *rates]
+    if inner is not optimizer and optimizer.dynamic:
+        found += [optimizer.dynamic_counter, optimizer._loss_scale.current_loss_scale]
+    unique = {id(item): item for item in found if isinstance(item, tf.Variable)}
+    return list(unique.values())
+
+
+def rate_of(optimizer: Any) -> tf.Variable | None:
+    """The learning rate; None where it follows a schedule."""
+    found = unwrapped(optimizer)._learning_rate
+    return found if isinstance(found, tf.Variable) else None
+
+
+def slot_lists(optimizer: Any, index: int) -> dict[str, list[Any]]:
+    """Attributes of an optimizer that hold a slot for each variable, by name."""
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if isinstance(value, list) and len(value) == len(optimizer._index_dict)
+        # of Adam without amsgrad or the like: a list of nothing
+        if name != "_variables" and isinstance(value[index], tf.Variable)
+    }
+
+
+def keep_with(optimizer: Any, name: str, variable: tf.Variable) -> None:
+    """Give an optimizer another variable, saved with its own in every format."""
+    setattr(optimizer, name, variable)
+    optimizer._variables.append(variable)
+    # the optimizers of tf_keras 2.21 remember what they found for the first checkpoint
+    vars(optimizer).pop("_coalesced_children", None)
+
+
+def differentiated(
+    optimizer: Any, tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
+) -> list[Any]:
+    """Gradients of a loss, scaled in the tape as the optimizer wants, unscaled after."""
+    return [gradient for gradient, _ in optimizer.compute_gradients(loss, variables, tape=tape)]
+
+
+def apply_gradients(optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]) -> None:
+    """Update variables by what `differentiated` gave for them."""
+    optimizer.apply_gradients(pairs)
+
+
+def averaging_only(
+    optimizer: Any, variables: Sequence[tf.Variable], steps: Sequence[tf.Tensor]
+) -> AbstractContextManager[None]:
+    """Let the averages of these variables move alone, in `apply_gradients`; so Keras 2 does."""
+    del optimizer, variables, steps
+    return contextlib.nullcontext()
+
+
+def finalized(
+    optimizer: Any, finalize: Callable[[Sequence[Any]], None], variables: Sequence[tf.Variable]
+) -> None:
+    """Put the averages of these variables in their place, by Keras's own function."""
+    del optimizer
+    finalize(variables)

@@ -1,0 +1,382 @@
+"""The seam to Keras 3 on TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from keras import saving
+from keras.src.losses.loss import unscale_loss_for_distribution
+from keras.src.models.functional import Functional
+from keras.src.trainers.data_adapters import data_adapter_utils as data_adapter
+
+__all__ = [
+    "CORRECTS_MOMENTS",
+    "NORMALISATIONS",
+    "Functional",
+    "apply_gradients",
+    "averaging_only",
+    "build_optimizer",
+    "called",
+    "backend",
+    "check_compiled",
+    "computed_loss",
+    "data_adapter",
+    "differentiated",
+    "execution",
+    "finalized",
+    "graph_ends",
+    "index_of",
+    "input_spec",
+    "is_jit_compiled",
+    "keep_with",
+    "made_train_function",
+    "normalises_last",
+    "own_variables",
+    "rate_of",
+    "raw",
+    "registered",
+    "same_settings",
+    "saving",
+    "seeds_kept",
+    "set_input_spec",
+    "slot_lists",
+    "state_of",
+    "track_loss",
+    "trainable",
+    "unwrapped",
+    "variables_of",
+    "weights",
+]
+
+#: Batch normalisations.
+NORMALISATIONS = (tf.keras.layers.BatchNormalization,)
+backend: Any = None
+_SPEC = "_elastic_input_spec"  # attribute of a model
+
+
+# Variables
+
+
+def raw(variable: Any) -> tf.Variable:
+    """The `tf.Variable` of a variable of Keras.
+
+    Not its `value`, which is a cast copy while a layer is called under mixed precision.
+    """
+    return variable._value if isinstance(variable, tf.keras.Variable) else variable
+
+
+def trainable(part: Any) -> list[tf.Variable]:
+    """The trainable variables of a model or a layer, in Keras's order."""
+    return [raw(variable) for variable in part.trainable_variables]
+
+
+def weights(part: Any) -> list[tf.Variable]:
+    """The weights of a model or a layer, in Keras's order."""
+    return [raw(variable) for variable in part.weights]
+
+
+def variables_of(part: Any) -> list[tf.Variable]:
+    """All that a model, a layer or a metric holds, random generators and metrics too."""
+    return [raw(variable) for variable in part.variables]
+
+
+def own_variables(layer: Any) -> tuple[list[tf.Variable], list[tf.Variable]]:
+    """What a layer itself can train, frozen or not, and its buffers."""
+    parts = layer._trainable_variables, layer._non_trainable_variables
+    own, buffers = ([raw(variable) for variable in part] for part in parts)
+    return own, buffers
+
+
+# Layers
+
+
+def normalises_last(layer: Any) -> bool:
+    """Whether a batch normalisation normalises the last of four axes, in the usual way."""
+    return layer.axis in (3, -1)
+
+
+# Models
+
+
+def registered(kind: type) -> type:
+    """Let Keras find a class of ours in its files; those of HDF5 name it without a package."""
+    tf.keras.utils.get_custom_objects()[kind.__name__] = kind
+    return saving.register_keras_serializable(package="elastic_tf")(kind)
+
+
+def graph_ends(model: Any) -> tuple[Any, Any] | None:
+    """Inputs and outputs of a model that is its graph of layers and nothing else; None of others."""
+    sequential = tf.keras.Sequential
+    if isinstance(model, sequential) and type(model).call is sequential.call:
+        model = model._functional
+    if isinstance(model, Functional) and type(model).call is Functional.call:
+        return model.input, model.output
+    return None
+
+
+def same_settings(made: Any, model: Any) -> None:
+    """Give a model of another one's graph what is not in the graph."""
+    made.dtype_policy = model.dtype_policy
+
+
+def input_spec(model: Any) -> Any:
+    """Nested `tf.TensorSpec` of what a model is called with; None where it has never been."""
+    if _SPEC in vars(model):
+        return vars(model)[_SPEC]
+    ends = graph_ends(model)
+    if ends is not None:
+        return tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), ends[0])
+    if getattr(model, "inputs", None):
+        return tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), model.input)
+    shapes = [*(model._build_shapes_dict or {}).values()]
+    if len(shapes) != 1 or not model.built:
+        return None
+    return tf.keras.tree.map_shape_structure(
+        lambda shape: tf.TensorSpec((None, *shape[1:]), model.input_dtype), shapes[0]
+    )
+
+
+def set_input_spec(model: Any, spec: Any) -> None:
+    """Say what a model is called with, before it has been."""
+    vars(model)[_SPEC] = spec
+
+
+def seeds_kept(model: Any) -> contextlib.AbstractContextManager[None]:
+    """Put back the seeds that layers draw while they are traced: those of Keras 3 draw none."""
+    del model
+    return contextlib.nullcontext()
+
+
+# The step
+
+
+def check_compiled(model: Any) -> None:
+    """Raise Keras's own error where a model was not compiled."""
+    model._assert_compile_called("fit")
+
+
+def called(model: Any, x: Any, training: bool) -> Any:
+    """The predictions of a model."""
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def computed_loss(model: Any, x: Any, y: Any, y_pred: Any, weight: Any, training: bool) -> Any:
+    """The total loss that a model was compiled with, regularisers included."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=training)
+
+
+def track_loss(model: Any, x: Any, loss: Any) -> None:
+    """Add a loss to the mean that the logs show."""
+    if model._loss_tracker is not None:
+        samples = next(part for part in tf.nest.flatten(x) if part is not None)
+        model._loss_tracker.update_state(
+            unscale_loss_for_distribution(loss), sample_weight=tf.shape(samples)[0]
+        )
+
+
+def is_jit_compiled(model: Any) -> bool:
+    """Whether XLA compiles the steps of a model."""
+    return bool(model.jit_compile)
+
+
+def execution(model: Any) -> int:
+    """Steps in one call of the train function."""
+    return int(model.steps_per_execution)
+
+
+def made_train_function(model: Any, make: Callable[..., Any], steps: int) -> tuple[Any, Any]:
+    """Keras's train function of a model, and the `tf.function` in it, where there is one.
+
+    Args:
+        model: compiled.
+        make: Keras's own `make_train_function` of it.
+        steps: in one call, as compiled; Keras 3 keeps to them.
+    """
+    del steps
+    make(force=True)
+    inside = inspect.getclosurevars(model.train_function).nonlocals["multi_step_on_iterator"]
+    if not hasattr(inside, "get_concrete_function"):
+        return model.train_function, None
+    inside._omit_frequent_tracing_warning = True  # a trace per plan is meant here
+    return model.train_function, inside
+
+
+# Optimizers
+
+
+#: Kinds whose updates use the step count to correct moments, and for nothing else.
+CORRECTS_MOMENTS = (
+    tf.keras.optimizers.Adam,
+    tf.keras.optimizers.AdamW,
+    tf.keras.optimizers.Adamax,
+    tf.keras.optimizers.Lamb,
+)
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer inside a loss scale optimizer, or the optimizer itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Make the slots of all variables of a model, which are Keras's; those that are there stay."""
+    if not optimizer.built:
+        with tf.init_scope(), tf.keras.name_scope(optimizer.name):
+            optimizer.build(list(variables))
+
+
+def index_of(optimizer: Any, variable: Any) -> int | None:
+    """Number of a variable among those that an optimizer was built over; None of others."""
+    found: int | None = optimizer._trainable_variables_indices.get(optimizer._var_key(variable))
+    return found
+
+
+def state_of(optimizer: Any) -> list[tf.Variable]:
+    """Every variable of the optimizer: step count, slots, averages, rates, loss scale."""
+    inner = unwrapped(optimizer)
+    found = [*optimizer.variables, *vars(inner).get(_KEPT, {}).values()]
+    return list({id(raw(item)): raw(item) for item in found}.values())
+
+
+def rate_of(optimizer: Any) -> tf.Variable | None:
+    """The learning rate; None where it follows a schedule."""
+    found = raw(unwrapped(optimizer)._learning_rate)
+    return found if isinstance(found, tf.Variable) else None
+
+
+def slot_lists(optimizer: Any, index: int) -> dict[str, list[Any]]:
+    """Attributes of an optimizer that hold a slot for each variable, by name.
+
+    The variables themselves are among them, for which averages are made.
+    """
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if isinstance(value, list) and len(value) == len(optimizer._trainable_variables_indices)
+        if name != "_variables" and isinstance(value[index], (tf.keras.Variable, tf.Variable))
+    }
+
+
+_KEPT = "_elastic_kept"  # attribute of an optimizer: what it was given, by name
+
+
+def keep_with(optimizer: Any, name: str, variable: tf.Variable) -> None:
+    """Give an optimizer another variable, saved with its own in every format.
+
+    It is none of the optimizer's variables for Keras, which would not load a file that has another
+    number of them.
+    """
+    own, save, load = vars(optimizer), optimizer.save_own_variables, optimizer.load_own_variables
+
+    def save_own_variables(store: Any) -> None:
+        save(store)
+        if variable.numpy().any():
+            store[name] = variable.numpy()
+
+    def load_own_variables(store: Any) -> None:
+        held = {key: store[key] for key in store.keys()}  # noqa: SIM118 (of an HDF5 group)
+        given = held.pop(name, None)
+        load(held)
+        variable.assign(tf.zeros_like(variable) if given is None else given[()])
+
+    own.setdefault(_KEPT, {})[name] = own[name] = variable
+    own.update(save_own_variables=save_own_variables, load_own_variables=load_own_variables)
+    optimizer._track_trackable(variable, name, overwrite=True)  # for checkpoints
+
+
+def differentiated(
+    optimizer: Any, tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
+) -> list[Any]:
+    """Gradients of a loss, scaled in the tape as the optimizer wants, unscaled after."""
+    with tape:
+        scaled = optimizer.scale_loss(loss)
+    found = tape.gradient(scaled, list(variables))
+    scale = _scale(optimizer)
+    return found if scale is None else [one if one is None else one / scale for one in found]
+
+
+def _scale(optimizer: Any) -> Any:
+    """What `scale_loss` multiplies by; None where it leaves the loss as it is."""
+    if unwrapped(optimizer) is optimizer:
+        return optimizer.loss_scale_factor
+    return raw(optimizer.dynamic_scale) if optimizer.built else optimizer.initial_scale
+
+
+def apply_gradients(optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]) -> None:
+    """Update variables by what `differentiated` gave for them."""
+    inner, scale = unwrapped(optimizer), _scale(optimizer)
+    given = []
+    for gradient, variable in pairs:
+        index = index_of(inner, variable)
+        # Keras's own has the constraint; a slice of it stands for itself
+        known = inner._trainable_variables[index] if index is not None else variable
+        if scale is not None and inner is not optimizer:
+            gradient = gradient * scale  # a power of two: exact
+        given.append((gradient, known if raw(known) is variable else variable))
+    factor, own = inner.loss_scale_factor, vars(inner)
+    own["loss_scale_factor"] = None
+    try:
+        optimizer.apply_gradients(given)
+    finally:
+        own["loss_scale_factor"] = factor
+
+
+@contextlib.contextmanager
+def averaging_only(
+    optimizer: Any, variables: Sequence[tf.Variable], steps: Sequence[tf.Tensor]
+) -> Iterator[None]:
+    """Let the averages of these variables move alone, in `apply_gradients`.
+
+    Keras 3 moves the averages of all variables, and overwrites all variables by them.
+
+    Args:
+        optimizer: not one that scales the loss.
+        variables: that are updated, or slices of them.
+        steps: that each of all variables took part in, by which Keras knows a first step.
+    """
+    own = vars(optimizer)
+    if not optimizer.use_ema or "_update_model_variables_moving_average" in own:
+        yield
+        return
+    names = "_trainable_variables", "_model_variables_moving_average"
+    (every, averages), iterations = (own[name] for name in names), optimizer._iterations
+    chosen = sorted({index_of(optimizer, variable) for variable in variables})
+    update = optimizer._update_model_variables_moving_average
+
+    def update_each(_: Any) -> None:
+        try:
+            for k in chosen:
+                own[names[1]], own["_iterations"] = [averages[k]], steps[k]
+                update([every[k]])
+        finally:
+            own[names[1]], own["_iterations"] = [averages[k] for k in chosen], iterations
+
+    own[names[0]] = [every[k] for k in chosen]
+    own[names[1]] = [averages[k] for k in chosen]
+    own["_update_model_variables_moving_average"] = update_each
+    try:
+        yield
+    finally:
+        del own["_update_model_variables_moving_average"]
+        own[names[0]], own[names[1]] = every, averages
+
+
+def finalized(
+    optimizer: Any, finalize: Callable[[Sequence[Any]], None], variables: Sequence[tf.Variable]
+) -> None:
+    """Put the averages of these variables in their place, by Keras's own function.
+
+    It pairs variables and averages by their places.
+    """
+    inner = unwrapped(optimizer)
+    own, name = vars(inner), "_model_variables_moving_average"
+    every = own[name]
+    own[name] = [every[index_of(inner, variable)] for variable in variables]
+    try:
+        finalize(variables)
+    finally:
+        own[name] = every
