@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 from elastic_tf import arguments, stack
 from elastic_tf.plan import NAMES, Plan
 
+_BOLD = re.compile(r"\x1b\[\d+m")  # of a terminal
 _MOST_OF_REASON = 300  # characters: TensorFlow's may hold all labels of a batch
 _REFUSED_STRATEGIES = (
     tf.distribute.experimental.CentralStorageStrategy,
@@ -144,7 +146,7 @@ def batch_explained(data: Sequence[Any]) -> Iterator[None]:
             if part is not None
         )
         # before it TensorFlow tells the calls, after it the node; Keras a layer's arguments
-        told = str(error).partition("Call arguments received by layer")[0]
+        told = re.split(r"(?:Call a|A)rguments received by", _BOLD.sub("", str(error)))[0]
         lines = [line for line in told.splitlines() if line.strip() and "[[" not in line]
         reason = lines[-1].strip()[:_MOST_OF_REASON] if lines else type(error).__name__
         raise ValueError(

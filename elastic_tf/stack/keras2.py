@@ -18,25 +18,32 @@ __all__ = [
     "averaging_only",
     "build_optimizer",
     "called",
+    "called_with",
     "backend",
     "check_compiled",
+    "compiled_loss",
     "computed_loss",
     "data_adapter",
     "differentiated",
     "execution",
     "finalized",
     "graph_ends",
+    "in_one_op",
     "index_of",
     "input_spec",
     "is_jit_compiled",
     "keep_with",
+    "kernel",
+    "layers_behind",
     "made_train_function",
     "normalises_last",
+    "output_shapes",
     "own_variables",
     "rate_of",
     "raw",
     "registered",
     "same_settings",
+    "scale_of",
     "saving",
     "seeds_kept",
     "set_input_spec",
@@ -45,6 +52,7 @@ __all__ = [
     "track_loss",
     "trainable",
     "unwrapped",
+    "uses_stored",
     "variables_of",
     "weights",
 ]
@@ -97,6 +105,34 @@ def normalises_last(layer: Any) -> bool:
     return list(layer.axis) == [3] and not layer.renorm and layer.virtual_batch_size is None
 
 
+def uses_stored(layer: Any, training: Any) -> bool:
+    """Whether a batch normalisation called so normalises by its stored statistics."""
+    return layer._get_training_value(training) in (False, 0)
+
+
+def kernel(layer: Any) -> Any:
+    """Keras's variable of the kernel of a Dense, Conv2D or DepthwiseConv2D."""
+    is_depthwise = isinstance(layer, tf.keras.layers.DepthwiseConv2D)
+    return layer.depthwise_kernel if is_depthwise else layer.kernel
+
+
+def in_one_op(layer: Any) -> dict[str, Any]:
+    """Attributes by which a layer runs in one op, in the place of several or of one under XLA."""
+    if type(layer) is tf.keras.layers.Conv2D and layer.groups > 1:
+        return {"_jit_compiled_convolution_op": layer.convolution_op}
+    return {}
+
+
+def layers_behind(layer: Any) -> list[Any]:
+    """The layers that take what a layer gives, in graphs of layers."""
+    return [node.outbound_layer for node in getattr(layer, "_outbound_nodes", ())]
+
+
+def output_shapes(layer: Any) -> list[Any]:
+    """The shape of what a layer gives, at each of its places in graphs of layers."""
+    return [node.output_shapes for node in getattr(layer, "_inbound_nodes", ())]
+
+
 # Models
 
 
@@ -118,6 +154,18 @@ def same_settings(made: Any, model: Any) -> None:
     """Give a model of another one's graph what is not in the graph."""
     made._set_dtype_policy(model.dtype_policy)
     made.add_loss([*model._callable_losses])
+
+
+def called_with(model: Any, kind: type, **options: Any) -> Any:
+    """A copy of a graph of layers that calls those of a kind with these options."""
+    config = model.get_config()
+    for layer in config["layers"]:
+        if isinstance(model.get_layer(layer["name"]), kind):
+            for call in sum(layer["inbound_nodes"], []):
+                call[3].update(options)
+    same = tf.keras.Model.from_config(config)
+    same.set_weights(model.get_weights())
+    return same
 
 
 def input_spec(model: Any) -> Any:
@@ -157,6 +205,11 @@ def seeds_kept(model: Any) -> Iterator[None]:
 def check_compiled(model: Any) -> None:
     """Raise Keras's own error where a model was not compiled."""
     model._assert_compile_was_called()
+
+
+def compiled_loss(model: Any) -> Any:
+    """What a model was compiled with: another one after each `compile`."""
+    return model.compiled_loss
 
 
 def called(model: Any, x: Any, training: bool) -> Any:
@@ -256,6 +309,11 @@ def rate_of(optimizer: Any) -> tf.Variable | None:
     """The learning rate; None where it follows a schedule."""
     found = unwrapped(optimizer)._learning_rate
     return found if isinstance(found, tf.Variable) else None
+
+
+def scale_of(optimizer: Any) -> tf.Variable | None:
+    """The dynamic loss scale; None of an optimizer without."""
+    return getattr(getattr(optimizer, "_loss_scale", None), "current_loss_scale", None)
 
 
 def slot_lists(optimizer: Any, index: int) -> dict[str, list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,6 +14,10 @@ from keras.src.losses.loss import unscale_loss_for_distribution
 from keras.src.models.functional import Functional
 from keras.src.trainers.data_adapters import data_adapter_utils as data_adapter
 
+from elastic_tf.stack.tensorflow import traced_once
+
+from elastic_tf.stack.normalisation import normalised
+
 __all__ = [
     "CORRECTS_MOMENTS",
     "NORMALISATIONS",
@@ -21,25 +26,32 @@ __all__ = [
     "averaging_only",
     "build_optimizer",
     "called",
+    "called_with",
     "backend",
     "check_compiled",
+    "compiled_loss",
     "computed_loss",
     "data_adapter",
     "differentiated",
     "execution",
     "finalized",
     "graph_ends",
+    "in_one_op",
     "index_of",
     "input_spec",
     "is_jit_compiled",
     "keep_with",
+    "kernel",
+    "layers_behind",
     "made_train_function",
     "normalises_last",
+    "output_shapes",
     "own_variables",
     "rate_of",
     "raw",
     "registered",
     "same_settings",
+    "scale_of",
     "saving",
     "seeds_kept",
     "set_input_spec",
@@ -48,6 +60,7 @@ __all__ = [
     "track_loss",
     "trainable",
     "unwrapped",
+    "uses_stored",
     "variables_of",
     "weights",
 ]
@@ -64,9 +77,15 @@ _SPEC = "_elastic_input_spec"  # attribute of a model
 def raw(variable: Any) -> tf.Variable:
     """The `tf.Variable` of a variable of Keras.
 
-    Not its `value`, which is a cast copy while a layer is called under mixed precision.
+    Not its `value`, which is a cast copy while a layer is called under mixed precision. Its name is
+    Keras's path.
     """
-    return variable._value if isinstance(variable, tf.keras.Variable) else variable
+    if not isinstance(variable, tf.keras.Variable):
+        return variable
+    found = variable._value
+    if hasattr(found, "_handle_name"):  # which lacks the layer, in a model with a `call` of its own
+        found._handle_name = f"{variable.path}:0"
+    return found
 
 
 def trainable(part: Any) -> list[tf.Variable]:
@@ -96,7 +115,53 @@ def own_variables(layer: Any) -> tuple[list[tf.Variable], list[tf.Variable]]:
 
 def normalises_last(layer: Any) -> bool:
     """Whether a batch normalisation normalises the last of four axes, in the usual way."""
-    return layer.axis in (3, -1)
+    return layer.axis in (3, -1) and layer.input_spec.ndim == 4 and not layer.renorm
+
+
+def uses_stored(layer: Any, training: Any) -> bool:
+    """Whether a batch normalisation called so normalises by its stored statistics."""
+    return not (training and layer.trainable)
+
+
+def kernel(layer: Any) -> Any:
+    """Keras's variable of the kernel of a Dense, Conv2D or DepthwiseConv2D.
+
+    None where the layer multiplies by something else: with LoRA, or quantised.
+    """
+    is_other = getattr(layer, "lora_enabled", False) or layer.quantization_mode
+    return None if is_other else layer.kernel
+
+
+def in_one_op(layer: Any) -> dict[str, Any]:
+    """Attributes by which a layer runs in one op, in the place of several or of one under XLA."""
+    if type(layer) is tf.keras.layers.BatchNormalization:
+        return {"call": functools.partial(normalised, layer)}
+    if type(layer) is tf.keras.layers.Conv2D and layer.groups > 1:
+        return {"convolution_op": functools.partial(_convolved, layer)}
+    return {}
+
+
+def _convolved(layer: Any, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
+    """The convolution of a Conv2D; Keras has XLA compile that of several groups."""
+    if layer.data_format != "channels_last":
+        return type(layer).convolution_op(layer, inputs, kernel)
+    return tf.nn.convolution(
+        inputs,
+        tf.convert_to_tensor(kernel),
+        list(layer.strides),
+        layer.padding.upper(),
+        dilations=list(layer.dilation_rate),
+    )
+
+
+def layers_behind(layer: Any) -> list[Any]:
+    """The layers that take what a layer gives, in graphs of layers."""
+    return [node.operation for node in layer._outbound_nodes]
+
+
+def output_shapes(layer: Any) -> list[Any]:
+    """The shape of what a layer gives, at each of its places in graphs of layers."""
+    return [node.outputs[0].shape for node in layer._inbound_nodes]
 
 
 # Models
@@ -121,6 +186,17 @@ def graph_ends(model: Any) -> tuple[Any, Any] | None:
 def same_settings(made: Any, model: Any) -> None:
     """Give a model of another one's graph what is not in the graph."""
     made.dtype_policy = model.dtype_policy
+
+
+def called_with(model: Any, kind: type, **options: Any) -> Any:
+    """A copy of a graph of layers that calls those of a kind with these options."""
+
+    def call(layer: Any, *args: Any, **given: Any) -> Any:
+        return layer(*args, **{**given, **(options if isinstance(layer, kind) else {})})
+
+    same = tf.keras.models.clone_model(model, call_function=call)
+    same.set_weights(model.get_weights())
+    return same
 
 
 def input_spec(model: Any) -> Any:
@@ -159,6 +235,11 @@ def check_compiled(model: Any) -> None:
     model._assert_compile_called("fit")
 
 
+def compiled_loss(model: Any) -> Any:
+    """What a model was compiled with: another one after each `compile`."""
+    return model._compile_loss
+
+
 def called(model: Any, x: Any, training: bool) -> Any:
     """The predictions of a model."""
     return model(x, training=training) if model._call_has_training_arg else model(x)
@@ -166,6 +247,10 @@ def called(model: Any, x: Any, training: bool) -> Any:
 
 def computed_loss(model: Any, x: Any, y: Any, y_pred: Any, weight: Any, training: bool) -> Any:
     """The total loss that a model was compiled with, regularisers included."""
+    with traced_once(), tf.init_scope():  # made in the graph, variables would have it traced twice
+        for part in (model._compile_loss, model._compile_metrics):
+            if part is not None and not part.built and y is not None:
+                part.build(y, y_pred)
     return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=training)
 
 
@@ -225,7 +310,7 @@ def unwrapped(optimizer: Any) -> Any:
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
     """Make the slots of all variables of a model, which are Keras's; those that are there stay."""
     if not optimizer.built:
-        with tf.init_scope(), tf.keras.name_scope(optimizer.name):
+        with tf.init_scope():
             optimizer.build(list(variables))
 
 
@@ -246,6 +331,11 @@ def rate_of(optimizer: Any) -> tf.Variable | None:
     """The learning rate; None where it follows a schedule."""
     found = raw(unwrapped(optimizer)._learning_rate)
     return found if isinstance(found, tf.Variable) else None
+
+
+def scale_of(optimizer: Any) -> tf.Variable | None:
+    """The dynamic loss scale; None of an optimizer without."""
+    return raw(getattr(optimizer, "dynamic_scale", None))
 
 
 def slot_lists(optimizer: Any, index: int) -> dict[str, list[Any]]:
@@ -338,31 +428,37 @@ def averaging_only(
         variables: that are updated, or slices of them.
         steps: that each of all variables took part in, by which Keras knows a first step.
     """
-    own = vars(optimizer)
-    if not optimizer.use_ema or "_update_model_variables_moving_average" in own:
+    own, name = vars(optimizer), "_model_variables_moving_average"
+    hooks = "_update_model_variables_moving_average", "_overwrite_model_variables_with_average_value"
+    if not optimizer.use_ema or hooks[0] in own:
         yield
         return
-    names = "_trainable_variables", "_model_variables_moving_average"
-    (every, averages), iterations = (own[name] for name in names), optimizer._iterations
+    move, overwrite = (getattr(optimizer, hook) for hook in hooks)
     chosen = sorted({index_of(optimizer, variable) for variable in variables})
-    update = optimizer._update_model_variables_moving_average
 
-    def update_each(_: Any) -> None:
+    def moved(every: Sequence[Any]) -> None:
+        averages, iterations = own[name], optimizer._iterations
         try:
             for k in chosen:
-                own[names[1]], own["_iterations"] = [averages[k]], steps[k]
-                update([every[k]])
+                own[name], own["_iterations"] = [averages[k]], steps[k]
+                move([every[k]])
         finally:
-            own[names[1]], own["_iterations"] = [averages[k] for k in chosen], iterations
+            own[name], own["_iterations"] = averages, iterations
 
-    own[names[0]] = [every[k] for k in chosen]
-    own[names[1]] = [averages[k] for k in chosen]
-    own["_update_model_variables_moving_average"] = update_each
+    def overwritten(every: Sequence[Any]) -> None:
+        averages = own[name]
+        own[name] = [averages[k] for k in chosen]
+        try:
+            overwrite([every[k] for k in chosen])
+        finally:
+            own[name] = averages
+
+    own.update(zip(hooks, (moved, overwritten)))
     try:
         yield
     finally:
-        del own["_update_model_variables_moving_average"]
-        own[names[0]], own[names[1]] = every, averages
+        for hook in hooks:
+            del own[hook]
 
 
 def finalized(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
+from elastic_tf import optimizers, stack
 from elastic_tf.inputs.batches import as_batch
 from elastic_tf.memory.ops import graph_flops
 from elastic_tf.optimizers import bias_correction
@@ -33,10 +33,7 @@ MORE_OPTIMIZERS = {
     "rmsprop": lambda: K.RMSprop(1e-2, momentum=0.5, centered=True),
     "schedule": lambda: K.SGD(K.schedules.CosineDecay(0.1, 10), momentum=0.9),
     "average": lambda: K.Adam(1e-2, use_ema=True, ema_momentum=0.5),
-    "legacy_sgd": lambda: K.legacy.SGD(0.05, momentum=0.9, nesterov=True),
-    "legacy_adam": lambda: K.legacy.Adam(1e-2, amsgrad=True),
     "scaled": lambda: tf.keras.mixed_precision.LossScaleOptimizer(K.Adam(1e-2)),
-    "scaled_legacy": lambda: tf.keras.mixed_precision.LossScaleOptimizer(K.legacy.SGD(0.1)),
     "scaled_sgdw": lambda: tf.keras.mixed_precision.LossScaleOptimizer(optimizers.sgdw(0.05)),
 }
 
@@ -108,7 +105,7 @@ def fit(model: tf.keras.Model, **options: Any) -> dict[str, list[float]]:
 
 def values(variables: list[tf.Variable]) -> list[bytes]:
     """The bits of each variable."""
-    return [variable.numpy().tobytes() for variable in variables]
+    return [stack.raw(variable).numpy().tobytes() for variable in variables]
 
 
 def mask_of(model: Any, *starts: str) -> np.ndarray:

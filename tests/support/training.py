@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, fit, network, shared_state, values
 
+from elastic_tf import stack
 from elastic_tf.model import ElasticModel
 
 UPPER = ("conv2", "head")  # tensors of these layers; both batch normalisations are left out
@@ -75,7 +76,7 @@ def assert_trained_alike(fitted=(), **options) -> None:
 
 
 def everything(model) -> list[bytes]:
-    return values(model.weights + shared_state(model.optimizer))
+    return values(stack.weights(model) + shared_state(model.optimizer))
 
 
 def random_masks(model, count: int) -> list[np.ndarray]:
