@@ -176,6 +176,11 @@ class ElasticMixin(_Model):
                 accumulate, self.distribute_strategy, self.optimizer
             )
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any Keras model; layers of it run in one op where they can."""
+        with modes.in_one_op(self):
+            return super().__call__(*args, **kwargs)
+
     def forward(self, data: Any, training: bool = True) -> Step:
         """One forward pass and its total loss, regularisers included."""
         x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(data)

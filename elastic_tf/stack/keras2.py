@@ -18,7 +18,6 @@ __all__ = [
     "averaging_only",
     "build_optimizer",
     "called",
-    "called_with",
     "backend",
     "check_compiled",
     "compiled_loss",
@@ -37,6 +36,7 @@ __all__ = [
     "layers_behind",
     "made_train_function",
     "normalises_last",
+    "on_stored_statistics",
     "output_shapes",
     "own_variables",
     "rate_of",
@@ -102,7 +102,7 @@ def own_variables(layer: Any) -> tuple[list[tf.Variable], list[tf.Variable]]:
 
 def normalises_last(layer: Any) -> bool:
     """Whether a batch normalisation normalises the last of four axes, in the usual way."""
-    return list(layer.axis) == [3] and not layer.renorm and layer.virtual_batch_size is None
+    return bool(layer.fused) and list(layer.axis) == [3]
 
 
 def uses_stored(layer: Any, training: Any) -> bool:
@@ -156,13 +156,13 @@ def same_settings(made: Any, model: Any) -> None:
     made.add_loss([*model._callable_losses])
 
 
-def called_with(model: Any, kind: type, **options: Any) -> Any:
-    """A copy of a graph of layers that calls those of a kind with these options."""
+def on_stored_statistics(model: Any) -> Any:
+    """A copy of a graph of layers whose batch normalisations use stored statistics in training."""
     config = model.get_config()
     for layer in config["layers"]:
-        if isinstance(model.get_layer(layer["name"]), kind):
+        if isinstance(model.get_layer(layer["name"]), NORMALISATIONS):
             for call in sum(layer["inbound_nodes"], []):
-                call[3].update(options)
+                call[3]["training"] = False
     same = tf.keras.Model.from_config(config)
     same.set_weights(model.get_weights())
     return same

@@ -14,9 +14,8 @@ from keras.src.losses.loss import unscale_loss_for_distribution
 from keras.src.models.functional import Functional
 from keras.src.trainers.data_adapters import data_adapter_utils as data_adapter
 
+from elastic_tf.stack.normalisation import normalised, normalises_last
 from elastic_tf.stack.tensorflow import traced_once
-
-from elastic_tf.stack.normalisation import normalised
 
 __all__ = [
     "CORRECTS_MOMENTS",
@@ -26,7 +25,6 @@ __all__ = [
     "averaging_only",
     "build_optimizer",
     "called",
-    "called_with",
     "backend",
     "check_compiled",
     "compiled_loss",
@@ -45,6 +43,7 @@ __all__ = [
     "layers_behind",
     "made_train_function",
     "normalises_last",
+    "on_stored_statistics",
     "output_shapes",
     "own_variables",
     "rate_of",
@@ -111,11 +110,6 @@ def own_variables(layer: Any) -> tuple[list[tf.Variable], list[tf.Variable]]:
 
 
 # Layers
-
-
-def normalises_last(layer: Any) -> bool:
-    """Whether a batch normalisation normalises the last of four axes, in the usual way."""
-    return layer.axis in (3, -1) and layer.input_spec.ndim == 4 and not layer.renorm
 
 
 def uses_stored(layer: Any, training: Any) -> bool:
@@ -188,13 +182,27 @@ def same_settings(made: Any, model: Any) -> None:
     made.dtype_policy = model.dtype_policy
 
 
-def called_with(model: Any, kind: type, **options: Any) -> Any:
-    """A copy of a graph of layers that calls those of a kind with these options."""
+@saving.register_keras_serializable("elastic_tf")
+class BatchNormalization(tf.keras.layers.BatchNormalization):
+    """One that uses stored statistics in training; files of weights have the name of its class.
 
-    def call(layer: Any, *args: Any, **given: Any) -> Any:
-        return layer(*args, **{**given, **(options if isinstance(layer, kind) else {})})
+    In a graph, Keras 3 overrides the `training=False` of a call: `fit` passes its own to each layer.
+    """
 
-    same = tf.keras.models.clone_model(model, call_function=call)
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Normalise as in inference."""
+        del training
+        return super().call(inputs, training=False, mask=mask)
+
+
+def on_stored_statistics(model: Any) -> Any:
+    """A copy of a graph of layers whose batch normalisations use stored statistics in training."""
+
+    def copied(layer: Any) -> Any:
+        is_one = type(layer) in NORMALISATIONS
+        return (BatchNormalization if is_one else type(layer)).from_config(layer.get_config())
+
+    same = tf.keras.models.clone_model(model, clone_function=copied)
     same.set_weights(model.get_weights())
     return same
 
@@ -429,7 +437,10 @@ def averaging_only(
         steps: that each of all variables took part in, by which Keras knows a first step.
     """
     own, name = vars(optimizer), "_model_variables_moving_average"
-    hooks = "_update_model_variables_moving_average", "_overwrite_model_variables_with_average_value"
+    hooks = (
+        "_update_model_variables_moving_average",
+        "_overwrite_model_variables_with_average_value",
+    )
     if not optimizer.use_ema or hooks[0] in own:
         yield
         return

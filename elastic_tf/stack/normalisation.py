@@ -43,13 +43,13 @@ def normalised(layer: Any, inputs: Any, training: Any = None, mask: Any = None) 
     return tf.cast(found.y, layer.compute_dtype)
 
 
+def normalises_last(layer: Any) -> bool:
+    """Whether a batch normalisation normalises the last of four axes, in the usual way."""
+    is_last = layer.axis in (3, -1) and layer.input_spec.ndim == 4
+    return is_last and not layer.renorm and layer.variable_dtype == "float32"
+
+
 def _has_op(layer: Any, inputs: Any) -> bool:
     """Whether the op can do what a layer does to its inputs."""
-    return (
-        len(inputs.shape) == 4
-        and layer.axis in (3, -1)
-        and not layer.renorm
-        and layer.epsilon >= _LEAST_EPSILON
-        and inputs.dtype in (tf.float32, tf.float16, tf.bfloat16)
-        and layer.variable_dtype == "float32"
-    )
+    kinds = (tf.float32, tf.float16, tf.bfloat16)
+    return normalises_last(layer) and layer.epsilon >= _LEAST_EPSILON and inputs.dtype in kinds

@@ -5,6 +5,7 @@ other gradients, approximate ones or those of some channels, while one step is t
 """
 
 from elastic_tf.engine.modes import channels, convolutions
+from elastic_tf.engine.modes.one_op import in_one_op
 from elastic_tf.engine.modes.operations import Use, kernel_of, recorded, replaced
 from elastic_tf.engine.modes.registry import (
     MODES,
@@ -28,6 +29,7 @@ __all__ = [
     "check",
     "choose",
     "everywhere",
+    "in_one_op",
     "installed",
     "kernel_of",
     "kernels",

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import stack
 from elastic_tf.engine.modes.filtering import Filter
 from elastic_tf.engine.modes.operations import L, Plain, kernel_of, replaced
 from elastic_tf.engine.modes.registry import Mode
@@ -22,8 +23,7 @@ def _kernel(layer: Any, r: int) -> tf.Variable | None:
 
 def _least_side(layer: Any) -> int:
     """Pixels of a layer's outputs along the shorter axis; 1 where they are not known."""
-    nodes = getattr(layer, "_inbound_nodes", ())
-    sides = [node.output_shapes[axis] or 1 for node in nodes for axis in (1, 2)]
+    sides = [shape[axis] or 1 for shape in stack.output_shapes(layer) for axis in (1, 2)]
     return min(sides, default=1)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import stack
+from elastic_tf.engine.modes import one_op
 from elastic_tf.engine.modes.held import attributes
 from elastic_tf.graph import captured, reach, takes
 
@@ -33,10 +34,10 @@ def folded(layer: tf.keras.layers.Layer) -> AbstractContextManager[None]:
     if type(layer) is not tf.keras.layers.BatchNormalization:
         return contextlib.nullcontext()
 
-    def call(inputs: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
+    def call(inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:
         found = convolution_before(layer, inputs)
         if found is None:
-            return type(layer).call(layer, inputs, *args, **kwargs)
+            return one_op.normalised(layer, inputs, training=training, mask=mask)
         return _folded(layer, *found)
 
     return attributes(layer, call=tf.autograph.experimental.do_not_convert(call))
@@ -46,7 +47,7 @@ def convolution_before(
     layer: Any, inputs: tf.Tensor
 ) -> tuple[tf.Operation, tf.Tensor | None] | None:
     """The convolution, and its bias, that the layer can be folded into; None if there is none."""
-    if tf.executing_eagerly() or inputs.dtype != tf.float32 or not _is_last(layer):
+    if tf.executing_eagerly() or inputs.dtype != tf.float32 or not stack.normalises_last(layer):
         return None
     bias, op = None, inputs.op
     if op.type == "BiasAdd":
@@ -67,11 +68,6 @@ def only_behind(variables: Collection[tf.Variable]) -> Iterator[None]:
         _tracing.variables = None
 
 
-def _is_last(layer: Any) -> bool:
-    """Whether it normalises the last axis, in the usual way."""
-    return stack.normalises_last(layer)
-
-
 def _pays(op: tf.Operation) -> bool:
     """Whether the scaled kernel, which is computed in each step, is no larger than the results."""
     results = op.outputs[0].shape
@@ -88,10 +84,13 @@ def _may_change(op: tf.Operation) -> bool:
 
 def _folded(layer: Any, op: tf.Operation, bias: tf.Tensor | None) -> tf.Tensor:
     """What the layer makes of a convolution's results, as another convolution."""
-    scale = tf.math.rsqrt(layer.moving_variance + layer.epsilon)
-    scale = scale if layer.gamma is None else scale * layer.gamma
-    offset = (0.0 if bias is None else bias) - layer.moving_mean
-    offset = offset * scale if layer.beta is None else offset * scale + layer.beta
+    mean, variance, gamma, beta = map(
+        stack.raw, (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
+    )
+    scale = tf.math.rsqrt(variance + layer.epsilon)
+    scale = scale if gamma is None else scale * gamma
+    offset = (0.0 if bias is None else bias) - mean
+    offset = offset * scale if beta is None else offset * scale + beta
     x, kernel = op.inputs
     options = {name: op.get_attr(name) for name in _ATTRIBUTES}
     if op.type == "DepthwiseConv2dNative":

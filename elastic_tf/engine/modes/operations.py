@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from elastic_tf import stack
 from elastic_tf.engine.modes.held import attributes
 
 L = tf.keras.layers
@@ -23,12 +24,17 @@ def kernel_of(layer: Any) -> tf.Variable | None:
     known.
     """
     if type(layer) is L.Dense:
-        return layer.kernel
+        return _raw(layer)
     if type(layer) not in (L.Conv2D, L.DepthwiseConv2D):
         return None
     if layer.data_format != "channels_last" or set(layer.dilation_rate) != {1}:
         return None
-    return layer.kernel if type(layer) is L.Conv2D else layer.depthwise_kernel
+    return _raw(layer)
+
+
+def _raw(layer: Any) -> tf.Variable | None:
+    kernel = stack.kernel(layer)
+    return None if kernel is None else stack.raw(kernel)
 
 
 def replaced(layer: Any, operation: Operation) -> AbstractContextManager[None]:
@@ -48,17 +54,14 @@ def replaced(layer: Any, operation: Operation) -> AbstractContextManager[None]:
             return tf.nn.depthwise_conv2d(x, kernel, [1, *layer.strides, 1], layer.padding.upper())
         return tf.nn.conv2d(x, kernel, [*layer.strides], layer.padding.upper())
 
-    def instead(x: tf.Tensor, kernel: Any) -> tf.Tensor:
-        return operation(plain, x, tf.convert_to_tensor(kernel))
-
-    def call(inputs: tf.Tensor) -> tf.Tensor:
-        outputs = instead(tf.cast(inputs, layer.compute_dtype), kernel_of(layer))
+    def call(inputs: tf.Tensor, training: Any = None) -> tf.Tensor:
+        del training
+        x, kernel = tf.cast(inputs, layer.compute_dtype), tf.convert_to_tensor(stack.kernel(layer))
+        outputs = operation(plain, x, kernel)
         if layer.use_bias:
-            outputs = tf.nn.bias_add(outputs, layer.bias)
+            outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(layer.bias))
         return outputs if layer.activation is None else layer.activation(outputs)
 
-    if type(layer) is L.Conv2D:  # the second one is for several groups
-        return attributes(layer, convolution_op=instead, _jit_compiled_convolution_op=instead)
     return attributes(layer, call=call)
 
 

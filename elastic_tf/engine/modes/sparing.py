@@ -16,12 +16,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.engine.modes import folding
+from elastic_tf import stack
+from elastic_tf.engine.modes import folding, one_op
 from elastic_tf.engine.modes.held import attributes
 
 L = tf.keras.layers
 #: Rectifiers and the number that they cut at.
-RELUS = {tf.nn.relu: None, tf.keras.activations.relu: None, tf.nn.relu6: 6.0}
+_RELU6 = getattr(tf.keras.activations, "relu6", tf.nn.relu6)  # of Keras 3
+RELUS = {tf.nn.relu: None, tf.keras.activations.relu: None, tf.nn.relu6: 6.0, _RELU6: 6.0}
 
 
 def masked_relu(x: tf.Tensor, most: float | None) -> tf.Tensor:
@@ -38,9 +40,12 @@ def masked_relu(x: tf.Tensor, most: float | None) -> tf.Tensor:
 
 def stored_normalization(layer: Any, inputs: tf.Tensor) -> tf.Tensor:
     """Batch normalisation by stored statistics, bit for bit; keeps inputs for a trained gamma."""
-    mean, variance = tf.identity(layer.moving_mean), tf.identity(layer.moving_variance)
-    gamma = tf.ones_like(mean) if layer.gamma is None else tf.identity(layer.gamma)
-    beta = tf.zeros_like(mean) if layer.beta is None else tf.identity(layer.beta)
+    mean, variance, gamma, beta = (
+        None if one is None else tf.identity(stack.raw(one))
+        for one in (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
+    )
+    gamma = tf.ones_like(mean) if gamma is None else gamma
+    beta = tf.zeros_like(mean) if beta is None else beta
 
     @tf.custom_gradient
     def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
@@ -80,7 +85,7 @@ def rectifier(layer: Any) -> tuple[float | None] | None:
 
 def can_spare(layer: Any) -> bool:
     """Whether it is a batch normalisation of the usual kind."""
-    return type(layer) is L.BatchNormalization and layer.fused and list(layer.axis) == [3]
+    return type(layer) is L.BatchNormalization and stack.normalises_last(layer)
 
 
 @contextlib.contextmanager
@@ -94,8 +99,7 @@ def spared(model: tf.keras.Model, kept: Collection[Any]) -> Iterator[None]:
     kept = {id(layer) for layer in kept}
     with contextlib.ExitStack() as stack:
         for layer in model._flatten_layers():
-            after = [node.outbound_layer for node in getattr(layer, "_outbound_nodes", ())]
-            if not any(id(one) in kept for one in after):
+            if not any(id(one) in kept for one in stack.layers_behind(layer)):
                 stack.enter_context(attributes(layer, **_instead(layer)))
         yield
 
@@ -119,8 +123,8 @@ def _normalising(layer: Any) -> Callable[..., tf.Tensor]:
     def call(inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:
         if folded is not None and folding.convolution_before(layer, inputs) is not None:
             return folded(inputs, training=training, mask=mask)
-        if layer._get_training_value(training) in (False, 0):
+        if stack.uses_stored(layer, training):
             return stored_normalization(layer, tf.cast(inputs, layer.compute_dtype))
-        return type(layer).call(layer, inputs, training=training, mask=mask)
+        return one_op.normalised(layer, inputs, training=training, mask=mask)
 
     return call

@@ -10,7 +10,7 @@ from elastic_tf.engine.modes import sparing
 from related import graph
 
 
-@tf.keras.saving.register_keras_serializable(package="elastic_tf")
+@tf.keras.utils.register_keras_serializable(package="elastic_tf")
 class StoredNormalization(tf.keras.layers.BatchNormalization):
     """Batch normalisation by its stored statistics, in training too.
 
@@ -23,7 +23,7 @@ class StoredNormalization(tf.keras.layers.BatchNormalization):
         return sparing.stored_normalization(self, inputs)
 
 
-@tf.keras.saving.register_keras_serializable(package="elastic_tf")
+@tf.keras.utils.register_keras_serializable(package="elastic_tf")
 class MaskedReLU(tf.keras.layers.ReLU):
     """ReLU up to `max_value` (None or 6) that keeps one byte a number: whether it lies inside."""
 
