@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Control:
 
 
 #: A ratio, a schedule that gives one for each epoch, or the seconds for the whole `fit`.
-Rho = Union[float, Callable[[int], float], Deadline]
+Rho = float | Callable[[int], float] | Deadline
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
