@@ -194,8 +194,8 @@ def _compare(case: Case, reference: Any, outcome: Outcome, number: int) -> None:
     close, share = (2e-4, 0.02) if case.policy == "float32" else (2e-2, 0.3)
     pairs = zip(reference.model.weights, outcome.weights[number], outcome.start)
     for k, (variable, ours, start) in enumerate(pairs):
-        theirs = variable.numpy()
-        where = f"after story[{number}] ({case.story[number]!r}): weight {k}, {variable.name}"
+        theirs, name = variable.numpy(), getattr(variable, "path", variable.name)
+        where = f"after story[{number}] ({case.story[number]!r}): weight {k}, {name}"
         if id(variable) in reference.untouched:
             assert np.array_equal(ours, theirs), f"{where}, was never trained and has changed"
             continue

@@ -41,7 +41,7 @@ class Draw:
             "bias": self.happens(0.7),
             "l2": self.one(0.0, 0.0, 0.01),
             "optimizer": optimizer,
-            "rate": 0.02 if optimizer in ("rmsprop", "momentum", "legacy_sgd", "sgdw") else 0.05,
+            "rate": 0.02 if optimizer in ("rmsprop", "momentum", "sgdw") else 0.05,
             "path": self.one("arrays", "dataset", "generator", "samples", "samples", "samples0"),
             "samples": self.one(8, 10, 12),
             "epochs": self.one(2, 3),
@@ -155,7 +155,7 @@ def _counts(draw: Draw, fields: Fields) -> None:
 
 
 def _saving(draw: Draw, fields: Fields) -> None:
-    how = draw.one("keras", "keras", "h5", "h5", "tf", "weights", "checkpoint")
+    how = draw.one("keras", "h5", *kinds.FORMATS)
     if draw.happens(0.5):
         fields["optimizer"] = draw.one(*kinds.COUNTED)
     fields.update(epochs=draw.one(1, 2), samples=8, events=fields["events"][:1])

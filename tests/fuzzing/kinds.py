@@ -13,11 +13,14 @@ import numpy as np
 import tensorflow as tf
 from fuzzing.case import Case
 
+from elastic_tf import stack
 from elastic_tf.optimizers.named import FusedAdam
 
 L, K = tf.keras.layers, tf.keras.optimizers
 IMAGE, CLASSES, WORDS = (6, 6, 2), 3, 12
 DECAY, CLIP, MOMENTUM = 0.02, 0.1, 0.6  # of weights, norms and moving averages
+SGDW_MOMENTUM = 0.9
+IS_KERAS_3 = not stack.KERAS_VERSION.startswith("2.")
 OPTIONS = ("ema", "clipnorm", "global_clipnorm", "decay", "schedule")
 
 
@@ -31,13 +34,11 @@ OPTIMIZERS = {
     "rmsprop": lambda rate, **o: K.RMSprop(rate, epsilon=1e-3, momentum=0.5, **o),
     "adagrad": lambda rate, **o: K.Adagrad(rate, epsilon=1e-3, **o),
     "adadelta": lambda rate, **o: K.Adadelta(rate, epsilon=1e-3, **o),
-    "legacy_adam": lambda rate, **o: K.legacy.Adam(rate, epsilon=1e-3, **o),
-    "legacy_sgd": lambda rate, **o: K.legacy.SGD(rate, momentum=0.9, **o),
     "fused_adam": lambda rate, **o: FusedAdam(rate, epsilon=1e-3, **o),
-    "sgdw": lambda rate, **o: et.optimizers.sgdw(rate, 0.9, DECAY),
+    "sgdw": lambda rate, **o: et.optimizers.sgdw(rate, SGDW_MOMENTUM, DECAY),
 }
 COUNTED = ("adam", "adamw", "adamax", "fused_adam")  # a step count for each tensor
-LEGACY = ("legacy_adam", "legacy_sgd")
+FORMATS = ("keras", "h5", "weights", "checkpoint", *(() if IS_KERAS_3 else ("tf",)))
 NEW = (*COUNTED, "sgd", "momentum", "rmsprop", "adagrad", "adadelta")
 
 

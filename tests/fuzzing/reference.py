@@ -13,6 +13,8 @@ from fuzzing import kinds
 from fuzzing.case import Case, Outcome, disturbed, mask
 from fuzzing.ridge import check_solution
 
+from elastic_tf import stack
+
 LOSS_SCALE = 2.0**15  # Keras's first
 
 
@@ -20,47 +22,64 @@ class Raised(Exception):
     """A callback ended the `fit`."""
 
 
+class Sgdw:
+    """SGD with momentum and decoupled weight decay; only the rows of a sparse gradient change."""
+
+    def __init__(self, variable: tf.Variable) -> None:
+        self.learning_rate, self.iterations = 0.0, tf.Variable(0)
+        self._velocity = tf.Variable(tf.zeros_like(variable))
+        self.variables = [self._velocity]
+
+    def apply_gradients(self, pairs: list[tuple[Any, Any]]) -> None:
+        """One update."""
+        ((gradient, variable),) = pairs
+        rows = np.ones(variable.shape[0], bool)
+        if isinstance(gradient, tf.IndexedSlices):
+            rows = np.isin(np.arange(len(rows)), gradient.indices.numpy())
+        rows = rows.reshape(-1, *[1] * (len(variable.shape) - 1))
+        moved = kinds.SGDW_MOMENTUM * self._velocity - self.learning_rate * tf.convert_to_tensor(
+            gradient
+        )
+        self._velocity.assign(tf.where(rows, moved, self._velocity))
+        value = tf.convert_to_tensor(variable)
+        variable.assign(tf.where(rows, value - kinds.DECAY * value + moved, value))
+
+
 class Tensor:
     """A tensor and all that its training remembers.
 
     Args:
         case: says which optimizer.
-        variable: of the reference's model.
+        variable: of the reference's model, as Keras holds it.
     """
 
-    def __init__(self, case: Case, variable: tf.Variable) -> None:
+    def __init__(self, case: Case, variable: Any) -> None:
         self._case, self.variable = case, variable
         options = {"weight_decay": kinds.DECAY} if "decay" in case.options else {}
-        make, counted = kinds.OPTIMIZERS[case.optimizer], case.optimizer in kinds.COUNTED
-        if case.optimizer == "fused_adam":
-            make = kinds.OPTIMIZERS["adam"]
-        elif case.optimizer == "sgdw":
-            make = kinds.OPTIMIZERS["legacy_sgd"]
-        self._counted, self._optimizer = counted, make(case.rate, **options)
-        is_legacy = isinstance(self._optimizer, tf.keras.optimizers.legacy.Optimizer)
-        build = self._optimizer._create_all_weights if is_legacy else self._optimizer.build
-        build([variable])
-        self._slots = self._optimizer.variables() if is_legacy else self._optimizer.variables
-        self.average: tf.Variable | None = None  # from the first update on
+        self._counted = case.optimizer in kinds.COUNTED
+        if case.optimizer == "sgdw":
+            self._optimizer: Any = Sgdw(stack.raw(variable))
+        else:
+            kind = "adam" if case.optimizer == "fused_adam" else case.optimizer
+            self._optimizer = kinds.OPTIMIZERS[kind](case.rate, **options)
+            self._optimizer.build([variable])
+        self._slots = self._optimizer.variables
+        self.average: np.ndarray | None = None  # from the first update on
 
     def update(self, gradient: Any, rate: float, number: int) -> None:
         """The update `number`, from 0, of all that the model gets."""
         variable, optimizer = self.variable, self._optimizer
-        if "ema" in self._case.options and self.average is None:
-            self.average = tf.Variable(variable)
+        before = variable.numpy()
         if not self._counted:
             optimizer.iterations.assign(number)
         optimizer.learning_rate = rate
-        if self._case.optimizer == "sgdw":
-            share = np.ones(variable.shape)
-            if isinstance(gradient, tf.IndexedSlices):  # of these rows alone
-                share = np.zeros(variable.shape)
-                share[gradient.indices.numpy()] = 1.0
-            variable.assign_sub(tf.cast(kinds.DECAY * share, variable.dtype) * variable)
         optimizer.apply_gradients([(gradient, variable)])
-        if self.average is not None:
-            kept = kinds.MOMENTUM * self.average + (1.0 - kinds.MOMENTUM) * variable
-            self.average.assign(kept)
+        if "ema" in self._case.options:
+            after = variable.numpy()
+            if self.average is None:
+                # Keras 2 begins at the weights before the first step, Keras 3 at those after it
+                self.average = after if kinds.IS_KERAS_3 else before
+            self.average = kinds.MOMENTUM * self.average + (1.0 - kinds.MOMENTUM) * after
 
     def skip(self) -> None:
         """Count a step that left everything as it is."""
@@ -69,16 +88,14 @@ class Tensor:
 
     def state(self) -> list[Any]:
         """All of it, to go back to."""
-        average = None if self.average is None else self.average.numpy()
-        return [self.variable.numpy(), [slot.numpy() for slot in self._slots], average]
+        return [self.variable.numpy(), [slot.numpy() for slot in self._slots], self.average]
 
     def go_back(self, state: list[Any]) -> None:
         """To what `state` was."""
-        value, slots, average = state
+        value, slots, self.average = state
         self.variable.assign(value)
         for slot, kept in zip(self._slots, slots):
             slot.assign(kept)
-        self.average = None if average is None else tf.Variable(average)
 
 
 class Reference:
@@ -101,7 +118,6 @@ class Reference:
         self._losses, self._data = kinds.losses(case), kinds.data(case)
         self._plan = np.ones(len(outcome.order), bool)
         self._fits, self._solved = 0, iter(outcome.solved)
-        self._is_legacy = case.optimizer in kinds.LEGACY
         self._compile()
 
     def do(self, item: str) -> None:
@@ -121,8 +137,7 @@ class Reference:
         else:
             self._plan = np.ones(len(self._plan), bool)
             # Where Keras does not save the optimizer's state, or does not read it.
-            lost = self._is_legacy and what == "keras" or self.case.scaled and what == "h5"
-            if lost or what in ("weights", "tf"):
+            if self.case.scaled and what == "h5" or what in ("weights", "tf"):
                 self._compile()
 
     def _compile(self) -> None:
@@ -240,7 +255,7 @@ class Reference:
             self._update([total / self._collected for total in self._sums])
         self._collected = 0
 
-    def _gradients(self, rows: np.ndarray, variables: list[tf.Variable]) -> tuple[float, list[Any]]:
+    def _gradients(self, rows: np.ndarray, variables: list[Any]) -> tuple[float, list[Any]]:
         """Of the mean loss; normalisations of which nothing is trained stand still."""
         x, y, weight = self._batch(rows)
         norms = [
@@ -259,7 +274,7 @@ class Reference:
                 terms = [loss(*part, weight) for loss, *part in zip(self._losses, y, said)]
                 loss = tf.add_n([*terms, *self.model.losses])
                 total = loss * self._scale if is_scaled else loss
-            gradients = tape.gradient(total, variables)
+            gradients = tape.gradient(total, [stack.raw(variable) for variable in variables])
         finally:
             for norm in norms:
                 norm.trainable = True
@@ -302,8 +317,10 @@ class Reference:
         self._updates += 1
 
     def _skip(self) -> None:
-        """Keras counts a step that it leaves out, but for the slot of `et.optimizers.adam`."""
+        """Keras 2 counts a step that it leaves out, but for the slot of `et.optimizers.adam`."""
         self._scale /= 2.0
+        if kinds.IS_KERAS_3:
+            return
         self._updates += 1
         for k in np.flatnonzero(self._plan):
             self._tensors[k].skip()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fuzzing import kinds
 from fuzzing.case import At, Case, check
 from fuzzing.draw import FEATURES, draw
 
@@ -89,6 +90,8 @@ ONCE_FAILED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ONCE_FAILED)
 def test_what_once_failed_trains_as_the_reference(name):
+    if "save tf" in ONCE_FAILED[name].story and "tf" not in kinds.FORMATS:
+        pytest.skip("Keras 3 saves no SavedModel that trains on")
     check(ONCE_FAILED[name])
 
 

@@ -14,6 +14,8 @@ import tensorflow as tf
 from fuzzing import kinds
 from fuzzing.case import Case, Outcome, Solved, disturbed, mask
 
+from elastic_tf import stack
+
 
 class Stop(Exception):
     """Raised by a callback in the middle of a `fit`."""
@@ -35,10 +37,11 @@ class Trainer:
         self.case, self.folder = case, folder
         folder.mkdir()
         self.model, self._fits = self._made(), 0
-        tensors = {id(v): k for k, v in enumerate(self.model.trainable_variables)}
+        tensors = {id(v): k for k, v in enumerate(stack.trainable(self.model))}
         order = [tensors[id(tensor)] for tensor in self.model.tensors]
         self.outcome = Outcome(self.model.get_weights(), order)
-        self.first = str(folder / "first.h5")
+        # that of Keras 2 with ".weights" holds metrics too, and asks for them
+        self.first = str(folder / ("first.weights.h5" if kinds.IS_KERAS_3 else "first.h5"))
         self.model.save_weights(self.first)
 
     def run(self) -> None:
@@ -91,12 +94,14 @@ class Trainer:
             self.model.save(path, **({"save_format": "tf"} if how == "tf" else {}))
             self.model = tf.keras.models.load_model(path, {"ElasticModel": et.ElasticModel})
         else:
-            path += ".weights.h5" if how == "weights" else ".ckpt"
-            self.model.save_weights(path)
-            self.model = self._made()
-            if how == "checkpoint":
+            before, self.model = self.model, self._made()
+            if how == "weights":
+                before.save_weights(path := f"{path}.weights.h5")
+                self.model.load_weights(path)
+            else:
+                tf.train.Checkpoint(before).write(path)
                 et.optimizers.build(self.model.optimizer, self.model.trainable_variables)
-            self.model.load_weights(path)
+                tf.train.Checkpoint(self.model).read(path)
 
     def _arrays(self) -> tuple[Any, Any, Any]:
         x, y, weight = kinds.data(self.case)
