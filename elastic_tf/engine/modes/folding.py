@@ -31,7 +31,7 @@ _tracing = threading.local()
 
 def folded(layer: tf.keras.layers.Layer) -> AbstractContextManager[None]:
     """Let a layer in inference mode be folded, if it is one of these."""
-    if type(layer) is not tf.keras.layers.BatchNormalization:
+    if type(layer) not in stack.PLAIN_NORMALISATIONS:
         return contextlib.nullcontext()
 
     def call(inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:

@@ -86,8 +86,8 @@ def recorded(model: tf.keras.Model) -> Iterator[list[Use]]:
 
         return operation
 
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as changes:
         for layer in model._flatten_layers():
             if layer.built and kernel_of(layer) is not None:
-                stack.enter_context(replaced(layer, listening(layer)))
+                changes.enter_context(replaced(layer, listening(layer)))
         yield uses

@@ -85,7 +85,7 @@ def rectifier(layer: Any) -> tuple[float | None] | None:
 
 def can_spare(layer: Any) -> bool:
     """Whether it is a batch normalisation of the usual kind."""
-    return type(layer) is L.BatchNormalization and stack.normalises_last(layer)
+    return type(layer) in stack.PLAIN_NORMALISATIONS and stack.normalises_last(layer)
 
 
 @contextlib.contextmanager
@@ -97,10 +97,10 @@ def spared(model: tf.keras.Model, kept: Collection[Any]) -> Iterator[None]:
         kept: layers whose inputs are kept anyway; the rectifiers right before them stay.
     """
     kept = {id(layer) for layer in kept}
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as changes:
         for layer in model._flatten_layers():
             if not any(id(one) in kept for one in stack.layers_behind(layer)):
-                stack.enter_context(attributes(layer, **_instead(layer)))
+                changes.enter_context(attributes(layer, **_instead(layer)))
         yield
 
 

@@ -54,10 +54,10 @@ def find(model: tf.keras.Model) -> list[Block]:
 
 def _waists(nodes: Sequence[Any]) -> list[int]:
     """Indices of the calls that no tensor goes round."""
-    place = {id(t): k for k, node in enumerate(nodes) for t in tf.nest.flatten(node.outputs)}
+    place = {id(t): k for k, node in enumerate(nodes) for t in node.outputs}
     last_use = list(range(len(nodes)))
     for k, node in enumerate(nodes):
-        for tensor in [] if node.is_input else node.keras_inputs:
+        for tensor in node.inputs:
             last_use[place[id(tensor)]] = k
     found, reach = [], max(k for k, node in enumerate(nodes) if node.is_input)
     for k in range(len(nodes)):
@@ -80,28 +80,31 @@ def _separable(chain: Sequence[Any]) -> list[Block]:
             ended, end = last, last
             if end + 1 < len(chain) and {"gamma", "beta"} <= vars(chain[end + 1].layer).keys():
                 end += 1
-            found += _block(chain[first].keras_inputs[0], chain[first : end + 1], chain[end])
+            found += _block(chain[first].inputs, chain[first : end + 1], chain[end])
     return found
 
 
-def _block(start: Any, inside: Sequence[Any], last: Any) -> list[Block]:
+def _block(starts: Sequence[Any], inside: Sequence[Any], last: Any) -> list[Block]:
     """The block of these calls; none unless it maps images to images of at most their size."""
-    shapes: list[Any] = [getattr(tensor, "shape", ()) for tensor in (start, last.outputs)]
+    if len(last.outputs) > 1:
+        return []
+    start, end = starts[0], last.outputs[0]
+    shapes: list[Any] = [start.shape, end.shape]
     if [len(shape) for shape in shapes] != [4, 4]:
         return []
     if any((after or 0) > (before or 0) for before, after in zip(*(s[1:3] for s in shapes))):
         return []
     operations, widths = 0, []
     for node in _convolutions(inside):
-        *sizes, width = node.outputs.shape[1:]
-        kernels = [weight for weight in node.layer.weights if weight.shape.rank == 4]
+        *sizes, width = node.outputs[0].shape[1:]
+        kernels = [weight for weight in node.layer.weights if len(weight.shape) == 4]
         operations += math.prod(size or 0 for size in sizes) * sum(
             math.prod(kernel.shape) for kernel in kernels
         )
         if sizes != [1, 1]:  # as in squeeze-and-excitation
             widths.append(width)
     width = min(widths, default=shapes[1][-1])
-    return [Block(start, last.outputs, last.layer, width, operations)]
+    return [Block(start, end, last.layer, width, operations)]
 
 
 def _convolutions(nodes: Sequence[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.stack import saving
 from related.tinytl.blocks import Block
 
 L = tf.keras.layers
@@ -17,7 +18,7 @@ _CHANNELS_PER_GROUP = 8  # of group normalisation, as in the authors' code
 _KERNEL, _GROUPS = 5, 2  # of the grouped convolution, as in the authors' code
 
 
-@tf.keras.utils.register_keras_serializable(package="elastic_tf")
+@saving.register_keras_serializable(package="elastic_tf")
 class LiteResidual(tf.keras.layers.Layer):
     """Adds a branch to the output of a block: called as `layer([block input, block output])`.
 
@@ -65,7 +66,7 @@ class LiteResidual(tf.keras.layers.Layer):
             strides = (round(height / out_height), round(width / out_width))
         width = self.width
         groups = 1 if channels % self.groups or width % self.groups else self.groups
-        options: dict[str, Any] = {"dtype": self._dtype_policy}
+        options: dict[str, Any] = {"dtype": self.dtype_policy}
         convolution = {**options, "use_bias": False, "kernel_initializer": "he_normal"}
         of_group = {**convolution, "strides": strides, "padding": "same"}
         # Not one grouped convolution: Keras 2.15 hands it to XLA, where neither its time nor its

@@ -7,10 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.engine.modes import sparing
+from elastic_tf.stack import saving
 from related import graph
 
 
-@tf.keras.utils.register_keras_serializable(package="elastic_tf")
+@saving.register_keras_serializable(package="elastic_tf")
 class StoredNormalization(tf.keras.layers.BatchNormalization):
     """Batch normalisation by its stored statistics, in training too.
 
@@ -23,7 +24,7 @@ class StoredNormalization(tf.keras.layers.BatchNormalization):
         return sparing.stored_normalization(self, inputs)
 
 
-@tf.keras.utils.register_keras_serializable(package="elastic_tf")
+@saving.register_keras_serializable(package="elastic_tf")
 class MaskedReLU(tf.keras.layers.ReLU):
     """ReLU up to `max_value` (None or 6) that keeps one byte a number: whether it lies inside."""
 
@@ -41,5 +42,5 @@ def in_place_of(layer: tf.keras.layers.Layer, *, is_stored: bool) -> tf.keras.la
         return StoredNormalization.from_config(layer.get_config())
     cut = sparing.rectifier(layer)
     if cut is not None:
-        return MaskedReLU(cut[0], name=layer.name, dtype=layer._dtype_policy)
+        return MaskedReLU(cut[0], name=layer.name, dtype=layer.dtype_policy)
     return graph.anew(layer)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from elastic_tf.baselines.fixed import TrainOnly, bias_tensors
 from elastic_tf.baselines.method import Method
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.stack import weights
 from elastic_tf.zoo import models
 from related import graph
 from related.tinytl import blocks, sparing
@@ -42,14 +43,14 @@ def with_lite_residuals(model: tf.keras.Model) -> tf.keras.Model:
     normalises_by_batch = {
         node.layer.name
         for node in graph.nodes(model)
-        if node.layer.trainable and node.call_kwargs.get("training") is not False
+        if node.layer.trainable and node.kwargs.get("training") is not False
     }
 
     def after(old: Any, new: Any, tensors: dict[int, Any]) -> Any:
         block = found.get(id(old))
         if block is None:
             return new
-        name, policy = f"{block.layer.name}_lite", block.layer._dtype_policy
+        name, policy = f"{block.layer.name}_lite", block.layer.dtype_policy
         return fitting(block, name=name, dtype=policy)([tensors[id(block.input)], new])
 
     with model.distribute_strategy.scope():
@@ -68,7 +69,7 @@ def with_lite_residuals(model: tf.keras.Model) -> tf.keras.Model:
 def tinytl_tensors(model: ElasticMixin) -> np.ndarray:
     """True for head, biases and lite residual modules; bool, shape (N,), forward order."""
     modules = [layer for layer in model._flatten_layers() if isinstance(layer, LiteResidual)]
-    own = {id(weight) for layer in modules for weight in layer.weights}
+    own = {id(weight) for layer in modules for weight in weights(layer)}
     inside = np.array([id(tensor) in own for tensor in model.tensors])
     return models.head_tensors(model) | bias_tensors(model) | inside
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf import optimizers
+from elastic_tf import optimizers, stack
 from elastic_tf.memory.ops import graph_flops
 from elastic_tf.timing.trace import StepFunction
 
@@ -62,15 +62,13 @@ def frozen_part(made, chosen, variable, k):
 
 def slots_of(optimizer, tensor):
     inner = optimizers.unwrapped(optimizer)
-    if isinstance(inner, optimizers.LEGACY):
-        return [inner.get_slot(tensor, name) for name in inner.get_slot_names()]
-    at = inner._index_dict[tensor._unique_id]
+    at = stack.index_of(inner, tensor)
     names = ("momentums", "_momentums", "_velocities", "_model_variables_moving_average")
     lists = (getattr(inner, name, None) for name in names)
-    return [slots[at] for slots in lists if slots]
+    return [stack.raw(slots[at]) for slots in lists if slots]
 
 
-K, LEGACY = tf.keras.optimizers, tf.keras.optimizers.legacy
+K = tf.keras.optimizers
 SCALED = tf.keras.mixed_precision.LossScaleOptimizer
 OPTIMIZERS = {
     "adam": lambda: K.Adam(0.01, weight_decay=0.1, use_ema=True, ema_momentum=0.5, amsgrad=True),
@@ -78,7 +76,6 @@ OPTIMIZERS = {
     "sgdw": lambda: et.optimizers.sgdw(0.1),
     "fused adam": lambda: et.optimizers.adam(0.01),
     "loss scale": lambda: SCALED(K.SGD(0.1, 0.9)),
-    "legacy loss scale": lambda: SCALED(LEGACY.Adam(0.01)),
 }
 
 
@@ -156,7 +153,6 @@ def test_moving_averages_replace_the_trained_channels_alone():
     made.fit(*batch(), batch_size=4, epochs=2, verbose=0)
     for k, old in before.items():
         np.testing.assert_array_equal(frozen_part(made, chosen, made.tensors[k], k), old)
-        average = made.optimizer._model_variables_moving_average
-        average = average[made.optimizer._index_dict[made.tensors[k]._unique_id]]
+        average = slots_of(made.optimizer, made.tensors[k])[-1]
         some = made.tensors[k].numpy().take(chosen.channels[k], axis(made, k))
         np.testing.assert_array_equal(some, average.numpy().take(chosen.channels[k], axis(made, k)))

@@ -54,7 +54,7 @@ def test_a_step_takes_the_filtered_gradients_and_all_others_follow_from_them():
         tape.watch(outputs)
         loss = SCE(y, head(tf.reduce_mean(outputs, [1, 2])))
     upstream = tape.gradient(loss, outputs)
-    of_x, of_kernel = filtered_gradients(between, made.get_layer("groups").kernel, upstream, 2)
+    of_x, of_kernel = filtered_gradients(between, made.tensors[5], upstream, 2)
     made.fit(x, y, batch_size=8, epochs=1, verbose=0)
     for tensor in made.tensors:
         seen.append(before[tensor.name] - tensor.numpy())
@@ -104,7 +104,7 @@ def test_filtering_ends_with_the_step_and_changes_no_forward_pass():
 
 
 def test_filtered_training_learns_and_a_frozen_tensor_keeps_every_bit():
-    made, (x, y) = model(tf.keras.optimizers.legacy.Adam(0.01)), batch(48)
+    made, (x, y) = model(tf.keras.optimizers.Adam(0.01)), batch(48)
     x = x + 2.0 * y[:, None, None, None] * np.linspace(-1, 1, 12, dtype=np.float32)[:, None, None]
     modes = plan(made, 2, "depthwise", "groups").modes.copy()
     modes[:2] = 0
