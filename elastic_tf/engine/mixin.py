@@ -39,11 +39,20 @@ class ElasticMixin(_Model):
     # Keras does not track what is an attribute of the class as well: tracking would look through
     # all layers at each switch, and keep the graph of the last function beyond `compile`.
     train_function: Any = None
-    train_tf_function: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         checks.check_bases(cls, ElasticMixin)
+
+    @property
+    def train_tf_function(self) -> Any:
+        """The `tf.function` in the train function; None in eager execution."""
+        return self._elastic.traceable
+
+    @train_tf_function.setter
+    def train_tf_function(self, value: Any) -> None:
+        """Called by Keras 2."""
+        self._elastic.traceable = value
 
     @property
     def tensors(self) -> list[tf.Variable]:
@@ -302,7 +311,7 @@ class ElasticMixin(_Model):
             rows.leave(self)
             key = (plan and plan.traced, None, state.swap)
             functions = state.functions.get(key) or (None, None)  # None: made when needed
-            self.train_function, self.train_tf_function = functions
+            self.train_function, state.traceable = functions
             state.callback = state.data = state.callbacks = state.fit_started = None
             state.lookahead = None
             leave, state.leave = state.leave, None
@@ -324,6 +333,7 @@ class ElasticMixin(_Model):
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Called when the model is saved."""
+        self._build_optimizer()  # what reads the file builds it
         config, state = super().get_compile_config(), self._elastic
         own = {
             "accumulate": state.accumulation and state.accumulation.steps,
@@ -397,7 +407,7 @@ class ElasticMixin(_Model):
         state = self._elastic
         state.functions.clear()
         state.tensors = None
-        self.train_function = self.train_tf_function = None
+        self.train_function = state.traceable = None
         if state.plan is not None:
             before, now = (
                 {id(v) for v in part} for part in (state.variables, stack.trainable(self))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_tf import optimizers, stack
-from elastic_tf.inputs import fit_data
 
 
 def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
@@ -28,7 +27,7 @@ def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
     kept = state.functions.get(key)
     if kept is None:
         model._build_optimizer()
-        model.train_function, model.train_tf_function = stack.made_train_function(
+        model.train_function, state.traceable = stack.made_train_function(
             model, make, state.steps_per_execution
         )
         if state.accumulation is not None:
@@ -39,11 +38,11 @@ def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
             model.train_function = state.rows.or_whole(model.train_function)
         if state.swap is not None:
             model.train_function = state.swap.watching(model.train_function)
-        state.functions.put(key, (model.train_function, model.train_tf_function))
+        state.functions.put(key, (model.train_function, state.traceable))
     else:
-        model.train_function, model.train_tf_function = kept
+        model.train_function, state.traceable = kept
     if state.data is None:
-        state.data = fit_data.of_running_fit(model)
+        state.data = stack.running_fit(model)
     if state.lookahead is not None:  # it has drawn batches that come before the next one
         model.train_function = state.lookahead.before(model.train_function)
     return model.train_function

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.stack import index_of, raw, registered
+from elastic_tf.stack import deduplicated, index_of, raw, registered
 
 
 @registered
@@ -43,6 +43,7 @@ class SGDW(tf.keras.optimizers.SGD):
         if self.momentum:
             accumulator = raw(self.momentums[index_of(self, variable)]).handle
         if isinstance(gradient, tf.IndexedSlices):
+            gradient = deduplicated(gradient)
             rows, values = gradient.indices, gradient.values
             variable.scatter_sub(tf.IndexedSlices(decay * tf.gather(variable, rows), rows))
             if accumulator is None:
@@ -89,10 +90,7 @@ def sgdw(
 
 @registered
 class FusedAdam(tf.keras.optimizers.Adam):
-    """Adam of which one op updates a tensor, made by `adam`.
-
-    While all tensors are trained, it equals Keras's legacy Adam bit for bit.
-    """
+    """Adam of which one op updates a tensor, made by `adam`."""
 
     corrects_moments = True  # for `bias_correction`
 
@@ -110,6 +108,7 @@ class FusedAdam(tf.keras.optimizers.Adam):
         rate, beta_1, beta_2, epsilon = (tf.cast(part, dtype) for part in given)
         first, second = (tf.pow(beta, tf.cast(step, dtype)) for beta in (beta_1, beta_2))
         if isinstance(gradient, tf.IndexedSlices):
+            gradient = deduplicated(gradient)
             rows, values = gradient.indices, gradient.values
             m.assign(beta_1 * m)
             m.scatter_add(tf.IndexedSlices((1.0 - beta_1) * values, rows))

@@ -7,6 +7,7 @@ one inside Keras's own, which `raw` takes out.
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,27 @@ def _major() -> int:
 
 
 if TYPE_CHECKING or _major() == 3:
+    from elastic_tf.stack.fit_keras3 import *  # noqa: F403
     from elastic_tf.stack.keras3 import *  # noqa: F403
 else:
+    from elastic_tf.stack.fit_keras2 import *  # noqa: F403
     from elastic_tf.stack.keras2 import *  # noqa: F403
+
+
+_FIT = inspect.unwrap(tf.keras.Model.fit).__code__
+
+
+def running_fit(model: tf.keras.Model) -> RunningFit | None:  # noqa: F405
+    """The `fit` of a model that this is called in; None outside of one.
+
+    Keras keeps what it knows of the data in a local variable.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is _FIT and frame.f_locals["self"] is model:
+            return RunningFit(frame.f_locals)  # noqa: F405
+        frame = frame.f_back
+    return None
 
 
 def other_keras(value: object) -> str:
@@ -50,8 +69,10 @@ def other_keras(value: object) -> str:
         (
             kind.__module__.partition(".")[0]
             for kind in type(value).__mro__
-            if kind.__name__ == "Model" and ".engine.training" in f".{kind.__module__}"
-            or kind.__name__ == "Model" and ".models.model" in f".{kind.__module__}"
+            if kind.__name__ == "Model"
+            and ".engine.training" in f".{kind.__module__}"
+            or kind.__name__ == "Model"
+            and ".models.model" in f".{kind.__module__}"
         ),
         "",
     )

@@ -13,16 +13,16 @@ import tensorflow as tf
 __all__ = [
     "CORRECTS_MOMENTS",
     "NORMALISATIONS",
+    "PLAIN_NORMALISATIONS",
     "Functional",
     "apply_gradients",
     "averaging_only",
     "build_optimizer",
     "called",
-    "backend",
     "check_compiled",
     "compiled_loss",
     "computed_loss",
-    "data_adapter",
+    "deduplicated",
     "differentiated",
     "execution",
     "finalized",
@@ -60,9 +60,9 @@ __all__ = [
 _PACKAGE = tf.keras.Model.__module__.partition(".")[0]
 Functional: Any = import_module(f"{_PACKAGE}.src.engine.functional").Functional
 saving = tf.keras.saving
-backend: Any = import_module(f"{_PACKAGE}.src.backend")
-data_adapter: Any = import_module(f"{_PACKAGE}.src.engine.data_adapter")
-#: Batch normalisations. The second is no subclass of the first in Keras 2.15.
+#: Batch normalisations that compute as Keras does, by class.
+PLAIN_NORMALISATIONS: tuple[type, ...] = (tf.keras.layers.BatchNormalization,)
+#: Batch normalisations, and what is derived from them. The second is no subclass of the first in Keras 2.15.
 NORMALISATIONS = (
     tf.keras.layers.BatchNormalization,
     tf.keras.layers.experimental.SyncBatchNormalization,
@@ -340,6 +340,11 @@ def differentiated(
 ) -> list[Any]:
     """Gradients of a loss, scaled in the tape as the optimizer wants, unscaled after."""
     return [gradient for gradient, _ in optimizer.compute_gradients(loss, variables, tape=tape)]
+
+
+def deduplicated(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """A sparse gradient that has each row once, as Keras 2 gives it to updates."""
+    return gradient
 
 
 def apply_gradients(optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]) -> None:

@@ -12,7 +12,6 @@ import tensorflow as tf
 from keras import saving
 from keras.src.losses.loss import unscale_loss_for_distribution
 from keras.src.models.functional import Functional
-from keras.src.trainers.data_adapters import data_adapter_utils as data_adapter
 
 from elastic_tf.stack.normalisation import normalised, normalises_last
 from elastic_tf.stack.tensorflow import traced_once
@@ -20,16 +19,16 @@ from elastic_tf.stack.tensorflow import traced_once
 __all__ = [
     "CORRECTS_MOMENTS",
     "NORMALISATIONS",
+    "PLAIN_NORMALISATIONS",
     "Functional",
     "apply_gradients",
     "averaging_only",
     "build_optimizer",
     "called",
-    "backend",
     "check_compiled",
     "compiled_loss",
     "computed_loss",
-    "data_adapter",
+    "deduplicated",
     "differentiated",
     "execution",
     "finalized",
@@ -64,9 +63,25 @@ __all__ = [
     "weights",
 ]
 
-#: Batch normalisations.
-NORMALISATIONS = (tf.keras.layers.BatchNormalization,)
-backend: Any = None
+
+
+@saving.register_keras_serializable("elastic_tf")
+class BatchNormalization(tf.keras.layers.BatchNormalization):
+    """One that uses stored statistics in training; files of weights have the name of its class.
+
+    Keras 3 overrides the `training=False` of a call in a graph: `fit` passes its own everywhere.
+    """
+
+    def __call__(self, inputs: Any, training: Any = None, **options: Any) -> Any:
+        """Call it as in inference."""
+        del training
+        return super().__call__(inputs, training=False, **options)
+
+
+#: Batch normalisations that compute as Keras does, by class.
+PLAIN_NORMALISATIONS: tuple[type, ...] = (tf.keras.layers.BatchNormalization, BatchNormalization)
+#: Batch normalisations, and what is derived from them.
+NORMALISATIONS = PLAIN_NORMALISATIONS
 _SPEC = "_elastic_input_spec"  # attribute of a model
 
 
@@ -128,7 +143,7 @@ def kernel(layer: Any) -> Any:
 
 def in_one_op(layer: Any) -> dict[str, Any]:
     """Attributes by which a layer runs in one op, in the place of several or of one under XLA."""
-    if type(layer) is tf.keras.layers.BatchNormalization:
+    if type(layer) in PLAIN_NORMALISATIONS:
         return {"call": functools.partial(normalised, layer)}
     if type(layer) is tf.keras.layers.Conv2D and layer.groups > 1:
         return {"convolution_op": functools.partial(_convolved, layer)}
@@ -182,24 +197,11 @@ def same_settings(made: Any, model: Any) -> None:
     made.dtype_policy = model.dtype_policy
 
 
-@saving.register_keras_serializable("elastic_tf")
-class BatchNormalization(tf.keras.layers.BatchNormalization):
-    """One that uses stored statistics in training; files of weights have the name of its class.
-
-    In a graph, Keras 3 overrides the `training=False` of a call: `fit` passes its own to each layer.
-    """
-
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Normalise as in inference."""
-        del training
-        return super().call(inputs, training=False, mask=mask)
-
-
 def on_stored_statistics(model: Any) -> Any:
     """A copy of a graph of layers whose batch normalisations use stored statistics in training."""
 
     def copied(layer: Any) -> Any:
-        is_one = type(layer) in NORMALISATIONS
+        is_one = type(layer) in PLAIN_NORMALISATIONS
         return (BatchNormalization if is_one else type(layer)).from_config(layer.get_config())
 
     same = tf.keras.models.clone_model(model, clone_function=copied)
@@ -394,7 +396,14 @@ def differentiated(
         scaled = optimizer.scale_loss(loss)
     found = tape.gradient(scaled, list(variables))
     scale = _scale(optimizer)
-    return found if scale is None else [one if one is None else one / scale for one in found]
+    return found if scale is None else [_each(one, lambda part: part / scale) for one in found]
+
+
+def _each(gradient: Any, change: Callable[[Any], Any]) -> Any:
+    """A gradient with changed values; a sparse one stays sparse, which Keras updates otherwise."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else change(gradient)
 
 
 def _scale(optimizer: Any) -> Any:
@@ -402,6 +411,14 @@ def _scale(optimizer: Any) -> Any:
     if unwrapped(optimizer) is optimizer:
         return optimizer.loss_scale_factor
     return raw(optimizer.dynamic_scale) if optimizer.built else optimizer.initial_scale
+
+
+def deduplicated(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """A sparse gradient that has each row once."""
+    rows, places = tf.unique(gradient.indices)
+    return tf.IndexedSlices(
+        tf.math.unsorted_segment_sum(gradient.values, places, tf.shape(rows)[0]), rows
+    )
 
 
 def apply_gradients(optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]) -> None:
@@ -413,7 +430,7 @@ def apply_gradients(optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]) ->
         # Keras's own has the constraint; a slice of it stands for itself
         known = inner._trainable_variables[index] if index is not None else variable
         if scale is not None and inner is not optimizer:
-            gradient = gradient * scale  # a power of two: exact
+            gradient = _each(gradient, lambda part: part * scale)  # a power of two: exact
         given.append((gradient, known if raw(known) is variable else variable))
     factor, own = inner.loss_scale_factor, vars(inner)
     own["loss_scale_factor"] = None

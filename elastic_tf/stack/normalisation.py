@@ -1,4 +1,4 @@
-"""Batch normalisation in one op. Keras 3 makes it of a dozen, which takes a step half as long again.
+"""Batch normalisation in one op. Keras 3 takes a dozen, which make a step half as long again.
 
 Results are Keras's up to rounding, half precision included: statistics are computed in float32.
 """

@@ -67,7 +67,7 @@ def test_a_late_tensor_takes_steps_as_long_as_the_learning_rate():
     np.testing.assert_allclose(np.abs(variables[1].numpy() - before), 0.01, rtol=1e-4)
 
 
-def test_the_count_is_in_checkpoints_and_the_last_of_the_variables(tmp_path):
+def test_the_count_is_in_checkpoints(tmp_path):
     variables, optimizer = tensors(), K.Adam(0.01)
     optimizers.build(optimizer, variables)
     trained(optimizer, variables, [(True, False, True)] * 5)
@@ -76,7 +76,6 @@ def test_the_count_is_in_checkpoints_and_the_last_of_the_variables(tmp_path):
     optimizers.build(again, tensors())
     tf.train.Checkpoint(optimizer=again).read(path)
     assert bias_correction.of(again).numpy().tolist() == [0, 5, 0]
-    assert bias_correction.of(again) is again.variables[-1]
 
 
 def test_counts_hold_inside_a_loss_scale_optimizer():
@@ -96,7 +95,7 @@ def test_counts_hold_inside_a_loss_scale_optimizer():
     np.testing.assert_array_equal(variables[1].numpy(), alone.numpy())
 
 
-@pytest.mark.parametrize("optimizer", [K.SGD(0.1), K.Nadam(0.1), K.legacy.Adam(0.1)])
+@pytest.mark.parametrize("optimizer", [K.SGD(0.1), K.Nadam(0.1)])
 def test_others_keep_the_count_of_all(optimizer):
     variables = tensors()
     optimizers.build(optimizer, variables)

@@ -1,4 +1,4 @@
-"""SGDW is that of TensorFlow Addons, fused Adam Keras's legacy one, bit for bit; and names."""
+"""SGDW is that of TensorFlow Addons, bit for bit; fused Adam; and names."""
 
 from __future__ import annotations
 
@@ -59,11 +59,7 @@ def after_steps(optimizer, masks: list[list[bool]]) -> list[list[bytes]]:
 
 
 def momenta(optimizer, variables) -> list[tf.Variable]:
-    """Of an optimizer of Keras, or of a legacy one, that has them."""
-    if isinstance(optimizer, optimizers.LEGACY):
-        return [
-            optimizer.get_slot(v, name) for name in optimizer.get_slot_names() for v in variables
-        ]
+    """Of an optimizer that has them."""
     return optimizer.momentums if getattr(optimizer, "momentum", 0.0) else []
 
 
@@ -96,14 +92,6 @@ def test_it_is_made_again_from_its_config(name):
     two = tf.keras.optimizers.get(tf.keras.optimizers.serialize(one))
     assert type(two) is SGDW
     assert two.get_config() == one.get_config()
-
-
-def test_fused_adam_equals_keras_s_legacy_adam_bit_for_bit():
-    rate = Schedule(0.1, 2, 0.5)
-    masks = [[True] * 3] * 4
-    theirs = after_steps(tf.keras.optimizers.legacy.Adam(rate, 0.8, 0.99), masks)
-    ours = after_steps(optimizers.adam(rate, 0.8, 0.99), masks)
-    assert [step[:3] for step in ours] == [step[:3] for step in theirs]
 
 
 def test_fused_adam_is_keras_s_adam_but_for_rounding():

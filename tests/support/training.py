@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, fit, network, shared_state, values
 
-from elastic_tf import stack
+from elastic_tf import optimizers, stack
 from elastic_tf.model import ElasticModel
 
 UPPER = ("conv2", "head")  # tensors of these layers; both batch normalisations are left out
@@ -77,6 +77,13 @@ def assert_trained_alike(fitted=(), **options) -> None:
 
 def everything(model) -> list[bytes]:
     return values(stack.weights(model) + shared_state(model.optimizer))
+
+
+def loss_scale(optimizer) -> tf.Variable:
+    """The variable of an optimizer that scales the loss, which is built."""
+    names = "current_loss_scale", "dynamic_scale"
+    (found,) = (v for v in optimizers.state(optimizer) if any(n in v.name for n in names))
+    return found
 
 
 def random_masks(model, count: int) -> list[np.ndarray]:
