@@ -138,9 +138,8 @@ def load_delta(model: tf.keras.Model, path: str | Path) -> None:
             f"`model` must have the weights that '{file}' was made from. Received: "
             f"'{model.name}', which has {said}. Load the base's weights into it first."
         )
-    tf.keras.backend.batch_set_value(
-        [pair for k, pair in enumerate(zip(variables, after)) if k in changes]
-    )
+    for k in changes:
+        variables[k].assign(after[k])
 
 
 def _variables(name: str, model: Any) -> list[tf.Variable]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, optimizers
+from elastic_tf import arguments, optimizers, stack
 from elastic_tf.arguments import brief
 from elastic_tf.budget.course import RATE, Course
 from elastic_tf.budget.settings import Deadline
@@ -159,25 +159,25 @@ def _with_head(
     arguments.instance("model", model, tf.keras.Model, "a Keras model")
     is_single = isinstance(model.output_shape, tuple)
     shape = tf.TensorShape(model.output_shape) if is_single else model.output_shape
-    is_graph = bool(getattr(model, "_is_graph_network", False))
+    ends = stack.graph_ends(model)
     dense, end = _end(model)
     if dense is not None and (not is_single or dense.units != shape[-1] or shape.rank != 2):
         dense = None
     if dense is not None and dense.units == classes and end in ("linear", "softmax"):
-        if is_graph:  # to be compiled anew
-            inputs = tf.nest.map_structure(_input_like, model.input)
+        if ends is not None:  # to be compiled anew
+            inputs = tf.nest.map_structure(_input_like, ends[0])
             model = tf.keras.Model(inputs, model(inputs))
         return model, end == "linear"
     is_classifier = end in ("softmax", "sigmoid") or (dense is not None and of_loss(model))
-    if not (is_graph and is_single) or (is_classifier and dense not in model.layers):
+    if ends is None or not is_single or (is_classifier and dense not in model.layers):
         raise ValueError(
             f"The network must end in a dense layer of {classes} classes, or in features. "
             f"Received: '{model.name}' with outputs of {shape}, a {end} end. Give it a new one: "
             f"tf.keras.layers.Dense({classes})."
         )
-    inputs = tf.nest.map_structure(_input_like, model.input)
+    inputs = tf.nest.map_structure(_input_like, ends[0])
     if is_classifier:
-        model = tf.keras.Model(model.input, dense.input)
+        model = tf.keras.Model(ends[0], dense.input)
     elif dense is not None and end == "linear" and verbose:
         print(
             f"The {dense.units} outputs of '{dense.name}' are taken for features. To replace that "
@@ -194,8 +194,9 @@ def _with_head(
 def _end(model: tf.keras.Model) -> tuple[Any, str]:
     """The dense layer at the end, None if there is none, and the last activation behind it."""
     end = "linear"
-    for layer in reversed(list(model._flatten_layers())):
-        if not layer.built or layer.submodules or isinstance(layer, L.InputLayer):
+    for layer in reversed(stack.layers_of(model)):
+        holds = len(stack.layers_of(layer)) > 1
+        if not layer.built or holds or isinstance(layer, L.InputLayer):
             continue
         if not isinstance(layer, (L.Softmax, L.Activation, L.Dense)):
             break

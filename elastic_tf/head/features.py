@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import stack
 from elastic_tf.arguments import brief
 from elastic_tf.engine.rows import RowTraining
 from elastic_tf.inputs.batches import is_batched
@@ -23,7 +24,7 @@ _SOLVING = 0.3  # seconds of the closed form / of the features: 0.13 of MobileNe
 
 def dense_layers(model: tf.keras.Model) -> list[tf.keras.layers.Dense]:
     """All dense layers of a model, in the order in which it holds them."""
-    return [one for one in model._flatten_layers() if isinstance(one, tf.keras.layers.Dense)]
+    return [one for one in stack.layers_of(model) if isinstance(one, tf.keras.layers.Dense)]
 
 
 def dense_layer(model: tf.keras.Model, name: str | None) -> tf.keras.layers.Dense:
@@ -51,9 +52,9 @@ def before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any
         given: list[tf.Tensor] = []
         call, own = dense.call, vars(dense).get("call")
 
-        def listening(values: tf.Tensor) -> tf.Tensor:
+        def listening(values: tf.Tensor, **options: Any) -> tf.Tensor:
             given.append(values)
-            return call(values)
+            return call(values, **options)
 
         vars(dense)["call"] = listening
         try:

@@ -34,6 +34,7 @@ __all__ = [
     "keep_with",
     "kernel",
     "layers_behind",
+    "layers_of",
     "made_train_function",
     "normalises_last",
     "on_stored_statistics",
@@ -134,6 +135,11 @@ def output_shapes(layer: Any) -> list[Any]:
 
 
 # Models
+
+
+def layers_of(model: Any) -> list[Any]:
+    """A model and all layers in it, each once, in the order in which they hold them."""
+    return list(model._flatten_layers())
 
 
 def registered(kind: type) -> type:

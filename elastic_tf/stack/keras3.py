@@ -40,6 +40,7 @@ __all__ = [
     "keep_with",
     "kernel",
     "layers_behind",
+    "layers_of",
     "made_train_function",
     "normalises_last",
     "on_stored_statistics",
@@ -174,6 +175,23 @@ def output_shapes(layer: Any) -> list[Any]:
 
 
 # Models
+
+
+def layers_of(model: Any) -> list[Any]:
+    """A model and all layers in it, each once, in the order in which they hold them.
+
+    Keras 3's own list has the layers inside of another one backwards.
+    """
+    found: dict[int, Any] = {}
+
+    def visit(layer: Any) -> None:
+        if id(layer) not in found:
+            found[id(layer)] = layer
+            for inside in layer._layers:
+                visit(inside)
+
+    visit(model)
+    return list(found.values())
 
 
 def registered(kind: type) -> type:

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, stack
 from elastic_tf.extras import extra
 from elastic_tf.zoo import pretrained
-from elastic_tf.stack import own_variables
 
 L = tf.keras.layers
 
@@ -103,7 +102,7 @@ def build(
         ) from error
     backbone = tf.keras.Model(inputs, features, name=name)
     if not bn_training:
-        backbone = _with_stored_statistics(backbone)
+        backbone = stack.on_stored_statistics(backbone)
 
     # Logits in float32 also where the policy is mixed precision.
     head = L.Dense(classes, dtype="float32", name="head")
@@ -122,23 +121,11 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
     """
     tensors = arguments.elastic(model).tensors
     own = {id(tensors[-1])}
-    for layer in model._flatten_layers(include_self=False):
-        variables = {id(variable) for variable in own_variables(layer)[0]}
+    for layer in stack.layers_of(model):
+        variables = {id(variable) for variable in stack.own_variables(layer)[0]}
         if id(tensors[-1]) in variables:
             own = variables
     return np.array([id(tensor) in own for tensor in tensors])
-
-
-def _with_stored_statistics(model: tf.keras.Model) -> tf.keras.Model:
-    """The same graph and weights with every batch normalisation called with `training=False`."""
-    config = model.get_config()
-    for layer in config["layers"]:
-        if isinstance(model.get_layer(layer["name"]), L.BatchNormalization):
-            for call in sum(layer["inbound_nodes"], []):
-                call[3]["training"] = False
-    same = tf.keras.Model.from_config(config)
-    same.set_weights(model.get_weights())
-    return same
 
 
 def _to_unit_range(x: Any) -> Any:

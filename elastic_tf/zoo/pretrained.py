@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,10 @@ def _in_order(root: Any) -> list[list[Any]]:
 def _fill(model: tf.keras.Model, stored: list[list[Any]], path: Path, *, most_left: int) -> None:
     """Load all layers of `model`, or raise a ValueError that names the first that does not fit."""
     if not stored:
-        model.load_weights(path)
+        with warnings.catch_warnings():
+            # Keras 3, of files of Keras 2: it looks for some layers a second time
+            warnings.filterwarnings("ignore", "Skipping nested container")
+            model.load_weights(path)
         return
     layers = [layer for layer in model.layers if layer.weights]
     for layer, weights in zip(layers, stored):

@@ -37,7 +37,8 @@ def classifier(units=3, activation=None, loss=None, inside="relu"):
     tf.keras.utils.set_random_seed(0)
     model = tf.keras.Sequential(
         [
-            tf.keras.layers.Dense(16, inside, input_shape=(4,)),
+            tf.keras.Input((4,)),
+            tf.keras.layers.Dense(16, inside),
             tf.keras.layers.Dense(units, activation),
         ]
     )
