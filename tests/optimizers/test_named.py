@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -40,7 +42,12 @@ def after_steps(optimizer, masks: list[list[bool]]) -> list[list[bytes]]:
         tf.Variable(tf.cast(rng.normal(size=shape), tf.float32), name=f"tensor{k}")
         for k, shape in enumerate([(4, 3), (3,), (6, 2)])
     ]
-    optimizers.build(optimizer, variables)
+    apply = functools.partial(optimizers.apply_selected, optimizer)
+    if isinstance(optimizer, tf.keras.optimizers.Optimizer):
+        optimizers.build(optimizer, variables)
+    else:  # TensorFlow Addons' is a legacy one
+        optimizer._create_all_weights(variables)
+        apply = lambda gradients, trained: optimizer.apply_gradients(zip(gradients, trained))  # noqa: E731
 
     @tf.function
     def step(chosen: tuple[bool, ...], scale: tf.Tensor) -> None:
@@ -49,7 +56,7 @@ def after_steps(optimizer, masks: list[list[bool]]) -> list[list[bytes]]:
             loss = tf.reduce_sum(tf.square(tf.tanh(variables[0]) @ variables[1][:, None]))
             loss = (loss + tf.reduce_sum(tf.square(rows))) * scale
         trained = [variable for variable, on in zip(variables, chosen) if on]
-        optimizers.apply_selected(optimizer, tape.gradient(loss, trained), trained)
+        apply(tape.gradient(loss, trained), trained)
 
     seen = []
     for count, mask in enumerate(masks):
@@ -60,6 +67,10 @@ def after_steps(optimizer, masks: list[list[bool]]) -> list[list[bytes]]:
 
 def momenta(optimizer, variables) -> list[tf.Variable]:
     """Of an optimizer that has them."""
+    if hasattr(optimizer, "get_slot"):
+        return [
+            optimizer.get_slot(v, name) for name in optimizer.get_slot_names() for v in variables
+        ]
     return optimizer.momentums if getattr(optimizer, "momentum", 0.0) else []
 
 
