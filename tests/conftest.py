@@ -46,3 +46,9 @@ def deterministic():
     tf.config.experimental.enable_op_determinism()
     yield
     disable_op_determinism()
+
+
+@pytest.fixture
+def as_keras_writes_them(monkeypatch):
+    """Layers give what those of Keras give, to the bit."""
+    monkeypatch.setattr("elastic_tf.engine.modes.one_op.IS_ON", False)

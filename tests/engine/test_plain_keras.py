@@ -25,6 +25,8 @@ from training import UPPER, assert_trained_alike, elastic, everything, loss_scal
 
 from elastic_tf import optimizers, stack
 
+pytestmark = pytest.mark.usefixtures("as_keras_writes_them")
+
 
 class TestPlainKeras:
     """With all tensors trained, and with layers left out, training is that of plain Keras."""

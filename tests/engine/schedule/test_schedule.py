@@ -30,9 +30,8 @@ of_three = functools.partial(deep, 3)  # for what is trained: there are cuts bet
 
 def traced(model: ElasticModel) -> tf.Graph:
     """The graph of a step on the images."""
-    data = tf.data.Dataset.from_tensors(images()).repeat()
-    model.make_train_function()
-    return model.train_tf_function.get_concrete_function(iter(data)).graph
+    model.make_train_function()  # the optimizer's slots
+    return tf.function(model.train_step).get_concrete_function(images()).graph
 
 
 def ancestors(op: tf.Operation) -> set[tf.Operation]:
