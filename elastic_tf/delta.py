@@ -13,10 +13,9 @@ import safetensors.numpy
 import tensorflow as tf
 from safetensors import SafetensorError, safe_open
 
-from elastic_tf import arguments
+from elastic_tf import arguments, stack
 from elastic_tf.arguments import brief
 from elastic_tf.files import atomic, strict_json
-from elastic_tf.stack import weights
 
 _HEADER = "elastic_tf.delta 1"  # its key in the metadata of the file, with the format's number
 _LARGEST = {"float16": 1.0, "int8": 127.0}  # what the largest number of a channel becomes
@@ -144,8 +143,8 @@ def load_delta(model: tf.keras.Model, path: str | Path) -> None:
 
 def _variables(name: str, model: Any) -> list[tf.Variable]:
     """All weights of a built model in Keras's order, but for vocabularies, which are none."""
-    arguments.instance(name, model, tf.keras.Model, "a Keras model")
-    return [weight for weight in weights(model) if isinstance(weight, tf.Variable)]
+    stack.keras_model(name, model)
+    return [weight for weight in stack.weights(model) if isinstance(weight, tf.Variable)]
 
 
 def _base(base: Any, variables: Sequence[tf.Variable]) -> list[np.ndarray]:
@@ -185,8 +184,9 @@ def _change(new: np.ndarray, old: np.ndarray | None, dtype: str) -> _Change:
     along = [differs.any(axis=rest) for rest in others]
     # Of equals the last one, but not one of length 1, which depthwise kernels have.
     axis = min(range(whole.ndim), key=lambda k: (along[k].mean(), whole.shape[k] == 1, -k))
-    slices: np.ndarray | None = np.flatnonzero(along[axis]).astype(np.int32)
-    part = whole.take(slices, axis)
+    differing = np.flatnonzero(along[axis]).astype(np.int32)
+    slices: np.ndarray | None = differing
+    part = whole.take(differing, axis)
     if part.nbytes + 4 * along[axis].sum() >= whole.nbytes:  # with the indices
         part, slices = whole, None
     exact = _Change(axis, False, part, slices)

@@ -29,7 +29,7 @@ def augmented(images: np.ndarray, rng: np.random.Generator, flip: bool = False) 
     contrast, brightness = (rng.uniform(-1.0, 1.0, (n, 1, 1, 1)) for _ in range(2))
     found = mean + (1.0 + _CONTRAST * contrast) * (found - mean)
     found += _BRIGHTNESS * brightness * images.std(axis=(1, 2, 3), keepdims=True)
-    for k in np.flatnonzero(rng.random(n) < 0.5):
+    for k in np.flatnonzero(rng.random(n) < 0.5).tolist():
         top, left = rng.integers(0, height), rng.integers(0, width)
         found[k, top : top + height // _COVERED, left : left + width // _COVERED] = mean[k]
     return found.astype(np.float32)

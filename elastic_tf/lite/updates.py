@@ -80,7 +80,7 @@ def _sgd(told: Mapping[str, Any], rate: float, step: int, *arrays: np.ndarray) -
     value, gradient, *speeds = arrays  # one, with momentum
     if told["decay"]:
         value *= np.float32(1.0 - told["decay"])
-    moved = gradient * np.float32(-rate)
+    moved: np.ndarray = gradient * np.float32(-rate)
     for speed in speeds:
         speed *= np.float32(told["momentum"])
         speed += moved

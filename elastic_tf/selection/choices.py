@@ -49,7 +49,7 @@ class Choices:
         tensor, mode = (np.array([one[part] for one in offered]) for part in (0, 1))
         member = members[:, tensor]
         member[members.sum(axis=1) == 1] &= mode == 0
-        place = {tuple(np.flatnonzero(row)): at for at, row in enumerate(members)}
+        place = {tuple(np.flatnonzero(row).tolist()): at for at, row in enumerate(members)}
         others = np.flatnonzero(mode)
         costs = [cost for _, _, cost in offered if cost is not None]
         refund, refunded = np.zeros((len(tensor), 1)), np.full(len(tensor), -1)

@@ -342,10 +342,9 @@ def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
             optimizer.build(list(variables))
 
 
-def index_of(optimizer: Any, variable: Any) -> int | None:
+def index_of(optimizer: Any, variable: Any) -> Any:
     """Number of a variable among those that an optimizer was built over; None of others."""
-    found: int | None = optimizer._trainable_variables_indices.get(optimizer._var_key(variable))
-    return found
+    return optimizer._trainable_variables_indices.get(optimizer._var_key(variable))
 
 
 def state_of(optimizer: Any) -> list[tf.Variable]:
