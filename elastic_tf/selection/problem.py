@@ -139,13 +139,13 @@ def reduce(
     certain = required & (refunded >= 0)
     cost = cost.copy()
     np.subtract.at(cost, refunded[certain], refund[certain])
-    due = member[:, required].any(axis=1)
+    due = np.asarray(member[:, required].any(axis=1))
     left = budget - cost[due].sum(axis=0)
     unit = np.where(left > 0.0, left, 1.0)
     room, cost, refund = (left > 0.0).astype(np.float64), cost / unit, refund / unit
     free = (worth > 0.0) & ~np.isin(tensor, tensor[required])
     refunded = np.where(free, refunded, -1)
-    is_sure = np.asarray(np.append(due, False)[refunded])
+    is_sure = np.append(due, False)[refunded]
     alone = member.T.astype(np.float64) @ (cost * ~due[:, None]) - refund * is_sure[:, None]
     most = refund * ((refunded >= 0) & ~is_sure)[:, None] + np.maximum(-alone, 0.0)
     index = np.flatnonzero(free & (alone <= room + most.sum(axis=0)).all(axis=1))
