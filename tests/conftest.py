@@ -15,7 +15,7 @@ def pytest_configure(config) -> None:
 
 def pytest_collectstart() -> None:
     """Loads TensorFlow where tests run; the process that only hands them out needs no seconds."""
-    import elastic_tf  # noqa: F401 (before TensorFlow and KerasCV: it chooses their Keras)
+    import elastic_tf  # noqa: F401 (before TensorFlow: it quiets its start-up)
 
     # isort: split
     from tensorflow.python.data.ops import dataset_ops
@@ -24,7 +24,7 @@ def pytest_collectstart() -> None:
 
 
 def untuned(dataset):
-    """What is iterated over: TensorFlow 2.15 may wait long for its tuning thread at each end."""
+    """What is iterated over: TensorFlow may wait long for its tuning thread at each end."""
     import tensorflow as tf
 
     options = tf.data.Options()
