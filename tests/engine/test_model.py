@@ -52,7 +52,7 @@ class TestFromModel:
         [*("built_by_call", "nested", "subclassed", "subclassed_graph", "shared")]
         + ["add_loss", "add_callable_loss"],
     )
-    def test_trains_as_the_source_would(self, kind, deterministic):
+    def test_trains_as_the_source_would(self, kind, deterministic, as_keras_writes_them):
         assert_trained_alike(source=lambda: SOURCES[kind]())
 
     @pytest.mark.parametrize("kind", ["nested", "subclassed", "shared"])
