@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -214,7 +215,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Measure; select anew where the budget is not kept; back up."""
-        count = batch - self._step + 1
+        # Keras 3 counts a call of several steps as a whole one, at the end of an epoch too
+        count = int(min(batch + 1, self.params["steps"] or math.inf)) - self._step
         self._scheduler.steps_made(count)
         if self._recovery is not None:
             self._recovery.steps_made(count, logs)

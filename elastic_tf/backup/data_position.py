@@ -7,14 +7,14 @@ as their order is fixed by seeds: all batches so far, but of the earlier passes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from elastic_tf.stack import data_adapter
+from elastic_tf.stack import RunningFit
 
 
 def start_at(
-    handler: Any,
+    fit: RunningFit,
     *,
     epoch: int,
     step: int,
@@ -22,45 +22,27 @@ def start_at(
     arrived: Callable[[int], None],
     ready: Callable[[Any], None],
 ) -> None:
-    """Let the data handler of a new `fit` begin in the middle, as if all before had been trained.
+    """Let a new `fit` begin in the middle, as if all before had been trained.
 
     `step` of the `steps` in an epoch, where known, were trained of `epoch`; the one after the last
-    begins none. `arrived` is called with each epoch, earlier ones too, once its pass has begun, and
-    `ready` with the iterator of the next batch, where `step` is above 0.
+    begins none. `arrived` is called with each epoch until then, once its pass begins, and `ready`
+    with the iterator of the next batch, where `step` is above 0.
     """
-    first = handler._initial_epoch
-    every = handler.enumerate_epochs
-    if steps is not None:
-        handler._inferred_steps = steps
-
-    def epochs() -> Iterator[tuple[int, Any]]:
-        if handler._initial_epoch != first:
-            raise ValueError(
-                "`fit` must go on from one backup. Received: `Backup` and another callback, "
-                f"which begins with epoch {handler._initial_epoch}. Leave BackupAndRestore out."
-            )
-        if epoch >= handler._epochs:
-            return
-        for now, iterator in every():
-            arrived(now)
-            if now < epoch:
-                if not handler._adapter.should_recreate_iterator():
-                    _skip(iterator, steps or 0)
-                elif isinstance(handler._adapter, data_adapter.DatasetAdapter):
-                    _skip(iterator, 1)  # shuffles below a shuffle take their seeds with it
-                continue
-            if now == epoch and step:
-                _skip(iterator, step)
-                handler._initial_step = step
-                ready(iterator)
-            yield now, iterator
-
-    handler.enumerate_epochs = epochs
+    fit.begin_at(epoch, step, steps, arrived=arrived, skip=_skip, ready=ready)
 
 
-def _skip(iterator: Any, count: int) -> None:
+def check(fit: RunningFit, epoch: int) -> None:
+    """Refuse another callback that has let it begin elsewhere, at this epoch."""
+    if fit.is_moved:
+        raise ValueError(
+            "`fit` must go on from one backup. Received: `Backup` and another callback, which "
+            f"begins with epoch {epoch}. Leave BackupAndRestore out."
+        )
+
+
+def _skip(batches: Any, count: int) -> None:
     for number in range(count):
-        if next(iterator, None) is None:
+        if next(batches, None) is None:
             raise ValueError(
                 "The data must be those of the training that was interrupted. Received: data that "
                 f"end after {number} batches, {count} of them were trained. Train on the same "

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_tf import arguments, optimizers
+from elastic_tf import arguments, optimizers, stack
 from elastic_tf.backup import data_position, state
 from elastic_tf.backup.slots import Slots, State
 from elastic_tf.engine import replicas
@@ -65,10 +65,9 @@ class Recovery:
     def __init__(self, model: ElasticMixin, options: Backup, scheduler: Any) -> None:
         self._model, self._options, self._scheduler = model, options, scheduler
         self._slots = Slots(options.directory)
-        self._handler: Any = model._elastic.data
+        self._data: Any = model._elastic.data
         self._history = model.history  # an `evaluate` puts another one in its place
         self._callbacks = model._elastic.callbacks
-        self._first: int = self._handler._initial_epoch
         self._epoch = self._done = 0  # where the training is
         self._since = 0  # steps since the last backup
         self._written_at = 0.0
@@ -84,20 +83,21 @@ class Recovery:
                 f"`backup` must be None with several replicas. Received: {count} replicas. Add "
                 "tf.keras.callbacks.BackupAndRestore, which begins the interrupted epoch again."
             )
-        model._elastic.leave = self._slots.close  # when `fit` ends, in whatever way
+        model._elastic.leave = self._leave  # when `fit` ends, in whatever way
         self._slots.open()
         if anew:
             self._slots.clear()
-        state.use_generators(model)
+        if stack.generators_made_readable(model):
+            model.make_train_function(force=True)
         found = self._slots.read()
         if found is None:
             return None
         self._go_on(found)
         said, epoch = f"The backup in '{self._slots.path}'", found.data["epoch"]
-        if epoch >= self._handler._epochs or self._is_over(found.data):
+        if epoch >= self._data.epochs or self._is_over(found.data):
             warnings.warn(
                 f"{said} is of a training of {epoch} epochs, `fit` was asked for "
-                f"{self._handler._epochs} in all: nothing is trained. Ask for more epochs, or "
+                f"{self._data.epochs} in all: nothing is trained. Ask for more epochs, or "
                 "remove the backup to train anew.",
                 stacklevel=3,
             )
@@ -112,6 +112,7 @@ class Recovery:
             self._write()
             return 0
         self._resumed = None
+        data_position.check(self._data, epoch)
         self._take_up_logs(found)
         if self._done:
             items = state.metrics(self._model)
@@ -128,7 +129,7 @@ class Recovery:
             self._diverged(f"loss={loss}")
             return
         self._since += count
-        steps = self._handler._inferred_steps
+        steps = self._data.steps
         if steps is None or self._done >= steps:
             return  # the beginning of the next epoch is not far
         every, seconds = self._options.every, self._options.seconds
@@ -146,6 +147,11 @@ class Recovery:
         self._epoch, self._done = self._epoch + 1, 0
         self._write(is_finished=True)
 
+    def _leave(self) -> None:
+        """However `fit` ends."""
+        self._slots.close()
+        self._data.end()
+
     def _go_on(self, found: State) -> None:
         data, model = found.data, self._model
         items = state.variables(model)
@@ -154,7 +160,7 @@ class Recovery:
         state.assign(items, found.arrays, "variable")
         self._scheduler.go_on(data["scheduler"])
         self._is_lowered = data["is_lowered"]
-        trained = model.trainable_variables
+        trained = stack.trainable(model)
         model._elastic.averaged = {
             id(trained[k]): some if some is None else set(some) for k, some in data["averaged"]
         }
@@ -165,8 +171,8 @@ class Recovery:
             accumulation.go_on(chosen, count, without, sums)
         self._resumed = found
         data_position.start_at(
-            self._handler,
-            epoch=self._handler._epochs if self._is_over(data) else data["epoch"],
+            self._data,
+            epoch=self._data.epochs if self._is_over(data) else data["epoch"],
             step=data["step"],
             steps=data["steps"],
             arrived=self._scheduler.pass_over,
@@ -175,14 +181,14 @@ class Recovery:
 
     def _is_over(self, data: dict[str, Any]) -> bool:
         """Whether there is nothing left to train: it may have been stopped early."""
-        return bool(data["is_finished"] and self._handler._epochs <= data["epochs"])
+        return bool(data["is_finished"] and self._data.epochs <= data["epochs"])
 
     def _made_of(self) -> dict[str, Any]:
         """What must be the same in a training that goes on."""
         accumulation = self._model._elastic.accumulation
         return {
-            "initial_epoch": self._first,
-            "batches in an epoch": self._handler._inferred_steps,
+            "initial_epoch": self._data.first_epoch,
+            "batches in an epoch": self._data.steps,
             "accumulate": 1 if accumulation is None else accumulation.steps,
             "callbacks": [type(one).__name__ for one, _ in state.remembering(self._callbacks)],
             **self._optimizer,
@@ -199,8 +205,8 @@ class Recovery:
         data = {
             "epoch": self._epoch,
             "step": self._done,
-            "epochs": self._handler._epochs,
-            "steps": self._handler._inferred_steps,
+            "epochs": self._data.epochs,
+            "steps": self._data.steps,
             "is_finished": is_finished,
             "is_lowered": self._is_lowered,
             "made_of": self._made_of(),
@@ -208,7 +214,7 @@ class Recovery:
             "averaged": [
                 (k, some and sorted(some))
                 for k, some in enumerate(
-                    elastic.averaged.get(id(v), set()) for v in model.trainable_variables
+                    elastic.averaged.get(id(v), set()) for v in stack.trainable(model)
                 )
                 if some != set()
             ],
@@ -290,7 +296,9 @@ def _settings(optimizer: Any) -> dict[str, Any]:
     """
     told = {"optimizer": type(optimizer).__name__}
     try:
-        config = to_json(optimizer.get_config())
+        config = {**optimizer.get_config(), **optimizers.unwrapped(optimizer).get_config()}
+        config.pop("inner_optimizer", None)  # Keras 3 counts those of a process in their names
+        config = to_json(config)
     except (NotImplementedError, TypeError) as error:
         warnings.warn(
             "Backups are compared by the settings of the optimizer. Received: "

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
+from elastic_tf import optimizers, stack
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.stack import backend, context, stateful_random_ops
+from elastic_tf.stack import context, stateful_random_ops
 
 # What Keras's callbacks remember from epoch to epoch; others keep theirs in `model.fit_state`.
 _WEIGHTS = "best_weights"
@@ -27,10 +27,9 @@ def variables(model: ElasticMixin) -> list[tf.Variable]:
     """Every variable of a training but the metrics', in an order that the model alone decides."""
     of_metrics = {id(variable) for variable in metrics(model)}
     found = [
-        *model.weights,
-        *(generator.state for generator in _generators(model)),
+        *stack.weights(model),
+        *stack.seeds_of(model),
         *optimizers.state(model.optimizer),
-        model._train_counter,
     ]
     unique = {id(variable): variable for variable in found if id(variable) not in of_metrics}
     return list(unique.values())
@@ -38,7 +37,7 @@ def variables(model: ElasticMixin) -> list[tf.Variable]:
 
 def metrics(model: ElasticMixin) -> list[tf.Variable]:
     """The variables of the metrics; Keras makes some of them in the first step only."""
-    return [variable for metric in model.metrics for variable in metric.variables]
+    return [variable for metric in model.metrics for variable in stack.variables_of(metric)]
 
 
 def described(items: Sequence[tf.Variable], prefix: str) -> dict[str, Any]:
@@ -65,22 +64,6 @@ def assign(items: Sequence[tf.Variable], values: dict[str, np.ndarray], prefix: 
         item.assign(values[f"{prefix}/{k}"].view(item.dtype.as_numpy_dtype))
 
 
-def use_generators(model: ElasticMixin) -> None:
-    """Let random layers draw from generators whose place can be read and set.
-
-    Dropout of Keras 2.15 keeps its place in an op, out of reach. It draws other numbers afterwards,
-    equally seeded.
-    """
-    kind, changed = backend.RandomGenerator, False
-    for part in _parts(model):
-        if isinstance(part, kind):
-            if part._rng_type == kind.RNG_LEGACY_STATEFUL:
-                part._rng_type, part._built, changed = kind.RNG_STATEFUL, False, True
-            part._maybe_init()
-    if changed:
-        model.make_train_function(force=True)
-
-
 def make_metrics(model: ElasticMixin, iterator: Any) -> None:
     """Trace the first step, by which Keras makes the metrics, without running it."""
     traceable = model.train_tf_function
@@ -101,6 +84,7 @@ def host_generators() -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": [kind, keys.tolist(), *rest],
         "seeds": seeds and seeds.getstate(),
+        "keras": None if (seed := stack.shared_seed()) is None else seed.numpy().tolist(),
         "tensorflow": shared and [int(shared.algorithm), shared.state.numpy().tolist()],
     }
 
@@ -112,7 +96,11 @@ def set_host_generators(states: dict[str, Any]) -> None:
         version, numbers, following = state
         return version, tuple(numbers), following
 
-    random.setstate(from_json(states["python"]))
+    if states["keras"] is not None:
+        shared = stack.shared_seed(make=True)
+        assert shared is not None
+        shared.assign(states["keras"])
+    random.setstate(from_json(states["python"]))  # by which Keras seeds what it makes
     kind, keys, *rest = states["numpy"]
     np.random.set_state((kind, np.array(keys, np.uint32), *rest))
     seeds = getattr(context.context(), "_rng", None)
@@ -137,7 +125,11 @@ def remembering(callbacks: Any) -> list[tuple[tf.keras.callbacks.Callback, tuple
 def memories(callbacks: Any) -> list[dict[str, Any]]:
     """What each of them remembers but weights, as JSON values; NaN and infinity are allowed."""
     return [
-        {name: np.array(getattr(callback, name)).tolist() for name in names if name != _WEIGHTS}
+        {
+            name: np.array(getattr(callback, name)).tolist()
+            for name in names
+            if name != _WEIGHTS and hasattr(callback, name)
+        }
         for callback, names in remembering(callbacks)
     ]
 
@@ -156,17 +148,3 @@ def remind(callbacks: Any, states: list[dict[str, Any]], values: dict[str, np.nd
         weights = [value for name, value in values.items() if name.startswith(f"callback/{k}/")]
         if _WEIGHTS in names and weights:
             callback.best_weights = weights
-
-
-def _generators(model: ElasticMixin) -> Iterator[tf.random.Generator]:
-    for part in _parts(model):
-        if backend is not None and isinstance(part, backend.RandomGenerator):
-            part = part._generator if part._built else None
-        if isinstance(part, tf.random.Generator):
-            yield part
-
-
-def _parts(model: ElasticMixin) -> Iterator[Any]:
-    """The attributes of all layers."""
-    for layer in model._flatten_layers():
-        yield from list(vars(layer).values())

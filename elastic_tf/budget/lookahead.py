@@ -95,7 +95,7 @@ class Lookahead:
         few = of_batches(taken, iterator.element_spec)
         started = self._clock()
         logs = finished(function(few))
-        seconds = (self._clock() - started) / count
+        seconds = (self._clock() - started) / len(taken)
         if self.batch is None or all(shapes(one) == shapes(self.batch[0]) for one in taken):
             self.seconds.append(seconds)
         return logs
@@ -112,7 +112,7 @@ class Lookahead:
         (batch, spec), count = self.batch, steps_of(self.model)
         model, state = self.model, self.model._elastic
         held = {name: getattr(state, name) for name in ("plan", "functions", "averaged", "noted")}
-        in_use = model.train_function, model.train_tf_function
+        in_use = model.train_function, state.traceable
         state.functions, state.averaged, state.noted = self._functions, {}, False
         try:
             model.set_plan(None)
@@ -128,7 +128,7 @@ class Lookahead:
             return seconds
         finally:
             vars(state).update(held)
-            model.train_function, model.train_tf_function = in_use
+            model.train_function, state.traceable = in_use
 
     def _draw(self, iterator: Any, batches: int, samples: int = 0) -> None:
         while len(self._drawn) < batches or sum(map(size_of, self._drawn)) < samples:

@@ -240,7 +240,7 @@ class ElasticMixin(_Model):
     def finish(self, step: Step) -> dict[str, tf.Tensor]:
         """Update the metrics; returns the logs of the step."""
         with traced_once():
-            stack.track_loss(self, step.x, step.loss)
+            stack.track_loss(self, (step.y, step.x), step.loss)
             return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
 
     def step(self, data: Any, plan: Plan | np.ndarray | None) -> dict[str, tf.Tensor]:
@@ -361,11 +361,11 @@ class ElasticMixin(_Model):
 
     @property
     def _fit_state(self) -> FitState:
-        if "_fit_state_tracked" not in self.__dict__:
-            saved = FitState(lambda: self._elastic.plan, self.set_plan)
-            object.__setattr__(self, "_fit_state_tracked", saved)
-            self._track_trackable(saved, "elastic_fit_state")
-        return self._fit_state_tracked
+        state = self._elastic
+        if state.saved is None:
+            state.saved = FitState(lambda: self._elastic.plan, self.set_plan)
+            self._track_trackable(state.saved, "elastic_fit_state")
+        return state.saved
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         """The state of `fit` is for checkpoints; a SavedModel has no use for it."""

@@ -21,7 +21,8 @@ class RatioBar(tf.keras.callbacks.ProgbarLogger):
     """
 
     def __init__(self, ratios: Callable[[], dict[str, float | None]]) -> None:
-        super().__init__(count_mode="steps")
+        super().__init__()
+        self.use_steps = True  # and not samples
         self._ratios = ratios
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -35,7 +36,8 @@ class RatioBar(tf.keras.callbacks.ProgbarLogger):
     def _with_ratios(self, logs: dict[str, Any] | None) -> dict[str, Any]:
         ratios = self._ratios()
         if self.progbar is not None:
-            self.progbar.stateful_metrics |= ratios.keys()  # shown as they are, no means
+            if self.progbar.stateful_metrics is not None:  # else nothing is shown as a mean
+                self.progbar.stateful_metrics |= ratios.keys()
             for name in ratios.keys() & self.progbar._values.keys():
                 # Keras 2.15 would show the last value to the end of the epoch
                 del self.progbar._values[name]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
 from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan
-from elastic_tf.stack import KERAS, is_jit_compiled
+from elastic_tf.stack import KERAS, build_by, is_jit_compiled
 
 
 class RowTraining:
@@ -234,8 +234,9 @@ def enter(
     model.__dict__["train_step"] = lambda data: rows.step(own, data, model._trained(state.plan))
     state.functions.clear()
     model.cache_prefix(epochs)
+    build_by(model, lambda: samples.take(np.arange(samples.batch_size)))
     del given["self"]
-    return (), {**given, "x": samples.row_batches()}
+    return (), {**given, "x": samples.row_batches(), "shuffle": False}
 
 
 class _Epochs(tf.keras.callbacks.Callback):

@@ -12,6 +12,7 @@ import tensorflow as tf
 from elastic_tf.engine.rows import RowTraining
 from elastic_tf.optimizers.accumulation import Accumulation
 from elastic_tf.plan import Plan
+from elastic_tf.stack import SavedState
 
 
 class Step(NamedTuple):
@@ -37,15 +38,17 @@ class State:
         self.noted: Plan | None | bool = False  # the plan that was added to them last, if one was
         self.steps_per_execution = 1  # as compiled: Keras lowers its own in the last steps
         self.functions = LastUsed()
+        self.traceable: Any = None  # the `tf.function` in the train function in use
         self.accumulation: Accumulation | None = None
         self.keep: float | None = None  # share of the activations; None: as Keras has it
         self.statistics = "batch"  # of batch normalisations in training; or "stored"
         self.swap: Any = None  # `elastic_tf.memory.swapping.Swap`, where activations are swapped
+        self.saved: FitState | None = None  # made when it is needed
         # of this `fit`
         self.callback: Any = None  # that chooses the plan
         self.rows: RowTraining | None = None  # where it trains on samples that have numbers
         self.fit_started: float | None = None  # seconds of time.perf_counter
-        self.data: Any = None  # Keras's data handler
+        self.data: Any = None  # the `stack.RunningFit`
         self.lookahead: Any = None  # that stands in for the train function at the next call
         self.callbacks: Any = None  # that it was given
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
@@ -61,7 +64,7 @@ class State:
         self.noted = self.plan
 
 
-class FitState(tf.train.experimental.PythonState):
+class FitState(SavedState):
     """The plan, and what callbacks remember, as a part of the model's checkpoints.
 
     `tf.keras.callbacks.BackupAndRestore` saves the model with everything it tracks, and restores it

@@ -14,7 +14,6 @@ from elastic_tf import arguments
 from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.inputs import batches
 from elastic_tf.inputs.growing import Growing
-from elastic_tf.stack import data_adapter
 
 _READ = 64  # samples at a time, of a dataset
 _OF_SIZES = ("different shapes", "ConcatOp : Dimension")  # in what TensorFlow 2.15 says of them
@@ -123,14 +122,9 @@ class Samples:
         """
         arguments.instance("class_weight", class_weight, Mapping, "a dict of weights by class")
         made = copy.copy(self)
-        try:
-            with tf.device("CPU:0"):  # where classes without a weight are found
-                made._parts = data_adapter._make_class_weight_map_fn(class_weight)(*self._parts)
-        except tf.errors.InvalidArgumentError as error:
-            raise ValueError(
-                "`class_weight` must have a weight for each class. Received: "
-                f"{arguments.brief(class_weight)} for targets of other classes: {error.message}."
-            ) from error
+        x, y, *weight = self._parts
+        with tf.device("CPU:0"):  # where classes without a weight are found
+            made._parts = x, y, _class_weighted(y, weight[0] if weight else None, class_weight)
         return made
 
     def row_batches(self) -> tf.data.Dataset:
@@ -190,6 +184,28 @@ class Samples:
             order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
         order = order[: self.steps * self.batch_size] + self.count * (epoch % self.views)
         yield order.reshape(self.steps, self.batch_size)
+
+
+def _class_weighted(y: Any, weight: Any, class_weight: Mapping[int, float]) -> tf.Tensor:
+    """Weights of samples, times those of their classes."""
+    rule = "`class_weight` must have a weight for each class of one output, numbered from 0."
+    given = arguments.brief(class_weight)
+    if tf.nest.is_nested(y) or sorted(class_weight) != [*range(len(class_weight))]:
+        raise ValueError(f"{rule} Received: {given} for {arguments.brief(y)}.")
+    if y.shape.rank > 1 and y.shape[-1] > 1:
+        classes = tf.argmax(y, axis=-1)
+    else:
+        classes = tf.cast(tf.round(tf.squeeze(y, -1) if y.shape.rank > 1 else y), tf.int64)
+    try:
+        found = tf.gather([float(class_weight[k]) for k in sorted(class_weight)], classes)
+    except tf.errors.InvalidArgumentError as error:
+        raise ValueError(
+            f"{rule} Received: {given} for targets of other classes: {error.message}."
+        ) from error
+    if weight is None:
+        return found
+    missing = [1] * (found.shape.rank - weight.shape.rank)
+    return tf.reshape(weight, [*weight.shape, *missing]) * tf.cast(found, weight.dtype)
 
 
 def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:

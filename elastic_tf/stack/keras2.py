@@ -37,6 +37,7 @@ __all__ = [
     "layers_of",
     "made_train_function",
     "normalises_last",
+    "of_keras_alone",
     "on_stored_statistics",
     "output_shapes",
     "own_variables",
@@ -174,6 +175,11 @@ def on_stored_statistics(model: Any) -> Any:
     return same
 
 
+def of_keras_alone(model: Any) -> Any:
+    """A model that does the same in inference, without layers of ours: Keras 2 needs none."""
+    return model
+
+
 def input_spec(model: Any) -> Any:
     """Nested `tf.TensorSpec` of what a model is called with; None where it has never been."""
     if getattr(model, "inputs", None) and getattr(model, "_is_graph_network", False):
@@ -231,9 +237,9 @@ def computed_loss(model: Any, x: Any, y: Any, y_pred: Any, weight: Any, training
     return loss
 
 
-def track_loss(model: Any, x: Any, loss: Any) -> None:
+def track_loss(model: Any, data: Any, loss: Any) -> None:
     """Add a loss to the mean that the logs show; Keras 2 has done so."""
-    del model, x, loss
+    del model, data, loss
 
 
 def is_jit_compiled(model: Any) -> bool:

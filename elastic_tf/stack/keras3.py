@@ -43,6 +43,7 @@ __all__ = [
     "layers_of",
     "made_train_function",
     "normalises_last",
+    "of_keras_alone",
     "on_stored_statistics",
     "output_shapes",
     "own_variables",
@@ -63,7 +64,6 @@ __all__ = [
     "variables_of",
     "weights",
 ]
-
 
 
 @saving.register_keras_serializable("elastic_tf")
@@ -217,10 +217,21 @@ def same_settings(made: Any, model: Any) -> None:
 
 def on_stored_statistics(model: Any) -> Any:
     """A copy of a graph of layers whose batch normalisations use stored statistics in training."""
+    return _exchanged(model, *PLAIN_NORMALISATIONS)
+
+
+def of_keras_alone(model: Any) -> Any:
+    """A model that does the same in inference, or itself, without layers of ours."""
+    has_own = any(type(layer) is BatchNormalization for layer in model.layers)
+    return _exchanged(model, *PLAIN_NORMALISATIONS[::-1]) if has_own else model
+
+
+def _exchanged(model: Any, old: type, new: type) -> Any:
+    """A copy of a graph with layers of one kind for those of another."""
 
     def copied(layer: Any) -> Any:
-        is_one = type(layer) in PLAIN_NORMALISATIONS
-        return (BatchNormalization if is_one else type(layer)).from_config(layer.get_config())
+        kind: Any = new if type(layer) is old else type(layer)
+        return kind.from_config(layer.get_config())
 
     same = tf.keras.models.clone_model(model, clone_function=copied)
     same.set_weights(model.get_weights())
@@ -282,10 +293,13 @@ def computed_loss(model: Any, x: Any, y: Any, y_pred: Any, weight: Any, training
     return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=training)
 
 
-def track_loss(model: Any, x: Any, loss: Any) -> None:
-    """Add a loss to the mean that the logs show."""
+def track_loss(model: Any, data: Any, loss: Any) -> None:
+    """Add a loss to the mean that the logs show, weighted by the length of the first of the data.
+
+    Targets come first: the inputs may be cut off from a step.
+    """
     if model._loss_tracker is not None:
-        samples = next(part for part in tf.nest.flatten(x) if part is not None)
+        samples = next(part for part in tf.nest.flatten(data) if part is not None)
         model._loss_tracker.update_state(
             unscale_loss_for_distribution(loss), sample_weight=tf.shape(samples)[0]
         )
@@ -398,7 +412,8 @@ def keep_with(optimizer: Any, name: str, variable: tf.Variable) -> None:
         held = {key: store[key] for key in store.keys()}  # noqa: SIM118 (of an HDF5 group)
         given = held.pop(name, None)
         load(held)
-        variable.assign(tf.zeros_like(variable) if given is None else given[()])
+        is_ours = given is not None and given.shape == tuple(variable.shape)
+        variable.assign(given[()] if is_ours else tf.zeros_like(variable))
 
     own.setdefault(_KEPT, {})[name] = own[name] = variable
     own.update(save_own_variables=save_own_variables, load_own_variables=load_own_variables)

@@ -52,12 +52,13 @@ def test_a_fit_leaves_plan_and_train_function_as_they_were(model, error):
 
 def test_a_fit_whose_data_fail_leaves_the_plan(model):
     def batches():
-        yield tuple(part[:8] for part in images())
+        for _ in range(3):  # Keras 3 looks at two of them before
+            yield tuple(part[:8] for part in images())
         raise OSError("gone")
 
     model.set_mask(mask_of(model, "head"))
     plan = model.plan
-    with pytest.raises(tf.errors.UnknownError, match="gone"):
+    with pytest.raises(tf.errors.OpError, match="gone"):
         model.fit(batches(), callbacks=[Careless(None)], verbose=0)
     assert model.plan == plan
     model.set_plan(None)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("deterministic")
 
 def random_first():
     layers = tf.keras.layers
-    return tf.keras.Sequential([layers.Dropout(0.5, input_shape=(8,)), layers.Dense(3)])
+    return tf.keras.Sequential([layers.Input((8,)), layers.Dropout(0.5), layers.Dense(3)])
 
 
 def prefix_of(model, variables):

@@ -10,8 +10,8 @@ import tensorflow as tf
 from small_networks import chain, data
 
 import elastic_tf as et
+from elastic_tf import stack
 from elastic_tf.optimizers import bias_correction
-from elastic_tf.stack import data_adapter
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 K = tf.keras.optimizers
@@ -41,6 +41,9 @@ ENDINGS = (".keras", ".h5", ".weights.h5", "checkpoint")
 # Keras 2.15 begins a new optimizer inside a loss scale, and says so
 CASES = [("adam", e) for e in ENDINGS] + [(k, e) for k in OPTIMIZERS for e in (".keras", ".h5")][2:]
 CASES.remove(("scaled", ".h5"))
+if not stack.KERAS_VERSION.startswith("2."):
+    # Keras 3 trains no model that it read from such a file: its optimizer is built over no variables
+    CASES = [case for case in CASES if case[1] != ".h5"]
 
 
 @pytest.mark.parametrize(("kind", "ending"), CASES)
@@ -53,10 +56,14 @@ def test_training_goes_on_as_if_nothing_had_been_saved(kind, ending, tmp_path):
         model.save(path)
         again = tf.keras.models.load_model(path)
     else:
-        model.save_weights(path)
         again = made(kind)
         et.optimizers.build(again.optimizer, again.trainable_variables)
-        again.load_weights(path)
+        if ending == "checkpoint":
+            tf.train.Checkpoint(model=model).write(path)
+            tf.train.Checkpoint(model=again).read(path).assert_existing_objects_matched()
+        else:
+            model.save_weights(path)
+            again.load_weights(path)
     for one in (model, again):
         fit(one, 0)
     np.testing.assert_equal(model.get_weights(), again.get_weights())
@@ -69,10 +76,10 @@ def test_training_goes_on_as_if_nothing_had_been_saved(kind, ending, tmp_path):
 def test_a_saved_model_is_loaded(kind, tmp_path):
     model = made(kind)
     fit(model, 4)
-    model.save(str(tmp_path / "saved"))
-    again = tf.keras.models.load_model(str(tmp_path / "saved"))
+    model.export(str(tmp_path / "saved"))
+    again = tf.saved_model.load(str(tmp_path / "saved"))
     x, _ = data()
-    np.testing.assert_array_equal(model(x), again(x))
+    np.testing.assert_array_equal(model(x), again.serve(x))
 
 
 class Acts(tf.keras.callbacks.Callback):
@@ -112,7 +119,7 @@ def test_averages_begin_at_the_weights_before_the_first_step():
     mask = np.arange(8) >= 2
     wanted = [weight + 1.0 for weight in model.get_weights()]
     got = averaged(model, begin=lambda model: model.set_weights(wanted), mask=mask)
-    for tensor in model.trainable_variables:
+    for tensor in stack.trainable(model):
         np.testing.assert_array_equal(tensor, np.ones(tensor.shape))
     assert len(got) == len(wanted)
 
@@ -135,19 +142,19 @@ def test_a_model_that_is_built_in_its_first_step_has_averages():
     class Late(et.ElasticMixin, tf.keras.Sequential):
         pass
 
-    model = Late([tf.keras.layers.Dense(3)])
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(K.SGD(0.1, use_ema=True, ema_momentum=0.5), loss)
-    plain = tf.keras.Sequential([tf.keras.layers.Dense(3)])
-    plain.compile(K.SGD(0.1, use_ema=True, ema_momentum=0.5), loss)
-    for one in (model, plain):
+    weights = []
+    for kind in (Late, tf.keras.Sequential):
         tf.keras.utils.set_random_seed(1)
-        one.fit(*data(), batch_size=4, shuffle=False, verbose=0)
-    np.testing.assert_equal(model.get_weights(), plain.get_weights())
+        model = kind([tf.keras.layers.Dense(3)])
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(K.SGD(0.1, use_ema=True, ema_momentum=0.5), loss)
+        model.fit(*data(), batch_size=4, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    np.testing.assert_equal(*weights)
 
 
 def test_two_threads_train_as_one_after_the_other():
-    make, results = data_adapter.get_data_handler, {}
+    results = {}
 
     def train(name):
         results[name] = averaged(made("adam"), rate=0.1, mask=np.arange(8) >= 4)
@@ -159,5 +166,4 @@ def test_two_threads_train_as_one_after_the_other():
         thread.start()
     for thread in threads:
         thread.join()
-    assert data_adapter.get_data_handler is make
     assert len(results) == 3

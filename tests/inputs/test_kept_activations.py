@@ -64,7 +64,7 @@ def one_assigned(model):
 
 
 def loaded(model):
-    model.load_weights(model.path)
+    model.load_weights(model.file)
 
 
 def trained(memory, callback, *, path=None, epochs=4, first=NARROW, **options):
@@ -75,8 +75,8 @@ def trained(memory, callback, *, path=None, epochs=4, first=NARROW, **options):
     plan(first)(model)
     if path is not None:
         moved(model)
-        model.path = str(path / "some")
-        model.save_weights(model.path)
+        model.file = str(path / "some.weights.h5")
+        model.save_weights(model.file)
     samples = et.Samples(x, y, batch_size=BATCH, memory=memory)
     history = model.fit(samples, epochs=epochs, verbose=0, callbacks=[callback]).history
     return model.get_weights(), history["loss"]
@@ -100,6 +100,7 @@ CALLBACKS = [
     [*((one, {}) for one in CALLBACKS), *((one, {"accumulate": 3}) for one in CALLBACKS[-2:])]
     + [(AtEpochs(), {"jit_compile": True})],  # of which nothing is kept
 )
+@pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`:UserWarning")
 def test_it_is_dropped_when_the_weights_change(callback, options, tmp_path):
     kept, losses = trained(1 << 30, callback, path=tmp_path, **options)
     whole, expected = trained(0, callback, path=tmp_path, **options)

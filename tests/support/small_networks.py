@@ -32,20 +32,21 @@ def skips_to_the_head():
 
 
 def nested():
-    inner = tf.keras.Sequential([L.Dense(6, "relu", input_shape=(8,)), L.Dense(6, "relu")])
-    return tf.keras.Sequential([inner, L.Dense(3)])
+    inner = tf.keras.Sequential([L.Input((8,)), L.Dense(6, "relu"), L.Dense(6, "relu")])
+    return tf.keras.Sequential([L.Input((8,)), inner, L.Dense(3)])
 
 
 def with_dropout():
     return tf.keras.Sequential(
-        [L.Dense(6, "relu", input_shape=(8,)), L.Dropout(0.5), L.Dense(6), L.Dense(3)]
+        [L.Input((8,)), L.Dense(6, "relu"), L.Dropout(0.5), L.Dense(6), L.Dense(3)]
     )
 
 
 def regularised():
     return tf.keras.Sequential(
         [
-            L.Dense(6, "relu", input_shape=(8,), activity_regularizer="l2"),
+            L.Input((8,)),
+            L.Dense(6, "relu", activity_regularizer="l2"),
             L.Dense(6, kernel_regularizer="l2"),
             L.Dense(3),
         ]
