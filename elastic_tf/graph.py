@@ -145,6 +145,17 @@ def captured(graph: Any, variables: Iterable[tf.Variable]) -> dict[tf.Operation,
     return {inside.op: number[id(out)] for out, inside in graph.captures if id(out) in number}
 
 
+def changing(graph: Mapping[N, Node]) -> list[N]:
+    """Nodes that may give another result each time: of a state, or of a variable that is written.
+
+    Keras 3 draws random numbers from a seed in a variable, which it moves on.
+    """
+    states = [name for name, node in graph.items() if has_state(node.op)]
+    written = {graph[name].inputs[0] for name in states if graph[name].inputs}
+    reads = (name for name, node in graph.items() if node.op in READS)
+    return states + [name for name in reads if graph[name].inputs[0] in written]
+
+
 @functools.cache
 def has_state(kind: str) -> bool:
     """Whether an op of that type may give another result each time, or leave something behind."""

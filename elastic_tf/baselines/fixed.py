@@ -12,6 +12,7 @@ from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine import modes
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.plan import Plan
+from elastic_tf.stack import raw
 from elastic_tf.zoo import models
 
 
@@ -79,7 +80,7 @@ def _held(
 ) -> np.ndarray:
     """True for the tensors that are chosen by their layer and the name of its attribute."""
     chosen = {
-        id(value)
+        id(raw(value))
         for layer in model._flatten_layers()
         for name, value in vars(layer).items()
         if is_chosen(layer, name)

@@ -15,14 +15,13 @@ from elastic_tf.engine import replicas
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.inputs.batches import tensors
-from elastic_tf.stack import never_differentiated
+from elastic_tf.stack import compiled_loss, never_differentiated, scale_of
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
 
 # Traces are kept for so many shapes of batches; they hold memory.
 _MOST_TRACES = 8
-_SCALE = "current_loss_scale"  # of a dynamic loss scale
 
 Batches = Sequence[tuple[float, Any]]
 
@@ -89,7 +88,7 @@ class Evaluator:
         for _, data in batches:
             with batch_explained(data):
                 graphs.add(self._pass.get_concrete_function(data).graph)
-        scale = getattr(getattr(self.model.optimizer, "_loss_scale", None), _SCALE, None)
+        scale = scale_of(self.model.optimizer)
         with kept(self.model, graphs):
             found = self._mean(batches)
             if scale is None:
@@ -183,4 +182,4 @@ def _traced(function: Any) -> Any:
 
 def _compiled(model: ElasticModel) -> tuple:
     """What the traces were made from; kept alive, so that identity is telling."""
-    return (model.optimizer, model.compiled_loss, *model.tensors)
+    return (model.optimizer, compiled_loss(model), *model.tensors)

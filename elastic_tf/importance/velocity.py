@@ -131,8 +131,8 @@ class Velocity:
             for start in range(0, len(self._x), self._size):
                 part = tf.convert_to_tensor(self._x[start : start + self._size])
                 outputs = []
-                for weights in (now, self._before):
-                    self._set(weights)
+                for held in (now, self._before):
+                    self._set(held)
                     outputs.append(self._run(part))
                 sums += self._sums(*outputs)
         finally:
@@ -156,8 +156,8 @@ class Velocity:
         speed = np.abs(self.v) / (self.neurons.cost if per_weight else 1.0)
         return np.argsort(-speed, kind="stable")
 
-    def _set(self, weights: list[tf.Tensor]) -> None:
-        for variable, value in zip(weights(self._model), weights):
+    def _set(self, values: list[tf.Tensor]) -> None:
+        for variable, value in zip(weights(self._model), values):
             variable.assign(value)
 
     def _outputs(self, x: tf.Tensor) -> list[tf.Tensor]:

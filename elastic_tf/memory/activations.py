@@ -16,7 +16,7 @@ from elastic_tf.engine import freezing, modes
 from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.graph import SHAPES, Node, has_state, made, needed_by, nodes_of, reached_from
+from elastic_tf.graph import SHAPES, Node, changing, made, needed_by, nodes_of, reached_from
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import never_differentiated
@@ -120,8 +120,7 @@ def handed_over(
 
 def values_of(nodes: Mapping[Any, Node], batch: Sequence[tf.Tensor]) -> Set[tf.Operation]:
     """The ops whose results are made of a batch, or at random; not those of weights alone."""
-    random = (op for op in nodes if has_state(op.type))
-    return reached_from(nodes, [*(tensor.op for tensor in batch), *random]).keys()
+    return reached_from(nodes, [*(tensor.op for tensor in batch), *changing(nodes)]).keys()
 
 
 def source(tensor: tf.Tensor) -> tf.Tensor:

@@ -113,7 +113,8 @@ _PER_NUMBER = {
         "Pow Maximum Minimum Neg Abs Sign Floor Ceil Round Rint Square Sqrt Rsqrt Reciprocal Inv "
         "Exp Expm1 Log Log1p Sin Cos Tanh Sigmoid Erf Erfc Relu Relu6 Elu Selu LeakyRelu Softplus "
         "Softsign ReluGrad Relu6Grad LeakyReluGrad Cumsum Sum Mean Max Min Prod BiasAddGrad "
-        "UnsortedSegmentSum SegmentSum ResourceScatterAdd AssignAddVariableOp AssignSubVariableOp",
+        "UnsortedSegmentSum SegmentSum ResourceScatterAdd ResourceScatterSub AssignAddVariableOp "
+        "AssignSubVariableOp",
         # of one weight: var -= rate * g
         2: "SquaredDifference EluGrad SeluGrad ClipByValue L2Loss ResourceApplyGradientDescent",
         # dy * y * (1 - y) and its like

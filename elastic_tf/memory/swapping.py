@@ -76,7 +76,7 @@ def swapped(
     finally:
         state.swap = before
         state.functions.clear()
-        model.train_function = model.train_tf_function = None
+        model.train_function = model._elastic.traceable = None
         file.close()
 
 

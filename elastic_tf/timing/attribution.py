@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from elastic_tf.graph import READS, Node, has_state, members, needed_by, reached_from
+from elastic_tf.graph import READS, Node, changing, members, needed_by, reached_from
 from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.trace import StepTrace
 
@@ -180,7 +180,7 @@ def cacheable(trace_forward: StepTrace, layers: Sequence[str]) -> list[CostItem]
     that depends on a random number or on another state, which has to run in every step.
     """
     nodes = trace_forward.nodes
-    varying = reached_from(nodes, [name for name, node in nodes.items() if has_state(node.op)])
+    varying = reached_from(nodes, changing(nodes))
     totals: dict[int, float] = {}
     for name, bits in _tensors_behind(trace_forward).items():
         if name not in varying and name in trace_forward.times:
