@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from elastic_tf.model import ElasticModel
-from elastic_tf.stack import Functional
+from elastic_tf.stack import graph_ends
 
 
-def nodes(network: tf.keras.Model) -> Iterator[Any]:
-    """The calls of the layers of a functional model (Keras's nodes), in the order they run."""
-    for depth in sorted(network._nodes_by_depth, reverse=True):
-        yield from network._nodes_by_depth[depth]
+class Call(NamedTuple):
+    """A call of a layer of a functional model; of an operator of Keras 3, which is no layer, too.
+
+    Attributes:
+        layer: that is called; of an input, the layer that stands for it.
+        args: what it is called with, symbolic tensors in it.
+        kwargs: likewise.
+        inputs: the symbolic tensors that it takes; none of an input.
+        outputs: those that it gives.
+    """
+
+    layer: Any
+    args: Any
+    kwargs: Any
+    inputs: list[Any]
+    outputs: list[Any]
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it is an input of the model."""
+        return not self.inputs
+
+
+def nodes(network: tf.keras.Model) -> Iterator[Call]:
+    """The calls of the layers of a functional model, in the order they run."""
+    by_depth = getattr(network, "_functional", network)._nodes_by_depth
+    for depth in sorted(by_depth, reverse=True):
+        for node in by_depth[depth]:
+            if hasattr(node, "arguments"):  # Keras 3
+                given, inputs = node.arguments, node.input_tensors
+                yield Call(node.operation, given.args, given.kwargs, inputs, [*node.outputs])
+            else:
+                inputs = [] if node.is_input else tf.nest.flatten(node.keras_inputs)
+                made = tf.nest.flatten(node.outputs)
+                yield Call(node.layer, node.call_args, node.call_kwargs, inputs, made)
 
 
 def check(model: Any, method: str) -> None:
     """Refuse a model that its layers and their calls do not describe whole, for `method`."""
     ElasticModel.from_model(model)  # refuses what is no model, and training steps
-    is_graph = getattr(model, "_is_graph_network", False)
-    if is_graph and type(model).call in (Functional.call, tf.keras.Sequential.call):
-        layers = tf.keras.Model(model.input, model.output).layers
+    ends = graph_ends(model)
+    if ends is not None:
+        layers = tf.keras.Model(*ends).layers
         weights = sum(len(layer.weights) for layer in layers)
         if {*model.layers} <= {*layers} and weights == len(model.weights):
             return
@@ -42,7 +73,7 @@ def anew(layer: Any, **changes: Any) -> Any:
 def call(node: Any, layer: Any, tensors: dict[int, Any]) -> Any:
     """Call a layer as in `node`, on what stands for the node's tensors by their id."""
     args, kwargs = tf.nest.map_structure(
-        lambda given: tensors.get(id(given), given), (node.call_args, node.call_kwargs)
+        lambda given: tensors.get(id(given), given), (node.args, node.kwargs)
     )
     return layer(*args, **kwargs)
 
@@ -59,14 +90,12 @@ def repeated(
     twins = {layer.name: make(layer) for layer in network.layers}
     tensors: dict[int, Any] = {}
     for node in nodes(network):
-        twin = twins[node.layer.name]
+        twin = twins.get(node.layer.name, node.layer)
         made = twin.output if node.is_input else call(node, twin, tensors)
-        for old, new in zip(tf.nest.flatten(node.outputs), tf.nest.flatten(made)):
+        for old, new in zip(node.outputs, tf.nest.flatten(made)):
             tensors[id(old)] = after(old, new, tensors)
     for layer in network.layers:
         for old, new in zip(layer._flatten_layers(), twins[layer.name]._flatten_layers()):
             new._trainable = old._trainable
-    inputs, outputs = tf.nest.map_structure(
-        lambda tensor: tensors[id(tensor)], (network.input, network.output)
-    )
+    inputs, outputs = tf.nest.map_structure(lambda tensor: tensors[id(tensor)], graph_ends(network))
     return tf.keras.Model(inputs, outputs, name=network.name), twins

@@ -13,7 +13,7 @@ import related
 import tensorflow as tf
 from networks import L, crossentropy, values
 
-from elastic_tf import baselines, optimizers
+from elastic_tf import baselines, optimizers, stack
 from elastic_tf.baselines import policies
 from elastic_tf.baselines.method import Task
 from elastic_tf.model import ElasticModel
@@ -33,7 +33,7 @@ def network() -> tf.keras.Model:
     tf.keras.utils.set_random_seed(0)
 
     def normalised(x, name):
-        return L.BatchNormalization(name=f"{name}_bn")(x, training=False)
+        return L.BatchNormalization(name=f"{name}_bn")(x)
 
     inputs = L.Input((8, 8, 2), name="image")
     x = normalised(L.Conv2D(4, 3, padding="same", use_bias=False, name="stem")(inputs), "stem")
@@ -50,7 +50,7 @@ def network() -> tf.keras.Model:
     for layer in model.layers:  # statistics as after pre-training
         if isinstance(layer, L.BatchNormalization):
             layer.set_weights([rng.uniform(0.5, 1.5, w.shape) for w in layer.get_weights()])
-    return model
+    return stack.on_stored_statistics(model)
 
 
 def arrays() -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +108,7 @@ def slots(model: ElasticModel) -> list[list[bytes]]:
     """The slots of each tensor."""
     optimizer = model.optimizer
     kinds = [optimizer._momentums, optimizer._velocities]
-    order = [optimizer._index_dict[optimizer._var_key(tensor)] for tensor in model.tensors]
+    order = [stack.index_of(optimizer, tensor) for tensor in model.tensors]
     return [values([kind[index] for kind in kinds]) for index in order]
 
 

@@ -10,7 +10,7 @@ from elastic_tf.zoo import models
 def found(inputs, outputs) -> list[tuple[str, str]]:
     """The layers that make the input and the output of each block."""
     return [
-        (block.input.node.layer.name, block.layer.name)
+        (block.input._keras_history[0].name, block.layer.name)
         for block in blocks.find(tf.keras.Model(inputs, outputs))
     ]
 

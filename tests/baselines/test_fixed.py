@@ -12,7 +12,9 @@ from elastic_tf.model import ElasticModel
 def tensors(model: tf.keras.Model, find) -> set[str]:
     """Names of the tensors that `find` says True of; the models here have no name twice."""
     model = ElasticModel.from_model(model)
-    return {tensor.name for tensor, on in zip(model.tensors, find(model)) if on}
+    # Keras 3 puts the name of a sequential model before those of its layers
+    names = [tensor.name.removeprefix(f"{model.name}/") for tensor in model.tensors]
+    return {name for name, on in zip(names, find(model)) if on}
 
 
 def sequential(*layers) -> tf.keras.Model:

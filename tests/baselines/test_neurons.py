@@ -28,10 +28,10 @@ class Plans(tf.keras.callbacks.Callback):
         self.seen, self._breaks_at = {}, breaks_at
 
     def on_train_batch_begin(self, batch, logs=None):
-        epoch = self.model._train_counter.numpy() // 2
+        epoch = int(self.model.optimizer.iterations) // 2
         if epoch == self._breaks_at:
             raise InterruptedError
-        self.seen[int(epoch)] = self.model.plan
+        self.seen[epoch] = self.model.plan
 
 
 def compiled() -> et.ElasticModel:

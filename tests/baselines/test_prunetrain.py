@@ -33,7 +33,7 @@ from related import prunetrain
 from related.prunetrain import PruneTrainCallback, groups, rebuild
 from related.prunetrain.groups import channel_groups
 
-from elastic_tf import ElasticMixin, ElasticModel, optimizers
+from elastic_tf import ElasticMixin, ElasticModel, optimizers, stack
 from elastic_tf.zoo import models
 
 PASS = (SAMPLES + 7) // 8  # steps of an epoch
@@ -71,7 +71,7 @@ def test_a_rebuilt_network_computes_what_the_masked_one_does(name):
     assert new.count_params() < 0.9 * network.count_params()
     np.testing.assert_allclose(new(x), network(x), rtol=0, atol=1e-5 * np.abs(network(x)).max())
     for layer in network.layers:
-        for old, fresh in zip(layer.weights, new.get_layer(layer.name).weights):
+        for old, fresh in zip(stack.weights(layer), stack.weights(new.get_layer(layer.name))):
             assert carried[id(fresh)].old is old
             np.testing.assert_array_equal(fresh, carried[id(fresh)].cut(old.numpy()))
 
@@ -126,12 +126,20 @@ def of(*layers, kind=tf.keras.Model):
     return kind(inputs, x)
 
 
+class Transposed(L.Layer):
+    """Multiplies by the kernel of another layer."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def call(self, inputs):
+        return tf.matmul(inputs, self.other.kernel, transpose_b=True)
+
+
 def tied():
-    one, two = L.Dense(4, name="one"), L.Dense(4, name="two")
-    model = of(one, two, L.Dense(3))
-    two.kernel = one.kernel
-    two._trainable_weights[0] = one.kernel
-    return model
+    one = L.Dense(4, name="one")
+    return of(one, Transposed(one), L.Dense(3))
 
 
 def with_loss_beside():
@@ -147,9 +155,17 @@ def with_loss_beside():
         (lambda: tf.keras.Sequential([L.Dense(3)]), TypeError, "of class Sequential"),
         (lambda: of(L.Dense(5), L.Dense(3), kind=OwnCall), TypeError, "of class OwnCall"),
         (lambda: of(L.Dense(5), L.Dense(3), kind=OwnStep), TypeError, "OwnStep.*train_step"),
-        (with_loss_beside, TypeError, "no add_loss.*Received: 'model"),
-        (tied, TypeError, "no weight in two layers. Received: 'model"),
-        (lambda: of(L.Dense(3)), ValueError, "Received: 'model.*', where all belong"),
+        pytest.param(
+            with_loss_beside,
+            TypeError,
+            "no add_loss.*Received: 'model",
+            marks=pytest.mark.skipif(
+                not stack.KERAS_VERSION.startswith("2."),
+                reason="graphs of layers have no add_loss in Keras 3",
+            ),
+        ),
+        (tied, TypeError, "no weight in two layers. Received: '"),
+        (lambda: of(L.Dense(3)), ValueError, "Received: '.*', where all belong"),
     ],
 )
 def test_a_model_that_cannot_be_rebuilt_is_refused(make, error, received):
@@ -165,7 +181,7 @@ def step(model, seed=0):
 
 def slots_of(model):
     inner = optimizers.unwrapped(model.optimizer)
-    return [rebuild.slots(inner, variable) for variable in model.trainable_variables]
+    return [rebuild.slots(inner, variable) for variable in stack.trainable(model)]
 
 
 OPTIMIZERS = {**MORE_OPTIMIZERS, "fused": lambda: optimizers.adam(1e-2)}
@@ -193,9 +209,9 @@ def test_training_goes_on_as_that_of_the_masked_model(kind):
     np.testing.assert_array_equal(scalars_of(smaller), scalars)
     assert all(before)
     # layer by layer, as the weights of a network do not run
-    order = [weight.name for layer in masked.network.layers for weight in layer.weights]
+    order = [weight.name for layer in masked.network.layers for weight in stack.weights(layer)]
     names = dict(zip(order, (one.cut for one in carried.values())))
-    for variable, was, now in zip(smaller.trainable_variables, before, slots_of(smaller)):
+    for variable, was, now in zip(stack.trainable(smaller), before, slots_of(smaller)):
         assert len(was) == len(now)
         for old, slot in zip(was, now):
             np.testing.assert_array_equal(slot, names[variable.name](old) if old.shape else old)
@@ -203,7 +219,7 @@ def test_training_goes_on_as_that_of_the_masked_model(kind):
     step(smaller, seed=2)
     assert int(smaller.optimizer.iterations) == 2
     # of the masked model only what is removed differs: a zero kernel behind an offset is trained
-    for old, new in zip(masked.network.weights, smaller.network.weights):
+    for old, new in zip(stack.weights(masked.network), stack.weights(smaller.network)):
         assert_close(new.numpy(), names[old.name](old.numpy()))
 
 
@@ -216,7 +232,7 @@ def test_slots_of_another_shape_are_refused():
 def test_the_lasso_is_in_the_gradient_by_its_ratio_and_not_in_the_loss_shown():
     x, y = map(tf.constant, images())
     model = compiled(lambda: with_decay(block()), K.SGD(1.0))
-    variables = model.trainable_variables
+    variables = stack.trainable(model)
     plain, of_loss = model.gradients((x, y), variables)
     loss = float(plain.loss) - float(tf.add_n(model.losses))  # regularisers are no part of it
     with tf.GradientTape() as tape:
@@ -273,7 +289,9 @@ def test_fit_goes_on_over_a_rebuild():
     assert history["parameters"] == [before] * 2 + [model.count_params()] * 3
     assert model.count_params() < 0.8 * before
     assert int(model.optimizer.iterations) == 5 * PASS
-    np.testing.assert_allclose(model.optimizer.learning_rate, rate(5 * PASS - 1), rtol=1e-6)
+    # Keras 2 tells the rate of the last step, Keras 3 that of the next one
+    rates = [rate(5 * PASS - 1).numpy(), rate(5 * PASS).numpy()]
+    assert float(model.optimizer.learning_rate) in rates
     np.testing.assert_array_equal(model.mask, mask)
     np.testing.assert_allclose(
         model.evaluate(x, y, verbose=0)[0], float(crossentropy()(y, model(x))), rtol=1e-5
@@ -296,7 +314,7 @@ def test_the_lasso_ends_with_fit_and_a_callback_can_be_used_again():
         sizes.append(model.count_params())
     assert sizes[0] > sizes[1] > sizes[2]
     x, y = map(tf.constant, images())
-    loss = model.gradients((x, y), model.trainable_variables)[0].loss
+    loss = model.gradients((x, y), stack.trainable(model))[0].loss
     np.testing.assert_allclose(loss, crossentropy()(y, model(x, training=True)), rtol=1e-6)
 
 
@@ -306,7 +324,11 @@ def test_nothing_of_the_larger_network_stays_in_memory():
     shrink(model.network)
     model.reconfigure()
     shrink(model.network, factor=0.0)
-    old = weakref.ref(model.network), weakref.ref(model.network.get_layer("one_a").kernel.handle)
+
+    def handle():
+        return stack.raw(model.network.get_layer("one_a").kernel).handle
+
+    old = weakref.ref(model.network), weakref.ref(handle())
     model.reconfigure()
     gc.collect()
     assert [reference() for reference in old] == [None, None]

@@ -8,6 +8,8 @@ from related.tinytl import sparing
 from test_baselines import CLASSES
 from test_tinytl import compiled
 
+from elastic_tf import stack
+from elastic_tf.engine.modes.held import attributes
 from elastic_tf.memory.activations import activation_bytes
 
 FLOAT, BOOL = 4, 1  # bytes
@@ -32,10 +34,14 @@ def test_stored_normalisation_is_batch_normalisation_at_inference(options):
         layer.build(x.shape)
     layers[0].set_weights([rng.uniform(0.5, 2, w.shape) for w in layers[0].get_weights()])
     layers[1].set_weights(layers[0].get_weights())
-    usual = gradients(layers[0], x, training=False)
+    # Keras 3 makes several operations of a normalisation, an elastic model one, unless epsilon is
+    # too small for it
+    with attributes(layers[0], **stack.in_one_op(layers[0])):
+        usual = gradients(layers[0], x, training=False)
+    is_one = stack.KERAS_VERSION.startswith("2.") or layers[0].epsilon > 1e-5
     for training in (False, True):
         found = gradients(layers[1], x, training=training)
-        np.testing.assert_array_equal(found[0], usual[0])
+        np.testing.assert_allclose(found[0], usual[0], rtol=0 if is_one else 1e-4)
         for one, other in zip(found, usual):
             np.testing.assert_allclose(one, other, rtol=1e-4)
 
@@ -60,16 +66,16 @@ def test_other_layers_are_not_replaced():
 
 def test_a_frozen_backbone_keeps_one_byte_for_each_relu():
     inputs = L.Input((8, 8, 3))
-    x = L.BatchNormalization(name="bn1")(L.Conv2D(4, 1, name="conv1")(inputs), training=False)
+    x = L.BatchNormalization(name="bn1")(L.Conv2D(4, 1, name="conv1")(inputs))
     x = L.ReLU(6.0)(x)
-    x = L.BatchNormalization(name="bn2")(L.Conv2D(5, 1, name="conv2")(x), training=False)
+    x = L.BatchNormalization(name="bn2")(L.Conv2D(5, 1, name="conv2")(x))
     x = L.GlobalAveragePooling2D()(L.ReLU()(x))
     model = tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(x))
     same = tf.keras.models.clone_model(
         model, clone_function=lambda layer: sparing.in_place_of(layer, is_stored=True)
     )
     batch = np.ones((2, 8, 8, 3), np.float32), np.zeros(2)
-    usual, less = compiled(model), compiled(same)
+    usual, less = compiled(stack.on_stored_statistics(model)), compiled(same)
     mask = np.array([not tensor.name.endswith(("kernel:0", "gamma:0")) for tensor in less.tensors])
     loss = FLOAT * 2 * CLASSES
     pixels = 2 * 8 * 8

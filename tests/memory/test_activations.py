@@ -82,9 +82,9 @@ def test_relu_keeps_its_result_once_for_itself_and_the_next_layer():
 def test_normalisation_by_stored_statistics_needs_its_input():
     inputs = L.Input((6, 6, 2))
     x = L.Conv2D(3, 3, name="a")(inputs)
-    x = L.BatchNormalization(name="bn")(x, training=False)
+    x = L.BatchNormalization(name="bn")(x)
     model = ElasticModel.from_model(tf.keras.Model(inputs, L.Conv2D(4, 3, name="last")(x)))
-    model.compile(K.SGD(0.1), total)
+    model.compile(K.SGD(0.1), total, statistics="stored")
     data = batch(2, 6, 6, 2)
     size = FLOAT * 2 * 4 * 4 * 3
     # TensorFlow's gradient of the fused op takes the input for beta too

@@ -12,6 +12,7 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf.memory import swapping
 from elastic_tf.memory.swap_file import SwapFile
+from elastic_tf.timing.trace import StepFunction
 
 L = tf.keras.layers
 SIZE, BATCH = 8, 8
@@ -108,9 +109,8 @@ def test_a_frozen_part_is_not_swapped():
 def images_taken(model):
     """Activations with an image's shape that backward ops take, and how often Python is called."""
     x, y = data(BATCH)
-    model.make_train_function()
-    batches = iter(tf.data.Dataset.from_tensors((x, y)))
-    ops = model.train_tf_function.get_concrete_function(batches).graph.get_operations()
+    run = StepFunction(model, model.plan)
+    ops = run.graph((tf.constant(x), tf.constant(y))).get_operations()
     backward = [op for op in ops if "Backprop" in op.type or op.type.endswith("Grad")]
     inputs = [t for op in backward for t in op.inputs if t.op.name.startswith(model.name)]
     images = {t.name for t in inputs if t.shape.rank == 4 and t.op.type != "ReadVariableOp"}

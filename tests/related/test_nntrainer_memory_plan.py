@@ -190,9 +190,7 @@ def test_a_step_that_trains_nothing_is_a_forward_pass():
     assert {one.kind for one in plan.tensors} == {"activation", "weight"}
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "each"), [(K.Adam(), 2), (K.legacy.Adam(), 2), (K.SGD(momentum=0.9), 1)]
-)
+@pytest.mark.parametrize(("optimizer", "each"), [(K.Adam(), 2), (K.SGD(momentum=0.9), 1)])
 def test_slots_are_those_of_the_optimizer_for_trained_tensors(optimizer, each):
     model = chain()
     model.compile(optimizer, "mse")

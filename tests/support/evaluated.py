@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, crossentropy, images, network
 
-from elastic_tf import optimizers
+from elastic_tf import optimizers, stack
 from elastic_tf.importance import measures
 from elastic_tf.model import ElasticModel
 
@@ -35,14 +35,14 @@ def elastic(
     return model
 
 
-def noisy(*, seed: int | None = 7, rng_type: str | None = None) -> ElasticModel:
+def noisy(*, seed: int | None = 7) -> ElasticModel:
     """A network with augmentation and two kinds of dropout, one with a seed of its own."""
     tf.random.set_seed(seed)
     inputs = L.Input(IMAGE)
     x = L.RandomFlip()(inputs)
     x = L.Conv2D(4, 3)(x)
     x = L.BatchNormalization()(x)
-    x = L.Dropout(0.5, seed=3, rng_type=rng_type)(x)
+    x = L.Dropout(0.5, seed=3)(x)
     x = L.GaussianNoise(0.5)(L.Flatten()(x))
     model = ElasticModel(inputs, L.Dense(CLASSES)(L.Dropout(0.3)(x)))
     model.compile(tf.keras.optimizers.Adam(1e-2), crossentropy(), metrics=["accuracy"])
@@ -65,8 +65,8 @@ def points(count: int = 12) -> tuple[np.ndarray, np.ndarray]:
 
 def state(model: ElasticModel) -> list[np.ndarray]:
     """Everything that training changes, in the model, the optimizer, the metrics, the layers."""
-    held = [*model.variables, *optimizers.state(model.optimizer)]
-    held += [variable for metric in model.metrics for variable in metric.variables]
+    held = [*stack.variables_of(model), *optimizers.state(model.optimizer)]
+    held += [variable for metric in model.metrics for variable in stack.variables_of(metric)]
     generators = [
         layer._random_generator for layer in model.layers if hasattr(layer, "_random_generator")
     ]

@@ -109,8 +109,12 @@ def values(variables: list[tf.Variable]) -> list[bytes]:
 
 
 def mask_of(model: Any, *starts: str) -> np.ndarray:
-    """The mask that trains the tensors whose names start with one of `starts`."""
-    return np.array([tensor.name.startswith(starts) for tensor in model.tensors])
+    """The mask that trains the tensors whose names start with one of `starts`.
+
+    Keras 3 puts the name of a sequential model before those of its layers.
+    """
+    names = (tensor.name.removeprefix(f"{model.name}/") for tensor in model.tensors)
+    return np.array([name.startswith(starts) for name in names])
 
 
 def step_flops(model: Any, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None = None) -> int:

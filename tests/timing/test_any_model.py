@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras_cv
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -80,6 +79,7 @@ def application(name: str, size: int = 32) -> tf.keras.Model:
 
 
 def resnet_v2() -> tf.keras.Model:
+    keras_cv = pytest.importorskip("keras_cv")
     return with_head(
         keras_cv.models.ResNetV2Backbone(
             stackwise_filters=[64, 128, 256, 512],
@@ -92,6 +92,7 @@ def resnet_v2() -> tf.keras.Model:
 
 
 def efficientnet_lite() -> tf.keras.Model:
+    keras_cv = pytest.importorskip("keras_cv")
     return with_head(
         keras_cv.models.EfficientNetLiteBackbone(
             include_rescaling=True,

@@ -15,8 +15,8 @@ from elastic_tf.engine import modes
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.memory.executor import live_bytes
-from elastic_tf.stack import graph_ends
 from elastic_tf.plan import Plan, as_plan
+from elastic_tf.stack import graph_ends
 from related.nntrainer import network
 from related.nntrainer.lifetimes import EXTEND, SWAPPED, Step, Tensor, merge, stays
 from related.nntrainer.planner import offsets
@@ -240,7 +240,9 @@ def _slots(optimizer: Any) -> float:
     if optimizer is None:
         return 0.0
     inner = optimizers.unwrapped(optimizer)
-    copy, weight = type(inner).from_config(inner.get_config()), tf.Variable(tf.zeros((2, 8)))
-    optimizers.build(copy, [weight])
+    copy = type(inner).from_config(inner.get_config())
+    layer = tf.keras.layers.Dense(8, use_bias=False)
+    layer.build((None, 2))
+    optimizers.build(copy, layer.trainable_variables)
     sizes = (variable.shape.num_elements() for variable in optimizers.state(copy))
     return sum(size for size in sizes if size > 1) / 16

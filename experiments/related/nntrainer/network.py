@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,9 +11,10 @@ import tensorflow as tf
 
 from elastic_tf.engine import freezing, modes
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.stack import graph_ends
 from elastic_tf.plan import Plan
-from elastic_tf.stack import never_differentiated
+from elastic_tf.stack import graph_ends, never_differentiated
+from elastic_tf.stack import weights as weights_of
+from related import graph
 from related.nntrainer.layers import MODIFY, READ_ONLY, Layer, View, size, trace
 
 
@@ -85,20 +87,19 @@ class _Reader:
 
     def walk(self, model: tf.keras.Model, names: dict[str, str], *, training: bool) -> None:
         """Read the layers of a model; `names` has its tensors by Keras's ids, and gets more."""
-        for depth in sorted(model._nodes_by_depth, reverse=True):
-            for node in model._nodes_by_depth[depth]:
-                if node.is_input:
-                    continue
-                layer, asked = node.layer, node.call_kwargs.get("training")
-                mode = training if asked is None else asked
-                if isinstance(layer, tf.keras.Model) and graph_ends(layer) is not None:
-                    keys = (str(id(tensor)) for tensor in layer.inputs)
-                    inner = dict(zip(keys, (names[key] for key in node.flat_input_ids)))
-                    self.walk(layer, inner, training=mode)
-                    outputs = [inner[str(id(tensor))] for tensor in layer.outputs]
-                else:
-                    outputs = self._use(layer, node, names, mode)
-                names.update(zip(node.flat_output_ids, outputs))
+        for node in graph.nodes(model):
+            if node.is_input:
+                continue
+            layer, asked = node.layer, node.kwargs.get("training")
+            mode = training if asked is None else asked
+            if isinstance(layer, tf.keras.Model) and graph_ends(layer) is not None:
+                taken = (names[str(id(tensor))] for tensor in node.inputs)
+                inner = dict(zip((str(id(tensor)) for tensor in layer.inputs), taken))
+                self.walk(layer, inner, training=mode)
+                outputs = [inner[str(id(tensor))] for tensor in layer.outputs]
+            else:
+                outputs = self._use(layer, node, names, mode)
+            names.update(zip((str(id(tensor)) for tensor in node.outputs), outputs))
 
     def _use(self, layer: Any, node: Any, names: dict[str, str], training: bool) -> list[str]:
         """Read one use of a layer; returns the names of its outputs."""
@@ -106,14 +107,14 @@ class _Reader:
         def call(given: dict[str, tf.Tensor]) -> Any:
             args, kwargs = tf.nest.map_structure(
                 lambda one: given[names[str(id(one))]] if str(id(one)) in names else one,
-                (node.call_args, node.call_kwargs),
+                (node.args, node.kwargs),
             )
-            if layer._expects_training_arg:
+            if "training" in inspect.signature(type(layer).call).parameters:
                 kwargs["training"] = training
             return layer(*args, **kwargs)
 
-        inputs = dict.fromkeys(names[key] for key in node.flat_input_ids)
-        weights = {self._weight(weight): weight for weight in layer.weights}
+        inputs = dict.fromkeys(names[str(id(tensor))] for tensor in node.inputs)
+        weights = {self._weight(weight): weight for weight in weights_of(layer)}
         trained = {
             name: self._watched[id(weight)]
             for name, weight in weights.items()

@@ -17,6 +17,7 @@ import tensorflow as tf
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from elastic_tf.stack import PLAIN_NORMALISATIONS, weights
 from related import graph
 
 L = tf.keras.layers
@@ -25,9 +26,9 @@ L = tf.keras.layers
 _MAKERS = {L.Conv1D: "filters", L.Conv2D: "filters", L.Conv3D: "filters", L.Dense: "units"}
 # Layers that work on each channel alone; their weights have them in the last axis, kernels in the
 # last but one.
-_EACH = {
+_EACH = {*PLAIN_NORMALISATIONS} | {
     getattr(L, name)
-    for name in "BatchNormalization DepthwiseConv1D DepthwiseConv2D Activation ReLU LeakyReLU ELU "
+    for name in "DepthwiseConv1D DepthwiseConv2D Activation ReLU LeakyReLU ELU "
     "Dropout SpatialDropout2D Add Average Maximum Minimum Multiply Subtract ZeroPadding1D "
     "ZeroPadding2D Cropping2D UpSampling2D MaxPooling1D MaxPooling2D AveragePooling1D "
     "AveragePooling2D GlobalMaxPooling1D GlobalMaxPooling2D GlobalAveragePooling1D "
@@ -97,8 +98,8 @@ def channel_groups(network: tf.keras.Model) -> Channels:
     sites: dict[str, Site] = {}
     known: dict[int, np.ndarray] = {}  # labels by id of the tensor
     for node in graph.nodes(network):
-        taken = [known[id(tensor)] for tensor in node.keras_inputs]
-        results = tf.nest.flatten(node.outputs)
+        taken = [known[id(tensor)] for tensor in node.inputs]
+        results = node.outputs
         for tensor in results:
             # the last axis; none where it is not fixed, or there is none but the batch
             width = int(tensor.shape[-1] or 0) if len(tensor.shape) > 1 else 0
@@ -130,7 +131,7 @@ def _followed(
     layer, kind = node.layer, type(node.layer)
     if not (taken and made.size and all(labels.size for labels in taken)):
         return None
-    first, last_axes = taken[0], {-1, len(node.keras_inputs[0].shape) - 1}
+    first, last_axes = taken[0], {-1, len(node.inputs[0].shape) - 1}
     is_last = {*tf.nest.flatten(getattr(layer, "axis", -1))} <= last_axes
     if not is_last or getattr(layer, "data_format", "channels_last") != "channels_last":
         return None
@@ -156,7 +157,7 @@ def sides(
     """All axes that hold groups, those of channels that stay too: kernel, axis and its labels."""
     for name, site in channels.sites.items():
         for axis, labels in site.groups():
-            yield network.get_layer(name).weights[0], axis, labels
+            yield weights(network.get_layer(name))[0], axis, labels
 
 
 def penalty(network: tf.keras.Model, channels: Channels) -> tf.Tensor:

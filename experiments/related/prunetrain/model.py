@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, stack
 from elastic_tf.baselines.method import Method
 from elastic_tf.engine import replicas
 from elastic_tf.engine.forward_order import input_spec
@@ -19,6 +19,12 @@ from elastic_tf.optimizers.accumulation import Accumulation
 from related import graph
 from related.prunetrain import groups, rebuild
 from related.prunetrain.groups import Channels
+
+
+class _WithLasso(Step):
+    """A step whose loss holds the group lasso; `shown` is that without."""
+
+    shown: Any
 
 
 class PruneTrainModel(ElasticMixin, tf.keras.Model):
@@ -44,7 +50,7 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         )
         self.network = network
         self.built = True
-        self._set_save_spec(input_spec(network))
+        stack.set_input_spec(self, input_spec(network))
 
     @property
     def channels(self) -> Channels:
@@ -77,7 +83,15 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         known = self._pruning.coefficient
         coefficient = tf.where(tf.math.is_nan(known), first, known)
         known.assign(coefficient)
-        return step._replace(loss=tf.cast(loss + coefficient * lasso, step.loss.dtype))
+        whole = _WithLasso(
+            *step._replace(loss=tf.cast(loss + coefficient * lasso, step.loss.dtype))
+        )
+        whole.shown = step.loss
+        return whole
+
+    def finish(self, step: Step) -> dict[str, tf.Tensor]:
+        """Update the metrics; returns the logs of the step, the loss without the group lasso."""
+        return super().finish(step._replace(loss=getattr(step, "shown", step.loss)))
 
     def use_lasso(self, ratio: float | None) -> None:
         """Give the group lasso this share of the loss of the next step; None switches it off."""
@@ -99,7 +113,8 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         accumulation, plan = self._elastic.accumulation, self.plan
         if accumulation is not None:
             accumulation.flush()
-        self.network, carried = rebuild.rebuilt(self.network, self.channels, keep)
+        network, carried = rebuild.rebuilt(self.network, self.channels, keep)
+        self._exchange(network)
         self._pruning.channels = self.channels.relabelled(lambda kept: kept[keep[kept]])
         self._pruning.removed.append(labels)
         if self.optimizer is not None:
@@ -111,9 +126,19 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         self._make_functions_anew()
         self.set_plan(plan)
 
+    def _exchange(self, network: tf.keras.Model) -> None:
+        tracker = getattr(
+            self, "_tracker", None
+        )  # of Keras 3: it forgets no layer, takes no new one
+        if tracker is not None:
+            tracker.unlock()
+            tracker.untrack(self.network)
+        self.network = network
+
     def _make_functions_anew(self) -> None:
         is_made = self.train_function is not None
-        self._reset_compile_cache()
+        self._forget_traces()
+        self.test_function = self.predict_function = None
         if is_made:
             self.make_train_function()
 
@@ -183,7 +208,7 @@ def adapt(model: tf.keras.Model) -> PruneTrainModel:
     if isinstance(model, PruneTrainModel):
         return model
     graph.check(model, "PruneTrain")
-    network = tf.keras.Model(model.input, model.output, name=model.name)
+    network = tf.keras.Model(*stack.graph_ends(model), name=model.name)
     for layer in network.layers:
         graph.anew(layer)  # refuses what cannot be made again
     adapted = PruneTrainModel(network)

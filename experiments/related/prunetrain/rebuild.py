@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
+from elastic_tf import optimizers, stack
 from related import graph
 from related.prunetrain.groups import Channels
 
@@ -32,20 +32,19 @@ def rebuilt(
     carried = {}
     for layer in network.layers:
         cut = sites[layer.name].cut
-        for index, (old, fresh) in enumerate(zip(layer.weights, twins[layer.name].weights)):
+        pairs = zip(stack.weights(layer), stack.weights(twins[layer.name]))
+        for index, (old, fresh) in enumerate(pairs):
             carried[id(fresh)] = Carried(old, functools.partial(cut, index, keep=keep))
             fresh.assign(carried[id(fresh)].cut(old.numpy()))
     return new, carried
 
 
-def carried_on(
-    optimizer: Any, carried: Mapping[int, Carried], variables: Sequence[tf.Variable]
-) -> Any:
+def carried_on(optimizer: Any, carried: Mapping[int, Carried], variables: Sequence[Any]) -> Any:
     """The same optimizer for `variables` of a rebuilt network, each number kept bit for bit."""
     inner = optimizers.unwrapped(optimizer)
     cuts = {
         id(slot): carried[id(variable)].cut
-        for variable in variables
+        for variable in map(stack.raw, variables)
         for slot in slots(inner, carried[id(variable)].old)
         if slot.shape.rank  # a step count has no channels
     }
@@ -57,11 +56,11 @@ def carried_on(
     return new
 
 
-def check_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+def check_slots(optimizer: Any, variables: Sequence[Any]) -> None:
     """Build an optimizer over `variables`, and refuse one whose slots cannot be cut."""
     optimizers.build(optimizer, variables)
     inner = optimizers.unwrapped(optimizer)
-    for variable in variables:
+    for variable in map(stack.raw, variables):
         for slot in slots(inner, variable):
             if slot.shape.rank and slot.shape != variable.shape:
                 raise ValueError(
@@ -73,15 +72,6 @@ def check_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
 
 def slots(inner: Any, variable: tf.Variable) -> list[tf.Variable]:
     """The slots of one tensor, in the order in which the optimizer made them."""
-    key = variable._unique_id
-    if isinstance(inner, optimizers.LEGACY):
-        return list(inner._slots.get(key, {}).values())
-    index, count = inner._index_dict[key], len(inner._index_dict)
-    lists = [value for name, value in vars(inner).items() if name != "_variables"]
-    return [
-        value[index]
-        for value in lists
-        if isinstance(value, (list, tuple))
-        and len(value) == count
-        and all(isinstance(item, tf.Variable) for item in value)
-    ]
+    index = stack.index_of(inner, variable)
+    found = (stack.raw(slots[index]) for slots in stack.slot_lists(inner, index).values())
+    return [slot for slot in found if slot is not variable]
