@@ -156,7 +156,7 @@ def _with_head(
     model: tf.keras.Model, classes: int, *, verbose: bool
 ) -> tuple[tf.keras.Model, bool]:
     """The network with so many outputs, and whether these are logits."""
-    arguments.instance("model", model, tf.keras.Model, "a Keras model")
+    stack.keras_model("model", model)
     is_single = isinstance(model.output_shape, tuple)
     shape = tf.TensorShape(model.output_shape) if is_single else model.output_shape
     ends = stack.graph_ends(model)

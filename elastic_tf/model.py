@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf import arguments, stack
+from elastic_tf import stack
 from elastic_tf.engine.forward_order import input_spec
 from elastic_tf.engine.mixin import ElasticMixin
 
@@ -73,7 +73,7 @@ class ElasticWrapper(ElasticMixin, tf.keras.Model):
 
 def _check_source(model: Any) -> None:
     """Refuse what `from_model` cannot take over whole."""
-    arguments.instance("model", model, tf.keras.Model, "a tf.keras.Model")
+    stack.keras_model("model", model)
     kind = type(model)
     custom = [name for name in _TRAINING_METHODS if _overrides(kind, name)]
     if custom and not isinstance(model, ElasticMixin):
@@ -89,4 +89,3 @@ def _check_source(model: Any) -> None:
 def _overrides(kind: type, name: str) -> bool:
     """Whether a class has its own version of a method of Keras's models."""
     return getattr(kind, name) is not getattr(tf.keras.Model, name)
-

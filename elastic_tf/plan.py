@@ -13,7 +13,6 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.stack import own_variables
 
 FROZEN = 0  # keeps every bit, and so do its slots
 EXACT = 1  # trained as plain Keras trains it
@@ -212,10 +211,12 @@ def layers_of(model: Any) -> list[Any]:
 
     It is the model itself for a tensor that no layer owns.
     """
+    from elastic_tf import stack  # loads TensorFlow
+
     owners = {
         id(tensor): layer
         for layer in model._flatten_layers()
-        for tensor in own_variables(layer)[0]
+        for tensor in stack.own_variables(layer)[0]
     }
     return [owners.get(id(tensor), model) for tensor in model.tensors]
 

@@ -342,6 +342,11 @@ def erf(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     return [run(inputs[0])]
 
 
+def erfc(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """What the error function lacks of 1."""
+    return [1.0 - erf(op, inputs)[0]]
+
+
 def einsum(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     """A product of two tensors with named axes, as one matrix product."""
     x, y = inputs
@@ -407,6 +412,7 @@ RULES: dict[str, Rule] = {
     "DepthwiseConv2dNative": depthwise,
     "Einsum": einsum,
     "Erf": erf,
+    "Erfc": erfc,
     "FusedBatchNormV3": normalisation,
     "IdentityN": identity,
     "MaxPool": max_pool,

@@ -52,10 +52,10 @@ def meta_train(
         optimizer = optimizers.by_name("sgd", rate)
     net.compile(optimizer)
     net.model.set_plan(None)
-    callbacks = [*options.pop("callbacks", ())]
+    callbacks, place = [*options.pop("callbacks", ())], _Place(steps)
     if directory is not None:
         kept = tf.keras.callbacks.BackupAndRestore(str(directory), every or "epoch")
-        callbacks.append(kept)
+        callbacks += [kept, place]
 
     def batches() -> Iterator[tuple[Any, Any]]:
         index = int(net.model.optimizer.iterations)  # of a backup, where one was read
@@ -67,4 +67,24 @@ def meta_train(
     images = net.model.inputs[0]
     kinds = (tf.TensorSpec(images.shape, images.dtype), tf.TensorSpec((None,), tf.int64))
     data = tf.data.Dataset.from_generator(batches, output_signature=kinds).prefetch(1)
-    return net.model.fit(data, steps_per_epoch=steps, epochs=epochs, callbacks=callbacks, **options)
+    options |= {"steps_per_epoch": steps, "epochs": epochs, "callbacks": callbacks}
+    try:
+        return net.model.fit(data, **options)
+    finally:
+        if place.fit is not None:
+            place.fit.end()
+
+
+class _Place(tf.keras.callbacks.Callback):
+    """Lets `fit` begin with the step of a backup that was read: Keras 3 repeats its epoch."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+        self.fit: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        done, self.fit = int(self.model.optimizer.iterations), self.model._elastic.data
+        if done:
+            nothing: dict[str, Any] = dict.fromkeys(("arrived", "skip", "ready"), lambda *_: None)
+            self.fit.begin_at(*divmod(done, self._steps), self._steps, **nothing)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, optimizers
+from elastic_tf import arguments, optimizers, stack
 from elastic_tf.engine.state import LastUsed
 from elastic_tf.fewshot.suffix import Suffix
 from elastic_tf.head.features import dense_layers
@@ -59,7 +59,7 @@ class ProtoNet:
         scale: float | None = None,
         bn_training: bool = False,
     ) -> None:
-        arguments.instance("network", network, tf.keras.Model, "a Keras model")
+        stack.keras_model("network", network)
         self.distance = arguments.choice("distance", distance, _SCALES)
         given = _SCALES[distance] if scale is None else scale
         self.scale = arguments.number("scale", given, low=0.0, above=True)
@@ -73,8 +73,8 @@ class ProtoNet:
                 "tf.keras.Model(inputs, outputs), for instance with GlobalAveragePooling2D."
             )
         inputs = tf.keras.Input(network.input_shape[1:], dtype=network.inputs[0].dtype)
-        options = {} if bn_training else {"training": False}
-        self.model = ElasticModel(inputs, network(inputs, **options), name="protonet")
+        self.model = ElasticModel(inputs, network(inputs), name="protonet")
+        self._statistics = "batch" if bn_training else "stored"
         self.network = network
         self._adam: Any = None
         self._suffixes = LastUsed(_SUFFIXES)
@@ -91,7 +91,7 @@ class ProtoNet:
         """That of a network or classifier, without the dense layer that a classifier ends in."""
         if isinstance(model, ProtoNet):
             return model
-        arguments.instance("model", model, tf.keras.Model, "a Keras model or a ProtoNet")
+        stack.keras_model("model", model)
         dense = dense_layers(model)
         if dense and dense[-1] in model.layers and _is_graph(model):
             model = tf.keras.Model(model.input, dense[-1].input)
@@ -102,7 +102,8 @@ class ProtoNet:
     def compile(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
         """Train by this optimizer from now on."""
         self._suffixes.clear()
-        self.model.compile(optimizer, self.loss, metrics=[self.accuracy])
+        options: dict[str, Any] = {"metrics": [self.accuracy], "statistics": self._statistics}
+        self.model.compile(optimizer, self.loss, **options)
 
     def adam(self, learning_rate: float) -> None:
         """Train by Adam from its beginning; what was traced for a plan is used again."""
@@ -138,7 +139,7 @@ class ProtoNet:
 
     def features(self, images: np.ndarray) -> np.ndarray:
         """The features of images; float32 (n, width)."""
-        kind = self.model.inputs[0].dtype.as_numpy_dtype
+        kind = tf.as_dtype(self.model.inputs[0].dtype).as_numpy_dtype
         parts = range(0, len(images), _BATCH)
         found = [self._features(images[k : k + _BATCH].astype(kind)).numpy() for k in parts]
         return np.concatenate(found)
@@ -177,7 +178,7 @@ class ProtoNet:
 
 
 def _is_graph(model: tf.keras.Model) -> bool:
-    return bool(getattr(model, "_is_graph_network", False))
+    return stack.graph_ends(model) is not None
 
 
 def batch(support: Any, labels: Any, query: Any, query_labels: Any) -> tuple[Any, np.ndarray]:

@@ -28,7 +28,7 @@ def made(settings, run, right=None):
                 "val_loss": None if settings.learning_rate == 1e-5 else settings.learning_rate,
             }
         )
-    (run.path / "weights.h5").touch()
+    (run.path / "model.weights.h5").touch()
     accuracy = 0.5 if settings.method == "traditional_tl" else 0.8
     accuracy += 0.01 * settings.seed + 0.001 * settings.epochs
     if settings.learning_rate != BEST_RATE[settings.method]:

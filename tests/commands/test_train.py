@@ -24,7 +24,7 @@ def words(arrays, out, more=""):
 
 def test_train_writes_a_whole_run_directory(elastic):
     run, _, _ = elastic
-    names = "config.json profile.json history.jsonl selections.jsonl result.json weights.h5"
+    names = "config.json profile.json history.jsonl selections.jsonl result.json model.weights.h5"
     assert {path.name for path in run.path.iterdir()} >= set(names.split())
     loaded = runs.load(run.path)
     assert [epoch["epoch"] for epoch in loaded.history] == [1, 2]
@@ -66,7 +66,7 @@ def stored(path):
 
 
 def test_train_stores_weights_that_load_again(elastic):
-    assert stored(elastic[0].path / "weights.h5")[-1].shape == (2,)
+    assert stored(elastic[0].path / "model.weights.h5")[-1].shape == (2,)
 
 
 def test_train_prints_a_finished_run_again(elastic, capsys):
@@ -100,7 +100,7 @@ def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monke
         with monkeypatch.context() as patch, pytest.raises(InterruptedError):
             patch.setattr(place, name, instead)
             train.main(given)
-    path = tmp_path / "run" / "weights.h5"
+    path = tmp_path / "run" / "model.weights.h5"
     before = stored(path)
     run = train.main(given)
     np.testing.assert_equal(stored(path), before)

@@ -26,7 +26,7 @@ def run(elastic):
 @pytest.fixture(scope="module")
 def pretrained(arrays, run, tmp_path_factory):
     """A training that began with the weights of another."""
-    out, weights = tmp_path_factory.mktemp("runs") / "pretrained", run.path / "weights.h5"
+    out, weights = tmp_path_factory.mktemp("runs") / "pretrained", run.path / "model.weights.h5"
     more = f"--method traditional_tl --head none --validation 0 --data {arrays} --out {out}"
     words = [*TRAINING.split(), *more.split()]
     return train.main([*words, "--weights", str(weights)])
@@ -129,7 +129,9 @@ def test_exports_load_where_there_is_no_elastic_tf(run, images, tmp_path):
         "import sys; sys.modules['elastic_tf'] = None\n"
         "import numpy as np, tensorflow as tf\n"
         f"for name in {names}:\n"
-        "    model = tf.keras.models.load_model(name, compile=False)\n"
+        "    load = tf.keras.models.load_model if '.' in name else tf.saved_model.load\n"
+        "    model = load(name)\n"
+        "    model = model if '.' in name else model.serve\n"
         "    np.save(f'{name}.npy', model(np.load('x.npy')))\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
@@ -159,7 +161,7 @@ def test_tflite_gives_what_the_model_gives(quantize, error, share, run, images, 
 
 def test_a_delta_turns_the_network_it_began_with_into_the_trained_one(pretrained, run, tmp_path):
     export.main(["--run", str(pretrained.path), "--to", str(tmp_path / "delta.safetensors")])
-    weights = run.path / "weights.h5"
+    weights = run.path / "model.weights.h5"
     model = et.zoo.build("digits_resnet", classes=2, input_size=16, weights=weights)
     et.load_delta(model, tmp_path / "delta.safetensors")
     trained = network.load(pretrained.path).network().get_weights()

@@ -163,7 +163,7 @@ def test_weights_that_are_constants_in_a_file_are_those_of_now(exported, data):
 def test_head_equals_that_of_the_library(exported, data):
     runner = trainer(exported)
     features = np.concatenate(list(runner.features(runner.model["head"]["features"], data[0])))
-    dense = tf.keras.Sequential([tf.keras.layers.Dense(10, input_shape=features.shape[1:])])
+    dense = tf.keras.Sequential([tf.keras.Input(features.shape[1:]), tf.keras.layers.Dense(10)])
     dense.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     et.solve_head(dense, features, data[1])
     runner.fit(*data, seconds=1e-6, verbose=False)  # no time for a step

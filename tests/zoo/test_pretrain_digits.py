@@ -8,7 +8,7 @@ import elastic_tf as et
 
 @pytest.mark.hours
 def test_pretraining_writes_weights_that_the_demo_can_load(tmp_path):
-    path = tmp_path / "new" / "digits.h5"
+    path = tmp_path / "new" / "digits.weights.h5"
     accuracy = pretrain_digits.main(["--epochs", "1", "--out", str(path), "--quiet"])
     _, test = et.data.digits()
     data = et.data.from_arrays(test, test, batch_size=32).test

@@ -13,6 +13,7 @@ or not at all.
 from __future__ import annotations
 
 import contextlib
+import io
 import dataclasses
 import os
 import tempfile
@@ -104,7 +105,9 @@ def _muted() -> Iterator[None]:
 
 def save(trained: network.Trained, to: Path) -> None:
     """Write a file of Keras, or a SavedModel."""
-    model = trained.network()
+    from elastic_tf import stack
+
+    model = stack.of_keras_alone(trained.network())
     own = [one for one in model.layers if type(one).__module__.partition(".")[0] not in _KNOWN]
     if to.suffix and own:
         raise ValueError(
@@ -117,11 +120,13 @@ def save(trained: network.Trained, to: Path) -> None:
     ):
         warnings.simplefilter("ignore", UserWarning)  # .h5 is an older format
         part = Path(folder) / to.name
-        model.save(part, save_format=None if to.suffix else "tf")
         if to.suffix:
+            model.save(part)
             atomic.write_bytes(to, part.read_bytes())
-        else:
-            os.replace(part, to)
+            return
+        with contextlib.redirect_stdout(io.StringIO()):
+            model.export(str(part))
+        os.replace(part, to)
 
 
 def as_tflite(model: tf.keras.Model, quantize: str) -> bytes:

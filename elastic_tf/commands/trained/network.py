@@ -32,7 +32,7 @@ class Trained(NamedTuple):
         if rebuilt.is_file():
             return tf.keras.models.load_model(rebuilt, compile=False)
         adapted = baselines.get(self.settings.method).adapt(self.base())
-        adapted.load_weights(self.path / "weights.h5")
+        adapted.load_weights(self.path / "model.weights.h5")
         return getattr(adapted, "network", adapted)
 
     def base(self, weights: str | None = None) -> tf.keras.Model:

@@ -191,7 +191,7 @@ class Training:
 
     def _save(self, model: et.ElasticModel) -> None:
         """Weights, and the network where it is no more the one of the zoo."""
-        model.save_weights(self._run.path / "weights.h5")
+        model.save_weights(self._run.path / "model.weights.h5")
         if getattr(model, "removed", None):  # the weights are those of a smaller network
             model.network.save(self._run.path / "network.keras")
 
