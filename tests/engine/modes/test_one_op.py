@@ -107,6 +107,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Masking is not supported")  # by Keras 2
 @pytest.mark.parametrize("kind", OTHERS)
 def test_normalisations_that_the_op_cannot_do_are_left_to_keras(monkeypatch, kind):
     ours, theirs, _ = both(monkeypatch, OTHERS[kind], (4, 6, 6, 3))
