@@ -96,7 +96,7 @@ class Forward:
 
         def forward(rows: tf.Tensor) -> None:
             inputs = tf.nest.map_structure(tf.identity, samples.take(rows)[0])
-            self._results = tf.nest.flatten(frozen_pass(model, inputs))
+            self._results = [*tf.nest.flatten(frozen_pass(model, inputs)), *model.losses]
             self._inputs = tf.nest.flatten(inputs)
 
         with host_generators_kept(model):

@@ -42,7 +42,7 @@ ENDINGS = (".keras", ".h5", ".weights.h5", "checkpoint")
 CASES = [("adam", e) for e in ENDINGS] + [(k, e) for k in OPTIMIZERS for e in (".keras", ".h5")][2:]
 CASES.remove(("scaled", ".h5"))
 if not stack.KERAS_VERSION.startswith("2."):
-    # Keras 3 trains no model that it read from such a file: its optimizer is built over no variables
+    # Keras 3 builds the optimizer that it reads from such a file over no variables
     CASES = [case for case in CASES if case[1] != ".h5"]
 
 

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import chain, data, elastic, residual, subclassed
+from small_networks import chain, data, elastic, regularised, residual, subclassed
 
 import elastic_tf as et
 from elastic_tf import Samples
@@ -47,6 +47,7 @@ def attending():
         (chain, 2, 1 << 30),
         (chain, 4, 1),
         (residual, 2, 1),
+        (regularised, 2, 1 << 30),
         (subclassed, 4, 1 << 30),
         (attending, 8, 1 << 30),
     ],
