@@ -39,7 +39,6 @@ FLAT = (
     ("sgd", "fit"),
     ("adam", "fit"),
     ("sgdw", "fit"),
-    ("legacy_adam", "fit"),
 )
 PEAK = (("mobilenet_v2", 128, 16), ("resnet50", 128, 16))  # name, input size, batch size
 ORDERED = tuple(
@@ -154,8 +153,7 @@ def child(kind: str, *arguments: Any) -> dict[str, Any]:
 
 def flat(kind: str, way: str) -> dict[str, Any]:
     """Resident memory of a MobileNetV2 while selection follows selection, a step on each."""
-    optimizer = tf.keras.optimizers.legacy.Adam(1e-4) if kind == "legacy_adam" else None
-    model, x, y = prepared("mobilenet_v2", 64, 2, kind, optimizer)
+    model, x, y = prepared("mobilenet_v2", 64, 2, kind)
     rng = np.random.default_rng(0)
     resident: list[float] = []
 
@@ -217,13 +215,13 @@ def train(name: str, size: str, batch: str, mask: str) -> dict[str, float]:
 
 
 def prepared(
-    name: str, size: int, batch: int, kind: str, optimizer: Any = None
+    name: str, size: int, batch: int, kind: str
 ) -> tuple[et.ElasticModel, np.ndarray, np.ndarray]:
     """A compiled model and a batch of noise."""
     tf.keras.utils.set_random_seed(0)
     source = et.zoo.build(name, classes=CLASSES, input_size=size, weights=None)
     model = et.ElasticModel.from_model(source)
-    model.compile(optimizer or et.optimizers.by_name(kind, 1e-4), harness.loss())
+    model.compile(et.optimizers.by_name(kind, 1e-4), harness.loss())
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 255, (batch, size, size, 3)).astype(np.float32)
     return model, x, rng.integers(0, CLASSES, batch)

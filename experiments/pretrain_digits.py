@@ -1,8 +1,8 @@
 """Pre-train the demo's model on the clean digits.
 
 The committed weights were made by `python experiments/pretrain_digits.py`, those of the demo with
-`--image-size 64 --out experiments/weights/digits_resnet_64.h5`: 99.6 % right of the clean test
-images.
+`--image-size 64 --out experiments/weights/digits_resnet_64.weights.h5`: 99.6 % right of the clean
+test images.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IMAGE_SIZE = 32
 class Settings:
     """One pre-training."""
 
-    out: Path = option(WEIGHTS, help="file for the weights")
+    out: Path = option(WEIGHTS.with_suffix(".weights.h5"), help="file for the weights")
     image_size: int = option(IMAGE_SIZE, help="height and width of the images in pixels")
     epochs: int = option(30, help="passes over the training images")
     batch_size: int = option(32, help="images in a training step")

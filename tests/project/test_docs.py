@@ -35,7 +35,8 @@ ids = {"ids": pages.name}
 def test_every_folder_is_in_the_reference() -> None:
     documented = set(re.findall(r"^\.\. room:: (\S+)$", REFERENCE, re.MULTILINE))
     folders = {path.parent.name for path in (ROOT / "elastic_tf").glob("*/__init__.py")}
-    assert folders - documented == {"commands", "files"}  # the first shows its help
+    # the first shows its help, the others are for those who change the code
+    assert folders - documented == {"commands", "files", "stack"}
 
 
 def test_every_function_and_class_has_a_docstring() -> None:

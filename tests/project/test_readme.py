@@ -98,14 +98,14 @@ def test_commands_run_one_after_the_other(tmp_path, monkeypatch):
     (text,) = blocks(DOCS / "start.md", "bash")
     lines = (line.partition("#")[0] for line in text.replace("\\\n", " ").splitlines())
     with smaller():
-        et.zoo.build("digits_resnet", classes=10, input_size=16).save_weights("small.h5")
+        et.zoo.build("digits_resnet", classes=10, input_size=16).save_weights("small.weights.h5")
         for line in filter(None, lines):
             python, module, package, name, *words = shlex.split(line)
             assert (python, module, package) == (".venv/bin/python", "-m", "elastic_tf")
             used.append(name)
             if name in ("compare", "doctor", "export", "fewshot", "predict"):
                 continue  # take long, or have no images here; their own tests run them
-            words = [re.sub("^experiments/weights/.*", "small.h5", word) for word in words]
+            words = [re.sub("^experiments/weights/.*", "small.weights.h5", word) for word in words]
             method = words[words.index("--method") + 1] if "--method" in words else name
             program.module(name).main([*words, *SHORT.get(method, "").split()])
     assert set(used) == set(program.COMMANDS)
