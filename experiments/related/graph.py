@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from elastic_tf.model import ElasticModel
-from elastic_tf.stack import graph_ends
+from elastic_tf.stack import PLAIN_NORMALISATIONS, graph_ends
 
 
 class Call(NamedTuple):
@@ -18,6 +18,8 @@ class Call(NamedTuple):
         layer: that is called; of an input, the layer that stands for it.
         args: what it is called with, symbolic tensors in it.
         kwargs: likewise.
+        training: whether it always runs as in training, or never; None: as the model does. Keras 3
+            overrides what a call in a graph says.
         inputs: the symbolic tensors that it takes; none of an input.
         outputs: those that it gives.
     """
@@ -25,6 +27,7 @@ class Call(NamedTuple):
     layer: Any
     args: Any
     kwargs: Any
+    training: bool | None
     inputs: list[Any]
     outputs: list[Any]
 
@@ -40,12 +43,14 @@ def nodes(network: tf.keras.Model) -> Iterator[Call]:
     for depth in sorted(by_depth, reverse=True):
         for node in by_depth[depth]:
             if hasattr(node, "arguments"):  # Keras 3
-                given, inputs = node.arguments, node.input_tensors
-                yield Call(node.operation, given.args, given.kwargs, inputs, [*node.outputs])
+                layer, given, inputs = node.operation, node.arguments, node.input_tensors
+                training = False if type(layer) in PLAIN_NORMALISATIONS[1:] else None
+                yield Call(layer, given.args, given.kwargs, training, inputs, [*node.outputs])
             else:
                 inputs = [] if node.is_input else tf.nest.flatten(node.keras_inputs)
-                made = tf.nest.flatten(node.outputs)
-                yield Call(node.layer, node.call_args, node.call_kwargs, inputs, made)
+                kwargs, made = node.call_kwargs, tf.nest.flatten(node.outputs)
+                training = kwargs.get("training")
+                yield Call(node.layer, node.call_args, kwargs, training, inputs, made)
 
 
 def check(model: Any, method: str) -> None:

@@ -36,7 +36,7 @@ def pooled():
             L.MaxPooling2D(name="max"),
             L.Conv2D(5, 3, padding="same", name="b"),
             L.ReLU(name="relu"),
-            L.AveragePooling2D(name="average"),
+            L.AveragePooling2D(2, name="average"),
             L.Flatten(name="flat"),
             L.Dense(6, "tanh", name="c"),
             L.Dense(3, "softmax", name="head"),

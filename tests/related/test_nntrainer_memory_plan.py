@@ -120,8 +120,10 @@ def total(y, y_pred):
 def test_what_is_kept_for_the_backward_pass_is_what_tensorflow_keeps(network):
     model = ElasticModel.from_model(network())
     model.compile(K.SGD(0.1), total)
-    x = [np.ones((BATCH, *spec.shape[1:]), np.float32) for spec in model.inputs]
-    y = [np.zeros((BATCH, *spec.shape[1:]), np.float32) for spec in model.outputs]
+    x, y = (
+        tf.nest.map_structure(lambda one: np.ones((BATCH, *one.shape[1:]), np.float32), ends)
+        for ends in (model.input, model.output)
+    )
     rng = np.random.default_rng(0)
     for share in (1.0, 0.5, 0.2):
         mask = rng.random(len(model.tensors)) < share

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from related import graph
 from related import nntrainer as memory
 from related.nntrainer.layers import Layer
-from related.nntrainer.network import read
+from related.nntrainer.network import read, weight_name
 
+from elastic_tf import stack
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.plan import as_plan
 
@@ -129,15 +131,15 @@ def train(
     tensors = forward_order(model)
     network = read(model, size, tensors, as_plan(mask, len(tensors)))
     keras = {layer.name: layer for layer in model.layers}
-    variables = {v.name.partition(":")[0]: v for v in model.weights}
+    variables = {weight_name(model, v): v for v in stack.weights(model)}
+    calls = {call.layer.name: call for call in graph.nodes(model)}
     shapes = {name: tuple(v.shape) for name, v in variables.items()}
     for layer in network.layers:
-        found = keras.get(_base(layer.name))
+        found = calls.get(_base(layer.name))
         for name in (*layer.inputs, *layer.outputs):
             if found is not None and name not in shapes:
-                spec = found.input_shape if name in layer.inputs else found.output_shape
-                spec = spec[0] if isinstance(spec, list) else spec
-                shapes[name] = (size, *spec[1:])
+                ends = found.inputs if name in layer.inputs else found.outputs
+                shapes[name] = (size, *ends[0].shape[1:])
     views = (
         one for layer in network.layers if layer.name.endswith("/sum") for one in layer.outputs
     )

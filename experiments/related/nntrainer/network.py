@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from elastic_tf.engine import freezing, modes
+from elastic_tf.engine.modes import one_op
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.plan import Plan
 from elastic_tf.stack import graph_ends, never_differentiated
@@ -49,7 +50,7 @@ def read(
     Source: Moon et al., NNTrainer, ICSE 2024, Table 1 (Multi-Out).
     """
     trained = [tensor for tensor, on in zip(tensors, plan.mask) if on]
-    reader = _Reader(trained, modes.watched(model, tensors, plan, trained))
+    reader = _Reader(model, trained, modes.watched(model, tensors, plan, trained))
     names = {}
     for tensor in model.inputs:
         name = names[str(id(tensor))] = reader.new_name(tensor.name.partition(":")[0])
@@ -61,6 +62,7 @@ def read(
         freezing.frozen(freezing.left_out(model, trained)),
         freezing.as_compiled(model),
         modes.installed(model, tensors, plan),
+        one_op.in_one_op(model),
     ):
         reader.walk(model, names, training=True)
     outputs = [names[str(id(tensor))] for tensor in model.outputs]
@@ -69,10 +71,21 @@ def read(
     return _with_sums(network)
 
 
+def weight_name(model: tf.keras.Model, variable: tf.Variable) -> str:
+    """The name of a weight; Keras 3 puts that of a sequential model before it."""
+    return variable.name.partition(":")[0].removeprefix(f"{model.name}/")
+
+
 class _Reader:
     """What was read so far."""
 
-    def __init__(self, trained: Sequence[tf.Variable], watched: Sequence[tf.Variable]) -> None:
+    def __init__(
+        self,
+        model: tf.keras.Model,
+        trained: Sequence[tf.Variable],
+        watched: Sequence[tf.Variable],
+    ) -> None:
+        self._model = model
         self.layers: list[Layer] = []
         self.specs: dict[str, tf.TensorSpec] = {}
         self.passing: set[str] = set()  # activations that depend on a trained tensor
@@ -90,8 +103,7 @@ class _Reader:
         for node in graph.nodes(model):
             if node.is_input:
                 continue
-            layer, asked = node.layer, node.kwargs.get("training")
-            mode = training if asked is None else asked
+            layer, mode = node.layer, training if node.training is None else node.training
             if isinstance(layer, tf.keras.Model) and graph_ends(layer) is not None:
                 taken = (names[str(id(tensor))] for tensor in node.inputs)
                 inner = dict(zip((str(id(tensor)) for tensor in layer.inputs), taken))
@@ -114,7 +126,8 @@ class _Reader:
             return layer(*args, **kwargs)
 
         inputs = dict.fromkeys(names[str(id(tensor))] for tensor in node.inputs)
-        weights = {self._weight(weight): weight for weight in weights_of(layer)}
+        own = weights_of(layer) if hasattr(layer, "weights") else ()  # none of an operator
+        weights = {self._weight(weight): weight for weight in own}
         trained = {
             name: self._watched[id(weight)]
             for name, weight in weights.items()
@@ -136,7 +149,7 @@ class _Reader:
 
     def _weight(self, variable: tf.Variable) -> str:
         if id(variable) not in self._weights:
-            self._weights[id(variable)] = self.new_name(variable.name.partition(":")[0])
+            self._weights[id(variable)] = self.new_name(weight_name(self._model, variable))
         return self._weights[id(variable)]
 
 

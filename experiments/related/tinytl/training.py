@@ -43,7 +43,7 @@ def with_lite_residuals(model: tf.keras.Model) -> tf.keras.Model:
     normalises_by_batch = {
         node.layer.name
         for node in graph.nodes(model)
-        if getattr(node.layer, "trainable", False) and node.kwargs.get("training") is not False
+        if getattr(node.layer, "trainable", False) and node.training is not False
     }
 
     def after(old: Any, new: Any, tensors: dict[int, Any]) -> Any:
