@@ -61,7 +61,7 @@ def dropped():
 def stopped():
     inputs = L.Input((6,))
     x = L.Dense(5)(L.Dense(4)(inputs))
-    x = L.Add()([x, L.Dense(5)(tf.stop_gradient(x))])
+    x = L.Add()([x, L.Dense(5)(L.Lambda(tf.stop_gradient)(x))])
     return tf.keras.Model(inputs, L.Dense(3)(x))
 
 

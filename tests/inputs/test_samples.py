@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 
@@ -96,6 +97,21 @@ def test_samples_train_as_the_same_batches_do():
     one, _ = trained(chain, Samples(x, y, batch_size=4, shuffle=False), 2)
     two, _ = trained(chain, tf.data.Dataset.from_tensor_slices((x, y)).batch(4), 2)
     np.testing.assert_equal(one.get_weights(), two.get_weights())
+
+
+def test_a_strategy_takes_no_batch_away():
+    """Under one, Keras 3 looks at a batch of the data before it trains."""
+    results = []
+    for scope in (contextlib.nullcontext(), tf.distribute.OneDeviceStrategy("CPU:0").scope()):
+        with scope:
+            tf.keras.utils.set_random_seed(0)
+            model = et.ElasticModel.from_model(chain())
+            loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile("sgd", loss, metrics=["accuracy"])
+        samples = Samples(*data(), batch_size=4, augment=flipped, views=2)
+        history = model.fit(samples, epochs=2, verbose=0).history
+        results.append((history, model.get_weights()))
+    np.testing.assert_equal(*results)
 
 
 def test_every_epoch_has_its_own_order_of_all_samples_and_the_next_view():
