@@ -209,4 +209,4 @@ def _end(model: tf.keras.Model) -> tuple[Any, str]:
 
 
 def _input_like(tensor: Any) -> Any:
-    return tf.keras.Input(tensor.shape[1:], dtype=tensor.dtype)
+    return tf.keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=tensor.name)

@@ -29,7 +29,7 @@ def dense_layers(model: tf.keras.Model) -> list[tf.keras.layers.Dense]:
 
 def dense_layer(model: tf.keras.Model, name: str | None) -> tf.keras.layers.Dense:
     """The dense layer of that name, or the model's last one."""
-    found = dense_layers(model)
+    found = dense_layers(stack.keras_model("model", model))
     named = [one for one in found if name in (None, one.name)]
     if not named:
         names = ", ".join(repr(one.name) for one in found) or "none"

@@ -64,7 +64,7 @@ Functional: Any = import_module(f"{_PACKAGE}.src.engine.functional").Functional
 saving = tf.keras.saving
 #: Batch normalisations that compute as Keras does, by class.
 PLAIN_NORMALISATIONS: tuple[type, ...] = (tf.keras.layers.BatchNormalization,)
-#: Batch normalisations, and what is derived from them. The second is no subclass of the first in Keras 2.15.
+#: Batch normalisations, and what is derived from them. The second is no subclass of the first.
 NORMALISATIONS = (
     tf.keras.layers.BatchNormalization,
     tf.keras.layers.experimental.SyncBatchNormalization,
@@ -150,7 +150,7 @@ def registered(kind: type) -> type:
 
 
 def graph_ends(model: Any) -> tuple[Any, Any] | None:
-    """Inputs and outputs of a model that is its graph of layers and nothing else; None of others."""
+    """Inputs and outputs of a model that is nothing but its graph of layers; None of others."""
     plain = (Functional.call, tf.keras.Sequential.call)
     if getattr(model, "_is_graph_network", False) and type(model).call in plain:
         return model.input, model.output

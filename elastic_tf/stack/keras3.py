@@ -201,7 +201,7 @@ def registered(kind: type) -> type:
 
 
 def graph_ends(model: Any) -> tuple[Any, Any] | None:
-    """Inputs and outputs of a model that is its graph of layers and nothing else; None of others."""
+    """Inputs and outputs of a model that is nothing but its graph of layers; None of others."""
     sequential = tf.keras.Sequential
     if isinstance(model, sequential) and type(model).call is sequential.call:
         model = model._functional
@@ -409,7 +409,7 @@ def keep_with(optimizer: Any, name: str, variable: tf.Variable) -> None:
             store[name] = variable.numpy()
 
     def load_own_variables(store: Any) -> None:
-        held = {key: store[key] for key in store.keys()}  # noqa: SIM118 (of an HDF5 group)
+        held = {key: store[key] for key in store.keys()}
         given = held.pop(name, None)
         load(held)
         is_ours = given is not None and given.shape == tuple(variable.shape)

@@ -24,7 +24,35 @@ from training import (
     everything,
 )
 
+import elastic_tf as et
+from elastic_tf import stack
 from elastic_tf.model import ElasticModel
+
+OF_A_GRAPH = pytest.mark.skipif(
+    not stack.KERAS_VERSION.startswith("2."), reason="Keras 3 has no add_loss of a graph"
+)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ElasticModel.from_model,
+        lambda model: et.save_delta(model, [], "delta"),
+        lambda model: et.load_delta(model, "delta"),
+        lambda model: et.solve_head(model, *images()),
+        lambda model: et.finetune(model, images(), seconds=9, verbose=0),
+        et.fewshot.ProtoNet,
+    ],
+)
+def test_a_model_of_another_keras_is_refused_with_what_to_do(call):
+    is_legacy = stack.KERAS == "tf_keras"
+    home = "keras.src.models.model" if is_legacy else "tf_keras.src.engine.training"
+    other = type("Model", (), {"__module__": home})
+    said = (
+        rf"is a model of the package {home.partition('.')[0]};.*Build it with .*TF_USE_LEGACY_KERAS"
+    )
+    with pytest.raises(TypeError, match=said):
+        call(other())
 
 
 def test_repr_and_summary_say_what_is_trained(monkeypatch):
@@ -50,7 +78,7 @@ class TestFromModel:
     @pytest.mark.parametrize(
         "kind",
         [*("built_by_call", "nested", "subclassed", "subclassed_graph", "shared")]
-        + ["add_loss", "add_callable_loss"],
+        + [pytest.param(kind, marks=OF_A_GRAPH) for kind in ("add_loss", "add_callable_loss")],
     )
     def test_trains_as_the_source_would(self, kind, deterministic, as_keras_writes_them):
         assert_trained_alike(source=lambda: SOURCES[kind]())

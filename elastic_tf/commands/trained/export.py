@@ -13,8 +13,8 @@ or not at all.
 from __future__ import annotations
 
 import contextlib
-import io
 import dataclasses
+import io
 import os
 import tempfile
 import warnings
