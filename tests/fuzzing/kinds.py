@@ -162,7 +162,8 @@ def _sequential(case: Case) -> Any:
             L.SeparableConv2D(4, 3, name="separable"),
             L.Flatten(),
             _head(case),
-        ]
+        ],
+        name="sequence",  # of the names of averages in Keras 3, which a backup compares
     )
 
 

@@ -73,6 +73,11 @@ class Tensor:
         if not self._counted:
             optimizer.iterations.assign(number)
         optimizer.learning_rate = rate
+        if self._case.optimizer == "fused_adam" and isinstance(gradient, tf.IndexedSlices):
+            # each row once; Keras 3's Adam takes the squares of the parts of a row
+            whole = tf.convert_to_tensor(gradient)
+            rows = tf.unique(gradient.indices).y
+            gradient = tf.IndexedSlices(tf.gather(whole, rows), rows, gradient.dense_shape)
         optimizer.apply_gradients([(gradient, variable)])
         if "ema" in self._case.options:
             after = variable.numpy()
@@ -359,7 +364,9 @@ class Reference:
         self.untouched -= solved_ids
         for tensor in self._tensors:
             if id(tensor.variable) in solved_ids:
-                tensor.average = None  # it begins at the solved head
+                # It begins at the solved head. For Keras 3 a tensor begins at its first step.
+                is_first = not kinds.IS_KERAS_3 or tensor.average is None
+                tensor.average = None if is_first else tensor.variable.numpy()
 
 
 def _times(gradient: Any, factor: float) -> Any:
