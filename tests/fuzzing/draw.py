@@ -155,7 +155,7 @@ def _counts(draw: Draw, fields: Fields) -> None:
 
 
 def _saving(draw: Draw, fields: Fields) -> None:
-    how = draw.one("keras", "h5", *kinds.FORMATS)
+    how = draw.one(*kinds.FORMATS)
     if draw.happens(0.5):
         fields["optimizer"] = draw.one(*kinds.COUNTED)
     fields.update(epochs=draw.one(1, 2), samples=8, events=fields["events"][:1])

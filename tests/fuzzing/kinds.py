@@ -38,7 +38,8 @@ OPTIMIZERS = {
     "sgdw": lambda rate, **o: et.optimizers.sgdw(rate, SGDW_MOMENTUM, DECAY),
 }
 COUNTED = ("adam", "adamw", "adamax", "fused_adam")  # a step count for each tensor
-FORMATS = ("keras", "h5", "weights", "checkpoint", *(() if IS_KERAS_3 else ("tf",)))
+# With Keras 3 a SavedModel does not train on, nor an HDF5 file: its optimizer has no variables.
+FORMATS = ("keras", "keras", "weights", "checkpoint", *(() if IS_KERAS_3 else ("h5", "h5", "tf")))
 NEW = (*COUNTED, "sgd", "momentum", "rmsprop", "adagrad", "adadelta")
 
 

@@ -12,7 +12,7 @@ from fuzzing.case import At, Case, check
 from fuzzing.draw import FEATURES, draw
 
 RUN = Path(__file__).with_name("run.py")
-SEEDS = range(6)
+SEEDS = range(4)
 
 ONCE_FAILED = {
     "a plan set in a partial execution": Case(
@@ -90,8 +90,9 @@ ONCE_FAILED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ONCE_FAILED)
 def test_what_once_failed_trains_as_the_reference(name):
-    if "save tf" in ONCE_FAILED[name].story and "tf" not in kinds.FORMATS:
-        pytest.skip("Keras 3 saves no SavedModel that trains on")
+    formats = {item[5:] for item in ONCE_FAILED[name].story if item.startswith("save ")}
+    if not formats <= {*kinds.FORMATS}:
+        pytest.skip(f"Keras 3 does not go on training from {formats}")
     check(ONCE_FAILED[name])
 
 

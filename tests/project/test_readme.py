@@ -91,7 +91,7 @@ def test_mixin_of_the_guide_trains_what_the_plan_says():
     assert moved == [False, False, True, True]
 
 
-@pytest.mark.slow
+@pytest.mark.hours  # a minute; tests/commands has each of them
 def test_commands_run_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     used = []
