@@ -71,9 +71,11 @@ def _major() -> int:
 if TYPE_CHECKING or _major() == 3:
     from elastic_tf.stack.fit_keras3 import *  # noqa: F403
     from elastic_tf.stack.keras3 import *  # noqa: F403
+    from elastic_tf.stack.updates_keras3 import *  # noqa: F403
 else:
     from elastic_tf.stack.fit_keras2 import *  # noqa: F403
     from elastic_tf.stack.keras2 import *  # noqa: F403
+    from elastic_tf.stack.updates_keras2 import *  # noqa: F403
 
 
 _FIT = inspect.unwrap(tf.keras.Model.fit).__code__
