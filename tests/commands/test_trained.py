@@ -130,9 +130,9 @@ def test_exports_load_where_there_is_no_elastic_tf(run, images, tmp_path):
         "import numpy as np, tensorflow as tf\n"
         f"for name in {names}:\n"
         "    load = tf.keras.models.load_model if '.' in name else tf.saved_model.load\n"
-        "    model = load(name)\n"
-        "    model = model if '.' in name else model.serve\n"
-        "    np.save(f'{name}.npy', model(np.load('x.npy')))\n"
+        "    loaded = load(name)\n"
+        "    model = loaded if '.' in name else loaded.serve\n"
+        "    np.save(f'{name}.npy', model(np.load('x.npy').astype('float32')))\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     expected = network.load(run.path).network()(images)
