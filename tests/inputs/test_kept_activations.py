@@ -64,7 +64,7 @@ def one_assigned(model):
 
 
 def loaded(model):
-    model.load_weights(model.file)
+    tf.train.Checkpoint(model=model).read(model.file).expect_partial()
 
 
 def trained(memory, callback, *, path=None, epochs=4, first=NARROW, **options):
@@ -75,8 +75,7 @@ def trained(memory, callback, *, path=None, epochs=4, first=NARROW, **options):
     plan(first)(model)
     if path is not None:
         moved(model)
-        model.file = str(path / "some.weights.h5")
-        model.save_weights(model.file)
+        model.file = tf.train.Checkpoint(model=model).write(str(path / "some"))
     samples = et.Samples(x, y, batch_size=BATCH, memory=memory)
     history = model.fit(samples, epochs=epochs, verbose=0, callbacks=[callback]).history
     return model.get_weights(), history["loss"]
