@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def described(items: Sequence[tf.Variable], prefix: str) -> dict[str, Any]:
     """How many variables there are, and of each its name, shape and dtype."""
     found: dict[str, Any] = {f"number of {prefix}s": len(items)}
     for k, item in enumerate(items):
-        name = item.name.split(":")[0].split("/")[-1]  # before it Keras counts models
+        name = re.sub(r"_\d+", "", item.name.split(":")[0].split("/")[-1])  # Keras counts models
         found[f"{prefix} {k}"] = f"{name} {tuple(item.shape.as_list())} {item.dtype.name}"
     return found
 

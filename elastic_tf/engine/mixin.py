@@ -318,6 +318,12 @@ class ElasticMixin(_Model):
             if leave is not None:
                 leave()
 
+    def reset_metrics(self) -> None:
+        """Called at the beginning of an epoch: what is read from now on is no backup of a `fit`."""
+        if self._elastic.saved is not None:
+            self._elastic.saved.listening = False
+        super().reset_metrics()
+
     def cache_prefix(self, epochs: int) -> None:
         """Compute once what of each sample never changes under the plan, in a `fit` of `Samples`.
 

@@ -1,7 +1,8 @@
 """Apply an optimizer to some tensors: everything it promises, for them alone.
 
-Keras optimizers, also inside a `LossScaleOptimizer`, update only what they are given. The slots of all tensors are made at the start, in the order of a plain model's
-optimizer, so that the state is interchangeable and a tensor can come and go.
+Keras optimizers, also inside a `LossScaleOptimizer`, update only what they are given. The slots of
+all tensors are made at the start, in the order of a plain model's optimizer, so that the state is
+interchangeable and a tensor can come and go.
 """
 
 from __future__ import annotations

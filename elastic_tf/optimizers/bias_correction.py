@@ -45,8 +45,9 @@ def of(optimizer: Any) -> tf.Variable | None:
 def start_averages(optimizer: Any, variables: Sequence[tf.Variable], *, anew: bool = False) -> None:
     """Let the moving averages of those that were never trained begin at what they are now.
 
-    So do those of Keras 2, of an optimizer that is built in its first step: weights that were loaded
-    since ours was built are where the averages begin. With `anew`, those of trained ones begin again.
+    So do those of Keras 2, of an optimizer that is built in its first step: weights that were
+    loaded since ours was built are where the averages begin. With `anew`, those of trained ones
+    begin again.
     """
     averages, missed = getattr(optimizer, "_model_variables_moving_average", None), of(optimizer)
     if averages is None or (missed is None and not anew):

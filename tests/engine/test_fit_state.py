@@ -62,6 +62,22 @@ def test_weights_that_are_loaded_leave_the_plan_alone_and_a_plain_model_reads_th
 
 
 @pytest.mark.slow
+def test_weights_that_are_loaded_in_the_middle_of_a_fit_leave_the_plan_alone(tmp_path):
+    path = str(tmp_path / "some.weights.h5")
+    model = elastic()
+    model.set_mask(mask_of(model, "head"))
+    fit(model, callbacks=[tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True)])
+    other, seen = mask_of(model, *UPPER), []
+    model.set_mask(other)
+
+    def load(epoch: int, logs: dict[str, float]) -> None:
+        model.load_weights(path)
+        seen.append(model.mask.tolist())
+
+    fit(model, callbacks=[tf.keras.callbacks.LambdaCallback(on_epoch_end=load)])
+    assert seen == [other.tolist()] * 2
+
+
 def test_a_saved_model_goes_without_the_state(tmp_path):
     model = elastic()
     fit(model)

@@ -154,7 +154,9 @@ class TestLeftOut:
         fit(model, callbacks=[Switch(*masks)])
         kernel = model.get_layer("head").kernel
         (average,) = [
-            v for v in optimizers.state(model.optimizer) if re.search("average/head/kernel|head_kernel_average", v.name)
+            v
+            for v in optimizers.state(model.optimizer)
+            if re.search("average/head/kernel|head_kernel_average", v.name)
         ]
         np.testing.assert_array_equal(kernel, average)
 
