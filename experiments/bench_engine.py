@@ -93,7 +93,7 @@ def new_mask(model: et.ElasticModel, data: tf.data.Dataset, mask: np.ndarray) ->
     """Seconds of the first step under `mask` beyond those that follow."""
     model.set_mask(mask)
     first, *later = fit(model, data)
-    traces = model.train_function.experimental_get_tracing_count()
+    traces = model.train_tf_function.experimental_get_tracing_count()
     if traces != 1:
         raise RuntimeError(f"A new mask must cost one trace. Received: {traces} traces.")
     return first - float(np.median(later))

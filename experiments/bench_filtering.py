@@ -49,7 +49,7 @@ def main() -> dict[str, Any]:
             if isinstance(layer, (tf.keras.layers.Conv2D, tf.keras.layers.DepthwiseConv2D)):
                 is_depthwise = isinstance(layer, tf.keras.layers.DepthwiseConv2D)
                 kernel = layer.depthwise_kernel if is_depthwise else layer.kernel
-                shape = (BATCH, *layer.input_shape[1:])
+                shape = (BATCH, *layer.input.shape[1:])
                 case = (shape, tuple(kernel.shape), layer.strides[0], layer.padding.upper())
                 if (*case, is_depthwise) not in layers.values():
                     layers[f"{name}: {layer.name}"] = (*case, is_depthwise)

@@ -3,7 +3,7 @@
 The sums are held for the trained tensors alone; those of the others are given back. A micro-step
 ends with its gradients added to the sums; the update is a small function of its own, called from
 Python after the last micro-step. So it works where `tf.cond` around an update does not: with
-several replicas, legacy optimizers and loss scaling.
+several replicas and with loss scaling.
 """
 
 from __future__ import annotations
