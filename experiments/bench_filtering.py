@@ -48,7 +48,7 @@ def main() -> dict[str, Any]:
         for layer in et.zoo.build(name, classes=2, input_size=SIZE, alpha=alpha).layers:
             if isinstance(layer, (tf.keras.layers.Conv2D, tf.keras.layers.DepthwiseConv2D)):
                 is_depthwise = isinstance(layer, tf.keras.layers.DepthwiseConv2D)
-                kernel = layer.depthwise_kernel if is_depthwise else layer.kernel
+                kernel = layer.trainable_weights[0]
                 shape = (BATCH, *layer.input.shape[1:])
                 case = (shape, tuple(kernel.shape), layer.strides[0], layer.padding.upper())
                 if (*case, is_depthwise) not in layers.values():
