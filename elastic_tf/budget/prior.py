@@ -19,7 +19,7 @@ from elastic_tf.engine.forward_order import traced_pass
 from elastic_tf.engine.prefix import frozen_pass
 from elastic_tf.engine.snapshot import host_generators_kept, kept
 from elastic_tf.files.json_form import now
-from elastic_tf.graph import captured, changing, members, reached_from
+from elastic_tf.graph import captured, has_state, members, reached_from
 from elastic_tf.inputs.batches import sample_shapes
 from elastic_tf.memory.ops import Inlined, nodes
 from elastic_tf.plan import layers_of
@@ -43,6 +43,7 @@ _FREE = frozenset(
     "Shape Squeeze StopGradient StridedSlice".split()
 )
 _STOP = "StopGradient"
+_DRAWS = ("StatelessRandom", "StatelessTruncated")  # Keras 3 moves their seeds on
 _PASSES = 3  # timed; the quickest counts, for the others shared the machine
 
 
@@ -119,7 +120,8 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
     stopped = {name: node._replace(inputs=()) for name, node in every.items() if node.op == _STOP}
     back = reached_from({**every, **stopped}, places)  # whose gradients come back
     data = reached_from(every, given)  # what depends on the samples
-    varying = reached_from(every, changing(every))
+    drawn = [n for n, one in every.items() if has_state(one.op) or one.op.startswith(_DRAWS)]
+    varying = reached_from(every, drawn)
     forward, backward = (collections.defaultdict[int, float](float) for _ in range(2))
     for name, work in works.items():
         if name not in data or work.type in _FREE:

@@ -166,7 +166,7 @@ def test_a_model_without_blocks_is_refused():
     ("name", "count"), [("mobilenet", 13), ("mobilenet_v2", 17), ("resnet50", 16)]
 )
 def test_the_models_of_the_zoo_are_adapted_and_need_less(name, count):
-    model = models.build(name, classes=CLASSES, input_size=64)
+    model = ElasticModel.from_model(models.build(name, classes=CLASSES, input_size=64))
     adapted = with_lite_residuals(model)
     assert len(modules(adapted)) == count
     x = np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)).astype("float32")
