@@ -8,6 +8,8 @@ from related.tinytl import with_lite_residuals
 from related.tinytl.lite_residual import LiteResidual
 from test_tinytl import modules
 
+pytestmark = pytest.mark.hours  # a reproduction, apart from the package
+
 
 @pytest.mark.parametrize(
     ("block_input", "block_output", "kernel"),

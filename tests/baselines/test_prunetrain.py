@@ -36,6 +36,8 @@ from related.prunetrain.groups import channel_groups
 from elastic_tf import ElasticMixin, ElasticModel, optimizers, stack
 from elastic_tf.zoo import models
 
+pytestmark = pytest.mark.hours  # a reproduction, apart from the package
+
 PASS = (SAMPLES + 7) // 8  # steps of an epoch
 
 

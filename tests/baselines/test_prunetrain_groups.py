@@ -10,6 +10,8 @@ from related.prunetrain.groups import channel_groups
 
 from elastic_tf.stack import raw
 
+pytestmark = pytest.mark.hours  # a reproduction, apart from the package
+
 
 def between(*middle, filters=4):
     """Two convolutions with something between them, and a head."""

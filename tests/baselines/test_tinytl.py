@@ -17,6 +17,8 @@ from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.zoo import models
 
+pytestmark = pytest.mark.hours  # a reproduction, apart from the package
+
 
 def modules(model: tf.keras.Model) -> list[LiteResidual]:
     return [layer for layer in model.layers if isinstance(layer, LiteResidual)]

@@ -12,6 +12,8 @@ from related import nntrainer as memory
 from elastic_tf.model import ElasticModel
 from tests.support import arena
 
+pytestmark = pytest.mark.hours  # a reproduction, apart from the package
+
 L = tf.keras.layers
 BATCH, STEPS = 4, 3
 

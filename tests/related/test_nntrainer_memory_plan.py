@@ -11,6 +11,8 @@ from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 
+pytestmark = pytest.mark.hours  # a reproduction, apart from the package
+
 L = tf.keras.layers
 K = tf.keras.optimizers
 FLOAT = 4

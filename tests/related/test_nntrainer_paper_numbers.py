@@ -13,6 +13,8 @@ from related.nntrainer.network import read
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.plan import Plan
 
+pytestmark = pytest.mark.hours  # a reproduction, apart from the package
+
 L = tf.keras.layers
 KIB, MIB = 2**10, 2**20
 X0, X3, D3 = "x0", "l2", "l2/derivative"
