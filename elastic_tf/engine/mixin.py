@@ -339,7 +339,8 @@ class ElasticMixin(_Model):
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Called when the model is saved."""
-        self._build_optimizer()  # what reads the file builds it
+        if getattr(self, "optimizer", None) is not None:  # compiled
+            self._build_optimizer()  # what reads the file builds it
         config, state = super().get_compile_config(), self._elastic
         own = {
             "accumulate": state.accumulation and state.accumulation.steps,

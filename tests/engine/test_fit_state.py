@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import fit, mask_of, values
+from networks import fit, mask_of, network, values
 from training import UPPER, elastic, everything
+
+from elastic_tf.model import ElasticModel
 
 
 class Remember(tf.keras.callbacks.Callback):
@@ -61,7 +63,14 @@ def test_weights_that_are_loaded_leave_the_plan_alone_and_a_plain_model_reads_th
     assert values(plain.weights) == values(model.weights)
 
 
-@pytest.mark.slow
+def test_a_model_that_was_not_compiled_is_saved(tmp_path):
+    model = ElasticModel.from_model(network())
+    model.save(tmp_path / "uncompiled.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "uncompiled.keras")
+    assert type(loaded) is ElasticModel
+    assert values(loaded.weights) == values(model.weights)
+
+
 def test_weights_that_are_loaded_in_the_middle_of_a_fit_leave_the_plan_alone(tmp_path):
     path = str(tmp_path / "some.weights.h5")
     model = elastic()
@@ -78,6 +87,7 @@ def test_weights_that_are_loaded_in_the_middle_of_a_fit_leave_the_plan_alone(tmp
     assert seen == [other.tolist()] * 2
 
 
+@pytest.mark.slow
 def test_a_saved_model_goes_without_the_state(tmp_path):
     model = elastic()
     fit(model)
