@@ -39,9 +39,9 @@ def finetune(
     """Fit a pre-trained classifier to new data, in `seconds` at most.
 
     The head gets as many outputs as there are classes, and is solved in closed form. Batch
-    normalisation uses its stored statistics; dropout and augmentation run as in training. Then Adam
-    trains the last tensors, as many as fit into the time, at a rate that falls to zero as it ends,
-    and the head is solved again. What lies before them is computed once for each sample. With
+    normalisation uses its stored statistics; dropout and augmentation run as in training. Then
+    `et.optimizers.shampoo` trains the last tensors, as many as fit into the time, at a rate that
+    falls to zero as it ends, and the head is solved again. What lies before them is computed once for each sample. With
     `validation`, the best weights are kept; those of the first head count too.
 
     Args:
@@ -58,8 +58,8 @@ def finetune(
             many samples as were read in time.
         epochs: passes over the samples at most.
         batch_size: of a step, where `train` is not `Samples`.
-        learning_rate: of Adam at its highest. None: 2e-4 over the square root of the trained share
-            of a full step; 4e-4 at a quarter.
+        learning_rate: at its highest. None: 2.5e-4 over the square root of the trained share of a
+            full step; 5e-4 at a quarter.
         profile: times of this network with this head and batches of this size, or their file. None:
             foretold from a forward pass.
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.
@@ -91,7 +91,7 @@ def finetune(
     loss = kind(from_logits=has_logits)
     options: dict[str, Any] = {"metrics": ["accuracy"], "statistics": "stored"}
     rate = RATE if learning_rate is None else learning_rate
-    elastic.compile(optimizers.adam(rate), loss, **options)
+    elastic.compile(optimizers.shampoo(rate), loss, **options)
     course = Course(
         elastic,
         samples,

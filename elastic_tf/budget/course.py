@@ -4,9 +4,6 @@ What is trained is chosen once, by times that are foretold. From then on the clo
 falls to zero until the seconds are over, whatever a step takes, so that a slower machine makes
 fewer steps of the same training. The head is solved once more on what was trained, for the one that
 gradients leave behind is worse than the best of the same features.
-
-Sources: Kirichenko et al., Last Layer Re-Training, ICLR 2023 (the head at the end); Wortsman et
-al., WiSE-FT, CVPR 2022 (means of weights).
 """
 
 from __future__ import annotations
@@ -24,15 +21,14 @@ import tensorflow as tf
 from elastic_tf.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.budget.remembered import recalled
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.head.features import dense_layer
-from elastic_tf.head.solve import HeadSolution, solve_head
+from elastic_tf.head.solve import HeadSolution, solve_again, solve_head
 from elastic_tf.importance.measures import depth
 from elastic_tf.inputs.batches import sample_shapes
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.selection.selector import Selection, select_tensors, smallest_feasible_rho
 from elastic_tf.timing.profile import TimingProfile
 
-RATE = 2e-4  # of Adam where everything is trained
+RATE = 2.5e-4  # of Shampoo where everything is trained
 _WARM_UP = 0.15  # of the time: the rate rises
 _LEAST = 0.16  # of a full step: no rate was tried where less is trained
 # More time goes first into more tensors, each sample seen _FEW times, up to this share of a full
@@ -42,15 +38,11 @@ _VALIDATING = 0.05  # of the time: what validations after each epoch may take
 _LEAST_EPOCHS = 0.15  # of full training: less is not worth a start
 _RECENT = 10  # steps whose median tells how fast the machine is
 _FIRST = 4  # steps that tell how fast it was
-# Accuracy in training from which the mean of the trained head and the solved one is kept. On
-# held-out images of birds and street signs, after 1.3 to 5 epochs, the mean was 2.1 to 2.9 points
-# ahead of the solved one where that was 0.92 or more, 0.8 to 2.9 behind where it was 0.91 or less.
-_LEARNED = 0.915
 _SPARE = 0.01  # of the seconds
 
 
 def rate_for(share: float) -> float:
-    """Adam's highest rate where a step takes so much of a full one: less trained, a larger one."""
+    """The highest rate where a step takes so much of a full one: less trained, a larger one."""
     return RATE / math.sqrt(max(share, _LEAST))
 
 
@@ -202,33 +194,15 @@ class Course(tf.keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Solve the head once more, and put the best weights back."""
         self._mark("steps")
-        self._accuracy = (logs or {}).get("accuracy", 0.0)  # in training, of the last epoch
         self._tell("Solving the head again", self._ending)
-        is_good = self._solved_again()
+        assert self.head is not None
+        is_good = solve_again(self.model, self._samples, self.head)
         self._mark("head again")
         if self._validation is not None and is_good:
             self._judge("the head solved again", self._evaluated())
             self._mark("validated")
         if self._validation is not None or not is_good:
             self.model.set_weights(self._weights)
-
-    def _solved_again(self) -> bool:
-        """Set the solved head, or its mean with a well trained one; whether that is worth keeping.
-
-        It is not where the solved head has a larger leave-one-out error than the first one: the
-        layers before it were fitted to all samples, so that a smaller error says less.
-        """
-        assert self.head is not None
-        dense = dense_layer(self.model, self.head.layer)
-        trained = dense.get_weights()
-        try:
-            again = solve_head(self.model, self._samples)
-        except ValueError:  # training went so wrong that features are not finite
-            return False
-        if self._accuracy > _LEARNED:
-            solved = dense.get_weights()
-            dense.set_weights([(one + other) / 2.0 for one, other in zip(trained, solved)])
-        return again.error <= self.head.error
 
     def _tell(self, what: str, seconds: float) -> None:
         """Say what takes more than a second."""

@@ -116,10 +116,15 @@ class DeadlineControl:
         least = max(full * error, self._retrace)
         return abs(off) > least and not (off > 0.0 and is_full)
 
-    def stops(self, model: tf.keras.Model) -> bool:
-        """Stop where one more step, and the end of its epoch, would be too late; whether so."""
+    def stops(self, model: tf.keras.Model, beside: float) -> bool:
+        """Stop where one more step, and the end of its epoch, would be too late; whether so.
+
+        Args:
+            beside: seconds that other callbacks will take.
+        """
         ledger = self._ledger
-        is_over = bool(ledger.steps_left) and ledger.elapsed + ledger.before_the_end > self.seconds
+        ending = ledger.before_the_end + beside
+        is_over = bool(ledger.steps_left) and ledger.elapsed + ending > self.seconds
         if is_over and not model.stop_training:
             model.stop_training = True
             warnings.warn(

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import optimizers
 from elastic_tf.engine.forward_order import traced_pass
 from elastic_tf.engine.prefix import frozen_pass
 from elastic_tf.engine.snapshot import host_generators_kept, kept
@@ -22,6 +23,7 @@ from elastic_tf.files.json_form import now
 from elastic_tf.graph import captured, has_state, members, reached_from
 from elastic_tf.inputs.batches import sample_shapes
 from elastic_tf.memory.ops import Inlined, nodes
+from elastic_tf.optimizers.shampoo import Shampoo, rows_of
 from elastic_tf.plan import layers_of
 from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.profile import TimingProfile, optimizer_name, tensor_specs
@@ -35,6 +37,7 @@ _OF_DEPTHWISE = 1.8e-4  # in the gradient of a depthwise kernel
 _BYTE = 2.0e-5  # that an op takes or gives
 _OP = 24.0  # each op, there and back
 _BYTE_OF_WEIGHTS = 5.3e-4  # in an update
+_BYTE_OF_MATRIX = 1.2e-3  # more, by Shampoo: 1.0e-3 to 2.2e-3 of four of these networks
 UNCERTAINTY = 0.1  # of step times: two thirds of those above were off by less
 
 _CONTRACTIONS = ("Conv", "DepthwiseConv", "MatMul", "BatchMatMul", "Einsum")
@@ -70,11 +73,10 @@ def prior_profile(model: Any, x: Any) -> TimingProfile:
         found = members(bits)
         return CostItem.of(found, scale * amount, layer=layers[found[-1]], kind=kind)
 
-    updates = (
-        _BYTE_OF_WEIGHTS * tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors
-    )
-    for k, update in enumerate(updates):
-        backward[1 << k] += update
+    whitens = isinstance(optimizers.unwrapped(model.optimizer), Shampoo)
+    for k, tensor in enumerate(tensors):
+        of_byte = _BYTE_OF_WEIGHTS + _BYTE_OF_MATRIX * (whitens and rows_of(tensor) > 0)
+        backward[1 << k] += of_byte * tensor.dtype.size * tensor.shape.num_elements()
     return TimingProfile(
         t_forward=measured,
         items=tuple(item(bits, time, None) for bits, time in sorted(backward.items())),

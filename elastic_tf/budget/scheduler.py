@@ -167,7 +167,8 @@ class Scheduler:
         self._ledger.step(count)
         record = self.selections[-1]
         if self._deadline is not None:
-            if self._deadline.stops(self._model) or self._ledger.done == self._ledger.steps:
+            is_over = self._deadline.stops(self._model, self._seconds_beside())
+            if is_over or self._ledger.done == self._ledger.steps:
                 return
             if self._deadline.is_off(record.predicted_ratio, record.is_full):
                 self._select_early("deadline")
@@ -195,7 +196,7 @@ class Scheduler:
             if record.epoch == epoch:
                 self._board.picture(self._masks, epoch)
         if self._deadline is not None:
-            self._deadline.stops(self._model)
+            self._deadline.stops(self._model, self._seconds_beside())
 
     def end(self) -> None:
         """`fit` ends."""
@@ -403,13 +404,17 @@ class Scheduler:
         )
 
     def _seconds_beside(self) -> float:
-        """What solving the head will take: as long as a forward pass over the samples, about."""
+        """What solving the head will take: as long as a forward pass over the samples, about.
+
+        At the beginning and at the end of `fit`.
+        """
         rows, profile = self._model._elastic.rows, self._costs.profile
         given = tf.nest.flatten(self._model._elastic.callbacks or [])
-        heads = [one for one in given if isinstance(one, SolveHead) and one.solution is None]
-        if not heads or rows is None or profile is None:
+        heads = [one for one in given if isinstance(one, SolveHead)]
+        times = sum((one.solution is None) + one.again for one in heads)
+        if rows is None or profile is None:
             return 0.0
-        return 1e-6 * profile.t_forward * rows.samples.rows / rows.samples.batch_size
+        return times * 1e-6 * profile.t_forward * rows.samples.rows / rows.samples.batch_size
 
     def _train(self, record: SelectionRecord) -> None:
         """Train that selection from now on."""

@@ -31,7 +31,7 @@ MODELS = (
     "vit_ti16",
     "digits_resnet",
 )
-OPTIMIZERS = ("sgd", "sgdw", "adam")
+OPTIMIZERS = ("sgd", "sgdw", "adam", "shampoo")
 # Methods that keep to a share of the step time.
 WITHIN_RHO = (
     *("elastic", "elastic_loss", "elastic_weight", "elastic_grad", "elastictrainer", "random"),

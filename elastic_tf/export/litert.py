@@ -138,7 +138,7 @@ class _Steps:
 
     def __init__(self, model: Any, size: int) -> None:
         self.model = model
-        self.optimizer = optimizer.told(model.optimizer)
+        self.optimizer = optimizer.told(model.optimizer) | optimizer.matrices(model)
         kind = _SPEC((size, *model.input_shape[1:]), tf.float32)
         self.network = Network(lambda x: model(x, training=False), kind)
         self.logits = _logits(model, self.network.output)

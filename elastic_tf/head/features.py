@@ -113,7 +113,7 @@ def of_arrays(whole: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def of_samples(samples: Samples, until: float | None = None) -> Iterator[tuple[Any, Any, Any]]:
-    """All rows in batches, each sample in all its views; or those that are read in time."""
+    """All rows in batches, view by view; or the samples that are read in time, one by one."""
     if until is not None:
         yield from _until(samples, until)
     elif samples.augment is None:
@@ -125,15 +125,17 @@ def of_samples(samples: Samples, until: float | None = None) -> Iterator[tuple[A
 
 
 def _until(samples: Samples, until: float) -> Iterator[tuple[Any, Any, Any]]:
-    """Rows in random order, as many as are read by then and solved for; a batch at least."""
-    order = np.random.default_rng(samples.seed).permutation(samples.rows)
+    """Samples in random order, as many as are read by then and solved for; a batch at least."""
+    order = np.random.default_rng(samples.seed).permutation(samples.count)
+    order = (order[:, None] + samples.count * np.arange(samples.views)).reshape(-1)
+    size = max(_AUGMENTED // samples.views, 1) * samples.views
     began = first = time.perf_counter()
-    for start in range(0, len(order), _AUGMENTED):
-        rows = order[start : start + _AUGMENTED]
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
         yield tf.keras.utils.unpack_x_y_sample_weight(samples.take(rows))
         now = time.perf_counter()
         first = first if start else now  # the first batch was traced
-        next_one = (now - first) / max(start // _AUGMENTED, 1)
+        next_one = (now - first) / max(start // size, 1)
         if (1.0 + _SOLVING) * (now + next_one - began) > until - began:
             break
 

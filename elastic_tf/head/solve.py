@@ -41,7 +41,7 @@ class HeadSolution:
         penalty: of the sum of squared weights, beside the weighted sum of squared errors.
         scale: logits / regression values; 1 for regression.
         accuracy: weighted share of samples that the solution without them classifies correctly;
-            None for regression. Of `Samples` with views, a view is left out, the others stay.
+            None for regression. Of `Samples`, a sample is left out with all its views.
         error: weighted mean squared leave-one-out error, of one-hot targets for classes.
         samples: number of samples; of `Samples`, of their rows.
         seconds: wall-clock, forward pass included.
@@ -100,6 +100,7 @@ def solve_head(
         weight,
         intercept=dense.use_bias,
         empty=lambda shape: array(shape, np.float64, memory=memory),
+        groups=_groups(x, len(wanted), until) if isinstance(x, Samples) else None,
     )
     penalty = ridge.best_penalty()
     kernel, bias = ridge.weights(penalty)
@@ -121,27 +122,61 @@ def solve_head(
     )
 
 
+def solve_again(model: tf.keras.Model, samples: Samples, first: HeadSolution) -> bool:
+    """Solve the head on what was trained since; whether it is worth keeping.
+
+    It is not where it has a larger leave-one-out error than the first one: the layers before it
+    were fitted to all samples, so that a smaller error says less.
+
+    Args:
+        model: whose head was solved before the training.
+        samples: trained on.
+        first: the solution of then.
+
+    Source: Kirichenko et al., Last Layer Re-Training, ICLR 2023.
+    """
+    try:
+        again = solve_head(model, samples, layer=first.layer)
+    except ValueError:  # training went so wrong that features are not finite
+        return False
+    return again.error <= first.error
+
+
 class SolveHead(tf.keras.callbacks.Callback):
-    """Solves the head when a `fit` on `Samples` begins: `callbacks=[elastic, et.SolveHead()]`.
+    """Solves the head as a `fit` on `Samples` begins and ends: `callbacks=[elastic, SolveHead()]`.
 
     It uses what the callbacks before it computed once for each sample: one forward pass serves the
-    head and the training. Put callbacks that rely on the head's gradients behind it.
+    head and the training. Put callbacks that rely on the head's gradients behind it, and those that
+    restore weights as `fit` ends before it. A head that gradients leave behind is worse than the
+    best one of the same features: at the end it is solved anew, where that has a smaller
+    leave-one-out error than at the beginning.
 
     Args:
         layer: as for `solve_head`.
+        again: whether it is solved at the end, too.
 
     Attributes:
-        solution: what `solve_head` found; None before.
+        solution: what `solve_head` found at the beginning; None before.
     """
 
-    def __init__(self, layer: str | None = None) -> None:
+    def __init__(self, layer: str | None = None, *, again: bool = True) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.again = layer, again
         self.solution: HeadSolution | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Forget an earlier `fit`."""
         self.solution = None
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Solve the head on what was trained, and keep it where it is better."""
+        first, rows = self.solution, self.model._elastic.rows
+        if not self.again or first is None or rows is None:
+            return
+        dense = dense_layer(self.model, first.layer)
+        trained = dense.get_weights()
+        if not solve_again(self.model, rows.samples, first):
+            dense.set_weights(trained)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Before the first step, of a `fit` that goes on after an interruption the very first."""
@@ -157,6 +192,14 @@ class SolveHead(tf.keras.callbacks.Callback):
                 )
             self.solution = solve_head(self.model, rows.samples, layer=self.layer)
             self.model.fit_state[_KEY] = dataclasses.asdict(self.solution)
+
+
+def _groups(samples: Samples, rows: int, until: float | None) -> np.ndarray | None:
+    """The sample of each row in the order in which they were read."""
+    if samples.views == 1:
+        return None
+    numbers = np.arange(rows)
+    return numbers % samples.count if until is None else numbers // samples.views
 
 
 def _features(

@@ -21,7 +21,9 @@ class Ridge:
 
     With X the centred features, each row times the root of its weight, and X X^T = U diag(v) U^T,
     a penalty p predicts U diag(v / (v + p)) U^T of the centred targets, and its diagonal gives the
-    leave-one-out residuals. The intercept is free; without one nothing is centred.
+    leave-one-out residuals. The intercept is free; without one nothing is centred. Rows of one
+    group, as the views of a sample, are left out together: their residuals are multiplied by the
+    inverse of their block in place of its diagonal.
 
     Args:
         features: (n, width), of which slices are read: an array, or rows on the disk.
@@ -29,6 +31,7 @@ class Ridge:
         weight: (n,) float64, not negative.
         intercept: whether there is one.
         empty: makes the largest array, float64, of the size of the features.
+        groups: (n,) numbers of the rows' groups, which have the same size; None: each its own.
     """
 
     def __init__(
@@ -39,8 +42,12 @@ class Ridge:
         *,
         intercept: bool = True,
         empty: Callable[[tuple[int, int]], np.ndarray] = np.empty,
+        groups: np.ndarray | None = None,
     ) -> None:
         self.features, self.wanted, self.weight = features, wanted, weight
+        order = np.arange(len(weight)) if groups is None else np.argsort(groups, kind="stable")
+        number = len(order) if groups is None else len(np.unique(groups))
+        self.groups = order.reshape(number, -1)  # numbers of the rows of each
         self.share = weight / weight.sum()
         self.root = np.sqrt(weight)[:, None]
         count, width = features.shape
@@ -66,12 +73,15 @@ class Ridge:
                 self.vectors[block] = self._rows(block) @ basis / np.sqrt(self.values)
         centred = self.root * (wanted - self.mean_wanted)
         self.along = sum(self.vectors[rows].T @ centred[rows] for rows in self._blocks())
-        # what no penalty explains, of the targets and of the leverage of each sample
-        self.unexplained, self.free = centred, 1.0 - self.centre
+        # what no penalty explains, of the targets and of the leverage of each group
+        self.unexplained = centred
         for block in self._blocks():
             self.unexplained[block] -= self.vectors[block] @ self.along
-            self.free[block] -= (self.vectors[block] ** 2).sum(axis=1)
-        self.free = np.maximum(self.free, 0.0)
+        self.free = np.empty((number, *2 * self.groups.shape[1:]))
+        for part, rows in self._parts():
+            vectors, centre = self.vectors[rows], np.sqrt(self.centre[rows])[..., None]
+            known = centre @ centre.swapaxes(1, 2) + vectors @ vectors.swapaxes(1, 2)
+            self.free[part] = np.eye(rows.shape[1]) - known
 
     def best_penalty(self) -> float:
         """The penalty of the least leave-one-out error."""
@@ -89,20 +99,23 @@ class Ridge:
         return float(10.0 ** least(error, *bounds, tolerance=0.05))
 
     def left_out(self, penalty: float) -> np.ndarray:
-        """(n, outputs) what the solution without a sample says of it."""
+        """(n, outputs) what the solution without a sample, or without its group, says of it."""
         # Not 1 minus what is explained: features may explain few samples but for a billionth.
         shrunk = penalty / (self.values + penalty)
         said = np.empty_like(self.wanted)
-        for rows in self._blocks():
+        for part, rows in self._parts():
             vectors = self.vectors[rows]
             residual = self.unexplained[rows] + vectors @ (shrunk[:, None] * self.along)
-            free = self.free[rows] + vectors**2 @ shrunk
+            free = self.free[part] + (vectors * shrunk) @ vectors.swapaxes(1, 2)
+            is_one = rows.shape[1] == 1  # its own axis
+            values, axes = (free[..., 0], np.ones((1, 1))) if is_one else np.linalg.eigh(free)
             # a sample that alone decides its own value tells nothing: as if it were not there
-            free = np.where(free > np.finfo(np.float64).eps, free, np.inf)
+            alone = values <= np.finfo(np.float64).eps
+            along = axes.swapaxes(-1, -2) @ residual
+            residual = axes @ (along / np.where(alone, np.inf, values)[..., None])
             root = np.where(self.root[rows] > 0.0, self.root[rows], np.inf)
-            said[rows] = self.wanted[rows] - residual / free[:, None] / root
-            alone = np.isinf(free)
-            said[rows][alone] = self.mean_wanted
+            said[rows] = self.wanted[rows] - residual / root
+            said[rows[alone.any(axis=1)]] = self.mean_wanted
         return said
 
     def weights(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
@@ -113,6 +126,12 @@ class Ridge:
 
     def _rows(self, rows: slice) -> np.ndarray:
         return self.root[rows] * (self.features[rows] - self.mean)
+
+    def _parts(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Slices of the groups, and the rows of each."""
+        step = max(_ROWS // self.groups.shape[1], 1)
+        for start in range(0, len(self.groups), step):
+            yield slice(start, start + step), self.groups[start : start + step]
 
     def _blocks(self) -> Iterator[slice]:
         for start in range(0, len(self.weight), _ROWS):

@@ -138,9 +138,9 @@ class Trainer:
         for index, gradient in gradients.items() if math.isfinite(loss) else ():
             value = self.weights[index]
             if index not in self.slots:
-                self.slots[index] = [np.zeros_like(value) for _ in range(updates.slots(told))]
+                self.slots[index] = updates.slots(told, index, value)
             self.steps[index] = self.steps.get(index, 0) + 1
-            changed.append((self.steps[index], (value, gradient, *self.slots[index])))
+            changed.append((index, self.steps[index], (value, gradient, *self.slots[index])))
         updates.update(told, rate, changed, self._threads)
         return loss
 
@@ -164,11 +164,14 @@ class Trainer:
     def load(self, path: str | Path) -> dict[str, Any]:
         """Take weights and slots that `save` or `fit` wrote, and return the JSON values."""
         header, arrays = disk.read_state(Path(path), self.model["checksum"])
-        values, count = iter(arrays), updates.slots(self.model["optimizer"])
+        values, told = iter(arrays), self.model["optimizer"]
         self.close()
         self.weights = {index: next(values) for index in self.model["held"]}
         self.steps = dict(header["updates"])
-        self.slots = {index: [next(values) for _ in range(count)] for index in self.steps}
+        self.slots = {
+            index: [next(values) for _ in updates.slots(told, index, self.weights[index])]
+            for index in self.steps
+        }
         self.class_names = header["class_names"]
         return header
 

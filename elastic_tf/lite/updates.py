@@ -6,41 +6,56 @@ dozen operations would fetch them from memory again. Threads share the parts: Nu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+EVERY = 10  # steps from one root of a matrix to the next
+DAMPING = 1e-4  # of a bound of the largest eigenvalue
+ITERATIONS = 5
+QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan et al., Muon, 2024
 _POOL = ThreadPoolExecutor()  # starts threads where they are asked for, and keeps them
 _PART = 65536  # elements; half and twice as many take the same time
 
 
-def slots(told: Mapping[str, Any]) -> int:
-    """How many arrays of a tensor's shape the optimizer keeps for it, zeros at first."""
-    return 2 if "beta_1" in told else int(bool(told["momentum"]))
+def slots(told: Mapping[str, Any], index: int, value: np.ndarray) -> list[np.ndarray]:
+    """What the optimizer keeps for a tensor, as it is before the first step."""
+    matrix = told.get("matrices", {}).get(str(index))
+    if matrix is None:
+        count = 2 if "beta_1" in told else int(bool(told["momentum"]))
+        return [np.zeros_like(value) for _ in range(count)]
+    blocks, each = matrix["blocks"]
+    units = np.tile(np.eye(each, dtype=value.dtype), (blocks, 1, 1))
+    return [np.zeros_like(value), np.zeros_like(units), units]
 
 
 def update(
     told: Mapping[str, Any],
     rate: float,
-    tensors: Iterable[tuple[int, Sequence[np.ndarray]]],
+    tensors: Iterable[tuple[int, int, Sequence[np.ndarray]]],
     threads: int,
 ) -> None:
     """Change tensors and their slots.
 
     Args:
-        told: beta_1, beta_2 and epsilon of Adam; or momentum, nesterov and decay of SGD.
-        tensors: updates of each, this one among them, from 1; the tensor, its gradient, and its
-            slots, float32 of one shape.
+        told: beta_1, beta_2 and epsilon of Adam, with Shampoo's momentum and memory, and its
+            matrices by the tensor's number; or momentum, nesterov and decay of SGD.
+        tensors: number of each; its updates, this one among them, from 1; the tensor, its gradient,
+            and its slots, float32.
         threads: at most; fewer for few numbers.
     """
     rule = _adam if "beta_1" in told else _sgd
-    parts = [
-        (step, [one.reshape(-1)[start : start + _PART] for one in arrays])
-        for step, arrays in tensors
-        for start in range(0, arrays[0].size, _PART)
-    ]
+    parts = []
+    for index, step, arrays in tensors:
+        matrix = told.get("matrices", {}).get(str(index))
+        if matrix is not None:
+            _whiten(told, matrix, rate, step, *arrays)
+            continue
+        for start in range(0, arrays[0].size, _PART):
+            parts.append((step, [one.reshape(-1)[start : start + _PART] for one in arrays]))
     sizes = [arrays[0].size for _, arrays in parts]
     parts = [parts[k] for k in np.argsort(sizes)]
     threads = max(min(threads, sum(sizes) // _PART), 1)
@@ -86,3 +101,42 @@ def _sgd(told: Mapping[str, Any], rate: float, step: int, *arrays: np.ndarray) -
         speed += moved
         moved = moved + np.float32(told["momentum"]) * speed if told["nesterov"] else speed
     value += moved
+
+
+def _whiten(
+    told: Mapping[str, Any], matrix: Mapping[str, Any], rate: float, step: int, *arrays: np.ndarray
+) -> None:
+    """Shampoo, as `elastic_tf.optimizers.shampoo` describes it; BLAS shares out the work."""
+    value, gradient, momentum, gram, root = arrays
+    blocks, each = matrix["blocks"]
+    spare = blocks * each - matrix["rows"]
+
+    def in_blocks(values: np.ndarray) -> np.ndarray:
+        rows = np.pad(values.reshape(matrix["rows"], -1), ((0, spare), (0, 0)))
+        return rows.reshape(blocks, each, -1)
+
+    momentum *= np.float32(told["momentum"])
+    momentum += gradient
+    rows = in_blocks(gradient)
+    gram *= np.float32(told["memory"])
+    gram += np.float32(1.0 - told["memory"]) * (rows @ rows.swapaxes(1, 2))
+    if (step - 1) % EVERY == matrix["turn"]:
+        root[...] = _inverse_root(gram)
+    moved = root @ in_blocks(gradient + np.float32(told["momentum"]) * momentum)
+    moved = moved.reshape(blocks * each, -1)[: matrix["rows"]]
+    size = math.sqrt(float(np.mean(np.square(moved))))
+    if size > 0.0:
+        value -= (np.float32(rate / size) * moved).reshape(value.shape)
+
+
+def _inverse_root(grams: np.ndarray) -> np.ndarray:
+    """S^(-1/2) of each, up to a common factor, as `elastic_tf.optimizers.shampoo` has it."""
+    unit = np.eye(grams.shape[-1], dtype=grams.dtype)
+    bound = np.sqrt(np.square(grams).sum((-2, -1), keepdims=True))
+    bound[bound <= 0.0] = 1.0
+    rest, found = (grams / bound + DAMPING * unit) / (1.0 + DAMPING), unit
+    for _ in range(ITERATIONS):
+        both = found @ rest
+        polynomial = QUINTIC[0] * unit + QUINTIC[1] * both + QUINTIC[2] * both @ both
+        rest, found = rest @ polynomial, polynomial @ found
+    return found / np.sqrt(bound)

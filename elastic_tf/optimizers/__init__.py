@@ -12,7 +12,9 @@ from elastic_tf.optimizers.apply import (
     gradients,
 )
 from elastic_tf.optimizers.bias_correction import start_averages
-from elastic_tf.optimizers.named import NAMES, adam, by_name, cosine, sgdw
+from elastic_tf.optimizers.named import adam, cosine, sgdw
+from elastic_tf.optimizers.names import NAMES, by_name
+from elastic_tf.optimizers.shampoo import shampoo
 from elastic_tf.stack import rate_of as rate
 from elastic_tf.stack import state_of as state
 from elastic_tf.stack import unwrapped
@@ -29,6 +31,7 @@ __all__ = [
     "gradients",
     "rate",
     "sgdw",
+    "shampoo",
     "start_averages",
     "state",
     "unwrapped",

@@ -1,4 +1,4 @@
-"""Optimizers with the paper's settings, by name: SGD with decoupled weight decay, fused Adam."""
+"""SGD with decoupled weight decay, Adam of one op for each tensor, and a falling rate."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def sgdw(
 
     Source: Loshchilov & Hutter, Decoupled Weight Decay Regularization, ICLR 2019, Algorithm 1.
     """
-    _check_rate("learning_rate", learning_rate)
+    check_rate("learning_rate", learning_rate)
     arguments.number("weight_decay", weight_decay, low=0.0)
     arguments.number("momentum", momentum, low=0.0, high=1.0, below=True)
     return SGDW(learning_rate, momentum, nesterov, weight_decay=weight_decay)
@@ -138,22 +138,10 @@ def adam(learning_rate: Any, beta_1: float = 0.9, beta_2: float = 0.999) -> Fuse
 
     Source: Kingma & Ba, Adam, ICLR 2015, Algorithm 1.
     """
-    _check_rate("learning_rate", learning_rate)
+    check_rate("learning_rate", learning_rate)
     arguments.number("beta_1", beta_1, low=0.0, high=1.0, below=True)
     arguments.number("beta_2", beta_2, low=0.0, high=1.0, below=True)
     return FusedAdam(learning_rate, beta_1, beta_2)
-
-
-def by_name(name: str, learning_rate: Any) -> Any:
-    """An optimizer with the paper's settings, for a rate or a `LearningRateSchedule`.
-
-    "sgd" has momentum 0.9, "sgdw" momentum 0.9 and decay 5e-4, "adam" is `adam`.
-
-    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 8 (SGDW, for ViT Adam).
-    """
-    arguments.choice("name", name, NAMES)
-    _check_rate("learning_rate", learning_rate)
-    return _BY_NAME[name](learning_rate)
 
 
 def cosine(
@@ -174,17 +162,8 @@ def cosine(
     return made(learning_rate / rising, max(steps - rising, 1), **options)
 
 
-def _check_rate(name: str, value: Any) -> None:
+def check_rate(name: str, value: Any) -> None:
     """Refuse a number that is no rate; schedules, variables and functions are Keras's to judge."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         hint = "A LearningRateSchedule will do as well."
         arguments.rate(name, value, hint)
-
-
-_BY_NAME = {
-    "sgd": lambda rate: tf.keras.optimizers.SGD(rate, momentum=0.9),
-    "sgdw": sgdw,
-    "adam": adam,
-}
-#: Names that `by_name` knows.
-NAMES = tuple(_BY_NAME)

@@ -192,7 +192,9 @@ def standing_in(
 def _swapped(optimizer: Any, kernel: tf.Variable, found: Slice) -> Iterator[list[tf.Variable]]:
     """Let the optimizer find slices where it has the slots of a kernel; gives these slots."""
     index = stack.index_of(optimizer, kernel)
-    lists = stack.slot_lists(optimizer, index)
+    common = getattr(optimizer, "of_all_channels", ())
+    found_lists = stack.slot_lists(optimizer, index)
+    lists = {name: value for name, value in found_lists.items() if name not in common}
     slots = [stack.raw(value[index]) for value in lists.values()]
     for (name, value), part in zip(lists.items(), found.in_slots(slots)):
         # past `setattr`, which would track what is put there

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 __all__ = [
     "CORRECTS_MOMENTS",
+    "add_slot",
     "apply_gradients",
     "averaging_only",
     "build_optimizer",
@@ -22,6 +23,7 @@ __all__ = [
     "rate_of",
     "scale_of",
     "slot_lists",
+    "starts_build",
     "state_of",
     "unwrapped",
 ]
@@ -47,6 +49,19 @@ def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
     # Keras builds the optimizer inside a loss scale optimizer outside its name scope.
     with tf.name_scope(inner.name if inner is optimizer else ""), tf.init_scope():
         inner.build(list(variables))
+
+
+def starts_build(optimizer: Any, variables: Sequence[Any]) -> bool:
+    """Do what every optimizer does when it is built; False of one that was built before."""
+    tf.keras.optimizers.Optimizer.build(optimizer, variables)
+    was_built, optimizer._built = getattr(optimizer, "_built", False), True
+    return not was_built
+
+
+def add_slot(optimizer: Any, variable: Any, name: str, start: tf.Tensor | None = None) -> Any:
+    """A slot for a variable of the model: zeros of its shape, or what it is to start at."""
+    given = {} if start is None else {"shape": start.shape, "initial_value": start}
+    return optimizer.add_variable_from_reference(variable, name, **given)
 
 
 def index_of(optimizer: Any, variable: Any) -> Any:

@@ -12,6 +12,7 @@ from elastic_tf.stack.keras3 import raw
 
 __all__ = [
     "CORRECTS_MOMENTS",
+    "add_slot",
     "apply_gradients",
     "averaging_only",
     "build_optimizer",
@@ -23,6 +24,7 @@ __all__ = [
     "rate_of",
     "scale_of",
     "slot_lists",
+    "starts_build",
     "state_of",
     "unwrapped",
 ]
@@ -46,6 +48,23 @@ def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
     if not optimizer.built:
         with tf.init_scope():
             optimizer.build(list(variables))
+
+
+def starts_build(optimizer: Any, variables: Sequence[Any]) -> bool:
+    """Do what every optimizer does when it is built; False of one that was built before."""
+    if optimizer.built:
+        return False
+    tf.keras.optimizers.Optimizer.build(optimizer, variables)
+    return True
+
+
+def add_slot(optimizer: Any, variable: Any, name: str, start: tf.Tensor | None = None) -> Any:
+    """A slot for a variable of the model: zeros of its shape, or what it is to start at."""
+    if start is None:
+        return optimizer.add_variable_from_reference(variable, name)
+    name = f"{getattr(variable, 'path', variable.name).replace('/', '_')}_{name}"
+    given = {"dtype": variable.dtype, "name": name.replace(":", "_")}
+    return optimizer.add_variable(tuple(start.shape), lambda *_, **__: start, **given)
 
 
 def index_of(optimizer: Any, variable: Any) -> Any:

@@ -129,11 +129,11 @@ def test_updates_are_those_of_keras(made):
     value = RNG.normal(size=size).astype(np.float32)
     theirs = tf.Variable(value)
     told = exported_optimizer.told(optimizer)
-    slots = [np.zeros_like(value) for _ in range(updates.slots(told))]
+    slots = updates.slots(told, 0, value)
     for step in range(1, 5):
         gradient = RNG.normal(size=size).astype(np.float32)
         optimizer.apply_gradients([(tf.constant(gradient), theirs)])
-        changed = [(step, (value, gradient, *slots))]
+        changed = [(0, step, (value, gradient, *slots))]
         updates.update(told, told["learning_rate"], changed, threads=2)
         # 1 - 0.999 has four digits in float32
         np.testing.assert_allclose(value, theirs, rtol=1e-4, atol=1e-5)

@@ -54,11 +54,16 @@ def clusters(samples=60, classes=3, seed=0):
 
 @pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
 @pytest.mark.parametrize("intercept", [True, False])
-def test_weights_and_left_out_predictions_are_those_of_solving_anew(samples, width, intercept):
-    """The weights solve the normal equations; a sample is left out as if it had not been there."""
+@pytest.mark.parametrize("each", [1, 2, 4])
+def test_weights_and_left_out_predictions_are_those_of_solving_anew(
+    samples, width, intercept, each
+):
+    """The weights solve the normal equations; a group is left out as if it had not been there."""
     features, wanted, weight = problem(samples, width)
     features, wanted = features + 1.0, wanted - 2.0
-    ridge = Ridge(features, wanted, weight, intercept=intercept)
+    groups = np.random.default_rng(each).permutation(samples) // each
+    given = {} if each == 1 else {"groups": groups}
+    ridge = Ridge(features, wanted, weight, intercept=intercept, **given)
     kernel, bias = ridge.weights(0.7)
     expected_kernel, expected_bias = solved(features, wanted, weight, 0.7, intercept)
     np.testing.assert_allclose(kernel, expected_kernel, atol=1e-8)
@@ -66,7 +71,7 @@ def test_weights_and_left_out_predictions_are_those_of_solving_anew(samples, wid
     assert bias.any() == intercept
     found = ridge.left_out(0.7)
     for k in range(samples):
-        rest = np.arange(samples) != k
+        rest = groups != groups[k]
         kernel, bias = solved(features[rest], wanted[rest], weight[rest], 0.7, intercept)
         np.testing.assert_allclose(found[k], features[k] @ kernel + bias, atol=1e-8)
 
@@ -371,6 +376,20 @@ def test_a_head_is_there_in_time_and_has_seen_all_classes(monkeypatch, until, ba
     found = solve_head(model, samples, until=until)
     assert found.samples == min(64 * batches, samples.rows)
     assert (model.predict(x, verbose=0).argmax(axis=1) == y).mean() > 0.8
+
+
+@pytest.mark.parametrize("until", [None, 99.0])
+def test_a_sample_is_left_out_with_its_views(until, monkeypatch):
+    """Where views are copies, leaving one of them out would say nothing."""
+    monkeypatch.setattr(features, "time", Seconds())
+    x, y = clusters(60)
+    y = np.random.default_rng(0).permutation(y)  # nothing to learn
+    copies = Samples(x, y, batch_size=5, augment=lambda x, key: x, views=3)
+    found = [
+        solve_head(classifier(), given, until=until) for given in (Samples(x, y, batch_size=5), copies)
+    ]
+    assert found[1].accuracy == pytest.approx(found[0].accuracy, abs=0.1)
+    assert found[1].penalty == pytest.approx(3 * found[0].penalty, rel=0.3)
 
 
 def test_without_an_end_rows_are_read_in_their_order():

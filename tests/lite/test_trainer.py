@@ -113,14 +113,13 @@ def test_updates_have_the_same_bits_in_any_number_of_threads(told):
     def updated(threads):
         generator, tensors = np.random.default_rng(0), []
         for step, size in enumerate((3, 300_000, 70_000), start=1):
-            arrays = [
-                generator.random((size, 1), np.float32) for _ in range(2 + updates.slots(told))
-            ]
-            tensors.append((step, arrays))
-        before = [arrays[0].copy() for _, arrays in tensors]
+            count = 2 + len(updates.slots(told, step, np.zeros(1)))
+            arrays = [generator.random((size, 1), np.float32) for _ in range(count)]
+            tensors.append((step, step, arrays))
+        before = [arrays[0].copy() for *_, arrays in tensors]
         updates.update(told, 1e-2, tensors, threads)
-        assert all((arrays[0] != old).all() for (_, arrays), old in zip(tensors, before))
-        return [one for _, arrays in tensors for one in arrays]
+        assert all((arrays[0] != old).all() for (*_, arrays), old in zip(tensors, before))
+        return [one for *_, arrays in tensors for one in arrays]
 
     np.testing.assert_equal(updated(4), updated(1))
 

@@ -1,0 +1,231 @@
+"""Shampoo against loops of NumPy, under plans, in files, and on the device without TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import L, crossentropy, images, mask_of, values
+
+import elastic_tf as et
+from elastic_tf import optimizers, stack
+from elastic_tf.export import optimizer as exported
+from elastic_tf.lite import updates
+from elastic_tf.optimizers.shampoo import Shampoo, inverse_root, rows_of
+from elastic_tf.optimizers.slices import Slice
+
+SHAPES = {
+    (3, 3, 2, 20): 18,
+    (1, 1, 20, 24): 20,
+    (101, 17): 101,
+    (32, 4, 8): 32,
+    (4, 8, 32): 32,
+    (5, 16, 48): 80,
+    (5,): 0,
+    (3, 3, 8, 1): 0,
+    (300, 4): 0,
+}
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def network() -> tf.keras.Model:
+    """Convolutions, of which three kernels are matrices, and a dense head that is none."""
+    tf.keras.utils.set_random_seed(0)
+    inputs = L.Input((6, 6, 2))
+    x = L.Conv2D(20, 3, activation="relu", name="first")(inputs)
+    x = L.DepthwiseConv2D(2, name="depthwise")(x)
+    x = L.BatchNormalization(name="bn")(x)
+    x = L.Conv2D(70, 1, activation="relu", name="point")(x)
+    x = L.Dense(17, name="dense")(L.GlobalAveragePooling2D()(x))
+    return tf.keras.Model(inputs, L.Dense(3, name="head")(x))
+
+
+def elastic(optimizer=None) -> et.ElasticModel:
+    model = et.ElasticModel.from_model(network())
+    model.compile(optimizer or optimizers.shampoo(1e-2), crossentropy())
+    return model
+
+
+def fit(model, epochs=3, **options):
+    x, y = images()
+    return model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, **options)
+
+
+@pytest.mark.parametrize(("shape", "rows"), SHAPES.items())
+def test_axes_are_parted_where_a_kernel_is_squarest(shape, rows):
+    assert rows_of(tf.Variable(tf.zeros(shape), name="kernel")) == rows
+
+
+def test_an_embedding_is_no_matrix():
+    assert rows_of(tf.Variable(tf.zeros((64, 32)), name="embedding/embeddings")) == 0
+
+
+def test_every_direction_is_as_large_as_the_others_behind_a_root(rng):
+    vectors, _ = np.linalg.qr(rng.normal(size=(2, 40, 40)))
+    spectrum = np.geomspace(1e-3, 1.0, 40)
+    grams = 1e-9 * (vectors * spectrum) @ vectors.swapaxes(1, 2)
+    roots = inverse_root(tf.constant(grams, tf.float32)).numpy()
+    whitened = np.linalg.eigvalsh(roots @ grams @ roots)
+    assert 0.4 < whitened.min() and whitened.max() < 1.5  # from 1e-3 to 1
+    zeros = inverse_root(tf.zeros((1, 4, 4)))[0]
+    np.testing.assert_allclose(zeros, zeros[0, 0] * np.eye(4))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_updates_are_those_of_a_loop_in_numpy(shape, rng):
+    """Where the tensor takes part in some of the steps alone, each with its own count."""
+    start = rng.normal(size=shape).astype(np.float32)
+    ours = [tf.Variable(tf.zeros(4), name="other"), tf.Variable(start, name="kernel")]
+    optimizer = optimizers.shampoo(0.01)
+    optimizers.build(optimizer, ours)
+    rows, told = SHAPES[shape], exported.told(optimizer)
+    if rows:
+        blocks = -(-rows // 64)
+        matrix = {"rows": rows, "blocks": (blocks, -(-rows // blocks)), "turn": 1}
+        told["matrices"] = {"0": matrix}
+    value = start.copy()
+    slots = updates.slots(told, 0, value)
+
+    @tf.function
+    def apply(gradient):
+        optimizers.apply_selected(optimizer, [gradient], ours[1:])
+
+    own = 0
+    for step in range(30):
+        gradient = rng.normal(size=shape).astype(np.float32)
+        if step % 3 == 2:
+            optimizers.apply_selected(optimizer, [tf.ones(4)], ours[:1])
+            continue
+        own += 1
+        apply(tf.constant(gradient))
+        updates.update(told, 0.01, [(0, own, (value, gradient, *slots))], threads=1)
+        np.testing.assert_allclose(value, ours[1], rtol=1e-3, atol=1e-4)
+    assert not np.allclose(value, start, atol=0.05)
+
+
+def test_an_update_has_the_size_of_the_rate(rng):
+    kernel = tf.Variable(rng.normal(size=(1, 1, 32, 48)), dtype=tf.float32, name="kernel")
+    optimizer, before = optimizers.shampoo(0.02), kernel.numpy()
+    optimizers.build(optimizer, [kernel])
+    optimizers.apply_selected(optimizer, [tf.constant(rng.normal(size=before.shape), tf.float32)], [kernel])
+    assert np.sqrt(np.mean((kernel.numpy() - before) ** 2)) == pytest.approx(0.02, rel=1e-3)
+
+
+def test_it_is_quicker_than_adam_where_directions_differ_in_scale(rng):
+    inputs = rng.normal(size=(256, 32)) @ np.linalg.qr(rng.normal(size=(32, 32)))[0]
+    inputs = (inputs * np.geomspace(1.0, 0.03, 32)).astype(np.float32)
+    wanted = inputs @ rng.normal(size=(32, 16)).astype(np.float32)
+    lost = {}
+    for made in (optimizers.shampoo, optimizers.adam):
+        kernel, optimizer = tf.Variable(tf.zeros((32, 16)), name="kernel"), made(0.02)
+        optimizers.build(optimizer, [kernel])
+
+        @tf.function
+        def step(kernel=kernel, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(inputs @ kernel - wanted))
+            optimizers.apply_selected(optimizer, tape.gradient(loss, [kernel]), [kernel])
+            return loss
+
+        lost[made] = [float(step()) for _ in range(60)][-1]
+    assert lost[optimizers.shampoo] < lost[optimizers.adam]
+
+
+def test_some_channels_move_and_the_others_keep_every_bit(rng):
+    kernel = tf.Variable(rng.normal(size=(1, 1, 20, 24)), dtype=tf.float32, name="kernel")
+    optimizer, before = optimizers.shampoo(0.01), kernel.numpy()
+    optimizers.build(optimizer, [kernel])
+    chosen = [1, 3, 4, 9, 10, 16, 20, 23]
+    part = Slice.of(kernel, 3, len(chosen))
+    part.choose(tuple(chosen))
+    part.in_row = False
+    for _ in range(2 * updates.EVERY):
+        gradient = tf.constant(rng.normal(size=(1, 1, 20, 8)), tf.float32)
+        optimizers.apply_selected(optimizer, [gradient], [kernel])
+    moved = kernel.numpy() - before
+    assert (moved[..., chosen] != 0.0).all()
+    assert not np.delete(moved, chosen, axis=3).any()
+    assert np.abs(stack.raw(optimizer._grams[0])).sum() > 1.0
+
+
+def test_what_is_left_out_keeps_every_bit(deterministic):
+    model = elastic()
+    fit(model)
+    model.set_mask(mask_of(model, "point", "head"))
+    index = stack.index_of(model.optimizer, model.get_layer("dense").kernel)
+    left = [v for v in stack.weights(model) if not v.name.startswith(("point", "head"))]
+    left += [stack.raw(slots[index]) for slots in (model.optimizer._grams, model.optimizer._roots)]
+    before, trained = values(left), values([model.get_layer("point").kernel])
+    fit(model)
+    assert values(left) == before
+    assert values([model.get_layer("point").kernel]) != trained
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5", "checkpoint"])
+def test_training_goes_on_from_every_file(ending, tmp_path, deterministic):
+    model, path = elastic(), str(tmp_path / f"model{ending}")
+    model.set_mask(mask_of(model, "point", "head"))
+    fit(model)
+    if ending == ".keras":
+        model.save(path)
+        again = tf.keras.models.load_model(path)
+    else:
+        again = elastic()
+        optimizers.build(again.optimizer, again.trainable_variables)
+        if ending == "checkpoint":
+            tf.train.Checkpoint(model=model).write(path)
+            tf.train.Checkpoint(model=again).read(path).assert_existing_objects_matched()
+        else:
+            model.save_weights(path)
+            again.load_weights(path)
+    for one in (model, again):
+        one.set_mask(np.ones(len(one.tensors), bool))
+        fit(one)
+    np.testing.assert_equal(model.get_weights(), again.get_weights())
+
+
+def test_accumulated_steps_are_those_of_larger_batches(deterministic):
+    x, y = images()
+    found = []
+    for size, steps in ((8, 1), (4, 2)):
+        model = et.ElasticModel.from_model(network())
+        model.compile(
+            optimizers.shampoo(1e-2), crossentropy(), accumulate=steps, statistics="stored"
+        )
+        model.fit(x[:16], y[:16], batch_size=size, epochs=3, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=1e-2, atol=2e-3)
+
+
+def test_it_trains_in_half_precision(deterministic):
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = elastic(tf.keras.mixed_precision.LossScaleOptimizer(optimizers.shampoo(1e-2)))
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    losses = fit(model, epochs=8).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_the_profile_knows_what_its_updates_take():
+    model, (x, y) = elastic(), images()
+    profile = et.profile_model(model, x[:8], y[:8], repeats=2)
+    assert profile.optimizer == "Shampoo"
+    kernels = [k for k, tensor in enumerate(model.tensors) if rows_of(tensor)]
+    assert len(kernels) == 3
+    assert (profile.t_dw[kernels] > 0.0).all()
+
+
+def test_settings_are_those_it_was_made_with():
+    made = optimizers.shampoo(0.1, momentum=0.8, memory=0.9)
+    again = Shampoo.from_config(made.get_config())
+    assert (again.momentum, again.memory) == (0.8, 0.9)
+    with pytest.raises(ValueError, match="memory=1.0"):
+        optimizers.shampoo(0.1, memory=1.0)
+    with pytest.raises(ValueError, match="`amsgrad` must be False"):
+        Shampoo(0.1, amsgrad=True)
