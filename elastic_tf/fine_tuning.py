@@ -41,8 +41,8 @@ def finetune(
     The head gets as many outputs as there are classes, and is solved in closed form. Batch
     normalisation uses its stored statistics; dropout and augmentation run as in training. Then
     `et.optimizers.shampoo` trains the last tensors, as many as fit into the time, at a rate that
-    falls to zero as it ends, and the head is solved again. What lies before them is computed once for each sample. With
-    `validation`, the best weights are kept; those of the first head count too.
+    falls to zero as it ends, and the head is solved again. What lies before them is computed once
+    for each sample. With `validation`, the best weights are kept; those of the first head count.
 
     Args:
         model: built Keras network. Its last dense layer stays if it has a unit for each class and

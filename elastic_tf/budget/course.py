@@ -29,7 +29,7 @@ from elastic_tf.selection.selector import Selection, select_tensors, smallest_fe
 from elastic_tf.timing.profile import TimingProfile
 
 RATE = 2.5e-4  # of Shampoo where everything is trained
-_WARM_UP = 0.15  # of the time: the rate rises
+WARM_UP = 0.15  # of the time: the rate rises
 _LEAST = 0.16  # of a full step: no rate was tried where less is trained
 # More time goes first into more tensors, each sample seen _FEW times, up to this share of a full
 # step; then into more epochs; when there are all of them, into more tensors again.
@@ -235,10 +235,10 @@ class Course(tf.keras.callbacks.Callback):
     def _set_rate(self, progress: float) -> None:
         """Rising from near zero first, then falling on a cosine."""
         peak = rate_for(self.share) if self._rate is None else self._rate
-        if progress < _WARM_UP:
-            factor = max(progress, 1e-3) / _WARM_UP
+        if progress < WARM_UP:
+            factor = max(progress, 1e-3) / WARM_UP
         else:
-            factor = 0.5 * (1.0 + math.cos(math.pi * (progress - _WARM_UP) / (1.0 - _WARM_UP)))
+            factor = 0.5 * (1.0 + math.cos(math.pi * (progress - WARM_UP) / (1.0 - WARM_UP)))
         self.model.optimizer.learning_rate = peak * factor
 
     def _evaluated(self) -> tuple[float, float]:

@@ -92,11 +92,11 @@ class Network:
         1.0, help="width multiplier, for models that have one", check=arguments.width
     )
     input_size: int = option(
-        224, help="height and width of the images in pixels", check=arguments.count
+        128, help="height and width of the images in pixels", check=arguments.count
     )
-    batch_size: int = option(4, help="images in a training step", check=arguments.count)
+    batch_size: int = option(16, help="images in a training step", check=arguments.count)
     optimizer: str = option(
-        "adam", help=f"optimizer: {', '.join(OPTIMIZERS)}", check=one_of(OPTIMIZERS)
+        "shampoo", help=f"optimizer: {', '.join(OPTIMIZERS)}", check=one_of(OPTIMIZERS)
     )
     bn_training: bool = option(False, help="let batch normalisation use the batch's statistics")
 
@@ -110,10 +110,11 @@ class Adaptation(Network):
     weights: str = option(
         "imagenet", help="'imagenet', 'none', or a file of weights", check=weights
     )
-    epochs: int = option(12, help="passes over the training images", check=arguments.count)
-    warm_up: float = option(
-        0.0,
-        help="share of the steps in which the learning rate rises to it",
+    epochs: int = option(5, help="passes over the training images", check=arguments.count)
+    warm_up: float | None = option(
+        None,
+        help="share of the steps in which the learning rate rises to it, on a cosine: 0.15 if left "
+        "out",
         alias="--warmup-ratio",
         check=arguments.part,
     )

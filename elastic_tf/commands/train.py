@@ -2,10 +2,8 @@ r"""Adapt a pre-trained model to new images by one method: one run, one director
 
 Example::
 
-    python -m elastic_tf train --method elastic --model mobilenet --alpha 0.75 \
-        --weights mobilenet.h5 --data birds --rho 0.5 --epochs 6 \
-        --batch-size 4 --optimizer adam --learning-rate 1e-4 --warm-up 0.15 \
-        --profile mobilenet.json --out runs/birds
+    python -m elastic_tf train --model mobilenet --alpha 0.75 --weights mobilenet.h5 \
+        --data birds --rho 0.35 --profile mobilenet.json --out runs/birds
 """
 
 from __future__ import annotations
@@ -45,8 +43,11 @@ class Settings(options.Adaptation):
         None,
         help="what a step may take, for the same methods: '256 MiB' or bytes; needs --profile",
     )
-    learning_rate: float = option(
-        1e-4, help="learning rate at the start", alias="--lr", check=checks.rate
+    learning_rate: float | None = option(
+        None,
+        help="learning rate at its highest; 2.5e-4 / the root of the trained share if left out",
+        alias="--lr",
+        check=checks.rate,
     )
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
@@ -56,6 +57,15 @@ class Settings(options.Adaptation):
         check=partial(checks.count, least=0, most=_MOST_SEED),
     )
     quiet: bool = option(False, help="show no progress")
+
+    def rate(self) -> float:
+        """The learning rate at its highest."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        from elastic_tf.budget.course import rate_for
+
+        keeps = ":" in self.method or self.method in options.WITHIN_RHO
+        return rate_for(self.rho or 0.5 if keeps else 1.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> runs.Run:

@@ -318,6 +318,30 @@ def test_a_head_is_solved_at_the_beginning_of_a_fit_on_samples_alone():
         model.fit(*clusters(), verbose=0, callbacks=[SolveHead()])
 
 
+@pytest.mark.parametrize("rate", [0.05, 30.0])
+def test_a_head_is_solved_again_as_a_fit_ends_where_it_is_better(rate, deterministic):
+    x, y = clusters()
+
+    def trained(again):
+        tf.keras.utils.set_random_seed(0)
+        model = ElasticModel.from_model(classifier())
+        model.compile(tf.keras.optimizers.SGD(rate), SCE(from_logits=True))
+        samples, head = Samples(x, y, batch_size=10), SolveHead(again=again)
+        model.fit(samples, epochs=3, verbose=0, callbacks=[head])
+        return model, samples, head.solution
+
+    model, samples, first = trained(again=False)
+    expected = model.get_weights()
+    is_better = np.isfinite(expected[0]).all()
+    if is_better:
+        is_better = solve_head(model, samples).error <= first.error
+    assert is_better == (rate < 1.0)
+    if is_better:
+        expected = model.get_weights()
+    for one, other in zip(trained(again=True)[0].get_weights(), expected):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 def test_averages_of_the_optimizer_start_from_the_solved_head(scaled):
     model = ElasticModel.from_model(classifier())
@@ -386,7 +410,8 @@ def test_a_sample_is_left_out_with_its_views(until, monkeypatch):
     y = np.random.default_rng(0).permutation(y)  # nothing to learn
     copies = Samples(x, y, batch_size=5, augment=lambda x, key: x, views=3)
     found = [
-        solve_head(classifier(), given, until=until) for given in (Samples(x, y, batch_size=5), copies)
+        solve_head(classifier(), given, until=until)
+        for given in (Samples(x, y, batch_size=5), copies)
     ]
     assert found[1].accuracy == pytest.approx(found[0].accuracy, abs=0.1)
     assert found[1].penalty == pytest.approx(3 * found[0].penalty, rel=0.3)

@@ -111,7 +111,9 @@ def test_an_update_has_the_size_of_the_rate(rng):
     kernel = tf.Variable(rng.normal(size=(1, 1, 32, 48)), dtype=tf.float32, name="kernel")
     optimizer, before = optimizers.shampoo(0.02), kernel.numpy()
     optimizers.build(optimizer, [kernel])
-    optimizers.apply_selected(optimizer, [tf.constant(rng.normal(size=before.shape), tf.float32)], [kernel])
+    optimizers.apply_selected(
+        optimizer, [tf.constant(rng.normal(size=before.shape), tf.float32)], [kernel]
+    )
     assert np.sqrt(np.mean((kernel.numpy() - before) ** 2)) == pytest.approx(0.02, rel=1e-3)
 
 

@@ -142,21 +142,22 @@ def as_tflite(model: tf.keras.Model, quantize: str) -> bytes:
 
 
 def save_training(trained: network.Trained, to: Path, batch_size: int) -> None:
-    """Write a folder that trains by LiteRT, with Adam, its rate by the root of the batch size.
+    """Write a folder that trains by LiteRT as the run did, its rate by the root of the batch size.
 
     Source: Malladi et al., On the SDEs and scaling rules for adaptive gradient algorithms,
     NeurIPS 2022.
     """
     import tensorflow as tf
 
-    from elastic_tf import ElasticModel
+    from elastic_tf import ElasticModel, optimizers
     from elastic_tf.export import litert
 
     model = ElasticModel.from_model(trained.network())
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     arguments.count("batch_size", batch_size)
     scale = (batch_size / trained.settings.batch_size) ** 0.5
-    model.compile(tf.keras.optimizers.Adam(trained.settings.learning_rate * scale), loss)
+    settings = trained.settings
+    model.compile(optimizers.by_name(settings.optimizer, settings.rate() * scale), loss)
     litert(model, to, batch_size=batch_size, class_names=trained.class_names)
 
 

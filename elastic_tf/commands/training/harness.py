@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
+from elastic_tf.budget.course import WARM_UP
 
 
 def loss() -> tf.keras.losses.Loss:
@@ -34,8 +35,9 @@ def model_and_batch(settings: Any) -> tuple[et.ElasticModel, tuple[np.ndarray, n
     return model, (images, rng.integers(0, settings.classes, settings.batch_size))
 
 
-def rate(schedule: str, learning_rate: float, steps: int, *, warm_up: float = 0.0) -> Any:
+def rate(schedule: str, learning_rate: float, steps: int, *, warm_up: float | None = 0.0) -> Any:
     """The learning rate over a run of `steps` steps: "cosine" to zero, or "constant"."""
     if schedule == "constant":
         return learning_rate
+    warm_up = WARM_UP if warm_up is None else warm_up
     return et.optimizers.cosine(learning_rate, steps, warm_up=warm_up)

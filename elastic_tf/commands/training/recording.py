@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,52 @@ def said_of(seconds: float, overhead_seconds: float) -> str:
         f"{overhead_seconds:.1f} of its {seconds:.1f} s went into selecting, tracing, timing and "
         "waiting for images, the rest into steps."
     )
+
+
+class BestWeights(tf.keras.callbacks.Callback):
+    """Ends a training with the weights of the best validation accuracy, the first ones among them.
+
+    They wait in the run's directory, so that a training that goes on finds them.
+
+    Args:
+        run: whose epochs were judged before.
+        accuracy: before the training; None of one that goes on.
+        again: solves the head on what was trained, and gives the accuracy of that; None: nothing.
+
+    Attributes:
+        accuracy: theirs, on validation images.
+        epoch: after which they were, from 1; 0: before the first.
+        is_again: whether they have the head that was solved again.
+    """
+
+    def __init__(
+        self, run: Run, accuracy: float | None, again: Callable[[], float] | None = None
+    ) -> None:
+        super().__init__()
+        self._again, self.is_again = again, False
+        self._file = run.path / "best.weights.h5"
+        known = [run.history[0]["head_accuracy"] if run.history else accuracy]
+        known += [one["val_accuracy"] for one in run.history]
+        self.accuracy = max(known)
+        self.epoch = known.index(self.accuracy)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self._file.exists():
+            self.model.save_weights(self._file)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if logs["val_accuracy"] > self.accuracy:
+            self.accuracy, self.epoch = logs["val_accuracy"], epoch + 1
+            self.model.save_weights(self._file)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        accuracy = -1.0 if self._again is None else self._again()
+        self.is_again = accuracy > self.accuracy
+        if self.is_again:
+            self.accuracy = accuracy
+        else:
+            self.model.load_weights(self._file)
+        self._file.unlink()
 
 
 class Recorder(tf.keras.callbacks.Callback):

@@ -51,7 +51,7 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
     print(format_table([row], runs.COLUMNS))
     print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
-    print(f"Head alone before: {row['head_seconds']:.1f} s. Written to {settings.out}")
+    print(f"Head alone: {row['head_seconds']:.1f} s. Written to {settings.out}")
     print(f"To draw it: {typed(command('plot', words))}")
     return run
 
@@ -74,6 +74,7 @@ class Training:
         # a file keeps every redraw of a bar
         self._verbose = 0 if settings.quiet else 1 if sys.stdout.isatty() else 2
         self._head_seconds = 0.0
+        self._rate = settings.rate()
         self._own_profile = run.path / "profile.json"  # a run holds all that its pictures need
         if run.history:
             self._tell(f"Going on after epoch {len(run.history)}, in {run.path}")
@@ -91,7 +92,7 @@ class Training:
                 self._tell("Profiling this device ...")
                 self._profile = et.profile_model(model, *batch, modes=self._method.modes)
             self._profile.save(self._own_profile)
-        tested = self._fit(model)
+        tested, best = self._fit(model)
         self._save(model)
         limited = self._settings.memory is not None  # full steps would not keep to it
         if not limited:
@@ -99,6 +100,7 @@ class Training:
         full = baselines.get("full")
         reference = model if self._method.adapt is full.adapt else self._fresh(full)
         past = self._run.history
+        judged = best.accuracy if best else past[-1]["val_accuracy"]
         return {
             "method": self._method.name,
             **measurement.summary(past),
@@ -112,7 +114,8 @@ class Training:
                 timed=not limited,
             ),
             **tested,
-            "validation_accuracy": past[-1]["val_accuracy"] if tested else None,
+            "validation_accuracy": judged if tested else None,
+            "kept_epoch": best.epoch if best and not best.is_again else len(past),
             "head_seconds": self._head_seconds,
             "class_names": self._data.class_names,
         }
@@ -131,9 +134,7 @@ class Training:
         if not self._run.history:
             self._head_seconds = self._make_head(model)
         steps = settings.epochs * data.steps_per_epoch
-        rate = harness.rate(
-            settings.schedule, settings.learning_rate, steps, warm_up=settings.warm_up
-        )
+        rate = harness.rate(settings.schedule, self._rate, steps, warm_up=settings.warm_up)
         return harness.compiled(self._method.adapt(model), settings.optimizer, rate)
 
     def _make_head(self, model: tf.keras.Model) -> float:
@@ -153,10 +154,10 @@ class Training:
     def _fresh(self, method: baselines.Method) -> et.ElasticModel:
         """What the method trains, with random weights."""
         network, settings = method.adapt(self._network()), self._settings
-        return harness.compiled(network, settings.optimizer, settings.learning_rate)
+        return harness.compiled(network, settings.optimizer, self._rate)
 
-    def _fit(self, model: et.ElasticModel) -> dict[str, Any]:
-        """Train, and evaluate on test images that were not looked at meanwhile."""
+    def _fit(self, model: et.ElasticModel) -> tuple[dict[str, Any], recording.BestWeights | None]:
+        """Train, keep what is best on validation images, and evaluate that on test images."""
         settings, data = self._settings, self._data
         names = ("seed", "interval", "probe_size", "rho", "memory")
         given = {name: getattr(settings, name) for name in names}
@@ -180,14 +181,31 @@ class Training:
                 head_accuracy=before,
             )
         )
+        best = None
+        if data.validation is not None and not hasattr(model, "removed"):  # of one network
+
+            def again() -> float:
+                self._head_seconds += et.solve_head(model, self._train).seconds
+                return float(
+                    model.evaluate(data.validation, verbose=0, return_dict=True)["accuracy"]
+                )
+
+            solves = settings.head == "solve"
+            best = recording.BestWeights(self._run, before, again if solves else None)
+            callbacks.append(best)
         if self._method.can_go_on:
             # kept until the result is there: a run can be interrupted after its last epoch too
             backup = str(self._run.path / _BACKUP)
             callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
         model.fit(self._train, epochs=settings.epochs, callbacks=callbacks, **shown)
+        if best is not None:
+            first = self._run.history[0]["head_accuracy"]
+            kept = f"epoch {best.epoch}" if best.epoch else "the solved head"
+            kept = "the head solved again" if best.is_again else kept
+            self._tell(f"Validation: head {first:.1%}, now {best.accuracy:.1%} ({kept})")
         if data.validation is None:
-            return {}
-        return model.evaluate(data.test, verbose=self._verbose, return_dict=True)
+            return {}, None
+        return model.evaluate(data.test, verbose=self._verbose, return_dict=True), best
 
     def _save(self, model: et.ElasticModel) -> None:
         """Weights, and the network where it is no more the one of the zoo."""
