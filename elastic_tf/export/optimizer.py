@@ -32,8 +32,8 @@ def told(optimizer: Any) -> dict[str, Any]:
         foreign = f"weight_decay={decay}"
     if foreign or not isinstance(inner, (*_SGD, *_ADAM)) or type(inner) is _OPTIMIZERS.AdamW:
         raise ValueError(
-            "The optimizer must be SGD, SGDW, Adam or Shampoo, without clipping, averages or weight "
-            f"decay but SGDW's. Received: {type(inner).__name__}{foreign and ' with ' + foreign}. "
+            "The optimizer must be SGD, SGDW, Adam or Shampoo, without clipping, averages or "
+            f"weight decay but SGDW's. Received: {type(inner).__name__}{foreign and ' with ' + foreign}. "
             "Compile the model with elastic_tf.optimizers.adam(1e-3), for instance."
         )
     rate = optimizer.learning_rate

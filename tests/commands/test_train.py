@@ -80,6 +80,18 @@ def test_train_refuses_the_directory_of_another_run(elastic):
         train.main([*elastic[1], "--learning-rate", "0.5"])
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "shampoo"])
+def test_a_training_that_harms_ends_with_its_solved_head(optimizer, arrays, tmp_path, capsys):
+    words = [*TRAINING.split(), "--data", str(arrays), "--out", str(tmp_path / "run")]
+    words += f"--method full --learning-rate 5 --optimizer {optimizer}".split()
+    words.remove("--quiet")
+    run = train.main(words)
+    first, found = run.history[0]["head_accuracy"], run.result
+    assert found["validation_accuracy"] >= max(first, *(e["val_accuracy"] for e in run.history))
+    assert f"Validation: head {first:.1%}, now" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "best.weights.h5").exists()
+
+
 def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monkeypatch):
     profile = shlex.quote(str(elastic[0].path / "profile.json"))
     given = words(arrays, tmp_path / "run", f"--rho 0.7 --interval 1 --profile {profile}")

@@ -15,6 +15,7 @@ from elastic_tf.memory import energy
 from elastic_tf.plan import Plan
 from elastic_tf.runs.run import Run, peak_memory_bytes
 
+BEST = "best.weights.h5"  # in a run's directory, until the result is there
 _TRACED = 3.0  # times the median of an epoch: a step that took longer was traced
 
 
@@ -98,7 +99,7 @@ class BestWeights(tf.keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._again, self.is_again = again, False
-        self._file = run.path / "best.weights.h5"
+        self._file = run.path / BEST
         known = [run.history[0]["head_accuracy"] if run.history else accuracy]
         known += [one["val_accuracy"] for one in run.history]
         self.accuracy = max(known)
@@ -120,7 +121,6 @@ class BestWeights(tf.keras.callbacks.Callback):
             self.accuracy = accuracy
         else:
             self.model.load_weights(self._file)
-        self._file.unlink()
 
 
 class Recorder(tf.keras.callbacks.Callback):

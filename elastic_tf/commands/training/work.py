@@ -47,6 +47,7 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     row = Training(settings, data, profile, run).result()
     run.finish(row)
     shutil.rmtree(settings.out / _BACKUP, ignore_errors=True)
+    (settings.out / recording.BEST).unlink(missing_ok=True)
     seconds = row["training_seconds"]
     words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
     print(format_table([row], runs.COLUMNS))
