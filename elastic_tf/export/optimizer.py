@@ -33,8 +33,9 @@ def told(optimizer: Any) -> dict[str, Any]:
     if foreign or not isinstance(inner, (*_SGD, *_ADAM)) or type(inner) is _OPTIMIZERS.AdamW:
         raise ValueError(
             "The optimizer must be SGD, SGDW, Adam or Shampoo, without clipping, averages or "
-            f"weight decay but SGDW's. Received: {type(inner).__name__}{foreign and ' with ' + foreign}. "
-            "Compile the model with elastic_tf.optimizers.adam(1e-3), for instance."
+            f"weight decay but SGDW's. Received: {type(inner).__name__}"
+            f"{foreign and ' with ' + foreign}. Compile the model with "
+            "elastic_tf.optimizers.adam(1e-3), for instance."
         )
     rate = optimizer.learning_rate
     found = {"learning_rate": float(rate(optimizer.iterations) if callable(rate) else rate)}
