@@ -127,6 +127,12 @@ class Samples:
             made._parts = x, y, _class_weighted(y, weight[0] if weight else None, class_weight)
         return made
 
+    def of_views(self, views: int) -> Samples:
+        """The same samples in the first so many of their views."""
+        made = copy.copy(self)
+        made.views, made.rows = views, views * self.count
+        return made
+
     def row_batches(self) -> tf.data.Dataset:
         """Numbers of the rows of each step; every pass over the dataset is another epoch.
 

@@ -100,8 +100,8 @@ class BestWeights(tf.keras.callbacks.Callback):
         super().__init__()
         self._again, self.is_again = again, False
         self._file = run.path / BEST
-        known = [run.history[0]["head_accuracy"] if run.history else accuracy]
-        known += [one["val_accuracy"] for one in run.history]
+        first = run.history[0]["head_accuracy"] if run.history else accuracy
+        known = [float(one) for one in (first, *(one["val_accuracy"] for one in run.history))]
         self.accuracy = max(known)
         self.epoch = known.index(self.accuracy)
 
