@@ -47,7 +47,7 @@ def test_train_says_what_came_out(elastic):
     assert 0 < result["flops_ratio"] < 1 and result["activation_bytes"] > 0
     assert result["flops"] == pytest.approx(3 * sum(result["flops_by_epoch"]))
     assert result["seconds_with_evaluation"] > result["training_seconds"] > 0
-    assert result["head_seconds"] == elastic[0].history[0]["head_seconds"] > 0
+    assert result["head_seconds"] > elastic[0].history[0]["head_seconds"] > 0  # before and after
     assert 0 <= elastic[0].history[0]["head_accuracy"] <= 1
 
 
