@@ -183,7 +183,7 @@ class Solver(et.SolveHead):
     """Tells the trainer what was solved."""
 
     def __init__(self, trainer: Trainer) -> None:
-        super().__init__()
+        super().__init__(again=False)
         self._trainer = trainer
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
