@@ -84,6 +84,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         told = {"model": settings.model, "data": settings.data.name, "runs": found, "rates": tried}
         write_json(settings.out, told)
     print(format_table(found, COLUMNS))
+    from elastic_tf import plots
+
+    title = f"{settings.data.name}, {settings.model}, every second of a fresh process"
+    figure = plots.accuracy_at_budgets({title: {"equal_epochs": means(found)}}, title=title)
+    plots.save(figure, settings.out.with_suffix(".png"))
+
+
+def means(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Seconds and accuracy of each way in as many seconds, over the seeds."""
+    names = {"finetune": "finetune", "recipe": "finetune without an end", "head": "head alone"}
+    ways: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for seed in {one["seed"] for one in found}:
+        for k, one in enumerate(each for each in found if each["seed"] == seed):
+            ways.setdefault((names.get(one["way"], "full"), k), []).append(one)
+    return [
+        {
+            "method": name,
+            "seconds": sum(one["seconds"] for one in of_way) / len(of_way),
+            "mean": sum(one["accuracy"] for one in of_way) / len(of_way),
+            "half_width": None,
+        }
+        for (name, _), of_way in ways.items()
+    ]
 
 
 def fresh(settings: Settings, way: str, seed: int, seconds: float) -> dict[str, Any]:
