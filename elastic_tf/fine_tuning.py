@@ -58,8 +58,8 @@ def finetune(
             many samples as were read in time.
         epochs: passes over the samples at most.
         batch_size: of a step, where `train` is not `Samples`.
-        learning_rate: at its highest. None: 2.5e-4 over the square root of the trained share of a
-            full step; 5e-4 at a quarter.
+        learning_rate: at its highest. None: 1.25e-4 over the square root of the trained share of a
+            full step; 2.5e-4 at a quarter.
         profile: times of this network with this head and batches of this size, or their file. None:
             foretold from a forward pass.
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.

@@ -45,7 +45,7 @@ class Settings(options.Adaptation):
     )
     learning_rate: float | None = option(
         None,
-        help="learning rate at its highest; 2.5e-4 / the root of the trained share if left out",
+        help="learning rate at its highest; 1.25e-4 / the root of the trained share if left out",
         alias="--lr",
         check=checks.rate,
     )
