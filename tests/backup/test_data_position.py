@@ -87,10 +87,10 @@ def batches(data: dict[str, Any], *, epochs: int = 5, **place: Any) -> dict[int,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_data_differ_from_epoch_to_epoch(kind):
-    if kind == "arrays" and not stack.KERAS_VERSION.startswith("2."):
-        pytest.skip("with a seed, Keras 3 shuffles arrays alike in each epoch")
+    # with a seed, Keras 3 shuffles arrays alike in each epoch
+    is_alike = kind == "arrays" and not stack.KERAS_VERSION.startswith("2.")
     seen = batches(KINDS[kind]())
-    assert len({str(seen[epoch]) for epoch in seen}) == 5
+    assert len({str(seen[epoch]) for epoch in seen}) == (1 if is_alike else 5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
