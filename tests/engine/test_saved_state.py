@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from small_networks import chain, data
+from training import read_again
 
 import elastic_tf as et
 from elastic_tf import stack
@@ -51,19 +52,7 @@ if not stack.KERAS_VERSION.startswith("2."):
 def test_training_goes_on_as_if_nothing_had_been_saved(kind, ending, tmp_path):
     model = made(kind)
     fit(model, 4)
-    path = str(tmp_path / f"model{ending}")
-    if ending in (".keras", ".h5"):
-        model.save(path)
-        again = tf.keras.models.load_model(path)
-    else:
-        again = made(kind)
-        et.optimizers.build(again.optimizer, again.trainable_variables)
-        if ending == "checkpoint":
-            tf.train.Checkpoint(model=model).write(path)
-            tf.train.Checkpoint(model=again).read(path).assert_existing_objects_matched()
-        else:
-            model.save_weights(path)
-            again.load_weights(path)
+    again = read_again(model, lambda: made(kind), str(tmp_path / f"model{ending}"))
     for one in (model, again):
         fit(one, 0)
     np.testing.assert_equal(model.get_weights(), again.get_weights())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import L, crossentropy, images, mask_of, values
+from training import read_again
 
 import elastic_tf as et
 from elastic_tf import optimizers, stack
@@ -169,21 +170,10 @@ def test_what_is_left_out_keeps_every_bit(deterministic):
 
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5", "checkpoint"])
 def test_training_goes_on_from_every_file(ending, tmp_path, deterministic):
-    model, path = elastic(), str(tmp_path / f"model{ending}")
+    model = elastic()
     model.set_mask(mask_of(model, "point", "head"))
     fit(model)
-    if ending == ".keras":
-        model.save(path)
-        again = tf.keras.models.load_model(path)
-    else:
-        again = elastic()
-        optimizers.build(again.optimizer, again.trainable_variables)
-        if ending == "checkpoint":
-            tf.train.Checkpoint(model=model).write(path)
-            tf.train.Checkpoint(model=again).read(path).assert_existing_objects_matched()
-        else:
-            model.save_weights(path)
-            again.load_weights(path)
+    again = read_again(model, elastic, str(tmp_path / f"model{ending}"))
     for one in (model, again):
         one.set_mask(np.ones(len(one.tensors), bool))
         fit(one)

@@ -95,3 +95,19 @@ def random_masks(model, count: int) -> list[np.ndarray]:
         mask[-1] = True
         masks[mask.tobytes()] = mask
     return list(masks.values())
+
+
+def read_again(model, fresh, path: str):
+    """The model out of a file, or its weights and optimizer in a `fresh` one, by the ending."""
+    if path.endswith((".keras", ".h5")) and not path.endswith(".weights.h5"):
+        model.save(path)
+        return tf.keras.models.load_model(path)
+    again = fresh()
+    optimizers.build(again.optimizer, again.trainable_variables)
+    if path.endswith("checkpoint"):
+        tf.train.Checkpoint(model=model).write(path)
+        tf.train.Checkpoint(model=again).read(path).assert_existing_objects_matched()
+    else:
+        model.save_weights(path)
+        again.load_weights(path)
+    return again
