@@ -10,7 +10,7 @@ import numpy as np
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.data.handwriting import Labelled
-from elastic_tf.data.pipelines import Batching, ImageData, batched, rows_of, split_off
+from elastic_tf.data.pipelines import Batching, ImageData, from_rows
 from elastic_tf.files import arrays as array_files
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -37,15 +37,9 @@ def from_arrays(train: Labelled, test: Labelled, **options: Any) -> ImageData:
             "The training and the test part must have images of one shape. Received: "
             f"{x.shape[1:]} and {x_test.shape[1:]}."
         )
-    left, held_out = split_off(y, batching)
-    rows = rows_of(x, y)
-    return batched(
-        rows(left),
-        rows_of(x_test, y_test)(np.arange(len(y_test))),
-        rows(held_out),
-        batching=batching,
-        class_names=[str(label) for label in range(max(y.max(), y_test.max()) + 1)],
-    )
+    count = 1 + max(y.max(), y_test.max())
+    names = [str(label) for label in range(count)]
+    return from_rows((x, y), (x_test, y_test), batching=batching, class_names=names)
 
 
 def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:

@@ -13,15 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.data.pipelines import (
-    MOST_SIZE,
-    Batching,
-    ImageData,
-    batched,
-    fits_memory,
-    rows_of,
-    split_off,
-)
+from elastic_tf.data.pipelines import MOST_SIZE, Batching, ImageData, fits_memory, from_rows
 from elastic_tf.files import class_folders
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.strict_json import read_bytes
@@ -66,7 +58,7 @@ def image_folder(
     if cache is None:
         cache = fits_memory(sum(len(paths) for paths, _ in parts), (image_size, image_size, 3))
 
-    sources, rows, skipped = [], [], []
+    found, skipped = [], []
     for part, (paths, labels) in zip(class_folders.PARTS, parts):
         pixels, good = _decoded(paths, image_size, keep=cache, skip_bad=on_bad_image == "skip")
         if empty := [name for label, name in enumerate(names) if label not in labels[good]]:
@@ -75,21 +67,12 @@ def image_folder(
                 f"one in {str(root / part / empty[0])!r}. Add images, or remove the class."
             )
         skipped += [path for path, is_good in zip(paths, good) if not is_good]
-        rows.append(np.flatnonzero(good))
-        if cache:
-            sources.append(rows_of(pixels, labels))
-        else:  # as bytes: names of files need not be text
-            files = [os.fsencode(path) for path in paths]
-            sources.append(rows_of(files, labels, lambda x: decode(tf.io.read_file(x), image_size)))
-    left, held_out = split_off(parts[0][1][rows[0]], batching)
-    return batched(
-        sources[0](rows[0][left]),
-        sources[1](rows[1]),
-        sources[0](rows[0][held_out]),
-        batching=batching,
-        class_names=[as_utf8(name) for name in names],
-        skipped=skipped,
-    )
+        # as bytes: names of files need not be text
+        files = [os.fsencode(path) for path, is_good in zip(paths, good) if is_good]
+        found.append((pixels if cache else files, labels[good]))
+    options = {} if cache else {"decode": lambda x: decode(tf.io.read_file(x), image_size)}
+    classes = [as_utf8(name) for name in names]
+    return from_rows(*found, batching=batching, class_names=classes, skipped=skipped, **options)
 
 
 def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
@@ -121,7 +104,7 @@ def read(path: str, size: int) -> np.ndarray:
 def _decoded(
     paths: Sequence[str], size: int, *, keep: bool, skip_bad: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels of all files, uint8 (count, size, size, 3), if kept; and which are images."""
+    """The pixels of all images, uint8 (count, size, size, 3), if kept; and which files are such."""
     pixels = np.empty((len(paths) if keep else 0, size, size, 3), np.uint8)
 
     def is_image(index: int) -> bool:
@@ -141,4 +124,4 @@ def _decoded(
     # TensorFlow decodes without Python's lock: threads use all cores.
     with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
         good = np.fromiter(pool.map(is_image, range(len(paths))), bool)
-    return pixels, good
+    return (pixels if good.all() or not keep else pixels[good]), good

@@ -37,13 +37,8 @@ def digits(
 ) -> tuple[Labelled, Labelled]:
     """The 1797 handwritten digits that come with scikit-learn, as they are or in another domain.
 
-    One seed gives one split: a model pre-trained on the training part as it is has not seen any
-    test image of a shifted domain with the same seed.
-
-    Args:
-        image_size: height and width to which the 8x8 originals are enlarged.
-        shift: what the other domain looks like; None for the digits as they are.
-        seed: of the split and the noise.
+    `seed` is that of the noise and of the split, the same in every domain. `image_size` is what the
+    8x8 originals are enlarged to.
 
     Returns:
         (x_train, y_train), (x_test, y_test): uint8 (count, image_size, image_size, 1) of 0 to 255,
@@ -51,7 +46,7 @@ def digits(
 
     Source: Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998.
     """
-    # Seconds to import: only for those who need them.
+    # seconds to import
     import tensorflow as tf
 
     with extra("data"):

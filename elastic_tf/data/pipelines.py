@@ -1,4 +1,4 @@
-"""From sources of images to batches: shuffled and flipped for training, in order otherwise."""
+"""From images to batches: shuffled and flipped for training, in order otherwise."""
 
 from __future__ import annotations
 
@@ -119,28 +119,39 @@ def fits_memory(count: int, shape: Sequence[int]) -> bool:
     return count * math.prod(shape) <= quarter_of_memory()
 
 
-def rows_of(
-    x: Any, y: np.ndarray, decode: Callable[[Any], Any] = lambda image: image
-) -> Callable[[np.ndarray], Source]:
-    """A function that makes a `Source` of some rows of `x` and `y`; all share one copy.
+def from_rows(
+    train: tuple[Any, np.ndarray],
+    test: tuple[Any, np.ndarray],
+    *,
+    batching: Batching,
+    decode: Callable[[Any], Any] = lambda image: image,
+    **options: Any,
+) -> ImageData:
+    """Batches of (x, y) with an image for each row of x, or what `decode` makes one of.
 
-    `x` has an image for each row, or what TensorFlow's operations in `decode` make one of.
+    `decode` is of TensorFlow's operations; `options` are those of `batched`.
     """
-    with tf.device("cpu"):
-        images, labels = tf.constant(x), tf.constant(y)
+    left, held_out = split_off(train[1], batching)
 
-    def load(row: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return decode(images[row]), labels[row]
+    def sources(x: Any, y: np.ndarray, *parts: np.ndarray) -> list[Source]:
+        with tf.device("cpu"):
+            images, labels = tf.constant(x), tf.constant(y)  # one copy for all parts
 
-    # numbers are shuffled, not images
-    return lambda rows: Source(tf.data.Dataset.from_tensor_slices(rows), load)
+        def load(row: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return decode(images[row]), labels[row]
+
+        # numbers are shuffled, not images
+        return [Source(tf.data.Dataset.from_tensor_slices(rows), load) for rows in parts]
+
+    source, validation = sources(*train, left, held_out)
+    (tested,) = sources(*test, np.arange(len(test[1])))
+    return batched(source, tested, validation, batching=batching, **options)
 
 
 def split_off(labels: np.ndarray, batching: Batching) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that stay, and rows of a validation part with about `validation_share` of each class.
+    """Rows that stay, and rows drawn for validation, about `validation_share` of each class.
 
-    The rows of each class are drawn at random; the first one of a class always stays. Row numbers
-    are int64 and ascend; a share so small that the part would be empty is refused.
+    One of each class always stays. A share that would give an empty part is refused.
     """
     rows, share = np.arange(len(labels)), batching.validation_share
     # Class after class, each in random order; then every row that fills up one more whole.

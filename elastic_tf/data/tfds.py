@@ -21,15 +21,14 @@ _TEST_PERCENT = 20  # of the training split, where there is no other
 def tfds_images(name: str, *, image_size: int = 224, **options: Any) -> ImageData:
     """Images of a data set of TensorFlow Datasets, decoded and resized in every pass.
 
-    Where it is not prepared in TFDS_DATA_DIR (~/tensorflow_datasets), it is downloaded. The test
-    images are its test split; where it has none the validation split, or else the last fifth of the
-    training split.
+    Where it is not prepared in TFDS_DATA_DIR (~/tensorflow_datasets), it is downloaded. Tested is
+    on its test split, or its validation split, or else the last fifth of the training split.
 
     Args:
         name: any set of images with one class each: "cifar10", "food101:2.0.0".
         image_size: height and width to which images are squeezed, in pixels.
-        **options: of `Batching`. The share of the training split that becomes the validation part
-            is in whole percents, and holds the same images for every seed.
+        **options: of `Batching`. The validation part is in whole percents of the training split,
+            the same for every seed.
 
     Raises:
         FileNotFoundError: the data are not there and cannot be downloaded.

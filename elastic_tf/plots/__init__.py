@@ -9,17 +9,15 @@ from elastic_tf.extras import extra
 
 with extra("plots"):
     from elastic_tf.plots.charts import agreement, bars, lines
-    from elastic_tf.plots.conclusions import reached
-    from elastic_tf.plots.memory import memory_map
-    from elastic_tf.plots.results import accuracy_at_budgets
+    from elastic_tf.plots.results import accuracy_at_budgets, reached
     from elastic_tf.plots.selections import (
         image_grid,
         importance_map,
         selection_bars,
         selection_map,
     )
+    from elastic_tf.plots.steps import cost_of_depth, memory_map, step_parts, timing_bars
     from elastic_tf.plots.style import METHODS, Picture, png, save
-    from elastic_tf.plots.timing import cost_of_depth, step_parts, timing_bars
 
 __all__ = [
     "METHODS",

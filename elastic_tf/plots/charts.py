@@ -1,16 +1,18 @@
-"""Lines, bars and points: the forms that the other pictures are made of."""
+"""Lines, bars and points, with what they show, computed from the data drawn, as their title."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from elastic_tf.plots import conclusions
-from elastic_tf.plots.conclusions import Curves
-from elastic_tf.plots.style import DARK, PALE, frame, grid, head, picture, said, styles
+from elastic_tf.plots.style import DARK, PALE, frame, grid, head, method_of, picture, styles
+
+Curves = Mapping[str, tuple[Any, ...]]
+Groups = Mapping[str, Mapping[str, float]]
 
 _MOST_MARKERS = 30  # on every point of a longer line they would hide it
 
@@ -54,12 +56,12 @@ def lines(
         axes.set_xlim(0, 1.05 * max(max(along) for along, *_ in curves.values()) or None)
     grid(axes)
     axes.legend(frameon=False)
-    head(axes, said(title, conclusions.ends(curves) if conclusion is None else conclusion))
+    head(axes, title, _ends(curves) if conclusion is None else conclusion)
     return figure
 
 
 def bars(
-    groups: Mapping[str, Mapping[str, float]],
+    groups: Groups,
     *,
     y: str,
     title: str = "",
@@ -90,7 +92,7 @@ def bars(
     axes.set_ylabel(y)
     axes.margins(y=0.12)
     figure.legend(frameon=False, loc="outside lower center", ncols=4, fontsize=8)
-    head(axes, said(title, conclusions.heights(groups) if conclusion is None else conclusion))
+    head(axes, title, _heights(groups) if conclusion is None else conclusion)
     return figure
 
 
@@ -124,5 +126,50 @@ def agreement(
         axes.scatter(*points[name], s=26, label=name, alpha=0.85, **options)
     axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel=x, ylabel=y)
     axes.legend(frameon=False, fontsize=8)
-    head(axes, said(title, conclusions.distances(points, within, is_log)))
+    head(axes, title, _distances(points, within, is_log))
     return figure
+
+
+def _ends(curves: Curves) -> str:
+    """Between which curves all others end."""
+    last = {name: float(values[-1]) for name, (_, values, *_) in curves.items() if len(values)}
+    return _extremes(last, "ends")
+
+
+def _heights(groups: Groups) -> str:
+    """How the lowest label compares with full training, or the lowest with the highest."""
+    ratios: dict[str, list[float]] = {}
+    for group in groups.values():
+        whole = next((group[label] for label in group if method_of(label) == "full"), 0.0)
+        for label, height in group.items():
+            if whole and method_of(label) != "full":
+                ratios.setdefault(label, []).append(height / whole)
+    if ratios:
+        label = min(ratios, key=lambda name: float(np.mean(ratios[name])))
+        low, high = (f"{end:.2f}" for end in (min(ratios[label]), max(ratios[label])))
+        return f"{label} is at {low if low == high else f'{low} to {high}'} of full"
+    bars = {
+        f"{label}, {name}".replace("\n", " ") if len(groups) > 1 else label: height
+        for name, group in groups.items()
+        for label, height in group.items()
+    }
+    return _extremes(bars, "is")
+
+
+def _distances(points: Curves, within: float | None, is_log: bool) -> str:
+    """How far points are from the diagonal, relative to x where axes are logarithmic."""
+    x, y = (np.concatenate([np.ravel(pair[k]) for pair in points.values()]) for k in (0, 1))
+    if is_log:
+        return f"y is {np.min(y / x):.3g} to {np.max(y / x):.3g} of x"
+    off = np.abs(y - x)
+    if within is None:
+        return f"{off.mean():.2g} apart on average"
+    return f"{np.sum(off <= within)} of {len(off)} within {within:g}"
+
+
+def _extremes(values: Mapping[str, float], verb: str) -> str:
+    known = {label: value for label, value in values.items() if np.isfinite(value)}
+    if len(known) < 2:
+        return "".join(f"{label} {verb} at {value:.3g}" for label, value in known.items())
+    low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    return f"{low} {verb} lowest ({known[low]:.3g}), {high} highest ({known[high]:.3g})"

@@ -25,7 +25,6 @@ from elastic_tf.plots.style import (
     few,
     head,
     picture,
-    said,
 )
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
@@ -63,7 +62,7 @@ def selection_map(
     found = f"{(modes != FROZEN).mean():.0%} trained{exact}, {rest}"
     last = len(codes) - 1
     options = {"cmap": ListedColormap(colours), "vmin": 0, "vmax": last}
-    figure = _map(shown, names, said(title, found), width, **options)
+    figure = _map(shown, names, title, found, width, **options)
     figure.axes[0].set_xlabel(x)
     if last > 1:
         patches = [Patch(color=c, label=NAMES[code]) for c, code in zip(colours, codes)]
@@ -93,7 +92,7 @@ def importance_map(
     count = int(np.searchsorted(order.cumsum(), 0.5 * order.sum())) + 1
     found = f"{count} of {len(order)} tensors hold half of the importance"
     figure = _map(
-        values, names, said(title, found), cmap=colours, norm=LogNorm(_LEAST_SHARE, 1.0, clip=True)
+        values, names, title, found, cmap=colours, norm=LogNorm(_LEAST_SHARE, 1.0, clip=True)
     )
     label = "share of the epoch's importance (grey: harm)"
     figure.colorbar(figure.axes[0].images[0], label=label, location="bottom")
@@ -119,7 +118,7 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
     gains = np.maximum(importance, 0.0)
     share = gains[mask].sum() / max(gains.sum(), np.finfo(float).tiny)
     found = f"{mask.sum()} of {len(mask)} tensors hold {share:.0%} of the importance"
-    head(axes, said(title, found))
+    head(axes, title, found)
     return figure
 
 
@@ -138,7 +137,12 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
 
 
 def _map(
-    values: np.ndarray, names: Sequence[str], title: str, width: float | None = None, **options: Any
+    values: np.ndarray,
+    names: Sequence[str],
+    title: str,
+    found: str,
+    width: float | None = None,
+    **options: Any,
 ) -> Figure:
     """Tensors down, epochs across, values of shape (N, epochs)."""
     count, epochs = values.shape
@@ -150,5 +154,5 @@ def _map(
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     ticks = few(count)
     axes.set_yticks(ticks, [names[k] if len(names) else k for k in ticks], fontsize=8)
-    head(axes, title)
+    head(axes, title, found)
     return figure

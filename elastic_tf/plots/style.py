@@ -74,14 +74,13 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     seen: Counter[str] = Counter()
     for label in dict.fromkeys(labels):
         name = method_of(label)
-        known = METHODS.get(name)
-        again = seen[name if known else ""]
-        seen[name if known else ""] += 1
-        if known is None:
-            again, place = divmod(again, len(_OTHERS))
-        style = known or _OTHERS[place]
+        name = name if name in METHODS else ""
+        again, place = (seen[name], 0) if name else divmod(seen[name], len(_OTHERS))
+        seen[name] += 1
+        style = METHODS[name] if name else _OTHERS[place]
+        red, green, blue = (int(style.colour[k : k + 2], 16) >> again % 2 for k in (1, 3, 5))
         found[label] = style._replace(
-            colour=_darker(style.colour) if again % 2 else style.colour,
+            colour=f"#{red:02X}{green:02X}{blue:02X}",
             line=_LINES[(_LINES.index(style.line) + again) % len(_LINES)],
             hatch=_HATCHES[(_HATCHES.index(style.hatch) + again) % len(_HATCHES)],
         )
@@ -137,22 +136,16 @@ def grid(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def head(axes: Any, title: str) -> None:
-    """Write a title above a picture, and what stands along y above the axis, both horizontally.
+def head(axes: Any, title: str, found: str = "") -> None:
+    """Write above a picture what it is about and what it shows, and above its y axis the label.
 
-    A title longer than the picture takes several lines.
+    What is longer than the picture takes several lines.
     """
     axes.yaxis.label.set(rotation=0, ha="left", va="bottom", fontsize=9, color=DARK)
     axes.yaxis.set_label_coords(0.0, 1.01)
     inches = axes.figure.get_figwidth() / axes.get_gridspec().ncols
-    text = textwrap.fill(title, int(_LETTERS * inches))
+    text = textwrap.fill(": ".join(filter(None, (title, found))), int(_LETTERS * inches))
     axes.set_title(text, loc="left", fontsize=11, pad=20 if axes.get_ylabel() else 6)
-
-
-def said(title: str, conclusion: str) -> str:
-    """What a picture is about and what it shows, as one sentence."""
-    sentence = ": ".join(filter(None, (title, conclusion)))
-    return sentence
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -170,11 +163,6 @@ def png(figure: Figure) -> bytes:
     # a palette is enough for what is drawn here, and takes a third of the bytes
     Image.open(drawn).convert("RGB").quantize().save(packed, "PNG", optimize=True)
     return packed.getvalue()
-
-
-def _darker(colour: str) -> str:
-    """Half as bright, of the same hue; black stays black."""
-    return "#" + "".join(f"{int(colour[k : k + 2], 16) // 2:02X}" for k in (1, 3, 5))
 
 
 def few(count: int) -> np.ndarray:

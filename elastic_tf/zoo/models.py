@@ -5,16 +5,17 @@ Every model takes images of values 0 to 255 and returns logits.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
 from elastic_tf.extras import extra
-from elastic_tf.zoo import pretrained
 
 L = tf.keras.layers
 
@@ -43,27 +44,27 @@ def build(
     weights: str | Path | None = None,
     bn_training: bool = False,
 ) -> tf.keras.Model:
-    """A classifier of images, as one flat graph of layers.
+    """A classifier of images, as one flat graph of layers, its preprocessing inside.
 
-    The images are float or integer, 0 to 255, shape (batch, input_size, input_size, channels);
-    channels is 3, or 1 for 'digits_resnet' (see `model.input_shape`). The preprocessing of the
-    architecture is part of the model. The output are **logits**: use losses with
-    `from_logits=True`. The head is new: global average pooling (VGG16 is flattened, a vision
-    transformer gives its class token), and a dense layer 'head'.
+    It takes numbers from 0 to 255 of shape (batch, input_size, input_size, channels), 3 of them or
+    1 (`model.input_shape`), and gives **logits**: use losses with `from_logits=True`. The head is
+    new: global average pooling (VGG16 is flattened, a vision transformer gives its class token),
+    and a dense layer 'head'.
 
     Args:
         name: one of `elastic_tf.zoo.NAMES`.
         classes: number of classes, at least 2.
         input_size: height and width of the images in pixels.
         alpha: width of 'mobilenet' and 'mobilenet_v2'.
-        weights: None (random), "imagenet" (downloaded by Keras), or a file of weights. A file that
-            fits the whole model, head included, is loaded whole; one that fits the backbone, with
-            or without a head of other classes, goes into the backbone.
+        weights: None (random), "imagenet" (downloaded by Keras), or a file that Keras 3 or 2 wrote.
+            One that fits the whole model, head included, is loaded whole; one that fits the
+            backbone, with or without a head of other classes, goes into the backbone.
         bn_training: False runs batch normalisation on its stored statistics while gamma and beta
             stay trainable, as in the paper; True normalises by the batch during training.
 
     Raises:
-        ValueError: an unknown name, a setting out of range, or weights that do not fit.
+        ValueError: an unknown name, a setting out of range, or weights that do not fit; the first
+            layer that differs is named.
         FileNotFoundError: there is no file of weights.
         OSError: the ImageNet weights cannot be downloaded.
     """
@@ -93,7 +94,7 @@ def build(
     try:
         features = architecture.backbone(inputs, imagenet, alpha)
     except Exception as error:
-        # Keras 2.15 raises a bare Exception when a download fails.
+        # Keras raises a bare Exception when a download fails
         if not imagenet or "URL fetch failure" not in str(error):
             raise
         raise OSError(
@@ -109,15 +110,14 @@ def build(
     logits = head(architecture.pool(backbone.output))
     model = tf.keras.Model(backbone.input, logits, name=name)
     if file and not imagenet:
-        pretrained.load(model, backbone, file)
+        _load(model, backbone, file)
     return model
 
 
 def head_tensors(model: tf.keras.Model) -> np.ndarray:
     """True for the tensors of the layer that holds the last one; bool, shape (N,), forward order.
 
-    Args:
-        model: an elastic model whose last tensor belongs to its output layer.
+    The last tensor of the elastic model must be one of its output layer.
     """
     tensors = arguments.elastic(model).tensors
     own = {id(tensors[-1])}
@@ -126,6 +126,53 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
         if id(tensors[-1]) in variables:
             own = variables
     return np.array([id(tensor) in own for tensor in tensors])
+
+
+def _load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> None:
+    """Load weights in HDF5, of Keras 3 or 2, into the model, or else into the backbone alone."""
+    path = Path(arguments.file("weights", path, "None, 'imagenet' or a file"))
+    try:
+        with h5py.File(path, "r") as file:
+            stored = _in_order(file.get("model_weights", file))
+    except OSError as error:
+        raise ValueError(
+            f"`weights` must be an HDF5 file of weights. Received: '{path}', which cannot be read "
+            f"as one: {error}. Write it with model.save_weights('NAME.weights.h5')."
+        ) from error
+    try:
+        _fill(model, stored, path, most_left=0)
+    except ValueError:
+        try:
+            _fill(backbone, stored, path, most_left=1)
+        except ValueError as error:
+            raise ValueError(
+                f"The weights must fit '{model.name}'. Received: '{path}'; first difference: "
+                f"{error} Build the model as it was when the weights were saved (name, alpha, "
+                "input size), or use other weights. Files that are not in HDF5's older format are "
+                "named *.weights.h5."
+            ) from error
+
+
+def _in_order(root: Any) -> list[list[Any]]:
+    """Weights of each layer that has any, in the older format of Keras 2; none in the newer."""
+    groups = [root[name] for name in root.attrs.get("layer_names", ())]
+    layers = [[group[name][()] for name in group.attrs["weight_names"]] for group in groups]
+    return [weights for weights in layers if weights]
+
+
+def _fill(model: tf.keras.Model, stored: list[list[Any]], path: Path, *, most_left: int) -> None:
+    """Load all layers of `model`, or raise a ValueError that names the first that does not fit."""
+    if not stored:
+        with warnings.catch_warnings():
+            # Keras 3, of files of Keras 2: it looks for some layers a second time
+            warnings.filterwarnings("ignore", "Skipping nested container")
+            model.load_weights(path)
+        return
+    layers = [layer for layer in model.layers if layer.weights]
+    for layer, weights in zip(layers, stored):
+        layer.set_weights(weights)
+    if not 0 <= len(stored) - len(layers) <= most_left:
+        raise ValueError(f"{len(stored)} layers with weights in the file, {len(layers)} built.")
 
 
 def _to_unit_range(x: Any) -> Any:

@@ -1,15 +1,28 @@
-"""Where the time of a step goes: tensor by tensor, as a whole, and by depth."""
+"""Where the time and the memory of a step go."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from elastic_tf.plots.charts import lines
-from elastic_tf.plots.style import GREEN, GREY, VERMILLION, few, head, picture, said
+from elastic_tf.plots.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    YELLOW,
+    few,
+    head,
+    picture,
+)
 
 if TYPE_CHECKING:
     from elastic_tf.timing.profile import TimingProfile
@@ -17,6 +30,16 @@ if TYPE_CHECKING:
 _MOST_NAMED = 24  # tensors whose names fit along an axis
 _MS = 1e3  # microseconds in a millisecond
 FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
+_MIB = 2**20
+_COLOURS = {
+    "weight": GREY,
+    "slots": PURPLE,
+    "label": YELLOW,
+    "activation": BLUE,
+    "derivative": ORANGE,
+    "gradient": GREEN,
+    "copy": SKY,
+}
 
 
 def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
@@ -34,7 +57,7 @@ def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
         axes.set_yticks(shown, [profile.tensors[k].name for k in shown], fontsize=8)
     axes.legend(frameon=False)
     full, forward = profile.t_full / _MS, profile.t_forward / _MS
-    head(axes, said(title, f"full step {full:.1f} ms, forward pass {forward:.1f} ms of it"))
+    head(axes, title, f"full step {full:.1f} ms, forward pass {forward:.1f} ms of it")
     return figure
 
 
@@ -55,7 +78,7 @@ def step_parts(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Fig
     axes.set_xlabel("share of the full step (%)")
     figure.legend(frameon=False, loc="outside lower center", ncols=3, fontsize=8)
     parts = 100 * times[:, 0] / full
-    head(axes, said(title, f"the forward pass takes {_between(parts)} % of a full step"))
+    head(axes, title, f"the forward pass takes {_between(parts)} % of a full step")
     return figure
 
 
@@ -79,3 +102,28 @@ def _between(values: Any) -> str:
     """The least and the most of some percentages."""
     low, high = f"{min(values):.0f}", f"{max(values):.0f}"
     return low if low == high else f"{low} to {high}"
+
+
+def memory_map(tensors: Sequence[Any], live: np.ndarray, *, title: str = "") -> Figure:
+    """Bytes in use over the ops of a step that allocate or free, by kind.
+
+    Args:
+        tensors: of `elastic_tf.memory.step`: kind, bytes, first and last op.
+        live: bytes that are in use at each op.
+        title: above the picture.
+    """
+    used = {kind: np.zeros(len(live)) for kind in _COLOURS if kind in {t.kind for t in tensors}}
+    for one in tensors:
+        used[one.kind][one.first : one.last + 1] += one.bytes / _MIB
+    changes = np.flatnonzero(np.diff(live, prepend=-1))
+    x, areas = range(len(changes)), [sizes[changes] for sizes in used.values()]
+    figure, axes = picture(9.0, 4.6)
+    axes.stackplot(x, *areas, labels=[*used], colors=[_COLOURS[kind] for kind in used])
+    axes.plot(x, live[changes] / _MIB, color=BLACK, linewidth=1.0)
+    axes.set(xlim=(0, len(changes) - 1), ylim=(0, 1.03 * live.max() / _MIB))
+    axes.set(xlabel="op that allocates or frees", ylabel="in use (MiB)")
+    figure.legend(frameon=False, loc="outside lower center", ncols=8, fontsize=8)
+    lasting = sum(used[kind][0] for kind in ("weight", "slots") if kind in used)
+    found = f"{live.max() / _MIB:.1f} MiB at the fullest op, of it weights and slots {lasting:.1f}"
+    head(axes, title, found)
+    return figure
