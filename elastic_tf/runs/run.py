@@ -46,7 +46,7 @@ COLUMNS = (
 
 
 class Run:
-    """A run directory, opened by `create` or `load`.
+    """A run directory, opened by `create`, to be written, or by `load`.
 
     Attributes:
         path: the directory.
@@ -71,15 +71,11 @@ class Run:
         self.selections = _read_lines(self.path / "selections.jsonl")
         with _named(result):
             self.result = _object(read_bytes(result)) if result.exists() else None
-        self._claim: contextlib.ExitStack | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_claim": None}  # a claim is this process's own
+        self._claim = contextlib.ExitStack()
 
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:
         """Add a finished epoch; its number, from 1, is put in unless it is given."""
         data = to_json({"epoch": len(self.history) + 1, **epoch})
-        self._own()
         append_line(self.path / "history.jsonl", json.dumps(data, allow_nan=False))
         self.history.append(data)
 
@@ -95,29 +91,26 @@ class Run:
             "importance": to_json(worth),
         }
         found = _with_arrays(data)
-        self._own()
         append_line(self.path / "selections.jsonl", json.dumps(data, allow_nan=False))
         self.selections.append(found)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
         data = to_json(dict(result))
-        with self._own():
+        with self._claim:
             write_json(self.path / "result.json", data)
-        self.result, self._claim = data, None
+        self.result = data
 
-    def _own(self) -> contextlib.ExitStack:
-        """Claim the directory, unless this process has done so; what was cut off is removed.
-
-        Left are the finished epochs and the selections made in them: others are made again.
-        """
-        if self._claim is None:
-            self._claim = _claimed(self.path)
-            done = len(self.history)
-            self.selections = [item for item in self.selections if item.get("epoch", 1) <= done]
-            _cut(self.path / "history.jsonl", done)
-            _cut(self.path / "selections.jsonl", len(self.selections))
-        return self._claim
+    def _go_on(self, claim: contextlib.ExitStack) -> None:
+        """Remove what was cut off, and selections of epochs that did not end, made again now."""
+        self._claim, done = claim, len(self.history)
+        self.selections = [item for item in self.selections if item.get("epoch", 1) <= done]
+        for name, keep in (("history", done), ("selections", len(self.selections))):
+            file = self.path / f"{name}.jsonl"
+            if file.is_file():
+                lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+                if lines[keep:] != [""]:
+                    write_text(file, "".join(f"{line}\n" for line in lines[:keep]))
 
 
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
@@ -134,10 +127,6 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
             something that is no run, or another process writes it.
     """
     path, settings = Path(arguments.path("path", path)), to_json(config)
-    if not isinstance(settings, dict):
-        raise TypeError(
-            f"`config` must be a mapping or a dataclass of settings. Received: {brief(config)}."
-        )
     file = path / "config.json"
     foreign = [name for name in ("history.jsonl", "result.json") if (path / name).exists()]
     if foreign and not file.exists():
@@ -146,7 +135,8 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
             f"{foreign[0]} alone. Choose another directory."
         )
     directory(path)
-    with _claimed(path):
+    rule = "A run is written by one process at a time."
+    with claim(path / "run.lock", rule=rule, what=path, shared=True) as claimed:
         run = Run(path) if file.exists() else None
         difference = run and _difference(run.config["settings"], settings)
         if run is None or (difference and not run.history and run.result is None):
@@ -166,7 +156,7 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
                 "one."
             )
         if run.result is None:  # or else nothing will be written
-            run._own()
+            run._go_on(claimed.pop_all())
     return run
 
 
@@ -196,11 +186,6 @@ def peak_memory_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak) * (1 if sys.platform == "darwin" else 1024)
-
-
-def _claimed(path: Path) -> contextlib.ExitStack:
-    rule = "A run is written by one process at a time."
-    return claim(path / "run.lock", rule=rule, what=path, shared=True)
 
 
 def _versions() -> dict[str, str]:
@@ -273,12 +258,3 @@ def _named(path: Path, place: str = "") -> Iterator[None]:
 
 def _object(data: bytes) -> dict[str, Any]:
     return arguments.instance("it", parse(data), dict, "a JSON object")
-
-
-def _cut(path: Path, keep: int) -> None:
-    """Cut a file of lines after `keep` of them."""
-    if path.is_file():
-        text = path.read_text(encoding="utf-8", errors="replace")
-        kept = "".join(line + "\n" for line in text.split("\n")[:keep])
-        if kept != text:
-            write_text(path, kept)
