@@ -32,7 +32,7 @@ import tensorflow as tf
 
 from elastic_tf import baselines, plots
 from elastic_tf.commands.commandline import option, parse, run
-from elastic_tf.commands.comparing.contest import interval
+from elastic_tf.commands.contest import interval
 from elastic_tf.commands.training import harness, sources
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.table import Column, format_table
@@ -246,7 +246,7 @@ class Trials:
         if not epochs:
             return found
         steps, passes = round(epochs * samples.steps), math.ceil(epochs)
-        rates = harness.rate("cosine", rate, steps, warm_up=WARM_UP)
+        rates = et.optimizers.cosine(rate, steps, warm_up=WARM_UP)
         harness.compiled(model, "adam", rates)
         options: dict[str, Any] = {}
         started = time.perf_counter()

@@ -157,7 +157,7 @@ def adapted_model(settings: Settings, data: et.data.ImageData, epochs: int) -> e
         "digits_resnet", classes=data.classes, input_size=IMAGE_SIZE, weights=WEIGHTS
     )
     steps = epochs * data.steps_per_epoch
-    rate = harness.rate("cosine", settings.learning_rate, steps, warm_up=0.1)
+    rate = et.optimizers.cosine(settings.learning_rate, steps, warm_up=0.1)
     return harness.compiled(model, "adam", rate)
 
 

@@ -19,6 +19,8 @@ MobileNets where ELASTIC_TF_ASSETS points to them, on handwritten digits elsewhe
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,8 @@ import paper_scales
 from paper_specs import FIGURES, TABLES, VIT, Picture, Training, pictures
 
 from elastic_tf import baselines
-from elastic_tf.commands import commandline
-from elastic_tf.commands.commandline import option, parse
-from elastic_tf.commands.comparing import trials
+from elastic_tf.commands import commandline, contest
+from elastic_tf.commands.commandline import option, parse, words_of
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
 from elastic_tf.files.table import format_table
@@ -54,7 +55,7 @@ class Settings:
 
 
 def main(
-    arguments: Sequence[str] | None = None, launch: trials.Launch = trials.launched
+    arguments: Sequence[str] | None = None, launch: contest.Launch = contest.launched
 ) -> dict[str, Picture]:
     """Run what is not there yet."""
     settings = parse(Settings, __doc__ or "", arguments)
@@ -72,7 +73,7 @@ def main(
         print(f"[{number}/{len(plan)}] {training.name}", flush=True)
         try:
             one_run(training, scale, root, launch)
-        except trials.TrainingFailed as error:  # the others need not wait for it
+        except contest.TrainingFailed as error:  # the others need not wait for it
             print(error, flush=True)
             failed.append(training.name)
     for name in measures:
@@ -81,20 +82,32 @@ def main(
             print(f"Measuring: {path}", flush=True)
             write_json(path, to_json(paper_measures.MEASURES[name](scale)))
     if failed:
-        raise trials.TrainingFailed(f"{len(failed)} of {len(plan)}: {', '.join(failed)}.")
+        raise contest.TrainingFailed(f"{len(failed)} of {len(plan)}: {', '.join(failed)}.")
     print(f"All there, in {root}. Draw with experiments/figures.py.")
     return chosen
 
 
 def one_run(
-    training: Training, scale: paper_scales.Scale, root: Path, launch: trials.Launch
+    training: Training, scale: paper_scales.Scale, root: Path, launch: contest.Launch
 ) -> run.Run:
     """The run of a training, trained now unless it was before."""
     options = scale.options(training)
     if baselines.get(options["method"]).needs_profile:
         path = root / "profiles" / f"{training.model}_{training.data}.json"
-        options["profile"] = trials.profiled(path, scale.classes[training.data], options)
-    return trials.run(run_path(root, training), options, launch)
+        options["profile"] = profiled(path, scale.classes[training.data], options)
+    return contest.trained(run_path(root, training), options, launch)
+
+
+def profiled(path: Path, classes: int, options: dict[str, Any]) -> Path:
+    """The timing profile in `path` for these options, measured now unless it was before."""
+    if not path.is_file():
+        print(f"Profiling {path}", flush=True)
+        names = ("model", "alpha", "input_size", "batch_size", "optimizer", "bn_training")
+        chosen = {name: options[name] for name in names if name in options}
+        words = words_of({**chosen, "classes": classes, "out": path})
+        done = [sys.executable, "-m", "elastic_tf", "profile", *words]
+        subprocess.run(done, stdout=subprocess.DEVNULL, check=True)
+    return path
 
 
 def run_path(root: Path, training: Training) -> Path:

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     )
     steps = settings.epochs * data.steps_per_epoch
     model.compile(
-        et.optimizers.by_name("adam", harness.rate("cosine", settings.learning_rate, steps)),
+        et.optimizers.by_name("adam", et.optimizers.cosine(settings.learning_rate, steps)),
         harness.loss(),
         metrics=["accuracy"],
     )

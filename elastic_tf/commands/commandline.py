@@ -23,12 +23,8 @@ _REFUSED, _INTERRUPTED = 2, 130  # exit codes: argparse's, and a shell's after S
 def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
     """A field of a settings dataclass; required on the command line where it has no default.
 
-    Args:
-        default: of the field.
-        help: what it is.
-        **more: `choices`; `alias`, another name of the option; `check`, which refuses a wrong
-            value, given as (name, value); `bare`, for what has no name before it on the command
-            line, and is called so in the help.
+    `more`: `choices`; `check`, which refuses a wrong value, given as (name, value); `bare`, for
+    what has no name before it on the command line, and is called so in the help.
     """
     required = default is dataclasses.MISSING
     metadata = {"help": help, "required": required, **more}
@@ -48,12 +44,12 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    checks: dict[str, Callable[[str, Any], Any]] = {}
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    for field in fields:
         # the annotation is text, as `from __future__ import annotations` leaves it
         word, *inner = re.findall(r"\w+", str(field.type))
         options = {"default": field.default, **field.metadata}
-        alias, bare, check = (options.pop(key, None) for key in ("alias", "bare", "check"))
+        options.pop("check", None)
         if field.default not in (None, (), "", False):
             options["help"] += " (default: %(default)s)"
         if word == "bool":
@@ -62,18 +58,17 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
             options.update(type=_TYPES[inner[0]], nargs="+")
         else:
             options["type"] = _TYPES[word]
-        names = [f"--{field.name.replace('_', '-')}", *filter(None, [alias])]
-        if bare:
-            names, options["metavar"] = [field.name], bare
+        name = f"--{field.name.replace('_', '-')}"
+        if "bare" in options:
+            name, options["metavar"] = field.name, options.pop("bare")
             del options["required"]
-        if check:
-            checks[field.name] = check
-        parser.add_argument(*names, **options)
+        parser.add_argument(name, **options)
     found = vars(parser.parse_args(arguments))
     settings = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
-    for name, check in checks.items():
-        if found[name] is not None:
-            check(name, found[name])
+    for field in fields:
+        check = field.metadata.get("check")
+        if check and found[field.name] is not None:
+            check(field.name, found[field.name])
     return settings
 
 
@@ -99,11 +94,6 @@ class Parser(argparse.ArgumentParser):
         near = nearest(received[1].lstrip("-"), names) if received else ""
         meant = f"Did you mean {names[near]}? " if near else ""
         self.exit(_REFUSED, f"error: {message}. {meant}{self.prog} --help lists what there is.\n")
-
-
-def command(name: str, words: Sequence[str]) -> list[str]:
-    """What follows the interpreter to run `name` of `python -m elastic_tf` with arguments."""
-    return ["-m", "elastic_tf", name, *words]
 
 
 def words_of(options: dict[str, Any]) -> list[str]:

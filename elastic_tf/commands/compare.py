@@ -31,8 +31,7 @@ from typing import Any
 
 from elastic_tf import __version__
 from elastic_tf.commands import options
-from elastic_tf.commands.commandline import command, option, parse
-from elastic_tf.commands.comparing import trials
+from elastic_tf.commands.commandline import option, parse
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import now, to_json
 from elastic_tf.files.table import Column, format_table
@@ -63,30 +62,28 @@ class Settings(options.Adaptation):
     rates: str = option("1e-5,3e-5,1e-4,3e-4", help="learning rates to choose from")
     seeds: int = option(3, help="how many trainings of each method, with seeds from 0")
     epochs: int = option(6, help="of each training at equal epochs")
-    equal: str = option("both", help="what is equal", choices=("both", "epochs"))
     budget: str = option(
-        "",
-        help="those seconds, as a share of a method's at equal epochs: full:0.5; else the "
-        "reference's",
+        "", help="the equal seconds, as a share of a method's: full:0.5; else the reference's"
     )
 
 
-def main(
-    arguments: Sequence[str] | None = None, launch: trials.Launch = trials.launched
-) -> dict[str, Any]:
-    """Train what is not there yet, print the tables, write the JSON."""
+def main(arguments: Sequence[str] | None = None, launch: Any = None) -> dict[str, Any]:
+    """Train what is not there yet, print the tables, write the JSON.
+
+    `launch` trains with the words of `train`, its output in a file; by default in a child process.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     settings = parse(Settings, __doc__ or "", words)
     from elastic_tf import plots
-    from elastic_tf.commands.comparing import contest
+    from elastic_tf.commands import contest
 
-    competition = contest.Contest(settings, launch)
+    competition = contest.Contest(settings, launch or contest.launched)
     tables = competition.tables()
     allowed = competition.allowed_seconds
     result: dict[str, Any] = to_json(
         {
             "settings": settings,
-            "command": shlex.join(["python", *command("compare", words)]),
+            "command": shlex.join(["python", "-m", "elastic_tf", "compare", *words]),
             "created": now(),
             "version": __version__,
             "device": describe_device(),

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from elastic_tf.commands.commandline import option, parse, typed
 from elastic_tf.files.arrays import container_memory
@@ -43,18 +43,15 @@ model = et.ElasticModel.from_model(tf.keras.Sequential(layers))
 model.compile("sgd", "mse")
 model.set_mask(np.array([False, False, True, True]))
 model.fit(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32), batch_size=4, verbose=0)
-print(json.dumps(describe_device()))
-"""
-_GPU = """
-import json, os, tensorflow as tf
 built, of = tf.sysconfig.get_build_info(), tf.config.experimental
 gpus = tf.config.list_physical_devices("GPU")
 print(json.dumps({
+    **describe_device(),
     "version": tf.__version__,
     "for": [f"{kind} {built[key]}" for kind, key in
             (("CUDA", "cuda_version"), ("cuDNN", "cudnn_version")) if key in built]
            + ["ROCm"] * bool(built.get("is_rocm_build")),
-    "names": [of.get_device_details(x).get("device_name", x.name) for x in gpus],
+    "gpus": [of.get_device_details(x).get("device_name", x.name) for x in gpus],
     "grows": [of.get_memory_growth(x) for x in gpus],
 }))
 """
@@ -80,7 +77,7 @@ class Finding(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Check, print, and end with exit code 1 where training is impossible."""
     settings = parse(Settings, __doc__ or "", arguments)
-    findings = [packages(), tensorflow(), gpu(), memory(), disk(settings.out)]
+    findings = [packages(), *tensorflow(), memory(), disk(settings.out)]
     print(format_table([one._asdict() for one in findings], ("check", "state", "found")) + "\n")
     for one in findings:
         if one.fix:
@@ -101,9 +98,9 @@ def packages() -> Finding:
     return Finding("packages", OK, "nothing that it asks for is missing, or of another version")
 
 
-def tensorflow() -> Finding:
-    """Train a step in a child process."""
-    words, state = [sys.executable, "-c", _STEP], BROKEN
+def tensorflow() -> list[Finding]:
+    """Train a step in a child process, which also tells of GPUs."""
+    words, check, fix = [sys.executable, "-c", _STEP], "TensorFlow", "Install the packages anew."
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
@@ -111,32 +108,25 @@ def tensorflow() -> Finding:
             "It may hang where memory ends: look at the limits of this shell, ulimit -a, at the "
             "load of the machine and at its disk, and try again."
         )
-        return Finding("TensorFlow", state, f"no step in {_SECONDS} s", fix)
-    if done.returncode == -signal.SIGILL:
-        fix = "Take a TensorFlow built for this processor; those of PyPI for x86 need AVX."
-        return Finding("TensorFlow", state, "ended by an illegal instruction", fix)
-    if done.returncode:
-        last = (done.stderr.strip() or f"ended with code {done.returncode}").splitlines()[-1]
-        fix = "Install the packages anew."
-        if any(word in done.stderr for word in _NO_MEMORY):
-            fix = "It ran out of memory or threads. Look at the limits of this shell: ulimit -a."
-        return Finding("TensorFlow", state, last, fix)
-    device = json.loads(done.stdout.splitlines()[-1])
-    trains = f"{device['tensorflow']} trains on {device['name']} ({device['kind']})"
-    return Finding("TensorFlow", OK, trains)
-
-
-def gpu() -> Finding:
-    """The GPUs that TensorFlow sees, or why it sees none where a driver is installed."""
-    try:
-        words = [sys.executable, "-c", _GPU]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS)
+        return [Finding(check, BROKEN, f"no step in {_SECONDS} s", fix)]
+    if done.returncode == 0:
         told = json.loads(done.stdout.splitlines()[-1])
-    except (subprocess.TimeoutExpired, IndexError, ValueError):
-        return Finding("GPU", OK, "not known: TensorFlow does not start")
+        trains = f"{told['tensorflow']} trains on {told['name']} ({told['kind']})"
+        return [Finding(check, OK, trains), gpu(told)]
+    last = (done.stderr.strip() or f"ended with code {done.returncode}").splitlines()[-1]
+    if done.returncode == -signal.SIGILL:
+        last = "ended by an illegal instruction"
+        fix = "Take a TensorFlow built for this processor; those of PyPI for x86 need AVX."
+    elif any(word in done.stderr for word in _NO_MEMORY):
+        fix = "It ran out of memory or threads. Look at the limits of this shell: ulimit -a."
+    return [Finding(check, BROKEN, last, fix)]
+
+
+def gpu(told: dict[str, Any]) -> Finding:
+    """The GPUs that TensorFlow sees, or why it sees none where a driver is installed."""
     built = f"TensorFlow is built for {', '.join(told['for']) or 'processors alone'}"
-    if told["names"]:
-        found = f"{', '.join(told['names'])}; {built}"
+    if told["gpus"]:
+        found = f"{', '.join(told['gpus'])}; {built}"
         if all(told["grows"]) or os.environ.get(_GROW) == "true":
             return Finding("GPU", OK, found)
         fix = f"TensorFlow takes nearly all of a GPU's memory. {_GROW}=true leaves the rest."
@@ -154,19 +144,19 @@ def memory() -> Finding:
     """Memory that is free for a training, or less where a limit leaves less."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        free = next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable")) * 1024 / _GIB
+        free = next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable")) * 1024
     except (OSError, StopIteration):
         return Finding("memory", OK, "not known on this system")
     import resource  # Unix only
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit / _GIB < free:
-        return _room("memory", limit / _GIB, "This shell allows no more: ulimit -v unlimited.")
-    if container_memory() / _GIB < free:
-        fix = "This container allows no more. Raise the memory limit of its control group."
-        return _room("memory", container_memory() / _GIB, fix)
-    fix = "End other programs, add swap, or train a smaller model with smaller batches."
-    return _room("memory", free, fix)
+    limit = free if limit == resource.RLIM_INFINITY else limit
+    container = "This container allows no more. Raise the memory limit of its control group."
+    machine = "End other programs, add swap, or train a smaller model with smaller batches."
+    shell = "This shell allows no more: ulimit -v unlimited."
+    limits = ((free, machine), (limit, shell), (container_memory(), container))
+    least, fix = min(limits, key=lambda one: one[0])
+    return _room("memory", least / _GIB, fix)
 
 
 def disk(out: Path) -> Finding:

@@ -25,20 +25,11 @@ _MIB = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Which pictures, which network, and what it may take."""
+class Settings(options.Network):
+    """Which pictures, and what adapting may take."""
 
     data: Path = option(help="folder with train/CLASS/*.jpg and test/CLASS/*.jpg")
     support: int = option(5, help="pictures of each class to learn from", check=checks.count)
-    model: str = option(
-        "mobilenet",
-        help=f"model of the zoo: {', '.join(options.MODELS)}",
-        check=options.one_of(options.MODELS),
-    )
-    alpha: float = option(
-        1.0, help="width multiplier, for models that have one", check=checks.width
-    )
-    input_size: int = option(128, help="height and width of the images", check=checks.count)
     weights: str = option(
         "imagenet", help="'imagenet', 'none', or a file of weights", check=options.weights
     )
@@ -59,18 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     drawn = pictures(settings, names)
     import tensorflow as tf
 
-    from elastic_tf import zoo
+    from elastic_tf.commands.training import harness
     from elastic_tf.data import folder
     from elastic_tf.fewshot import ProtoNet, adapt
 
-    network = zoo.build(
-        settings.model,
-        classes=len(names),
-        input_size=settings.input_size,
-        alpha=settings.alpha,
-        weights=None if settings.weights == "none" else settings.weights,
-    )
-    net = ProtoNet.of(network)
+    net = ProtoNet.of(harness.network(settings, len(names), settings.weights))
 
     def read(paths: Sequence[str]) -> np.ndarray:
         images = np.stack([folder.read(path, settings.input_size) for path in paths])
@@ -78,18 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return tf.image.rgb_to_grayscale(images).numpy() if is_grey else images
 
     (x, y), (x_test, y_test) = ((read(paths), np.array(names)[k]) for paths, k in drawn)
+    given = {name: getattr(settings, name) for name in ("memory", "compute", "flip", "seed")}
     for steps in (0, settings.steps):
-        found = adapt(
-            net,
-            x,
-            y,
-            memory=settings.memory,
-            compute=settings.compute,
-            steps=steps,
-            learning_rate=settings.rate,
-            flip=settings.flip,
-            seed=settings.seed,
-        )
+        found = adapt(net, x, y, steps=steps, learning_rate=settings.rate, **given)
         right, when = np.mean(found.predict(x_test) == y_test), "after" if steps else "before"
         print(f"{when}: {right:.1%} of {len(y_test)} test images", flush=True)
     if found.plan is not None:

@@ -22,7 +22,7 @@ from elastic_tf.commands.commandline import option, parse
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(options.Network):
+class Settings(options.Step):
     """What to foretell."""
 
     images: int = option(help="training images", check=checks.count)
@@ -34,17 +34,14 @@ class Settings(options.Network):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trace, time a forward pass, print."""
     settings = parse(Settings, __doc__ or "", arguments)
-    checks.count("batch_size", settings.batch_size, most=settings.images)
+    size = checks.count("batch_size", settings.batch_size, most=settings.images)
     import tensorflow as tf
 
-    from elastic_tf import zoo
     from elastic_tf.budget.forecast import forecast
     from elastic_tf.commands.training import harness
 
-    names = ("classes", "input_size", "alpha", "bn_training")
-    network = zoo.build(settings.model, **{name: getattr(settings, name) for name in names})
+    network = harness.network(settings, settings.classes)
     model = harness.compiled(network, settings.optimizer, 1e-4)
-    shape = (settings.batch_size, *network.input_shape[1:])
-    batch = np.zeros(shape, np.float32), np.zeros(settings.batch_size, np.int64)
-    batches = tf.data.Dataset.from_tensors(batch).repeat(settings.images // settings.batch_size)
+    batch = np.zeros((size, *network.input_shape[1:]), np.float32), np.zeros(size, np.int64)
+    batches = tf.data.Dataset.from_tensors(batch).repeat(settings.images // size)
     print(forecast(model, batches, rho=settings.rho, epochs=settings.epochs, keeps=True))

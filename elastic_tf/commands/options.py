@@ -6,8 +6,6 @@ The names of registries stand here again, for these load TensorFlow; a test comp
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,8 @@ DATA = (
     f"y_test, {TFDS}NAME, or {', '.join(DIGITS)}"
 )
 MODELS = (
-    "mobilenet",
-    "mobilenet_v2",
-    "resnet50",
-    "vgg16",
-    "efficientnet_v2b0",
-    "vit_b16",
-    "vit_ti16",
-    "digits_resnet",
+    *("mobilenet", "mobilenet_v2", "resnet50", "vgg16", "efficientnet_v2b0"),
+    *("vit_b16", "vit_ti16", "digits_resnet"),
 )
 OPTIMIZERS = ("sgd", "sgdw", "adam", "shampoo")
 # Methods that keep to a share of the step time.
@@ -41,17 +33,6 @@ METHODS = (
     *("full", "traditional_tl", "bn_bias", "gradient_filtering", *WITHIN_RHO),
     *("velocity", "random_neurons", "sparse_update", "tinytrain"),
 )
-
-
-def one_of(names: Collection[str]) -> Callable[[str, Any], str]:
-    """The check of an option that has one of these names."""
-    return partial(arguments.choice, choices=names)
-
-
-def method(name: str, value: str) -> None:
-    """Refuse a method that there is not; one of a file is found when the file is loaded."""
-    if ":" not in value:
-        arguments.choice(name, value, METHODS)
 
 
 def no_budget(method: str, **given: Any) -> None:
@@ -83,26 +64,26 @@ def weights(name: str, value: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A network and its training step."""
+    """A network of the zoo."""
 
-    model: str = option(
-        "mobilenet", help=f"model of the zoo: {', '.join(MODELS)}", check=one_of(MODELS)
-    )
-    alpha: float = option(
-        1.0, help="width multiplier, for models that have one", check=arguments.width
-    )
+    model: str = option("mobilenet", help="model of the zoo", choices=MODELS)
+    alpha: float = option(1.0, help="width of mobilenet and mobilenet_v2", check=arguments.width)
     input_size: int = option(
         128, help="height and width of the images in pixels", check=arguments.count
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Step(Network):
+    """A network and its training step."""
+
     batch_size: int = option(16, help="images in a training step", check=arguments.count)
-    optimizer: str = option(
-        "shampoo", help=f"optimizer: {', '.join(OPTIMIZERS)}", check=one_of(OPTIMIZERS)
-    )
+    optimizer: str = option("shampoo", help="what updates the weights", choices=OPTIMIZERS)
     bn_training: bool = option(False, help="let batch normalisation use the batch's statistics")
 
 
 @dataclasses.dataclass(frozen=True)
-class Adaptation(Network):
+class Adaptation(Step):
     """The adaptation of a network to images."""
 
     data: str = option(help=DATA, check=images)
@@ -111,18 +92,8 @@ class Adaptation(Network):
         "imagenet", help="'imagenet', 'none', or a file of weights", check=weights
     )
     epochs: int = option(5, help="passes over the training images", check=arguments.count)
-    warm_up: float | None = option(
-        None,
-        help="share of the steps in which the learning rate rises to it, on a cosine: 0.15 if left "
-        "out",
-        alias="--warmup-ratio",
-        check=arguments.part,
-    )
-    head: str = option(
-        "solve",
-        help="where the new head starts: the best linear one in closed form, or as the weights "
-        "have it",
-        choices=("solve", "none"),
+    warm_up: float = option(
+        0.15, help="share of the steps in which a cosine rises first", check=arguments.part
     )
     interval: int = option(
         3, help="epochs between two selections, for methods that select", check=arguments.count
@@ -137,7 +108,6 @@ class Adaptation(Network):
         0.1,
         help="share of the training images to evaluate on after each epoch; the test images are "
         "then used once, at the end. 0: they are used after each epoch",
-        alias="--validation-split",
         check=arguments.part,
     )
     flip: bool = option(False, help="flip training images at random")

@@ -90,17 +90,14 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
         )
     curves, maps = {}, {}
     for label, run in zip(labels(found), found):
-        epochs = [(epoch.get("seconds"), epoch.get("val_accuracy")) for epoch in run.history]
+        epochs = [(one.get("head_seconds"), one.get("head_accuracy")) for one in run.history[:1]]
+        epochs += [(one.get("seconds"), one.get("val_accuracy")) for one in run.history]
         if not epochs or not all(isinstance(x, (int, float)) for epoch in epochs for x in epoch):
             raise ValueError(
                 "`runs` must be written by python -m elastic_tf train and have finished an epoch. "
-                f"Received: '{run.path}', with (seconds, val_accuracy) {epochs}."
+                f"Received: '{run.path}', with (seconds, accuracy) {epochs}."
             )
         seconds, accuracy = np.array(epochs, float).T
-        first = run.history[0]
-        if isinstance(first.get("head_accuracy"), float):  # before the first epoch
-            seconds = np.array([first["head_seconds"], *seconds])
-            accuracy = np.array([first["head_accuracy"], *accuracy])
         curves[label] = (np.cumsum(seconds).tolist(), (100 * accuracy).tolist())
         plans = runs.trained_plans(run.history)
         if any(plan != Plan.full(len(plan)) for plan in plans):
@@ -108,9 +105,7 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
             profile = run.path / "profile.json"
             tensors = TimingProfile.load(profile).tensors if profile.is_file() else ()
             maps[out.with_name(f"{out.stem}_{word}{out.suffix}")] = plots.selection_map(
-                plans,
-                names=[spec.name for spec in tensors],
-                title=label,
+                plans, names=[spec.name for spec in tensors], title=label
             )
     x, y = "training time, head included (s)", f"{parts[0]} accuracy (%)"
     conclusion = plots.reached(curves)

@@ -38,7 +38,7 @@ _COLUMNS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(options.Network):
+class Settings(options.Step):
     """What to measure, and where to put it."""
 
     out: Path = option(help="JSON file for the profile")
@@ -51,34 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, save and print."""
     settings = parse(Settings, __doc__ or "", arguments)
     directory(settings.out.parent)
-    if settings.classes is None:
-        settings = dataclasses.replace(settings, classes=classes_of(settings))
-    print(report(measured(settings)))
-    print(f"Written to {settings.out}")
-
-
-def classes_of(settings: Settings) -> int:
-    """How many classes the images have."""
-    if settings.data is None:
+    if settings.classes is None and settings.data is None:
         raise ValueError(
             "One of `classes` and `data` must be given. Received: none. Use --data, with the "
             "images that will be trained on."
         )
-    from elastic_tf import zoo
-    from elastic_tf.commands.training import sources
-
-    channels = zoo.ARCHITECTURES[settings.model].channels
-    return sources.classes(settings.data, channels=channels, image_size=settings.input_size)
+    print(report(measured(settings)))
+    print(f"Written to {settings.out}")
 
 
 def measured(settings: Settings) -> TimingProfile:
-    """Measure and save, under the settings of this process."""
-    from elastic_tf.commands.training import harness
+    """Measure on a batch of noise, and save."""
+    from elastic_tf.commands.training import harness, sources
     from elastic_tf.timing.profiler import profile_model
 
+    classes = settings.classes or sources.classes(settings)
     print("Building the model and measuring its steps ...", flush=True)
-    model, batch = harness.model_and_batch(settings)
-    profile = profile_model(model, *batch, repeats=settings.repeats)
+    network = harness.network(settings, classes)
+    model = harness.compiled(network, settings.optimizer, 1e-4)
+    rng, size = np.random.default_rng(0), settings.batch_size
+    x = rng.uniform(0, 255, (size, *network.input_shape[1:])).astype(np.float32)
+    profile = profile_model(model, x, rng.integers(0, classes, size), repeats=settings.repeats)
     profile.save(settings.out)
     return profile
 

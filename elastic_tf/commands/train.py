@@ -15,13 +15,19 @@ from functools import partial
 
 from elastic_tf import arguments as checks
 from elastic_tf.commands import options
-from elastic_tf.commands.commandline import command, option, parse
+from elastic_tf.commands.commandline import option, parse
 from elastic_tf.files.atomic import directory
 from elastic_tf.runs import run as runs
 from elastic_tf.timing import runtime
 from elastic_tf.timing.profile import TimingProfile
 
 _MOST_SEED = 2**32 - 1  # of NumPy
+
+
+def _method(name: str, value: str) -> None:
+    """Refuse a method that there is not; one of a file is found when the file is loaded."""
+    if ":" not in value:
+        checks.choice(name, value, options.METHODS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Settings(options.Adaptation):
         "elastic",
         help=f"how to choose what to train: {', '.join(options.METHODS)}; "
         "or FILE.py:NAME, a method of your own",
-        check=options.method,
+        check=_method,
     )
     rho: float | None = option(
         None,
@@ -42,11 +48,11 @@ class Settings(options.Adaptation):
     memory: str | None = option(
         None,
         help="what a step may take, for the same methods: '256 MiB' or bytes; needs --profile",
+        check=checks.memory,
     )
     learning_rate: float | None = option(
         None,
         help="learning rate at its highest; 1.25e-4 / the root of the trained share if left out",
-        alias="--lr",
         check=checks.rate,
     )
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
@@ -58,14 +64,18 @@ class Settings(options.Adaptation):
     )
     quiet: bool = option(False, help="show no progress")
 
+    @property
+    def keeps_to_rho(self) -> bool:
+        """Whether the method keeps to a share of the step time; one of a file may."""
+        return ":" in self.method or self.method in options.WITHIN_RHO
+
     def rate(self) -> float:
         """The learning rate at its highest."""
         if self.learning_rate is not None:
             return self.learning_rate
         from elastic_tf.budget.course import rate_for
 
-        keeps = ":" in self.method or self.method in options.WITHIN_RHO
-        return rate_for(self.rho or 0.5 if keeps else 1.0)
+        return rate_for(self.rho or 0.5 if self.keeps_to_rho else 1.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> runs.Run:
@@ -74,24 +84,17 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     Without `arguments` the program is started again where the profile asks for other settings.
     """
     settings = parse(Settings, __doc__ or "", arguments)
-    if ":" not in settings.method and settings.method not in options.WITHIN_RHO:
+    if not settings.keeps_to_rho:
         options.no_budget(settings.method, rho=settings.rho, memory=settings.memory)
-    if settings.memory is not None:
-        checks.memory("memory", settings.memory)
-        if settings.profile is None:
-            raise ValueError(
-                "`memory` needs `profile`: measuring one trains everything. Received: "
-                f"memory={settings.memory!r} alone. Measure it before: elastic-tf profile."
-            )
-    if settings.warm_up and settings.schedule == "constant":
+    if settings.memory is not None and settings.profile is None:
         raise ValueError(
-            f"`warm_up` is for a cosine. Received: warm_up={settings.warm_up}, "
-            "schedule='constant'. Leave one of them out."
+            "`memory` needs `profile`: measuring one trains everything. Received: "
+            f"memory={settings.memory!r} alone. Measure it before: elastic-tf profile."
         )
     directory(settings.out)
     profile = None if settings.profile is None else TimingProfile.load(settings.profile)
     if profile is not None and arguments is None:
-        runtime.restart_under(profile.settings, command("train", sys.argv[1:]))
+        runtime.restart_under(profile.settings, ["-m", "elastic_tf", "train", *sys.argv[1:]])
     from elastic_tf.commands.training import work
 
     return work.run(settings, profile)

@@ -14,9 +14,8 @@ from launches import Launches
 from paper_specs import FIGURES, TABLES, Training
 
 from elastic_tf import arguments, baselines
-from elastic_tf.commands import train
+from elastic_tf.commands import contest, train
 from elastic_tf.commands.commandline import parse, words_of
-from elastic_tf.commands.comparing import trials
 
 SCALES = {
     "digits": paper_scales.digits(),
@@ -35,7 +34,7 @@ def made(settings, run):
 def started(tmp_path, monkeypatch, *arguments):
     """paper.py at the smallest scale, without profiling; what was trained."""
     monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
-    monkeypatch.setattr(trials, "profiled", lambda *_: tmp_path / "profile.json")
+    monkeypatch.setattr(paper, "profiled", lambda *_: tmp_path / "profile.json")
     launch = Launches(made)
     paper.main([*arguments, "--out", str(tmp_path)], launch)
     return launch.trained
@@ -106,15 +105,15 @@ def test_pictures_say_what_stands_for_the_papers_models_and_data():
 
 def test_one_training_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
-    monkeypatch.setattr(trials, "profiled", lambda *_: tmp_path / "profile.json")
+    monkeypatch.setattr(paper, "profiled", lambda *_: tmp_path / "profile.json")
     launches = Launches(made)
 
     def launch(arguments, log):
         if "elastic_weight" in arguments:
-            raise trials.TrainingFailed("exit code 1")
+            raise contest.TrainingFailed("exit code 1")
         launches(arguments, log)
 
-    with pytest.raises(trials.TrainingFailed, match="1 of 3: .*elastic_weight@0.5"):
+    with pytest.raises(contest.TrainingFailed, match="1 of 3: .*elastic_weight@0.5"):
         paper.main(["--figure", "20a", "--out", str(tmp_path)], launch)
     assert [one.method for one in launches.trained] == ["elastictrainer", "elastic_grad"]
 

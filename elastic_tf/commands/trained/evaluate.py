@@ -42,10 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     settings = parse(Settings, __doc__ or "", arguments)
     trained = network.load(settings.run)
     given = dataclasses.replace(trained.settings, data=settings.data or trained.settings.data)
-    options.images("data", given.data)
-    from elastic_tf.commands.training import harness, work
+    from elastic_tf.commands.training import harness, sources
 
-    data = work.loaded(given)
+    data = sources.of(given)
     names = trained.class_names
     if list(data.class_names) != names:
         raise ValueError(

@@ -30,8 +30,7 @@ from elastic_tf.files import atomic
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_KERAS = (".keras", ".h5")
-_ENDINGS = (*_KERAS, ".tflite", ".safetensors", "")
+_ENDINGS = (".keras", ".h5", ".tflite", ".safetensors", "")
 _KNOWN = ("keras", "tf_keras", "keras_cv")  # whose layers a file of Keras may have
 _HEAD = 2  # weights of the new head, the last of all
 
@@ -48,7 +47,9 @@ class Settings:
         choices=("none", "float16", "dynamic"),
     )
     trains: bool = option(False, help="a folder that trains in LiteRT, without TensorFlow")
-    batch_size: int = option(4, help="images in a training step of that folder")
+    batch_size: int = option(
+        4, help="images in a training step of that folder", check=arguments.count
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -74,13 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trained = network.load(settings.run)
     if ending == ".safetensors":
         save_delta(trained, to)
-    elif ending == ".tflite":
+    elif ending == ".tflite" or settings.trains:
         with _muted():
-            packed = as_tflite(trained.network(), settings.quantize)
-        atomic.write_bytes(to, packed)
-    elif settings.trains:
-        with _muted():
-            save_training(trained, to, settings.batch_size)
+            if ending:
+                atomic.write_bytes(to, as_tflite(trained.network(), settings.quantize))
+            else:
+                save_training(trained, to, settings.batch_size)
     else:
         save(trained, to)
     size, names = trained.settings.input_size, len(trained.class_names)
@@ -117,14 +117,13 @@ def save(trained: network.Trained, to: Path) -> None:
     with (
         tempfile.TemporaryDirectory(dir=atomic.directory(to.parent)) as folder,
         warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
     ):
         warnings.simplefilter("ignore", UserWarning)  # .h5 is an older format
         part = Path(folder) / to.name
         if to.suffix:
             model.save(part)
-            atomic.write_bytes(to, part.read_bytes())
-            return
-        with contextlib.redirect_stdout(io.StringIO()):
+        else:
             model.export(str(part))
         os.replace(part, to)
 
@@ -147,17 +146,12 @@ def save_training(trained: network.Trained, to: Path, batch_size: int) -> None:
     Source: Malladi et al., On the SDEs and scaling rules for adaptive gradient algorithms,
     NeurIPS 2022.
     """
-    import tensorflow as tf
-
-    from elastic_tf import ElasticModel, optimizers
+    from elastic_tf.commands.training import harness
     from elastic_tf.export import litert
 
-    model = ElasticModel.from_model(trained.network())
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    arguments.count("batch_size", batch_size)
-    scale = (batch_size / trained.settings.batch_size) ** 0.5
     settings = trained.settings
-    model.compile(optimizers.by_name(settings.optimizer, settings.rate() * scale), loss)
+    rate = settings.rate() * (batch_size / settings.batch_size) ** 0.5
+    model = harness.compiled(trained.network(), settings.optimizer, rate)
     litert(model, to, batch_size=batch_size, class_names=trained.class_names)
 
 
@@ -165,6 +159,7 @@ def save_delta(trained: network.Trained, to: Path) -> None:
     """Write what training changed in the pre-trained network, and all of its head."""
     weights, method = trained.settings.weights, trained.settings.method
     from elastic_tf import baselines, delta
+    from elastic_tf.commands.training import harness
 
     is_adapted = baselines.get(method).adapt is not baselines.get("full").adapt
     if weights == "none" or is_adapted:
@@ -172,5 +167,5 @@ def save_delta(trained: network.Trained, to: Path) -> None:
             "A delta needs pre-trained weights of the same network. Received: a run with "
             f"weights={weights}, method={method}. Export .keras, a folder or .tflite."
         )
-    base = trained.base(weights).get_weights()[:-_HEAD]
-    delta.save_delta(trained.network(), base, to)
+    base = harness.network(trained.settings, len(trained.class_names), weights)
+    delta.save_delta(trained.network(), base.get_weights()[:-_HEAD], to)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_tf.commands.train import Settings
 from elastic_tf.runs import run as runs
@@ -27,22 +27,15 @@ class Trained(NamedTuple):
         import tensorflow as tf
 
         from elastic_tf import baselines
+        from elastic_tf.commands.training import harness
 
         rebuilt = self.path / "network.keras"  # by PruneTrain
         if rebuilt.is_file():
             return tf.keras.models.load_model(rebuilt, compile=False)
-        adapted = baselines.get(self.settings.method).adapt(self.base())
+        network = harness.network(self.settings, len(self.class_names))
+        adapted = baselines.get(self.settings.method).adapt(network)
         adapted.load_weights(self.path / "model.weights.h5")
         return getattr(adapted, "network", adapted)
-
-    def base(self, weights: str | None = None) -> tf.keras.Model:
-        """The network of the zoo, before a method changes it."""
-        from elastic_tf import zoo
-
-        names = ("model", "input_size", "alpha", "bn_training")
-        name, *values = (getattr(self.settings, name) for name in names)
-        options: dict[str, Any] = dict(zip(names[1:], values))
-        return zoo.build(name, classes=len(self.class_names), weights=weights, **options)
 
 
 def load(path: Path) -> Trained:

@@ -24,8 +24,6 @@ from elastic_tf.commands.trained import network
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.class_folders import visible
 
-_BATCH = 32
-
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -56,26 +54,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = trained.network()
     _, size, _, channels = model.input_shape
     unread = 0
-    for first in range(0, len(paths), _BATCH):
-        read: dict[str, np.ndarray] = {}
-        for path in paths[first : first + _BATCH]:
-            try:
-                read[path] = folder.read(path, size)
-            except ValueError as error:
-                unread += 1
-                print(f"error: {as_utf8(str(error))}", file=sys.stderr)
-        if not read:
+    for path in paths:
+        try:
+            image = folder.read(path, size)[None].astype(np.float32)
+        except ValueError as error:
+            unread += 1
+            print(f"error: {as_utf8(str(error))}", file=sys.stderr)
             continue
-        images = np.stack(list(read.values())).astype(np.float32)
-        x = images if channels == 3 else tf.image.rgb_to_grayscale(images)
-        for path, row in zip(read, tf.nn.softmax(model.predict_on_batch(x)).numpy()):
-            likely = np.argsort(row)[::-1][: settings.top]
-            classes = {trained.class_names[k]: float(row[k]) for k in likely}
-            if settings.json:
-                print(json.dumps({"path": as_utf8(path), "classes": classes}))
-            else:
-                said = ", ".join(f"{name} {share:.1%}" for name, share in classes.items())
-                print(f"{as_utf8(path)}: {said}")
+        x = image if channels == 3 else tf.image.rgb_to_grayscale(image)
+        row = tf.nn.softmax(model.predict_on_batch(x)[0]).numpy()
+        likely = np.argsort(row)[::-1][: settings.top]
+        classes = {trained.class_names[k]: float(row[k]) for k in likely}
+        if settings.json:
+            print(json.dumps({"path": as_utf8(path), "classes": classes}))
+        else:
+            said = ", ".join(f"{name} {share:.1%}" for name, share in classes.items())
+            print(f"{as_utf8(path)}: {said}")
     if unread:
         raise SystemExit(1)
 

@@ -66,19 +66,12 @@ def result(
     against them is None.
     """
     epochs = _epochs_of(history, model, build)
-    ratio, full_step_seconds = None, None
-    if timed:
-        ratio, full_step_seconds = speed(epochs, full, batch, cached=cached)
+    ratio, seconds = speed(epochs, full, batch, cached=cached) if timed else (None, None)
     steps, found = [epoch["steps"] for epoch in history], costs(epochs, batch, cached=cached)
     flops = float(np.dot(steps, found["flops_by_epoch"]))
-    return {
-        "achieved_ratio": ratio,
-        "full_step_seconds": full_step_seconds,
-        "flops": flops,
-        "flops_ratio": flops
-        / (sum(steps) * graph_flops(_full_step(full, batch).graph(_rows(batch)))),
-        **found,
-    }
+    whole = graph_flops(_full_step(full, batch).graph(_rows(batch)))
+    told = {"achieved_ratio": ratio, "full_step_seconds": seconds, "flops": flops, **found}
+    return {**told, "flops_ratio": flops / (sum(steps) * whole)}
 
 
 def speed(

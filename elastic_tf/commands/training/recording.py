@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from elastic_tf.memory import energy
 from elastic_tf.plan import Plan
 from elastic_tf.runs.run import Run, peak_memory_bytes
 
-BEST = "best.weights.h5"  # in a run's directory, until the result is there
 _TRACED = 3.0  # times the median of an epoch: a step that took longer was traced
 
 
@@ -78,64 +76,18 @@ def said_of(seconds: float, overhead_seconds: float) -> str:
     )
 
 
-class BestWeights(tf.keras.callbacks.Callback):
-    """Ends a training with the weights of the best validation accuracy, the first ones among them.
-
-    They wait in the run's directory, so that a training that goes on finds them.
-
-    Args:
-        run: whose epochs were judged before.
-        accuracy: before the training; None of one that goes on.
-        again: solves the head on what was trained, and gives the accuracy of that; None: nothing.
-
-    Attributes:
-        accuracy: theirs, on validation images.
-        epoch: after which they were, from 1; 0: before the first.
-        is_again: whether they have the head that was solved again.
-    """
-
-    def __init__(
-        self, run: Run, accuracy: float | None, again: Callable[[], float] | None = None
-    ) -> None:
-        super().__init__()
-        self._again, self.is_again = again, False
-        self._file = run.path / BEST
-        first = run.history[0]["head_accuracy"] if run.history else accuracy
-        known = [float(one) for one in (first, *(one["val_accuracy"] for one in run.history))]
-        self.accuracy = max(known)
-        self.epoch = known.index(self.accuracy)
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        if not self._file.exists():
-            self.model.save_weights(self._file)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if logs["val_accuracy"] > self.accuracy:
-            self.accuracy, self.epoch = logs["val_accuracy"], epoch + 1
-            self.model.save_weights(self._file)
-
-    def on_train_end(self, logs: Any = None) -> None:
-        accuracy = -1.0 if self._again is None else self._again()
-        self.is_again = accuracy > self.accuracy
-        if self.is_again:
-            self.accuracy = accuracy
-        else:
-            self.model.load_weights(self._file)
-
-
 class Recorder(tf.keras.callbacks.Callback):
     """Writes each epoch and selection into the run's directory as soon as it is there.
 
-    Stands last among the callbacks. What it does itself is neither in the seconds nor in the
-    energy; evaluation is in the energy.
+    Stands last among the callbacks, and `clock` first. What it does itself is neither in the
+    seconds nor in the energy; evaluation is in the energy.
 
     Args:
         run: written to.
-        clock: the first of the callbacks.
+        clock: of the epochs.
         elastic: whose selections are written.
         sensor: of energy; None: there is none.
-        head_seconds: of the head alone; written with the first epoch of the run.
-        head_accuracy: before training, on the images that `val_accuracy` is of; likewise.
+        **first: written with the first epoch of the run.
     """
 
     def __init__(
@@ -145,12 +97,10 @@ class Recorder(tf.keras.callbacks.Callback):
         elastic: et.ElasticCallback | None = None,
         *,
         sensor: energy.Sensor | None = None,
-        head_seconds: float = 0.0,
-        head_accuracy: float | None = None,
+        **first: Any,
     ) -> None:
         super().__init__()
-        self._run, self._clock, self._elastic = run, clock, elastic
-        self._head = {"head_seconds": head_seconds, "head_accuracy": head_accuracy}
+        self._run, self._clock, self._elastic, self._first = run, clock, elastic, first
         self._meter = None if sensor is None else energy.Meter(sensor)
         self._joules: float | None = None
         self._written = 0
@@ -170,9 +120,9 @@ class Recorder(tf.keras.callbacks.Callback):
             now = self._meter.joules()
             joules = None if now is None or self._joules is None else now - self._joules
         plan, measured = self.model.plan, self._clock.epochs[-1]
-        rest: dict[str, Any] = {} if self._run.history else self._head
+        rest = {} if self._run.history else self._first
         if plan != Plan.from_mask(plan.mask):
-            rest.update(plan.to_json())
+            rest = {**rest, **plan.to_json()}
         self._run.append_epoch(
             {
                 "epoch": epoch + 1,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import data
+from elastic_tf import data, zoo
 from elastic_tf.commands import options as checks
 from elastic_tf.data import ImageData, Labelled, Shift
 from elastic_tf.files import class_folders
@@ -20,6 +20,20 @@ DOMAINS = {
     "digits:turned": Shift(rotation=60.0, noise=20.0),
     "digits:inverted": Shift(inverted=True, noise=20.0),
 }
+
+
+def of(settings: Any) -> ImageData:
+    """The images that the settings of a training name, as its model takes them."""
+    return load(
+        settings.data,
+        channels=zoo.ARCHITECTURES[settings.model].channels,
+        image_size=settings.input_size,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        flip=settings.flip,
+        validation_share=settings.validation,
+        on_bad_image="skip" if settings.skip_bad_images else "raise",
+    )
 
 
 def load(
@@ -34,11 +48,10 @@ def load(
         ValueError: an unknown name, or data that do not fit the model.
     """
     checks.images("data", source)
-    path = Path(source)
+    path, parts = Path(source), None
     if source.startswith("digits") and not path.exists():
         parts = data.digits(image_size=image_size, shift=DOMAINS[source])
-        return data.from_arrays(*(_fitted(part, image_size, channels) for part in parts), **options)
-    if path.suffix == ".npz":
+    elif path.suffix == ".npz":
         parts = data.arrays(source)
         x = parts[0][0]
         if x.dtype.kind == "f" and x.max() <= 1.0:  # white would be nearly black to a network
@@ -47,6 +60,7 @@ def load(
                 f"Received: '{source}' with {x.dtype} from {x.min():g} to {x.max():g} in x_train. "
                 "Multiply x_train and x_test by 255."
             )
+    if parts is not None:
         return data.from_arrays(*(_fitted(part, image_size, channels) for part in parts), **options)
     if channels != 3:
         raise ValueError(
@@ -59,14 +73,14 @@ def load(
     return data.image_folder(path, image_size=image_size, on_bad_image=on_bad_image, **options)
 
 
-def classes(source: str, **options: Any) -> int:
-    """How many classes there are, as `load` of the same arguments has them."""
-    path = Path(source)
-    if path.is_dir():
-        return len(class_folders.class_names(path))
+def classes(settings: Any) -> int:
+    """How many classes the images have that the settings of a measurement name."""
+    source, channels = settings.data, zoo.ARCHITECTURES[settings.model].channels
+    if Path(source).is_dir():
+        return len(class_folders.class_names(Path(source)))
     if source.startswith(checks.TFDS):
         return data.tfds_classes(source[len(checks.TFDS) :])
-    return load(source, batch_size=1, **options).classes
+    return load(source, channels=channels, image_size=settings.input_size, batch_size=1).classes
 
 
 def _fitted(part: Labelled, size: int, channels: int) -> Labelled:

@@ -11,14 +11,16 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf import baselines
 from elastic_tf.commands import options
-from elastic_tf.commands.commandline import command, typed
+from elastic_tf.commands.commandline import typed
 from elastic_tf.commands.training import harness, measurement, recording, sources
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
 from elastic_tf.memory import energy
 from elastic_tf.runs import run as runs
 
-_BACKUP = "backup"  # the state after the last finished epoch, until the result is there
+# In a run's directory until the result is there: the state after the last finished epoch, and the
+# weights that were best on validation images.
+_BACKUP, _BEST = "backup", "best.weights.h5"
 
 
 def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
@@ -27,37 +29,36 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     Raises:
         ValueError: another run, or a broken one, is in its directory.
     """
-    method = baselines.get(settings.method)
+    method, out = baselines.get(settings.method), settings.out
     if not method.needs_profile:
         options.no_budget(method.name, rho=settings.rho, memory=settings.memory)
     tf.keras.utils.set_random_seed(settings.seed)
-    data = loaded(settings)
-    run = runs.create(settings.out, settings)
+    data = sources.of(settings)
+    run = runs.create(out, settings)
     for path in data.skipped:
         print(f"Left out, not an image: {as_utf8(path)}")
     if run.result is not None:
-        table = format_table([run.result], runs.COLUMNS)
-        print(f"Finished before, in {settings.out}:\n{table}")
+        print(f"Finished before, in {out}:\n{format_table([run.result], runs.COLUMNS)}")
         return run
-    if run.history and not (settings.out / _BACKUP).is_dir():
+    if run.history and not (out / _BACKUP).is_dir():
         raise ValueError(
-            f"{settings.out} holds a run that was interrupted after {len(run.history)} epochs and "
+            f"{out} holds a run that was interrupted after {len(run.history)} epochs and "
             "left no backup. Remove it to start again, or choose another --out."
         )
-    row = Training(settings, data, profile, run).result()
+    row = _Training(settings, data, profile, run).result()
     run.finish(row)
-    shutil.rmtree(settings.out / _BACKUP, ignore_errors=True)
-    (settings.out / recording.BEST).unlink(missing_ok=True)
+    shutil.rmtree(out / _BACKUP, ignore_errors=True)
+    (out / _BEST).unlink(missing_ok=True)
     seconds = row["training_seconds"]
-    words = ["--runs", str(settings.out), "--out", str(settings.out / "accuracy.png")]
+    words = ["-m", "elastic_tf", "plot", "--runs", str(out), "--out", str(out / "accuracy.png")]
     print(format_table([row], runs.COLUMNS))
     print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
-    print(f"Head alone: {row['head_seconds']:.1f} s. Written to {settings.out}")
-    print(f"To draw it: {typed(command('plot', words))}")
+    print(f"Head alone: {row['head_seconds']:.1f} s. Written to {out}")
+    print(f"To draw it: {typed(words)}")
     return run
 
 
-class Training:
+class _Training:
     """One training, from the backup of an interrupted one if there is one."""
 
     def __init__(
@@ -72,53 +73,53 @@ class Training:
         # samples have numbers, so that what lies before the first trained tensor is computed once
         self._cached = data.fits_memory
         self._train = data.samples() if self._cached else data.train
-        # a file keeps every redraw of a bar
-        self._verbose = 0 if settings.quiet else 1 if sys.stdout.isatty() else 2
         self._head_seconds = 0.0
-        self._rate = settings.rate()
         self._own_profile = run.path / "profile.json"  # a run holds all that its pictures need
         if run.history:
             self._tell(f"Going on after epoch {len(run.history)}, in {run.path}")
-            self._head_seconds = run.history[0].get("head_seconds", 0.0)
+            self._head_seconds = run.history[0]["head_seconds"]
             if profile is None and self._own_profile.is_file():
                 profile = et.TimingProfile.load(self._own_profile)
         self._profile = profile
 
     def result(self) -> dict[str, Any]:
         """Train and measure."""
+        settings, data, past = self._settings, self._data, self._run.history
         model = self._model()
-        batch = tuple(part[: self._settings.batch_size] for part in next(iter(self._data.train)))
+        batch = tuple(part[: settings.batch_size] for part in next(iter(data.train)))
         if self._method.needs_profile:
             if self._profile is None:
                 self._tell("Profiling this device ...")
                 self._profile = et.profile_model(model, *batch, modes=self._method.modes)
             self._profile.save(self._own_profile)
-        tested, best = self._fit(model)
-        self._save(model)
-        limited = self._settings.memory is not None  # full steps would not keep to it
+        self._fit(model)
+        kept = {} if data.validation is None else self._best(model)
+        model.save_weights(self._run.path / "model.weights.h5")
+        if getattr(model, "removed", None):  # by PruneTrain: they are those of a smaller network
+            model.network.save(self._run.path / "network.keras")
+        limited = settings.memory is not None  # full steps would not keep to it
         if not limited:
             self._tell("Measuring the step ratio that was achieved ...")
         full = baselines.get("full")
         reference = model if self._method.adapt is full.adapt else self._fresh(full)
-        past = self._run.history
-        judged = best.accuracy if best else past[-1]["val_accuracy"]
+        measured = measurement.result(
+            past,
+            model,
+            reference,
+            batch,
+            lambda: self._fresh(self._method),
+            cached=self._cached,
+            timed=not limited,
+        )
         return {
             "method": self._method.name,
             **measurement.summary(past),
-            **measurement.result(
-                past,
-                model,
-                reference,
-                batch,
-                lambda: self._fresh(self._method),
-                cached=self._cached,
-                timed=not limited,
-            ),
-            **tested,
-            "validation_accuracy": judged if tested else None,
-            "kept_epoch": best.epoch if best and not best.is_again else len(past),
+            **measured,
+            "validation_accuracy": None,
+            "kept_epoch": len(past),
+            **kept,
             "head_seconds": self._head_seconds,
-            "class_names": self._data.class_names,
+            "class_names": data.class_names,
         }
 
     def _tell(self, text: str) -> None:
@@ -128,102 +129,97 @@ class Training:
     def _model(self) -> et.ElasticModel:
         """What is trained: the pre-trained network with a new head, as the method adapts it."""
         settings, data, profile = self._settings, self._data, self._profile
-        model = self._network(None if settings.weights == "none" else settings.weights)
+        model = harness.network(settings, data.classes, settings.weights)
         if profile is not None and self._method.needs_profile:  # before anything is trained
             shape = tuple(model.input_shape[1:])
             profile.check_data(batch_size=settings.batch_size, input_shape=[shape])
         if not self._run.history:
-            self._head_seconds = self._make_head(model)
-        steps = settings.epochs * data.steps_per_epoch
-        rate = harness.rate(settings.schedule, self._rate, steps, warm_up=settings.warm_up)
+            found = et.solve_head(harness.compiled(model, "adam", 1e-3), self._train)
+            self._tell(f"New head in closed form, {found.accuracy:.1%} right of images left out")
+            self._head_seconds = found.seconds
+        rate: Any = settings.rate()
+        if settings.schedule == "cosine":
+            steps = settings.epochs * data.steps_per_epoch
+            rate = et.optimizers.cosine(rate, steps, warm_up=settings.warm_up)
         return harness.compiled(self._method.adapt(model), settings.optimizer, rate)
-
-    def _make_head(self, model: tf.keras.Model) -> float:
-        """Give the network its new head; the seconds that it took."""
-        if self._settings.head == "none":
-            return 0.0
-        found = et.solve_head(harness.compiled(model, "adam", 1e-3), self._train)
-        self._tell(f"New head in closed form, {found.accuracy:.1%} right of images left out")
-        return found.seconds
-
-    def _network(self, weights: str | None = None) -> tf.keras.Model:
-        names = ("input_size", "alpha", "bn_training")
-        options = {name: getattr(self._settings, name) for name in names}
-        classes = self._data.classes
-        return et.zoo.build(self._settings.model, classes=classes, weights=weights, **options)
 
     def _fresh(self, method: baselines.Method) -> et.ElasticModel:
         """What the method trains, with random weights."""
-        network, settings = method.adapt(self._network()), self._settings
-        return harness.compiled(network, settings.optimizer, self._rate)
+        settings = self._settings
+        network = method.adapt(harness.network(settings, self._data.classes))
+        return harness.compiled(network, settings.optimizer, settings.rate())
 
-    def _fit(self, model: et.ElasticModel) -> tuple[dict[str, Any], recording.BestWeights | None]:
-        """Train, keep what is best on validation images, and evaluate that on test images."""
-        settings, data = self._settings, self._data
+    def _fit(self, model: et.ElasticModel) -> None:
+        """Train; the weights that are best on validation images wait in a file."""
+        settings, data, run = self._settings, self._data, self._run
         names = ("seed", "interval", "probe_size", "rho", "memory")
         given = {name: getattr(settings, name) for name in names}
         given = {name: value for name, value in given.items() if value is not None}
         task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
-        shown = {"validation_data": data.validation or data.test, "verbose": self._verbose}
-        before = None
-        if not self._run.history:
-            found = model.evaluate(shown["validation_data"], verbose=0, return_dict=True)
-            before = found["accuracy"]
+        judged, first = data.validation or data.test, 0.0
+        if not run.history:
+            first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
         clock = recording.TrainingClock()
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
         choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
         callbacks.append(
             recording.Recorder(
-                self._run,
+                run,
                 clock,
                 *choosers,
                 sensor=energy.find_sensor(),
                 head_seconds=self._head_seconds,
-                head_accuracy=before,
+                head_accuracy=first,
             )
         )
-        best = None
         if data.validation is not None and not hasattr(model, "removed"):  # of one network
-
-            def again() -> float:
-                self._head_seconds += et.solve_head(model, self._train).seconds
-                return float(
-                    model.evaluate(data.validation, verbose=0, return_dict=True)["accuracy"]
+            best = run.path / _BEST
+            if not best.exists():
+                model.save_weights(best)
+            callbacks.append(
+                tf.keras.callbacks.ModelCheckpoint(
+                    str(best),
+                    monitor="val_accuracy",
+                    mode="max",
+                    save_best_only=True,
+                    save_weights_only=True,
+                    initial_value_threshold=max(self._accuracies() or [first]),
                 )
-
-            solves = settings.head == "solve"
-            best = recording.BestWeights(self._run, before, again if solves else None)
-            callbacks.append(best)
+            )
         if self._method.can_go_on:
             # kept until the result is there: a run can be interrupted after its last epoch too
-            backup = str(self._run.path / _BACKUP)
+            backup = str(run.path / _BACKUP)
             callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
-        model.fit(self._train, epochs=settings.epochs, callbacks=callbacks, **shown)
-        if best is not None:
-            first = self._run.history[0]["head_accuracy"]
-            kept = f"epoch {best.epoch}" if best.epoch else "the solved head"
-            kept = "the head solved again" if best.is_again else kept
-            self._tell(f"Validation: head {first:.1%}, now {best.accuracy:.1%} ({kept})")
-        if data.validation is None:
-            return {}, None
-        return model.evaluate(data.test, verbose=self._verbose, return_dict=True), best
+        options = {"validation_data": judged, "callbacks": callbacks, "verbose": self._verbose}
+        model.fit(self._train, epochs=settings.epochs, **options)
 
-    def _save(self, model: et.ElasticModel) -> None:
-        """Weights, and the network where it is no more the one of the zoo."""
-        model.save_weights(self._run.path / "model.weights.h5")
-        if getattr(model, "removed", None):  # the weights are those of a smaller network
-            model.network.save(self._run.path / "network.keras")
+    @property
+    def _verbose(self) -> int:
+        """Of Keras: a file would keep every redraw of a bar."""
+        return 0 if self._settings.quiet else 1 if sys.stdout.isatty() else 2
 
+    def _accuracies(self) -> list[float]:
+        """On the images that are judged by: of the head, and after each epoch."""
+        history = self._run.history
+        first = [history[0]["head_accuracy"]] if history else []
+        return first + [epoch["val_accuracy"] for epoch in history]
 
-def loaded(settings: Any) -> et.data.ImageData:
-    """The images of the run."""
-    return sources.load(
-        settings.data,
-        channels=et.zoo.ARCHITECTURES[settings.model].channels,
-        image_size=settings.input_size,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        flip=settings.flip,
-        validation_share=settings.validation,
-        on_bad_image="skip" if settings.skip_bad_images else "raise",
-    )
+    def _best(self, model: et.ElasticModel) -> dict[str, Any]:
+        """Give the model its best weights on validation images, and test these; what is known."""
+        known, count = self._accuracies(), len(self._run.history)
+        accuracy, epoch = known[-1], count
+        best = self._run.path / _BEST
+        if best.exists():
+            accuracy = max(known)
+            epoch = known.index(accuracy)
+            said = f"epoch {epoch}" if epoch else "the solved head"
+            self._head_seconds += et.solve_head(model, self._train).seconds
+            validation = self._data.validation
+            again = model.evaluate(validation, verbose=0, return_dict=True)["accuracy"]
+            if again > accuracy:
+                accuracy, epoch, said = float(again), count, "the head solved again"
+            else:
+                model.load_weights(best)
+            self._tell(f"Validation: head {known[0]:.1%}, now {accuracy:.1%} ({said})")
+        tested = model.evaluate(self._data.test, verbose=self._verbose, return_dict=True)
+        return {**tested, "validation_accuracy": accuracy, "kept_epoch": epoch}

@@ -1,17 +1,28 @@
-"""The trainings behind a comparison of methods, the rows of its tables, and verdicts in words."""
+"""The trainings behind a comparison of methods, the rows of its tables, and verdicts in words.
+
+Each training is a run of the command `train`, in a directory and a process of its own, which keeps
+what is measured apart: memory above all. Done ones are passed over; one that was interrupted goes
+on from its last complete epoch.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from elastic_tf import baselines
-from elastic_tf.commands.comparing import trials
+from elastic_tf.commands import train
+from elastic_tf.commands.commandline import parse, words_of
 from elastic_tf.commands.options import Adaptation
+from elastic_tf.files.atomic import directory
 from elastic_tf.runs import run as runs
 
 # Columns that are means over a row's trainings.
@@ -26,6 +37,14 @@ _MEANS = {
 # Seconds above those of the reference that count as equal: what is measured varies as much.
 _EQUAL = 1.03
 _CONFIDENCE = 0.95
+_LOG_LINES = 12  # of a training that failed, in the message
+
+# Trains with these arguments, its output in that file.
+Launch = Callable[[Sequence[str], Path], None]
+
+
+class TrainingFailed(RuntimeError):
+    """A training that ended with an error."""
 
 
 class Plan(NamedTuple):
@@ -51,7 +70,7 @@ class Contest:
         ValueError: settings that ask for what cannot be compared.
     """
 
-    def __init__(self, settings: Any, launch: trials.Launch) -> None:
+    def __init__(self, settings: Any, launch: Launch) -> None:
         self._settings, self._launch = settings, launch
         self._names = list(dict.fromkeys(part.strip() for part in settings.methods.split(",")))
         for name in self._names:
@@ -84,20 +103,19 @@ class Contest:
         return float(np.median([_result(run)["full_step_seconds"] for run in self._done.values()]))
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """A row for each method, at equal epochs and, unless it is left out, at equal seconds."""
+        """A row for each method, at equal epochs and at equal seconds."""
         epochs = self._settings.epochs
         plans = [Plan(name, self._best_rate(name, epochs), epochs) for name in self._names]
-        found = {"equal_epochs": plans}
-        if self._settings.equal == "both":
-            seconds = {plan.name: self._seconds(plan) for plan in plans}
-            once, each = seconds[self._budget]
-            self.allowed_seconds = self._share * (once + epochs * each)
-            found["equal_seconds"] = [
-                plan._replace(epochs=max(1, int((self.allowed_seconds - once) / each)))
-                for plan, (once, each) in zip(plans, seconds.values())
-            ]
-        for plan in sum(found.values(), []):  # what a full step takes is known after all trainings
+        seconds = {plan.name: self._seconds(plan) for plan in plans}
+        once, each = seconds[self._budget]
+        self.allowed_seconds = self._share * (once + epochs * each)
+        timed = [
+            plan._replace(epochs=max(1, int((self.allowed_seconds - once) / each)))
+            for plan, (once, each) in zip(plans, seconds.values())
+        ]
+        for plan in plans + timed:  # what a full step takes is known after all trainings
             self._runs(plan)
+        found = {"equal_epochs": plans, "equal_seconds": timed}
         return {name: [self._row(plan, plans) for plan in plans] for name, plans in found.items()}
 
     def _row(self, plan: Plan, plans: list[Plan]) -> dict[str, Any]:
@@ -156,7 +174,7 @@ class Contest:
         for rate in self._rates:
             try:
                 found = self._runs(Plan(name, rate, epochs))
-            except trials.TrainingFailed as error:
+            except TrainingFailed as error:
                 print(f"{name} at {rate:g} does not train: {error}", flush=True)
                 continue
             right = [_result(run)["validation_accuracy"] for run in found]
@@ -164,36 +182,58 @@ class Contest:
             loss = math.inf if None in losses else float(np.mean(losses))
             reached[rate] = (float(np.mean(right)), -loss)
         if not reached:
-            raise trials.TrainingFailed(f"{name} trains at none of {self._settings.rates}.")
+            raise TrainingFailed(f"{name} trains at none of {self._settings.rates}.")
         return max(reached, key=lambda rate: reached[rate])
 
     def _runs(self, plan: Plan) -> list[runs.Run]:
         """The trainings of a method with all seeds."""
-        settings = self._settings
-        method, _, rho = plan.name.partition("@")
+        settings, (method, _, rho) = self._settings, plan.name.partition("@")
+        names = [field.name for field in dataclasses.fields(Adaptation)]
+        shared = {name: getattr(settings, name) for name in names}
+        folder = settings.out / plan.label / f"{plan.epochs}_epochs_rate_{plan.rate:g}"
         for seed in range(settings.seeds):
             if (plan, seed) not in self._done:
-                run = self._done[plan, seed] = self._trained(
-                    f"{plan.label}/{plan.epochs}_epochs_rate_{plan.rate:g}",
-                    seed,
-                    method=method,
-                    rho=float(rho) if rho else None,
-                    profile=self._profile,
-                    learning_rate=plan.rate,
-                    epochs=plan.epochs,
-                )
+                own = {"method": method, "rho": float(rho) if rho else None, "seed": seed}
+                own |= {"learning_rate": plan.rate, "epochs": plan.epochs, "profile": self._profile}
+                run = trained(folder / f"seed_{seed}", {**shared, **own}, self._launch)
+                self._done[plan, seed] = run
                 if self._profile is None and rho:
                     self._profile = run.path / "profile.json"
         return [self._done[plan, seed] for seed in range(settings.seeds)]
 
-    def _trained(self, folder: str, seed: int, **options: Any) -> runs.Run:
-        """A finished training with the options of the comparison and these."""
-        settings = self._settings
-        shared = {
-            field.name: getattr(settings, field.name) for field in dataclasses.fields(Adaptation)
-        }
-        given = {**shared, "seed": seed, **options}
-        return trials.run(settings.out / folder / f"seed_{seed}", given, self._launch)
+
+def trained(path: Path, options: Mapping[str, Any], launch: Launch) -> runs.Run:
+    """The finished run in `path` with these options of `train`, trained now unless it was before.
+
+    Raises:
+        ValueError: the directory holds a run with other settings.
+        TrainingFailed: the training failed, or ended without a result.
+    """
+    words = words_of({**options, "out": path, "quiet": True})
+    if not (path / "result.json").is_file():
+        print(f"Training {path}", flush=True)
+        launch(words, path.parent / f"{path.name}.log")
+    found = runs.create(path, parse(train.Settings, "", words))
+    if found.result is None:
+        raise TrainingFailed(f"A training ended without a result. Received: '{path}'.")
+    return found
+
+
+def launched(arguments: Sequence[str], log: Path) -> None:
+    """Train in a child process.
+
+    Raises:
+        TrainingFailed: it failed; the message ends with what it printed last.
+    """
+    directory(log.parent)
+    words = [sys.executable, "-m", "elastic_tf", "train", *arguments]
+    with open(log, "w", encoding="utf-8") as file:
+        code = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT).returncode
+    if code:
+        last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        raise TrainingFailed(
+            f"A training failed with exit code {code}: {' '.join(words)}\n" + "\n".join(last)
+        )
 
 
 def interval(values: Any) -> tuple[float, float | None]:

@@ -1,1 +1,0 @@
-"""What `compare` does: `contest` plans and judges, `trials` trains in child processes."""
