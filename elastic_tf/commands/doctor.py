@@ -38,8 +38,9 @@ _SECONDS = 150  # for TensorFlow to start and to train a step: ten times what 2 
 _STEP = """
 import json, numpy as np, elastic_tf as et, tensorflow as tf
 from elastic_tf.timing.runtime import describe_device
-layers = [tf.keras.layers.Dense(3, input_shape=(2,)), tf.keras.layers.Dense(1)]
-model = et.ElasticModel.from_model(tf.keras.Sequential(layers))
+of = tf.keras.layers
+model = tf.keras.Sequential([of.Input((2,)), of.Dense(3), of.Dense(1)])
+model = et.ElasticModel.from_model(model)
 model.compile("sgd", "mse")
 model.set_mask(np.array([False, False, True, True]))
 model.fit(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32), batch_size=4, verbose=0)

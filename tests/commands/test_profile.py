@@ -9,6 +9,8 @@ from tiny_runs import NETWORK
 
 import elastic_tf as et
 from elastic_tf.commands import profile
+from elastic_tf.commands.commandline import parse
+from elastic_tf.commands.training import sources
 from elastic_tf.timing.profile import TensorSpec
 
 WORDS = NETWORK + "--classes 3 --repeats 3 "
@@ -38,7 +40,6 @@ def table(**fields) -> et.TimingProfile:
     ("words", "error", "received"),
     [
         ("--classes 3 --out file/p.json", OSError, "file"),
-        ("--classes 3 --out p.json --model resnet5", ValueError, "resnet50.*'resnet5'"),
         ("--out p.json", ValueError, "`classes` and `data` must be given. Received: none"),
     ],
 )
@@ -49,14 +50,14 @@ def test_what_cannot_be_done_is_refused(words, error, received, tmp_path, monkey
         profile.main(words.split())
 
 
-def test_profile_finds_the_classes_in_the_images(arrays, tmp_path, monkeypatch):
+def test_profile_finds_the_classes_in_the_images(arrays, tmp_path):
     for name in ("train/a", "train/b", "train/c", "test/a", "test/b", "test/c"):
         (tmp_path / name).mkdir(parents=True)
     found = []
-    monkeypatch.setattr(profile, "measured", lambda settings: found.append(settings) or table())
     for data in (arrays, tmp_path, "digits", "tfds:cifar100"):
-        profile.main(f"{NETWORK} --data {data} --out {tmp_path}/profile.json".split())
-    assert [settings.classes for settings in found] == [2, 3, 10, 100]
+        words = f"{NETWORK} --data {data} --out {tmp_path}/profile.json".split()
+        found.append(sources.classes(parse(profile.Settings, "", words)))
+    assert found == [2, 3, 10, 100]
 
 
 @pytest.mark.parametrize(("spread", "said"), [(0.1, "is fine"), (0.11, "spread is above 10%")])

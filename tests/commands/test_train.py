@@ -13,7 +13,7 @@ from tiny_runs import TRAINING
 
 import elastic_tf as et
 from elastic_tf.commands import plot, train
-from elastic_tf.commands.training import harness, measurement, recording
+from elastic_tf.commands.training import measurement, recording
 from elastic_tf.runs import run as runs
 from elastic_tf.timing import runtime
 
@@ -22,19 +22,15 @@ def words(arrays, out, more=""):
     return [*TRAINING.split(), "--data", str(arrays), "--out", str(out), *shlex.split(more)]
 
 
-def test_train_writes_a_whole_run_directory(elastic):
+def test_train_writes_a_whole_run_directory_within_the_budget(elastic):
     run, _, _ = elastic
     names = "config.json profile.json history.jsonl selections.jsonl result.json model.weights.h5"
-    assert {path.name for path in run.path.iterdir()} >= set(names.split())
+    assert {path.name for path in run.path.iterdir()} == {*names.split(), "run.lock"}
     loaded = runs.load(run.path)
     assert [epoch["epoch"] for epoch in loaded.history] == [1, 2]
     assert [selection["epoch"] for selection in loaded.selections] == [1, 2]
     assert loaded.config["settings"]["rho"] == 0.7
-    assert loaded.config["versions"]["tensorflow"] == tf.__version__
-
-
-def test_train_keeps_the_budget_it_was_given(elastic):
-    for selection in elastic[0].selections:
+    for selection in loaded.selections:
         assert selection["mask"][-2:].all()  # the head stays trained
         assert selection["predicted_ratio"] <= 0.7
 
@@ -58,32 +54,25 @@ def test_train_ends_with_the_command_that_draws_it(elastic):
     assert (module, package, name) == ("-m", "elastic_tf", "plot")
     pictures = plot.main(given)
     assert [path.name for path in pictures] == ["accuracy.png", "accuracy_elastic_loss_rho_0.7.png"]
-    assert all(path.is_file() for path in pictures)
+    for path in pictures:
+        path.unlink()
 
 
 def stored(path):
     return et.zoo.build("digits_resnet", classes=2, input_size=16, weights=path).get_weights()
 
 
-def test_train_stores_weights_that_load_again(elastic):
-    assert stored(elastic[0].path / "model.weights.h5")[-1].shape == (2,)
-
-
-def test_train_prints_a_finished_run_again(elastic, capsys):
+def test_train_prints_a_finished_run_again_and_refuses_the_directory_of_another(elastic, capsys):
     run, given, _ = elastic
     assert train.main(given).result == run.result
     assert "Finished before" in capsys.readouterr().out
-
-
-def test_train_refuses_the_directory_of_another_run(elastic):
     with pytest.raises(ValueError, match="'learning_rate'.*0.001.*0.5"):
-        train.main([*elastic[1], "--learning-rate", "0.5"])
+        train.main([*given, "--learning-rate", "0.5"])
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "shampoo"])
-def test_a_training_that_harms_ends_with_its_solved_head(optimizer, arrays, tmp_path, capsys):
+def test_a_training_that_harms_ends_with_its_solved_head(arrays, tmp_path, capsys):
     words = [*TRAINING.split(), "--data", str(arrays), "--out", str(tmp_path / "run")]
-    words += f"--method full --learning-rate 5 --optimizer {optimizer}".split()
+    words += "--method full --learning-rate 5 --optimizer sgd".split()
     words.remove("--quiet")
     run = train.main(words)
     first, found = run.history[0]["head_accuracy"], run.result
@@ -163,9 +152,6 @@ def test_train_keeps_to_memory_and_runs_no_full_step(elastic, arrays, tmp_path, 
 @pytest.mark.parametrize(
     ("more", "received"),
     [
-        ("--memory 1MiB --method full", "memory='1MiB' for full"),
-        ("--memory 1MiB", "`memory` needs `profile`"),
-        ("--memory lots --profile PROFILE", "memory='lots'"),
         ("--input-size 8", "at least 16. Received: 8"),
         ("--batch-size 3 --profile PROFILE", "batch size 4, data of batch size 3"),
     ],
@@ -193,7 +179,7 @@ def test_train_starts_again_under_the_settings_of_its_profile(elastic, tmp_path,
 
 
 def test_the_rate_rises_to_the_one_given_and_falls_to_zero():
-    rate = harness.rate("cosine", 0.3, 40, warm_up=0.075)
+    rate = et.optimizers.cosine(0.3, 40, warm_up=0.075)
     rising = [float(rate(step)) for step in range(4)]
     np.testing.assert_allclose(rising, [0.1, 0.5 / 3, 0.7 / 3, 0.3], rtol=1e-5)
     falling = [float(rate(step)) for step in range(3, 41)]

@@ -27,7 +27,7 @@ def run(elastic):
 def pretrained(arrays, run, tmp_path_factory):
     """A training that began with the weights of another."""
     out, weights = tmp_path_factory.mktemp("runs") / "pretrained", run.path / "model.weights.h5"
-    more = f"--method traditional_tl --head none --validation 0 --data {arrays} --out {out}"
+    more = f"--method traditional_tl --validation 0 --data {arrays} --out {out}"
     words = [*TRAINING.split(), *more.split()]
     return train.main([*words, "--weights", str(weights)])
 

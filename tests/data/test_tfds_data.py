@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from elastic_tf.commands import train
-from elastic_tf.commands.training import work
+from elastic_tf.commands.training import sources
 from elastic_tf.data.tfds import tfds_classes, tfds_images
 
 COUNT = 20  # images in each split of a made-up data set
@@ -87,7 +87,7 @@ def test_train_has_another_order_at_each_pass_and_the_same_for_a_seed(greys):
 def test_train_script_takes_a_data_set_by_its_name(greys, tmp_path):
     arguments = ["--data", "tfds:oxford_iiit_pet", "--out", str(tmp_path), "--input-size", "8"]
     arguments += ["--batch-size", "2"]
-    data = work.loaded(train.parse(train.Settings, "", arguments))
+    data = sources.of(train.parse(train.Settings, "", arguments))
     assert data.train.element_spec[0].shape == (2, 8, 8, 3)
     assert data.validation.cardinality() == 1
 

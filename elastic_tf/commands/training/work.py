@@ -175,6 +175,7 @@ class _Training:
         if data.validation is not None and not hasattr(model, "removed"):  # of one network
             best = run.path / _BEST
             if not best.exists():
+                et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
                 model.save_weights(best)
             callbacks.append(
                 tf.keras.callbacks.ModelCheckpoint(
