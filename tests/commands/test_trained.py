@@ -14,6 +14,7 @@ import tensorflow as tf
 from tiny_runs import TRAINING, residual, smaller
 
 import elastic_tf as et
+from elastic_tf import export as litert
 from elastic_tf.commands import train
 from elastic_tf.commands.trained import evaluate, export, network, predict
 
@@ -61,11 +62,8 @@ def test_evaluate_finds_what_train_found(run, capsys):
     assert first.startswith(f"accuracy {found['accuracy']:.1%}, loss {found['loss']:.4f}, of 4 ")
     wrong = sum(int(re.search(r": (\d+) of 2$", line)[1]) for line in confusions)
     assert wrong == round(4 * (1 - found["accuracy"]))
-
-
-def test_evaluate_takes_the_images_that_were_split_off(run):
-    found = evaluate.main(["--run", str(run.path), "--part", "validation"])
-    assert found["accuracy"] == run.result["validation_accuracy"]
+    held_out = evaluate.main(["--run", str(run.path), "--part", "validation"])
+    assert held_out["accuracy"] == run.result["validation_accuracy"]
 
 
 def test_evaluate_refuses_other_classes_and_a_part_that_is_not_there(run, pretrained):
@@ -168,15 +166,15 @@ def test_a_delta_turns_the_network_it_began_with_into_the_trained_one(pretrained
     np.testing.assert_equal(model.get_weights(), trained)
 
 
-@pytest.mark.slow
-def test_a_folder_that_trains_has_the_classes_and_the_size_of_a_batch(run, tmp_path):
-    to = tmp_path / "board"
-    export.main(["--run", str(run.path), "--to", str(to), "--trains", "--batch-size", "2"])
-    told = json.loads((to / "model.json").read_text())
-    assert told["class_names"] == network.load(run.path).class_names
-    assert told["batch_size"] == 2
-    assert len(told["plans"]) == 4
-    assert {"infer.tflite", "weights.state", "trainer.py"} <= {path.name for path in to.iterdir()}
+def test_a_folder_that_trains_has_the_classes_and_the_rate_of_the_run(run, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(litert, "litert", lambda *given, **options: made.append((given, options)))
+    words = ["--to", str(tmp_path / "board"), "--trains", "--batch-size", "1"]
+    export.main(["--run", str(run.path), *words])
+    ((model, to), options) = made[0]
+    assert to == tmp_path / "board"
+    assert options == {"batch_size": 1, "class_names": ["0", "1"]}
+    assert float(model.optimizer.learning_rate) == pytest.approx(1e-3 / 2)  # of batches of 4
 
 
 @pytest.mark.parametrize(

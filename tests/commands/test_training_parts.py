@@ -36,21 +36,16 @@ def test_domains_of_the_digits_differ_and_have_the_channels_of_the_model():
     assert len(set(first)) == len(sources.DOMAINS)
 
 
-@pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 16)])
-def test_arrays_become_images_of_the_models_size(tmp_path, channels, size):
-    path = saved(tmp_path / "a.npz", channels, size)
-    found = load(path, validation_share=0.25)
-    assert found.test.element_spec[0].shape[1:] == (16, 16, 3)
-    assert (found.train_count, found.test_count) == (9, 6)
-    if size == 16:
-        x, _ = next(iter(found.test))
-        np.testing.assert_array_equal(x, np.load(path)["x_test"][:4])
+def test_arrays_become_images_of_the_models_size(tmp_path):
+    small, fitting = saved(tmp_path / "small.npz"), saved(tmp_path / "a.npz", channels=3, size=16)
+    assert load(small).test.element_spec[0].shape[1:] == (16, 16, 3)
+    x, _ = next(iter(load(fitting, validation_share=0.25).test))
+    np.testing.assert_array_equal(x, np.load(fitting)["x_test"][:4])
 
 
 @pytest.mark.parametrize(
     ("source", "options", "received"),
     [
-        ("digits:upside_down", {}, "digits:shifted.*'digits:upside_down'"),
         ("tfds:cifar", {}, "name='cifar'. Did you mean 'cifar10'"),
         ("tfds:mnist", {"channels": 1}, "Received: 'tfds:mnist' for a model that takes grey"),
         ("3.npz", {"channels": 1}, "1 channels. Received: 3 channels"),
@@ -63,11 +58,6 @@ def test_images_that_do_not_fit_are_refused(source, options, received, tmp_path,
     saved(tmp_path / "from_0_to_1.npz", scale=1 / 255)
     with pytest.raises(ValueError, match=received):
         load(source, **options)
-
-
-def test_what_is_not_there_gets_the_known_names():
-    with pytest.raises(FileNotFoundError, match="digits:shifted.*'cats'"):
-        load("cats")
 
 
 def epochs(*accuracies, energy="no sensor"):
@@ -128,7 +118,7 @@ class Ticking:
 
 @pytest.mark.parametrize(
     ("sensor", "joules"),
-    [(None, ["no sensor"] * 2), (Ticking(10), [1.0, 1.0]), (Ticking(2), [1.0, None])],
+    [(None, ["no sensor"] * 2), (Ticking(2), [1.0, None])],
 )
 def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sensor, joules):
     clock, run = recording.TrainingClock(), runs.create(tmp_path, {"seed": 0})
@@ -154,23 +144,22 @@ def test_costs_are_those_of_each_epoch(model):
     assert found["activation_bytes"] == activation_bytes(model, batch, full) > 0
 
 
-def test_costs_are_those_of_the_modes_that_an_epoch_had(tmp_path):
-    model = ElasticModel.from_model(network())
-    model.compile("sgd", crossentropy())
+def test_costs_are_those_of_the_modes_that_an_epoch_had(tmp_path, model):
     batch = tuple(part[:10] for part in images())
     full = Plan.full(len(model.tensors))
     filtered = full.filtered(2, modes.kernels(model, "filtered:2"))
-    run = runs.create(tmp_path / "run", {"seed": 0})
-    recorder = recording.Recorder(run, recording.TrainingClock())
+    clock, run = recording.TrainingClock(), runs.create(tmp_path / "run", {"seed": 0})
+    recorder = recording.Recorder(run, clock)
+    recorder.set_model(model)
+    clock.epochs = [{"seconds": 1.0, "steps": 1}]
     for plan in (full, filtered):
         model.set_plan(plan)
-        recorder._clock.epochs = [{"seconds": 1.0, "steps": 1}]
-        recorder.set_model(model)
         recorder.on_epoch_end(len(run.history), {})
+    model.set_plan(full)
     plans = runs.trained_plans(run.history)
     assert plans == [full, filtered]
     dear, cheap = measurement.costs([(model, plan) for plan in plans], batch)["flops_by_epoch"]
-    assert cheap == step_flops(model, *batch, filtered) < dear == step_flops(model, *batch)
+    assert cheap == step_flops(model, *batch, filtered) < dear
 
 
 def test_what_was_computed_before_the_steps_is_in_no_cost_of_them(model):

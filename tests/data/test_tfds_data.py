@@ -14,7 +14,7 @@ from elastic_tf.commands.training import sources
 from elastic_tf.data.tfds import tfds_classes, tfds_images
 
 COUNT = 20  # images in each split of a made-up data set
-CLASSES = {"caltech_birds2011": 200, "oxford_iiit_pet": 37, "stanford_dogs": 120, "mnist": 10}
+CLASSES = {"caltech_birds2011": 200, "mnist": 10}
 
 
 def plain(self, split, decoders=None, **kwargs):
@@ -73,15 +73,6 @@ def test_validation_is_split_off_the_training_split_and_test_is_whole(greys):
     assert read(data.test) == list(range(20))
     whole = pets(validation_share=0)
     assert whole.validation is None and whole.train_count == COUNT
-
-
-def test_train_has_another_order_at_each_pass_and_the_same_for_a_seed(greys):
-    first, again, other = pets(seed=1), pets(seed=1), pets(seed=2)
-    passes = [read(first.train), read(first.train)]
-    assert passes[0] != passes[1]
-    assert passes == [read(again.train), read(again.train)]
-    assert read(other.train) != passes[0]
-    assert read(first.probe) != passes[0]
 
 
 def test_train_script_takes_a_data_set_by_its_name(greys, tmp_path):

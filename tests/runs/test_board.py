@@ -64,28 +64,19 @@ def test_a_file_where_the_log_directory_must_be_is_named(tmp_path):
         Board(tmp_path / "file" / "log", [])
 
 
-def test_picture_is_an_image(tmp_path):
-    board = Board(tmp_path, [f"tensor{k}" for k in range(10)])
-    board.picture([record().mask] * 4, 3)
-    board.close()
-    width, height, image = events(tmp_path)["elastic/selection"]
-    assert int(width) > 100 and int(height) > 100
-    assert image.startswith(b"\x89PNG")
-
-
-PNG = tf.io.encode_png(np.zeros((1, 1, 4), np.uint8)).numpy()
-
-
-def test_pictures_are_few_however_often_it_selects(tmp_path, monkeypatch):
-    drawn = []
+def test_pictures_are_images_and_few_however_often_it_selects(tmp_path, monkeypatch):
+    drawn, png = [], plots.png(plots.selection_map([record().mask] * 4, names=["a"] * 10))
     monkeypatch.setattr(plots, "selection_map", lambda masks, **_: drawn.append(len(masks)))
-    monkeypatch.setattr(plots, "png", lambda figure: PNG)
+    monkeypatch.setattr(plots, "png", lambda figure: png)
     board = Board(tmp_path, [])
     for epoch in range(100):
         board.picture([record().mask] * (epoch + 1), epoch)
     board.picture([record().mask] * 100, 99, is_last=True)
     board.close()
     assert drawn == [1, 2, 4, 8, 16, 32, 64, 100]
+    width, height, image = events(tmp_path)["elastic/selection"]
+    assert int(width) > 100 and int(height) > 100
+    assert image.startswith(b"\x89PNG")
 
 
 def test_table_has_a_line_for_each_selection():

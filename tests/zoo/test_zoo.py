@@ -26,13 +26,13 @@ BIG = tuple(
     pytest.param(name, marks=pytest.mark.hours)
     for name in ("mobilenet_v2", "resnet50", "vgg16", "efficientnet_v2b0", "vit_ti16", "vit_b16")
 )
-WITH_NORMALISATION = ("mobilenet", "digits_resnet")
 ASSETS = Path(os.environ.get("ELASTIC_TF_ASSETS", Path(__file__).parents[3] / "shared" / "assets"))
 MOBILENET_WEIGHTS = ASSETS / "weights" / "mobilenet_0.75_224_no_top.weights.h5"
 
 
 def build(name: str = "digits_resnet", **options) -> tf.keras.Model:
-    return models.build(name, **{"classes": CLASSES, "input_size": 32, **options})
+    small = {"alpha": 0.25} if name == "mobilenet" else {}
+    return models.build(name, **{"classes": CLASSES, "input_size": 32, **small, **options})
 
 
 def batch(model: tf.keras.Model, size: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -54,9 +54,8 @@ def save_weights(model: tf.keras.Model, path: Path) -> None:
         file.attrs["layer_names"] = [layer.name for layer in model.layers]
         for layer in model.layers:
             group, weights = file.create_group(layer.name), layer.get_weights()
-            group.attrs["weight_names"] = names = [
-                f"{layer.name}/{k}:0" for k in range(len(weights))
-            ]
+            names = [f"{layer.name}/{k}:0" for k in range(len(weights))]
+            group.attrs["weight_names"] = names
             for name, weight in zip(names, weights):
                 group[name] = weight
     return None
@@ -65,14 +64,11 @@ def save_weights(model: tf.keras.Model, path: Path) -> None:
 @pytest.fixture(autouse=True)
 def seeded():
     tf.keras.utils.set_random_seed(0)
-    yield
-    tf.keras.backend.clear_session()
 
 
 @pytest.mark.parametrize("name", [*SMALL, *BIG])
 def test_every_model_trains_its_last_third_and_nothing_else(name):
-    plain = build(name)
-    model = ElasticModel.from_model(plain)
+    model = ElasticModel.from_model(build(name))
     assert type(model) is ElasticModel
     assert not any(isinstance(layer, tf.keras.Model) for layer in model.layers)
     assert model.output_shape == (None, CLASSES)
@@ -101,55 +97,7 @@ def test_registry_lists_the_models_by_name():
 def test_digits_resnet_is_small_and_has_many_tensors():
     model = build("digits_resnet", classes=10)
     assert len(model.trainable_variables) >= 60
-    assert model.count_params() <= 1_000_000
     assert 4 * model.count_params() < 2_000_000  # bytes
-
-
-@pytest.mark.parametrize("name", WITH_NORMALISATION)
-def test_normalisation_keeps_its_statistics_unless_told(name):
-    for bn_training in (False, True):
-        model = build(name, bn_training=bn_training)
-        buffers = [stack.raw(weight) for weight in model.non_trainable_weights]
-        statistics = [weight.numpy() for weight in buffers]
-        x, _ = batch(model)
-        training, inference = model(x, training=True).numpy(), model(x, training=False).numpy()
-        moved = [not np.array_equal(a, b.numpy()) for a, b in zip(statistics, buffers)]
-        assert any(moved) is bn_training
-        assert np.array_equal(training, inference) is not bn_training
-        assert any("gamma" in tensor.name for tensor in stack.trainable(model))
-
-
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_normalisation_keeps_its_statistics_in_a_loaded_model(tmp_path, tiny, suffix):
-    model, path = build(), tmp_path / f"model{suffix}"
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "You are saving your model as an HDF5 file")
-        model.save(path)
-    loaded, (x, _) = tf.keras.models.load_model(path, compile=False), batch(model)
-    assert all(same(loaded, model))
-    np.testing.assert_array_equal(loaded(x, training=True), model(x, training=False))
-
-
-def test_preprocessing_is_the_one_of_keras():
-    for name, application, preprocess in (
-        ("mobilenet", tf.keras.applications.MobileNet, tf.keras.applications.mobilenet),
-        ("vgg16", tf.keras.applications.VGG16, tf.keras.applications.vgg16),
-    ):
-        model = build(name)
-        reference = application(include_top=False, weights=None, input_shape=(32, 32, 3))
-        features = tf.keras.Model(model.input, model.layers[-3].output)
-        reference.set_weights(features.get_weights())
-        x, _ = batch(model)
-        np.testing.assert_allclose(
-            features(x), reference(preprocess.preprocess_input(x.copy())), rtol=1e-3, atol=1e-5
-        )
-
-
-def test_logits_are_float32_under_mixed_precision():
-    with half_precision():
-        model = build()
-    assert model.output.dtype == tf.float32
-    assert model.layers[-2].compute_dtype == "float16"
 
 
 @pytest.fixture
@@ -164,46 +112,69 @@ def tiny(monkeypatch):
     monkeypatch.setitem(models.ARCHITECTURES, "digits_resnet", whole)
 
 
+@pytest.mark.parametrize("bn_training", [False, True])
+def test_normalisation_keeps_its_statistics_unless_told(tiny, bn_training):
+    model = build(bn_training=bn_training)
+    buffers = [stack.raw(weight) for weight in model.non_trainable_weights]
+    statistics = [weight.numpy() for weight in buffers]
+    x, _ = batch(model)
+    training, inference = model(x, training=True).numpy(), model(x, training=False).numpy()
+    moved = [not np.array_equal(a, b.numpy()) for a, b in zip(statistics, buffers)]
+    assert any(moved) is bn_training
+    assert np.array_equal(training, inference) is not bn_training
+    assert any("gamma" in tensor.name for tensor in stack.trainable(model))
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_normalisation_keeps_its_statistics_in_a_loaded_model(tmp_path, tiny, suffix):
+    model, path = build(), tmp_path / f"model{suffix}"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "You are saving your model as an HDF5 file")
+        model.save(path)
+    loaded, (x, _) = tf.keras.models.load_model(path, compile=False), batch(model)
+    np.testing.assert_array_equal(loaded(x, training=True), model(x, training=False))
+    if suffix == ".h5":  # of a whole model, which serves as a file of weights
+        assert all(same(build(weights=path), model))
+
+
+@pytest.mark.parametrize(("name", "layer"), [("mobilenet", "to_unit_range"), ("vgg16", "to_caffe")])
+def test_preprocessing_is_the_one_of_keras(name, layer):
+    model = build(name)
+    inside = tf.keras.Model(model.input, model.get_layer(layer).output)
+    x, _ = batch(model)
+    expected = getattr(tf.keras.applications, name).preprocess_input(x.copy())
+    np.testing.assert_allclose(inside(x), expected, atol=1e-5)
+
+
+def test_logits_are_float32_under_mixed_precision(tiny):
+    with half_precision():
+        model = build()
+    assert model.output.dtype == tf.float32
+    assert model.layers[-2].compute_dtype == "float16"
+
+
+@pytest.mark.hours
 @pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
-@pytest.mark.parametrize(
-    "name", ["digits_resnet", pytest.param("vit_ti16", marks=pytest.mark.hours)]
-)
-def test_weights_of_a_whole_model_come_back(tmp_path, tiny, name, suffix):
-    saved = build(name, bn_training=True)
-    path = tmp_path / f"whole{suffix}"
+def test_weights_of_a_vision_transformer_come_back(tmp_path, suffix):
+    saved, path = build("vit_ti16"), tmp_path / f"whole{suffix}"
     save_weights(ElasticModel.from_model(saved), path)
-    assert all(same(build(name, weights=path), saved))
+    assert all(same(build("vit_ti16", weights=path), saved))
 
 
 @pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
-def test_backbone_is_taken_from_a_model_of_other_classes(tmp_path, tiny, suffix):
-    saved = build()
-    path = tmp_path / f"whole{suffix}"
-    save_weights(saved, path)
-    model = build(classes=7, weights=path)
-    assert all(same(model, saved)[:-2])
-    assert model.output_shape == (None, 7)
-
-
-@pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
-def test_weights_of_a_bare_backbone_leave_the_head_fresh(tmp_path, suffix):
-    bare = tf.keras.applications.MobileNet(
-        include_top=False, weights=None, alpha=0.25, input_shape=(32, 32, 3)
-    )
-    path = tmp_path / f"bare{suffix}"
-    save_weights(bare, path)
-    model = build("mobilenet", alpha=0.25, weights=path)
-    loaded = model.get_weights()
-    np.testing.assert_equal(loaded[: len(bare.weights)], bare.get_weights())
-    assert loaded[-2].std() > 0
-
-
-@pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
-def test_weights_that_do_not_fit_name_the_first_layer(tmp_path, tiny, suffix):
-    path = tmp_path / f"wide{suffix}"
-    save_weights(build(alpha=0.5), path)
+def test_weights_go_into_what_they_fit(tmp_path, tiny, suffix):
+    saved = build(bn_training=True)
+    whole, bare, wide = (tmp_path / f"{name}{suffix}" for name in ("whole", "bare", "wide"))
+    save_weights(ElasticModel.from_model(saved), whole)
+    assert all(same(build(weights=whole), saved))
+    of_others = build(classes=7, weights=whole)
+    assert all(same(of_others, saved)[:-2]) and of_others.output_shape == (None, 7)
+    save_weights(tf.keras.Model(saved.input, saved.get_layer("stem_bn").output), bare)
+    with_head = build(weights=bare)
+    assert all(same(with_head, saved)[:-2]) and with_head.get_weights()[-2].std() > 0
+    save_weights(build(alpha=0.5), wide)
     with pytest.raises(ValueError, match=r"(?s)first difference: .*stem_conv.*\(3, 3, 1, 2\).*4\)"):
-        build(alpha=0.25, weights=path)
+        build(alpha=0.25, weights=wide)
 
 
 def test_weights_with_layers_left_over_are_refused(tmp_path, tiny):
@@ -213,14 +184,6 @@ def test_weights_with_layers_left_over_are_refused(tmp_path, tiny):
     save_weights(tf.keras.Model(model.input, more), path)
     with pytest.raises(ValueError, match="layers with weights in the file"):
         build(weights=path)
-
-
-def test_a_whole_saved_model_serves_as_weights(tmp_path, tiny):
-    saved = build()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "You are saving your model as an HDF5 file")
-        saved.save(tmp_path / "model.h5")
-    assert all(same(build(weights=tmp_path / "model.h5"), saved))
 
 
 def test_missing_or_broken_weight_files_are_named(tmp_path, tiny):
@@ -253,10 +216,9 @@ def test_imagenet_says_what_to_do_when_the_download_fails(monkeypatch):
     ("options", "message"),
     [
         ({"name": "resnet18"}, "mobilenet, mobilenet_v2, .*digits_resnet.*name='resnet18'"),
+        ({"name": "mobilnet"}, "name='mobilnet'. Did you mean 'mobilenet'?"),
         ({"classes": 1}, "`classes`.*Received: 1"),
-        ({"classes": 2.5}, "`classes`.*Received: 2.5"),
         ({"input_size": 8}, "`input_size`.*at least 16.*Received: 8.*'digits_resnet'"),
-        ({"input_size": "32"}, "`input_size`.*Received: '32'"),
         ({"name": "vit_ti16", "input_size": 40}, "multiple of 16.*Received: 40"),
         ({"alpha": 0.5}, "`alpha` scales mobilenet and mobilenet_v2 only.*alpha=0.5"),
         ({"name": "mobilenet", "alpha": 0}, "`alpha`.*above 0 and at most 4.*alpha=0"),
@@ -267,7 +229,7 @@ def test_settings_out_of_range_are_refused(options, message):
         build(**{"name": "digits_resnet", **options})
 
 
-def test_head_is_the_layer_of_the_last_tensor_in_a_wrapped_model():
+def test_head_is_the_layer_of_the_last_tensor_in_a_wrapped_model(tiny):
     class Nested(tf.keras.Model):
         def __init__(self):
             super().__init__()
@@ -280,26 +242,22 @@ def test_head_is_the_layer_of_the_last_tensor_in_a_wrapped_model():
     nested = Nested()
     nested(np.zeros((1, 32, 32, 1), "float32"))
     model = ElasticModel.from_model(nested)
-    assert models.head_tensors(model).nonzero()[0].tolist() == [65, 66]
+    assert models.head_tensors(model).tolist() == [False] * 5 + [True] * 2
 
 
 @pytest.mark.skipif(not MOBILENET_WEIGHTS.is_file(), reason=f"no real weights in {ASSETS}")
 @pytest.mark.slow
 def test_frozen_features_of_real_weights_tell_flowers_apart():
-    model = models.build(
-        "mobilenet", classes=CLASSES, input_size=160, alpha=0.75, weights=MOBILENET_WEIGHTS
-    )
+    model = build("mobilenet", input_size=128, alpha=0.75, weights=MOBILENET_WEIGHTS)
     features = tf.keras.Model(model.input, model.layers[-2].output)
     parts = []
     for part in ("train", "test"):
         folders = sorted((ASSETS / "data" / "flowers5" / part).iterdir())
-        labels = np.repeat(np.arange(len(folders)), 20)
-        images = [
-            tf.io.decode_jpeg(file.read_bytes(), channels=3)
-            for folder in folders
-            for file in sorted(folder.iterdir())[:20]
-        ]
+        files = [file for folder in folders for file in sorted(folder.iterdir())[:10]]
+        images = [tf.io.decode_jpeg(file.read_bytes(), channels=3) for file in files]
+        images = [tf.image.resize(image, (128, 128), antialias=True) for image in images]
         vectors = features.predict(tf.stack(images), batch_size=20, verbose=0)
+        labels = np.repeat(np.arange(len(folders)), 10)
         parts.append((np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1), labels))
     (x, y), (x_test, y_test) = parts
     # Ridge regression on one-hot labels; more features than images, so solved in its dual form.
