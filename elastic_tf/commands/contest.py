@@ -61,13 +61,9 @@ class Plan(NamedTuple):
 
 
 class Contest:
-    """Runs what a comparison needs, each training once.
+    """Runs what a comparison needs, each training once; refuses what cannot be compared.
 
-    Attributes:
-        allowed_seconds: at equal seconds, at reference speed; not a number before they are known.
-
-    Raises:
-        ValueError: settings that ask for what cannot be compared.
+    `allowed_seconds` are those of all at equal seconds, at reference speed, known with the tables.
     """
 
     def __init__(self, settings: Any, launch: Launch) -> None:
@@ -93,14 +89,14 @@ class Contest:
                 "Rates are chosen on a validation part: `validation` must be in (0, 1). Received: "
                 f"{settings.validation}."
             )
-        self.allowed_seconds = math.nan
+        self.allowed_seconds = 0.0
         self._done: dict[tuple[Plan, int], runs.Run] = {}
         self._profile = settings.profile  # or that of the first training that measures one
 
     @property
     def full_step_seconds(self) -> float:
         """One full step, the median over all trainings."""
-        return float(np.median([_result(run)["full_step_seconds"] for run in self._done.values()]))
+        return float(np.median([run.result["full_step_seconds"] for run in self._done.values()]))
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """A row for each method, at equal epochs and at equal seconds."""
@@ -120,10 +116,10 @@ class Contest:
 
     def _row(self, plan: Plan, plans: list[Plan]) -> dict[str, Any]:
         """How one method compares with the reference."""
-        results = [_result(run) for run in self._runs(plan)]
+        results = [run.result for run in self._runs(plan)]
         (reference,) = (one for one in plans if one.name == self._settings.reference)
         accuracies = np.array([result["accuracy"] for result in results])
-        theirs = np.array([_result(run)["accuracy"] for run in self._runs(reference)])
+        theirs = np.array([run.result["accuracy"] for run in self._runs(reference)])
         (mean, half), (difference, off) = interval(accuracies), interval(accuracies - theirs)
         once, each = self._seconds(plan)
         means = {name: [result[key] for result in results] for name, key in _MEANS.items()}
@@ -155,7 +151,7 @@ class Contest:
                 np.array([epoch[key] for epoch in run.history])
                 for key in ("steps", "seconds", "overhead_seconds")
             )
-            step = _result(run)["achieved_ratio"] * self.full_step_seconds
+            step = run.result["achieved_ratio"] * self.full_step_seconds
             # what was measured in that training, in seconds at reference speed
             scale = step * steps.sum() / (seconds - overheads).sum()
             later = overheads[1:].mean() if len(overheads) > 1 else overheads[0]
@@ -177,7 +173,7 @@ class Contest:
             except TrainingFailed as error:
                 print(f"{name} at {rate:g} does not train: {error}", flush=True)
                 continue
-            right = [_result(run)["validation_accuracy"] for run in found]
+            right = [run.result["validation_accuracy"] for run in found]
             losses = [run.history[-1]["val_loss"] for run in found]  # None: not a number
             loss = math.inf if None in losses else float(np.mean(losses))
             reached[rate] = (float(np.mean(right)), -loss)
@@ -207,24 +203,17 @@ def trained(path: Path, options: Mapping[str, Any], launch: Launch) -> runs.Run:
 
     Raises:
         ValueError: the directory holds a run with other settings.
-        TrainingFailed: the training failed, or ended without a result.
+        TrainingFailed: the training failed.
     """
     words = words_of({**options, "out": path, "quiet": True})
     if not (path / "result.json").is_file():
         print(f"Training {path}", flush=True)
         launch(words, path.parent / f"{path.name}.log")
-    found = runs.create(path, parse(train.Settings, "", words))
-    if found.result is None:
-        raise TrainingFailed(f"A training ended without a result. Received: '{path}'.")
-    return found
+    return runs.create(path, parse(train.Settings, "", words))
 
 
 def launched(arguments: Sequence[str], log: Path) -> None:
-    """Train in a child process.
-
-    Raises:
-        TrainingFailed: it failed; the message ends with what it printed last.
-    """
+    """Train in a child process; a `TrainingFailed` ends with what it printed last."""
     directory(log.parent)
     words = [sys.executable, "-m", "elastic_tf", "train", *arguments]
     with open(log, "w", encoding="utf-8") as file:
@@ -254,7 +243,3 @@ def verdict(mean: float, half_width: float | None) -> str:
     if high < 0:
         return f"worse by {-high:.1f} to {-low:.1f} points"
     return f"no difference shown ({low:+.1f} to {high:+.1f} points)"
-
-
-def _result(run: runs.Run) -> dict[str, Any]:
-    return run.result or {}

@@ -32,7 +32,6 @@ _GIB = 2**30
 # (experiments/results/memory.json). A run keeps weights and, until it ends, a backup of weights and
 # slots: 2 for VGG16 with Adam.
 _ENOUGH = 2.0
-_NO_MEMORY = ("pthread_create", "bad_alloc", "MemoryError", "Cannot allocate", "failed to map")
 _SECONDS = 150  # for TensorFlow to start and to train a step: ten times what 2 slow cores take
 # In a process of its own: a TensorFlow that does not fit the processor ends its process.
 _STEP = """
@@ -101,14 +100,11 @@ def packages() -> Finding:
 
 def tensorflow() -> list[Finding]:
     """Train a step in a child process, which also tells of GPUs."""
-    words, check, fix = [sys.executable, "-c", _STEP], "TensorFlow", "Install the packages anew."
+    words, check = [sys.executable, "-c", _STEP], "TensorFlow"
+    fix = "Look at memory and the limits of this shell, ulimit -a, or install the packages anew."
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
-        fix = (
-            "It may hang where memory ends: look at the limits of this shell, ulimit -a, at the "
-            "load of the machine and at its disk, and try again."
-        )
         return [Finding(check, BROKEN, f"no step in {_SECONDS} s", fix)]
     if done.returncode == 0:
         told = json.loads(done.stdout.splitlines()[-1])
@@ -118,8 +114,6 @@ def tensorflow() -> list[Finding]:
     if done.returncode == -signal.SIGILL:
         last = "ended by an illegal instruction"
         fix = "Take a TensorFlow built for this processor; those of PyPI for x86 need AVX."
-    elif any(word in done.stderr for word in _NO_MEMORY):
-        fix = "It ran out of memory or threads. Look at the limits of this shell: ulimit -a."
     return [Finding(check, BROKEN, last, fix)]
 
 
@@ -142,22 +136,18 @@ def gpu(told: dict[str, Any]) -> Finding:
 
 
 def memory() -> Finding:
-    """Memory that is free for a training, or less where a limit leaves less."""
+    """Memory that is free for a training, or less where a container leaves less."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free = next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable")) * 1024
     except (OSError, StopIteration):
         return Finding("memory", OK, "not known on this system")
-    import resource  # Unix only
-
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limit = free if limit == resource.RLIM_INFINITY else limit
-    container = "This container allows no more. Raise the memory limit of its control group."
-    machine = "End other programs, add swap, or train a smaller model with smaller batches."
-    shell = "This shell allows no more: ulimit -v unlimited."
-    limits = ((free, machine), (limit, shell), (container_memory(), container))
-    least, fix = min(limits, key=lambda one: one[0])
-    return _room("memory", least / _GIB, fix)
+    container = container_memory()
+    if container < free:
+        fix = "This container allows no more. Raise the memory limit of its control group."
+        return _room("memory", container / _GIB, fix)
+    fix = "End other programs, add swap, or train a smaller model with smaller batches."
+    return _room("memory", free / _GIB, fix)
 
 
 def disk(out: Path) -> Finding:

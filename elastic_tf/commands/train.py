@@ -58,9 +58,7 @@ class Settings(options.Adaptation):
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
     seed: int = option(
-        0,
-        help="of weights, order and draws",
-        check=partial(checks.count, least=0, most=_MOST_SEED),
+        0, help="of weights, order and draws", check=partial(checks.count, least=0, most=_MOST_SEED)
     )
     quiet: bool = option(False, help="show no progress")
 

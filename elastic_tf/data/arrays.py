@@ -20,14 +20,8 @@ _MOST_LABEL = 10**6
 def from_arrays(train: Labelled, test: Labelled, **options: Any) -> ImageData:
     """Batches of images (count, height, width, channels) and labels (count,), the class names.
 
-    Args:
-        train: images and labels, as of `arrays` and `digits`.
-        test: likewise.
-        **options: of `Batching`: batch_size, seed, flip, validation_share.
-
-    Raises:
-        ValueError: a setting out of range, arrays that do not fit together, or fewer training
-            images than a batch.
+    `options` are those of `Batching`: batch_size, seed, flip, validation_share. A ValueError says
+    what is out of range, what does not fit together, or that there is no full batch.
     """
     batching = Batching(**options)
     x, y = _checked("train", *train)
@@ -43,15 +37,10 @@ def from_arrays(train: Labelled, test: Labelled, **options: Any) -> ImageData:
 
 
 def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
-    """Images and labels of an .npz file with x_train, y_train, x_test, y_test.
+    """(x_train, y_train), (x_test, y_test) of an .npz file with arrays of these names.
 
-    Returns:
-        (x_train, y_train), (x_test, y_test): images (count, height, width, channels) as they are
-        in the file, a channel added where there is none; labels int64 (count,).
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no such arrays in it, or they do not fit together.
+    Images are (count, height, width, channels) as they are in the file, a channel added where there
+    is none; labels int64 (count,). A ValueError says which arrays are missing or do not fit.
     """
     path = arguments.file("path", path, "an .npz file")
     try:

@@ -17,19 +17,12 @@ _MOST_SIZE = 1024  # pixels; the images are enlarged all at once
 
 @dataclasses.dataclass(frozen=True)
 class Shift:
-    """How another domain looks: applied in the order of the attributes.
+    """How another domain looks: applied in the order of the attributes."""
 
-    Attributes:
-        rotation: degrees, counter-clockwise.
-        contrast: distance of every pixel from mid-grey relative to the original.
-        inverted: dark on bright instead of bright on dark.
-        noise: standard deviation of Gaussian noise in grey levels (of 255).
-    """
-
-    rotation: float = 0.0
-    contrast: float = 1.0
-    inverted: bool = False
-    noise: float = 0.0
+    rotation: float = 0.0  #: degrees, counter-clockwise
+    contrast: float = 1.0  #: distance of every pixel from mid-grey relative to the original
+    inverted: bool = False  #: dark on bright
+    noise: float = 0.0  #: standard deviation of Gaussian noise in grey levels of 255
 
 
 def digits(

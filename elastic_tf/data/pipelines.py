@@ -23,20 +23,12 @@ _AHEAD = 4  # batches made in advance
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """How images become batches: the same options for every source.
-
-    Attributes:
-        batch_size: images in a batch.
-        seed: of the order, the flips and the split.
-        flip: mirror each training image left to right in half of the passes.
-        validation_share: share of the training images that becomes the validation part, in [0, 1):
-            of each class, where the source says the classes before it is read.
-    """
+    """How images become batches: the same options for every source."""
 
     batch_size: int
-    seed: int = 0
-    flip: bool = False
-    validation_share: float = 0.0
+    seed: int = 0  #: of the order, the flips and the split
+    flip: bool = False  #: mirror each training image left to right in half of the passes
+    validation_share: float = 0.0  #: of the training images; of each class of folders and arrays
 
     def __post_init__(self) -> None:
         arguments.count("batch_size", self.batch_size)
@@ -49,37 +41,27 @@ class Batching:
 class ImageData:
     """Images and labels, batched: float32 (batch, height, width, channels) of 0 to 255, int64.
 
-    Attributes:
-        train: shuffled anew at every pass in an order fixed by the seed; every batch is full.
-        test: in a fixed order; the last batch may be smaller.
-        probe: the training images in another order; draws from it leave the order of `train`
-            alone, so that runs with and without a probe see the same batches.
-        validation: a part split off the training images, in a fixed order; None without one.
-        class_names: names by label.
-        train_count: images in the training part; likewise `test_count`.
-        images: the training images and labels one by one, as they are stored, in a fixed order.
-        batching: how these become `train`.
-        skipped: files that are no images and were left out.
+    `train` is shuffled anew at every pass in an order fixed by the seed, in full batches; `probe`
+    has the same images in another order. `test` and `validation` have a fixed order, and may end
+    in a smaller batch.
     """
 
     train: tf.data.Dataset
     test: tf.data.Dataset
     probe: tf.data.Dataset
-    validation: tf.data.Dataset | None
-    class_names: tuple[str, ...]
+    validation: tf.data.Dataset | None  #: split off the training images
+    class_names: tuple[str, ...]  #: by label
     train_count: int
     test_count: int
-    images: tf.data.Dataset
+    images: tf.data.Dataset  #: those of `train` one by one, as they are stored, in a fixed order
     batching: Batching
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()  #: files that are no images
 
     def samples(self, **options: Any) -> Samples:
         """The training images in memory, with numbers, for `model.fit(data.samples())`.
 
-        Pixels keep the type in which they are stored: functional models cast them.
-
-        Args:
-            **options: of `Samples`; by default its batches, seed and flips are those of `train`.
+        Pixels keep the type in which they are stored: functional models cast them. `options` are
+        those of `Samples`; by default batches, seed and flips are those of `train`.
         """
         given = {"batch_size": self.batching.batch_size, "seed": self.batching.seed, **options}
         if self.batching.flip:

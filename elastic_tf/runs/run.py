@@ -70,7 +70,7 @@ class Run:
         self.history = _read_lines(self.path / "history.jsonl")
         self.selections = _read_lines(self.path / "selections.jsonl")
         with _named(result):
-            self.result = _object(read_bytes(result)) if result.exists() else None
+            self.result: Any = _object(read_bytes(result)) if result.exists() else None
         self._claim = contextlib.ExitStack()
 
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:

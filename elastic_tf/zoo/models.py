@@ -207,7 +207,7 @@ def _from_keras(
 
 
 def _vision_transformer(width: int, heads: int) -> Architecture:
-    """ViT of 12 blocks with patches of 16 pixels; dropout-free, as it is fine-tuned.
+    """ViT of 12 blocks with patches of 16 pixels, without dropout.
 
     Source: Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021, Table 1; width 192 with
     3 heads: Touvron et al., DeiT, ICML 2021.

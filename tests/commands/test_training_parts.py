@@ -8,6 +8,7 @@ from networks import crossentropy, images, network, step_flops
 
 from elastic_tf.commands.training import measurement, recording, sources
 from elastic_tf.engine import modes
+from elastic_tf.files.ranges import to_ranges
 from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
@@ -117,15 +118,18 @@ class Ticking:
 
 
 @pytest.mark.parametrize(
-    ("sensor", "joules"),
-    [(None, ["no sensor"] * 2), (Ticking(2), [1.0, None])],
+    ("sensor", "joules"), [(None, ["no sensor"] * 2), (Ticking(2), [1.0, None])]
 )
 def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sensor, joules):
     clock, run = recording.TrainingClock(), runs.create(tmp_path, {"seed": 0})
     recorder = recording.Recorder(run, clock, sensor=sensor, head_seconds=1.5)
-    x, y = images()
+    full, (x, y) = Plan.full(len(model.tensors)), images()
+    plan = full.filtered(2, modes.kernels(model, "filtered:2"))
+    model.set_plan(plan)
     model.fit(x, y, epochs=2, batch_size=10, verbose=0, callbacks=[clock, recorder])
+    model.set_plan(full)
     found = runs.load(tmp_path).history
+    assert runs.trained_plans(found) == [plan] * 2
     assert [epoch["energy_joules"] for epoch in found] == joules
     assert [epoch.get("head_seconds") for epoch in found] == [1.5, None]
     for epoch in found:
@@ -134,39 +138,37 @@ def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sens
         assert epoch["trained"] == [[0, epoch["tensors"] - 1]]
 
 
-def test_costs_are_those_of_each_epoch(model):
+def record(*plans):
+    """What a run writes of epochs under these plans."""
+    return [
+        {"steps": 2, "trained": to_ranges(plan.mask), "tensors": len(plan), **plan.to_json()}
+        for plan in plans
+    ]
+
+
+def test_costs_are_those_of_each_epoch_and_its_modes(model):
     batch = tuple(part[:10] for part in images())
     count = len(model.tensors)
     full, head = Plan.full(count), Plan.from_mask(np.arange(count) > 2)
-    found = measurement.costs([(model, head), (model, full), (model, head)], batch)
-    cheap, dear = (step_flops(model, *batch, mask) for mask in (head, full))
-    assert found["flops_by_epoch"] == [cheap, dear, cheap]
-    assert found["activation_bytes"] == activation_bytes(model, batch, full) > 0
-
-
-def test_costs_are_those_of_the_modes_that_an_epoch_had(tmp_path, model):
-    batch = tuple(part[:10] for part in images())
-    full = Plan.full(len(model.tensors))
     filtered = full.filtered(2, modes.kernels(model, "filtered:2"))
-    clock, run = recording.TrainingClock(), runs.create(tmp_path / "run", {"seed": 0})
-    recorder = recording.Recorder(run, clock)
-    recorder.set_model(model)
-    clock.epochs = [{"seconds": 1.0, "steps": 1}]
-    for plan in (full, filtered):
-        model.set_plan(plan)
-        recorder.on_epoch_end(len(run.history), {})
-    model.set_plan(full)
-    plans = runs.trained_plans(run.history)
-    assert plans == [full, filtered]
-    dear, cheap = measurement.costs([(model, plan) for plan in plans], batch)["flops_by_epoch"]
-    assert cheap == step_flops(model, *batch, filtered) < dear
+    history = record(head, full, filtered, head)
+    found = measurement.result(history, model, model, batch, None, timed=False)
+    cheap, dear, between = (step_flops(model, *batch, plan) for plan in (head, full, filtered))
+    assert max(cheap, between) < dear
+    assert found["flops_by_epoch"] == [cheap, dear, between, cheap]
+    assert found["flops"] == 2 * (2 * cheap + dear + between)
+    assert found["flops_ratio"] == pytest.approx(found["flops"] / (8 * dear))
+    assert found["activation_bytes"] == activation_bytes(model, batch, full) > 0
+    assert found["achieved_ratio"] is None
 
 
 def test_what_was_computed_before_the_steps_is_in_no_cost_of_them(model):
     batch = tuple(part[:10] for part in images())
     head = Plan.from_mask(np.arange(len(model.tensors)) == len(model.tensors) - 1)
     (whole,), (cut,) = (
-        measurement.costs([(model, head)], batch, cached=cached)["flops_by_epoch"]
+        measurement.result(record(head), model, model, batch, None, cached=cached, timed=False)[
+            "flops_by_epoch"
+        ]
         for cached in (False, True)
     )
     assert whole == step_flops(model, *batch, head) and 0 < cut < 0.2 * whole
@@ -179,8 +181,6 @@ def test_speed_is_measured_against_another_full_model_and_leaves_nothing_behind(
     head = Plan.from_mask(np.arange(len(model.tensors)) == len(model.tensors) - 1)
     batch = tuple(part[:10] for part in images())
     for cached in (False, True):
-        ratio, seconds = measurement.speed(
-            [(model, head), (model, head)], full, batch, repeats=1, cached=cached
-        )
+        ratio, seconds = measurement.speed(model, head, full, batch, repeats=1, cached=cached)
         assert ratio > 0 and seconds > 0
     assert before == [variable.numpy().tobytes() for variable in model.variables + full.variables]

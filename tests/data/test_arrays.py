@@ -65,9 +65,7 @@ def test_flip_mirrors_about_half_of_the_training_images_left_to_right():
 
 
 @given(
-    st.lists(st.integers(0, 4), min_size=20, max_size=60),
-    st.floats(0.2, 0.9),
-    st.integers(0, 5),
+    st.lists(st.integers(0, 4), min_size=20, max_size=60), st.floats(0.2, 0.9), st.integers(0, 5)
 )
 def test_a_split_takes_its_share_of_every_class_and_no_whole_class(labels, share, seed):
     labels = np.array(labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ from elastic_tf.engine.snapshot import kept
 from elastic_tf.inputs.samples import Rows
 from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.memory.ops import graph_flops
+from elastic_tf.plan import Plan
 from elastic_tf.runs.run import trained_plans
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction
@@ -22,8 +23,7 @@ _WARM_UP = 3  # steps that allocate and fill caches
 _LASSO = 0.2  # share of the group lasso in the loss; any takes as long
 
 History = Sequence[Mapping[str, Any]]
-Epoch = tuple[et.ElasticModel, et.Plan]  # a compiled model and the plan it was trained under
-Found = TypeVar("Found")
+Batch = tuple[Any, Any]
 
 
 def summary(history: History) -> dict[str, Any]:
@@ -52,72 +52,67 @@ def result(
     history: History,
     model: et.ElasticModel,
     full: et.ElasticModel,
-    batch: tuple[Any, Any],
+    batch: Batch,
     build: Callable[[], et.ElasticModel],
     *,
     cached: bool = False,
     timed: bool = True,
 ) -> dict[str, Any]:
-    """Step time and operations of a run's epochs, beside those of full training.
+    """Step time, operations and kept activations of a run's epochs, beside full training.
 
     `full` is what full training trains, compiled alike: the same model where the method trains the
     same network. `build` makes `model` as it was before. `cached`: what lies before the first
     trained tensor was computed before the steps. `timed`: full steps may run; else what is timed
     against them is None.
     """
-    epochs = _epochs_of(history, model, build)
-    ratio, seconds = speed(epochs, full, batch, cached=cached) if timed else (None, None)
-    steps, found = [epoch["steps"] for epoch in history], costs(epochs, batch, cached=cached)
-    flops = float(np.dot(steps, found["flops_by_epoch"]))
-    whole = graph_flops(_full_step(full, batch).graph(_rows(batch)))
-    told = {"achieved_ratio": ratio, "full_step_seconds": seconds, "flops": flops, **found}
-    return {**told, "flops_ratio": flops / (sum(steps) * whole)}
+    epochs, rows = _epochs_of(history, model, build), _rows(batch)
+    whole = Plan.full(len(full.tensors))
+    keys = [(id(one), plan.traced) for one, plan in epochs]  # of equal steps
+    found = {}
+    for key, (one, plan) in dict(zip(keys, epochs)).items():
+        times = speed(one, plan, full, batch, cached=cached) if timed else (None, None)
+        count = graph_flops(_step(one, plan, batch, cached=cached).graph(rows))
+        found[key] = (*times, count, activation_bytes(one, batch, plan))
+    ratios, seconds, operations, sizes = zip(*(found[key] for key in keys))
+    steps = [epoch["steps"] for epoch in history]
+    flops = float(np.dot(steps, operations))
+    full_flops = sum(steps) * graph_flops(_step(full, whole, batch).graph(rows))
+    return {
+        "achieved_ratio": float(np.mean(ratios)) if timed else None,
+        "full_step_seconds": float(np.median(seconds)) if timed else None,
+        "flops": flops,
+        "flops_ratio": flops / full_flops,
+        "flops_by_epoch": list(operations),
+        "activation_bytes": None if None in sizes else max(sizes),
+    }
 
 
 def speed(
-    epochs: Sequence[Epoch],
+    model: et.ElasticModel,
+    plan: Plan,
     full: et.ElasticModel,
-    batch: tuple[Any, Any],
+    batch: Batch,
     *,
     repeats: int = 10,
     cached: bool = False,
 ) -> tuple[float, float]:
-    """Step time / full step time, timed in turn, the mean over epochs; leaves nothing behind.
+    """Step time / full step time, timed in turn, and the seconds of the full step.
 
-    Also the seconds of a full step, as fast as the machine was then.
+    Leaves nothing behind.
     """
-    rows = _rows(batch)
-    whole = _full_step(full, batch)
-
-    def timed(model: et.ElasticModel, plan: et.Plan) -> tuple[float, float]:
-        is_full = model is full and plan == et.Plan.full(len(plan))
-        steps = [whole] if is_full else [whole, _step(model, plan, batch, cached=cached)]
-        with kept(full, [whole.graph(rows)]), kept(model, [steps[-1].graph(rows)]):
-            for run in steps * _WARM_UP:
-                run(rows)
-            times = time_in_turn(steps, rows, repeats=repeats)
-        return np.median(times[:, -1] / times[:, 0]), 1e-6 * np.median(times[:, 0])
-
-    ratios, seconds = zip(*_of_each(epochs, timed))
-    return float(np.mean(ratios)), float(np.median(seconds))
-
-
-def costs(
-    epochs: Sequence[Epoch], batch: tuple[Any, Any], *, cached: bool = False
-) -> dict[str, Any]:
-    """Operations of a step in each epoch, and the most bytes of activations that a step keeps."""
-
-    def found(model: et.ElasticModel, plan: et.Plan) -> tuple[int, Any]:
-        flops = graph_flops(_step(model, plan, batch, cached=cached).graph(_rows(batch)))
-        return flops, activation_bytes(model, batch, plan)
-
-    flops, sizes = zip(*_of_each(epochs, found))
-    most = None if None in sizes else max(sizes)
-    return {"flops_by_epoch": list(flops), "activation_bytes": most}
+    whole = Plan.full(len(full.tensors))
+    steps, rows = [_step(full, whole, batch)], _rows(batch)
+    if model is not full or plan != whole:
+        steps.append(_step(model, plan, batch, cached=cached))
+    with kept(full, [steps[0].graph(rows)]), kept(model, [steps[-1].graph(rows)]):
+        for run in steps * _WARM_UP:
+            run(rows)
+        times = time_in_turn(steps, rows, repeats=repeats)
+    return np.median(times[:, -1] / times[:, 0]), 1e-6 * np.median(times[:, 0])
 
 
 def _step(
-    model: et.ElasticModel, plan: et.Plan, batch: tuple[Any, Any], *, cached: bool
+    model: et.ElasticModel, plan: Plan, batch: Batch, *, cached: bool = False
 ) -> StepFunction:
     """A training step on that batch alone, as `fit` makes it."""
     optimizers.build(model.optimizer, model.trainable_variables)
@@ -126,18 +121,14 @@ def _step(
     return StepFunction(model, plan, samples)
 
 
-def _full_step(model: et.ElasticModel, batch: tuple[Any, Any]) -> StepFunction:
-    return _step(model, et.Plan.full(len(model.tensors)), batch, cached=False)
-
-
-def _rows(batch: tuple[Any, Any]) -> Rows:
+def _rows(batch: Batch) -> Rows:
     """All samples of a batch, by their numbers."""
     return Rows(tf.range(len(batch[1]), dtype=tf.int64))
 
 
 def _epochs_of(
     history: History, model: et.ElasticModel, build: Callable[[], et.ElasticModel]
-) -> list[Epoch]:
+) -> list[tuple[et.ElasticModel, Plan]]:
     """What each epoch of a run trained."""
     plans, removed = trained_plans(history), getattr(model, "removed", None)
     if not removed:
@@ -149,10 +140,3 @@ def _epochs_of(
             models[count].remove(labels)
         models[count].use_lasso(_LASSO)
     return [(models[epoch["rebuilds"]], plan) for epoch, plan in zip(history, plans)]
-
-
-def _of_each(epochs: Sequence[Epoch], measure: Callable[..., Found]) -> list[Found]:
-    """What is measured of each epoch; those with equal steps are measured once."""
-    keys = [(id(model), plan.traced) for model, plan in epochs]
-    found = {key: measure(*epoch) for key, epoch in dict(zip(keys, epochs)).items()}
-    return [found[key] for key in keys]

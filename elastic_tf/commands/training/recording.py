@@ -20,11 +20,9 @@ _TRACED = 3.0  # times the median of an epoch: a step that took longer was trace
 class TrainingClock(tf.keras.callbacks.Callback):
     """Counts the seconds of training: selection, tracing and waiting for data, not evaluation.
 
-    Stands first among the callbacks, so that the work of the others is counted.
-
-    Attributes:
-        epochs: of each epoch "seconds", without evaluation; "overhead_seconds", the part of them
-            that is no training step; "evaluation_seconds"; and "steps".
+    Stands first among the callbacks, so that the work of the others is counted. `epochs` has of
+    each epoch "seconds", without evaluation; "overhead_seconds", the part of them that is no
+    training step; "evaluation_seconds"; and "steps".
     """
 
     def __init__(self) -> None:
@@ -80,14 +78,8 @@ class Recorder(tf.keras.callbacks.Callback):
     """Writes each epoch and selection into the run's directory as soon as it is there.
 
     Stands last among the callbacks, and `clock` first. What it does itself is neither in the
-    seconds nor in the energy; evaluation is in the energy.
-
-    Args:
-        run: written to.
-        clock: of the epochs.
-        elastic: whose selections are written.
-        sensor: of energy; None: there is none.
-        **first: written with the first epoch of the run.
+    seconds nor in the energy; evaluation is in the energy. `first` is written with the first epoch
+    of the run.
     """
 
     def __init__(

@@ -41,11 +41,8 @@ def load(
 ) -> ImageData:
     """The images that `--data` names, of the size and the channels (1 or 3) that a model takes.
 
-    `options` are those of `elastic_tf.data.Batching`.
-
-    Raises:
-        FileNotFoundError: no such file or folder, or data that cannot be downloaded.
-        ValueError: an unknown name, or data that do not fit the model.
+    `options` are those of `elastic_tf.data.Batching`. What is not there is a `FileNotFoundError`,
+    what does not fit the model a `ValueError`.
     """
     checks.images("data", source)
     path, parts = Path(source), None
