@@ -13,7 +13,6 @@ from elastic_tf.plots.charts import Curves
 from elastic_tf.plots.style import frame, grid, head, method_of, picture, styles
 
 Rows = Sequence[Mapping[str, Any]]
-_ACROSS = 3  # panels
 
 
 def accuracy_at_budgets(
@@ -21,35 +20,27 @@ def accuracy_at_budgets(
 ) -> Figure:
     """Accuracy of each method over its seconds with its 95 % interval: a panel each comparison.
 
-    Args:
-        comparisons: name -> tables of a comparison, "equal_epochs" and, unless it was left out,
-            "equal_seconds"; rows with "method", "seconds", and "mean" and "half_width" of the
-            accuracy in [0, 1] (None: one seed has no interval). A method's line joins its rows.
-        title: what the picture is about, before its conclusion.
+    `comparisons` are name -> tables, "equal_epochs", "equal_seconds" or both, of rows with
+    "method", "seconds", and "mean" and "half_width" of the accuracy in [0, 1] (None: one seed has
+    no interval). A method's line joins its rows.
     """
     courses = {name: _courses(tables) for name, tables in comparisons.items()}
     looks = styles(label for curves in courses.values() for label in curves)
-    columns = min(len(courses), _ACROSS)
-    rows = -(-len(courses) // columns)
-    size = (7.0, 4.8) if len(courses) == 1 else (3.7 * columns, 3.0 * rows + 1.4)
-    figure, panels = picture(*size, rows, columns)
-    for axes in np.ravel(panels)[len(courses) :]:
-        axes.set_axis_off()
+    size = (7.0, 4.8) if len(courses) == 1 else (3.7 * len(courses), 4.4)
+    figure, panels = picture(*size, 1, len(courses))
     shown: dict[str, Any] = {}
     for axes, (name, curves) in zip(np.ravel(panels), courses.items()):
         for label, (seconds, means, halves) in curves.items():
             look = looks[label]
             spread = np.nan_to_num(halves)
-            options = {"color": look.colour, "linestyle": look.line, "linewidth": 1.6}
-            drawn = axes.errorbar(
-                seconds,
-                means,
-                yerr=spread if spread.any() else None,
-                fmt=look.marker,
-                capsize=3,
-                elinewidth=0.8,
-                **options,
-            )
+            options: dict[str, Any] = {
+                "color": look.colour,
+                "linestyle": look.line,
+                "linewidth": 1.6,
+            }
+            options |= {"fmt": look.marker, "capsize": 3, "elinewidth": 0.8}
+            half = spread if spread.any() else None
+            drawn = axes.errorbar(seconds, means, yerr=half, **options)
             text = f"{label}: {look.trains}" if look.trains else label
             shown.setdefault(text, drawn.lines[0])
         grid(axes)

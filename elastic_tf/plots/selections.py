@@ -13,24 +13,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 
 from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan, as_plan
-from elastic_tf.plots.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PALE,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    few,
-    head,
-    picture,
-)
+from elastic_tf.plots.style import BLUE, GREY, MODES, PALE, few, head, picture
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches
 _ACROSS = 10  # images in a row
-_MODES = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY)  # exact, then others by their code
 
 
 def selection_map(
@@ -44,17 +31,13 @@ def selection_map(
 ) -> Figure:
     """Which tensors were trained in which epochs (Figure 21 of the paper), and in which mode.
 
-    Args:
-        masks: one mask or plan for each epoch; bool, shape (N,), forward order.
-        names: of the tensors; a few are written along the axis.
-        title: above the picture.
-        x: what the masks stand for, if not epochs.
-        ticks: what to write below each mask, if not its number.
-        width: inches; by default what the epochs need.
+    `masks` has a plan, or a bool mask of shape (N,), forward order, for each epoch, or for each of
+    what `x` says, with `ticks` below them. A few of the tensors' `names` are written along the
+    axis. `width` is in inches; by default it is what the epochs need.
     """
     modes = np.array([as_plan(one, len(one)).modes for one in masks]).T  # (N, epochs)
     codes = [FROZEN, EXACT, *sorted({*modes.ravel().tolist()} - {FROZEN, EXACT})]
-    colours = [PALE, *(_MODES[k % len(_MODES)] for k in range(len(codes) - 1))]
+    colours = [PALE, *(MODES[k % len(MODES)] for k in range(len(codes) - 1))]
     shown = np.searchsorted(codes, modes)
     never = int((~(modes != FROZEN).any(axis=1)).sum())
     rest = f"{never} of {len(modes)} tensors never" if never else "each tensor at least once"
@@ -102,7 +85,12 @@ def importance_map(
 def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "") -> Figure:
     """Importance of each tensor, shape (N,), and where `mask` is True, those that are trained."""
     figure, axes = picture(9.0, 3.4)
-    axes.bar(np.arange(len(mask)), importance, width=1.0, color=np.where(mask, BLUE, GREY).tolist())
+    axes.bar(
+        np.arange(len(mask)),
+        importance,
+        width=1.0,
+        color=np.where(mask, BLUE, GREY).tolist(),
+    )
     axes.axhline(0.0, color=GREY, linewidth=0.8)
     # the loss falls by very different amounts: linear near nothing, logarithmic beyond
     linear = 1e-3 * float(np.abs(importance).max())

@@ -8,37 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from elastic_tf.plots import style
 from elastic_tf.plots.charts import lines
-from elastic_tf.plots.style import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    YELLOW,
-    few,
-    head,
-    picture,
-)
+from elastic_tf.plots.style import few, head, picture
 
 if TYPE_CHECKING:
     from elastic_tf.timing.profile import TimingProfile
 
 _MOST_NAMED = 24  # tensors whose names fit along an axis
 _MS = 1e3  # microseconds in a millisecond
-FORWARD, T_DW, T_DY = GREY, GREEN, VERMILLION
+FORWARD, T_DW, T_DY = style.GREY, style.GREEN, style.VERMILLION
 _MIB = 2**20
 _COLOURS = {
-    "weight": GREY,
-    "slots": PURPLE,
-    "label": YELLOW,
-    "activation": BLUE,
-    "derivative": ORANGE,
-    "gradient": GREEN,
-    "copy": SKY,
+    "weight": style.GREY,
+    "slots": style.PURPLE,
+    "label": style.YELLOW,
+    "activation": style.BLUE,
+    "derivative": style.ORANGE,
+    "gradient": style.GREEN,
+    "copy": style.SKY,
 }
 
 
@@ -107,10 +95,7 @@ def _between(values: Any) -> str:
 def memory_map(tensors: Sequence[Any], live: np.ndarray, *, title: str = "") -> Figure:
     """Bytes in use over the ops of a step that allocate or free, by kind.
 
-    Args:
-        tensors: of `elastic_tf.memory.step`: kind, bytes, first and last op.
-        live: bytes that are in use at each op.
-        title: above the picture.
+    `tensors` are those of `elastic_tf.memory.step`, `live` the bytes in use at each op.
     """
     used = {kind: np.zeros(len(live)) for kind in _COLOURS if kind in {t.kind for t in tensors}}
     for one in tensors:
@@ -119,7 +104,7 @@ def memory_map(tensors: Sequence[Any], live: np.ndarray, *, title: str = "") -> 
     x, areas = range(len(changes)), [sizes[changes] for sizes in used.values()]
     figure, axes = picture(9.0, 4.6)
     axes.stackplot(x, *areas, labels=[*used], colors=[_COLOURS[kind] for kind in used])
-    axes.plot(x, live[changes] / _MIB, color=BLACK, linewidth=1.0)
+    axes.plot(x, live[changes] / _MIB, color=style.BLACK, linewidth=1.0)
     axes.set(xlim=(0, len(changes) - 1), ylim=(0, 1.03 * live.max() / _MIB))
     axes.set(xlabel="op that allocates or frees", ylabel="in use (MiB)")
     figure.legend(frameon=False, loc="outside lower center", ncols=8, fontsize=8)

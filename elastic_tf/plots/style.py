@@ -19,6 +19,7 @@ BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 VERMILLION, SKY, YELLOW = "#D55E00", "#56B4E9", "#F0E442"
 BLACK, DARK, GREY, PALE = "#000000", "#767676", "#B8B8B8", "#EDEDED"
 
+MODES = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY)  # exact, then others by their code
 _LINES = ("-", "--", ":", "-.")
 _LETTERS = 11.0  # of a title, in an inch
 _WILD = 5.0  # times the median interval
