@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import shlex
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import plots
-from elastic_tf.commands.commandline import option, parse, typed
+from elastic_tf.commands.commandline import option, parse
 from elastic_tf.commands.training import harness, recording, sources
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
@@ -163,7 +165,8 @@ def adapted_model(settings: Settings, data: et.data.ImageData, epochs: int) -> e
 
 def tensorboard(log_dir: Path) -> str:
     """The command that shows `log_dir`, from the present directory."""
-    return typed(["-m", "tensorboard.main", "--logdir", os.path.relpath(log_dir)])
+    words = ["-m", "tensorboard.main", "--logdir", os.path.relpath(log_dir)]
+    return shlex.join([sys.executable, *words])
 
 
 def progress(name: str) -> tf.keras.callbacks.Callback:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -35,9 +34,6 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
     """Settings from a command line, of the program if `arguments` are None; ends it if refused.
 
     A `bool` is a flag, `T | None` is given as a T, `tuple[T, ...]` as one T or several.
-
-    Raises:
-        ValueError, OSError: by the check of an option.
     """
     parser = Parser(
         description=description.replace("::\n", ":\n"),
@@ -106,14 +102,6 @@ def words_of(options: dict[str, Any]) -> list[str]:
         if value is not True:
             words += map(str, value if isinstance(value, tuple) else (value,))
     return words
-
-
-def typed(words: Sequence[str]) -> str:
-    """A command for this Python, as it is typed in the present directory."""
-    python = Path(sys.executable)
-    if Path.cwd() in python.parents:
-        python = python.relative_to(Path.cwd())
-    return shlex.join([str(python), *words])
 
 
 def run(main: Callable[[], Any]) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from elastic_tf.commands.commandline import option, parse, typed
+from elastic_tf.commands.commandline import option, parse
 from elastic_tf.files.arrays import container_memory
 from elastic_tf.files.table import format_table
 
@@ -93,7 +93,7 @@ def packages() -> Finding:
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
     lines = [one.replace("_", "-") for one in done.stdout.splitlines()]
     if wrong := " ".join(one for one in lines if one.startswith("elastic-tf ")):
-        fix = f"{typed(['-m', 'pip', 'install', '.'])} in the checkout installs what is needed."
+        fix = f"{sys.executable} -m pip install . in the checkout installs what is needed."
         return Finding("packages", BROKEN, wrong, fix)
     return Finding("packages", OK, "nothing that it asks for is missing, or of another version")
 

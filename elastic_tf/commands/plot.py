@@ -73,12 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
 
 
 def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Path, Figure]:
-    """Accuracy over seconds in `out`, and beside it a map for each run that leaves tensors out.
-
-    Raises:
-        ValueError: a run has no epoch yet, or was not written by `train`; or the accuracies are of
-            validation images and of test images.
-    """
+    """Accuracy over seconds in `out`, and beside it a map for each run that leaves tensors out."""
     from elastic_tf import plots
 
     parts = ["validation" if one.config["settings"].get("validation") else "test" for one in found]

@@ -33,12 +33,8 @@ def accuracy_at_budgets(
         for label, (seconds, means, halves) in curves.items():
             look = looks[label]
             spread = np.nan_to_num(halves)
-            options: dict[str, Any] = {
-                "color": look.colour,
-                "linestyle": look.line,
-                "linewidth": 1.6,
-            }
-            options |= {"fmt": look.marker, "capsize": 3, "elinewidth": 0.8}
+            options: dict[str, Any] = {"color": look.colour, "linestyle": look.line}
+            options |= {"linewidth": 1.6, "elinewidth": 0.8, "fmt": look.marker, "capsize": 3}
             half = spread if spread.any() else None
             drawn = axes.errorbar(seconds, means, yerr=half, **options)
             text = f"{label}: {look.trains}" if look.trains else label

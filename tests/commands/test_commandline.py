@@ -16,7 +16,7 @@ import pytest
 from elastic_tf import __main__ as program
 from elastic_tf import baselines, optimizers, zoo
 from elastic_tf.commands import commandline, options
-from elastic_tf.commands.commandline import option, parse, typed, words_of
+from elastic_tf.commands.commandline import option, parse, words_of
 from elastic_tf.commands.training import sources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,12 +73,6 @@ def test_help_names_what_there_is():
     assert options.DIGITS == tuple(sources.DOMAINS)
     within = [name for name in baselines.NAMES if baselines.get(name).needs_profile]
     assert within == list(options.WITHIN_RHO)
-
-
-def test_a_command_is_typed_from_the_present_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv" / "bin" / "python"))
-    assert typed(["-m", "x", "a b"]) == ".venv/bin/python -m x 'a b'"
 
 
 def failing(error):

@@ -53,7 +53,7 @@ def test_demo_leaves_curves_and_the_command_that_shows_them(finished, monkeypatc
     monkeypatch.chdir(out)
     monkeypatch.setattr("sys.executable", str(out / ".venv" / "bin" / "python"))
     command = demo.tensorboard(out / "board")
-    assert command == ".venv/bin/python -m tensorboard.main --logdir board"
+    assert command == f"{out}/.venv/bin/python -m tensorboard.main --logdir board"
 
 
 def test_demo_tells_each_epoch_in_a_line(finished):

@@ -39,12 +39,7 @@ class Trained(NamedTuple):
 
 
 def load(path: Path) -> Trained:
-    """Read a run; TensorFlow is loaded when its network is built.
-
-    Raises:
-        FileNotFoundError: there is no run.
-        ValueError: it is not finished, or was not written by `train`.
-    """
+    """Read a run of `train` that is finished; TensorFlow is loaded when its network is built."""
     run = runs.load(path)
     names, given = (run.result or {}).get("class_names"), run.config["settings"]
     fields = [field.name for field in dataclasses.fields(Settings)]

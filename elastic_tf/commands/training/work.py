@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from typing import Any
@@ -11,7 +12,6 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf import baselines
 from elastic_tf.commands import options
-from elastic_tf.commands.commandline import typed
 from elastic_tf.commands.training import harness, measurement, recording, sources
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
@@ -24,11 +24,7 @@ _BACKUP, _BEST = "backup", "best.weights.h5"
 
 
 def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
-    """The run of these settings, trained unless it was before.
-
-    Raises:
-        ValueError: another run, or a broken one, is in its directory.
-    """
+    """The run of these settings, trained unless it was before."""
     method, out = baselines.get(settings.method), settings.out
     if not method.needs_profile:
         options.no_budget(method.name, rho=settings.rho, memory=settings.memory)
@@ -50,11 +46,11 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
     shutil.rmtree(out / _BACKUP, ignore_errors=True)
     (out / _BEST).unlink(missing_ok=True)
     seconds = row["training_seconds"]
-    words = ["-m", "elastic_tf", "plot", "--runs", str(out), "--out", str(out / "accuracy.png")]
+    plot = ["-m", "elastic_tf", "plot", "--runs", str(out), "--out", str(out / "accuracy.png")]
     print(format_table([row], runs.COLUMNS))
     print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
     print(f"Head alone: {row['head_seconds']:.1f} s. Written to {out}")
-    print(f"To draw it: {typed(words)}")
+    print(f"To draw it: {shlex.join([sys.executable, *plot])}")
     return run
 
 
