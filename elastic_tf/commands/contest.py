@@ -199,7 +199,7 @@ class Contest:
 
 
 def trained(path: Path, options: Mapping[str, Any], launch: Launch) -> runs.Run:
-    """The finished run in `path` with these options of `train`, trained now unless it was before."""
+    """The finished run in `path` with these options, trained now unless it was before."""
     words = words_of({**options, "out": path, "quiet": True})
     if not (path / "result.json").is_file():
         print(f"Training {path}", flush=True)

@@ -10,6 +10,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -75,10 +76,6 @@ def test_help_names_what_there_is():
     assert within == list(options.WITHIN_RHO)
 
 
-def failing(error):
-    raise error
-
-
 def test_refusals_and_missing_files_are_one_line_and_other_errors_keep_their_traceback(
     tmp_path, capsys
 ):
@@ -91,12 +88,12 @@ def test_refusals_and_missing_files_are_one_line_and_other_errors_keep_their_tra
         said = capsys.readouterr().err
         assert said.startswith("error: ") and word in said and said.count("\n") == 1
     with pytest.raises(ValueError, match="three"):
-        commandline.run(lambda: failing(ValueError("three")))
+        commandline.run(Mock(side_effect=ValueError("three")))
 
 
 def test_an_interrupt_is_one_line_and_the_exit_code_of_a_shell(capsys):
     with pytest.raises(SystemExit, match="130"):
-        commandline.run(lambda: failing(KeyboardInterrupt()))
+        commandline.run(Mock(side_effect=KeyboardInterrupt))
     assert capsys.readouterr().err.startswith("\nInterrupted.")
 
 

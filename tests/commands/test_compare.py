@@ -16,21 +16,14 @@ BEST_RATE = {"full": 1e-5, "traditional_tl": 1e-3, "elastic": 1e-4}
 
 def made(settings, run, right=None):
     """What fits best is the best rate and many epochs."""
-    ratio = RATIO[settings.method]
+    ratio, rate = RATIO[settings.method], settings.learning_rate
     for epoch in range(settings.epochs):
-        tracing = 0.9 if epoch == 0 else 0.0
-        run.append_epoch(
-            {
-                "steps": 100,
-                "seconds": 3.0 * ratio + tracing,
-                "overhead_seconds": tracing,
-                "val_loss": None if settings.learning_rate == 1e-5 else settings.learning_rate,
-            }
-        )
-    (run.path / "model.weights.h5").touch()
+        tracing = 0.0 if epoch else 0.9
+        seconds = {"seconds": 3.0 * ratio + tracing, "overhead_seconds": tracing}
+        run.append_epoch({"steps": 100, **seconds, "val_loss": None if rate == 1e-5 else rate})
     accuracy = 0.5 if settings.method == "traditional_tl" else 0.8
     accuracy += 0.01 * settings.seed + 0.001 * settings.epochs
-    if settings.learning_rate != BEST_RATE[settings.method]:
+    if rate != BEST_RATE[settings.method]:
         accuracy -= 0.1
     run.finish(
         {
@@ -43,7 +36,6 @@ def made(settings, run, right=None):
             "flops_ratio": ratio,
             "peak_memory_bytes": 1000,
             "activation_bytes": None,
-            "class_names": ["a", "b"],
         }
     )
 

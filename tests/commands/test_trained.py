@@ -104,14 +104,11 @@ def test_predict_names_the_classes_of_each_image_and_those_it_cannot_read(
         assert lines[str(files / name)].startswith(f"{best} {row[best]:.1%}, {1 - best} ")
 
 
-def test_predict_writes_lines_that_programs_read(run, files, images, capsys):
+def test_predict_writes_lines_that_programs_read(run, files, images, tmp_path, capsys):
     predict.main(["--json", "--top", "1", "--run", str(run.path), str(files / "a.png")])
     found = json.loads(capsys.readouterr().out)
     assert found["path"] == str(files / "a.png")
     assert list(found["classes"].values()) == pytest.approx([probabilities(run, images)[0].max()])
-
-
-def test_predict_refuses_an_empty_folder(run, tmp_path):
     with pytest.raises(ValueError, match=f"Received: {tmp_path}, which holds no file"):
         predict.main([str(tmp_path), "--run", str(run.path)])
 

@@ -117,26 +117,6 @@ def test_a_half_line_is_passed_over_and_removed_when_continued(tmp_path):
     assert [selection["epoch"] for selection in read.selections] == [1, 2]
 
 
-def test_a_line_that_was_written_in_part_is_removed_when_continued(tmp_path, monkeypatch):
-    run = runs.create(tmp_path, CONFIG)
-    run.append_epoch({"loss": 1.0})
-
-    def full_disk(path, text):
-        with open(path, "a") as file:
-            file.write(text[:5])
-        raise OSError("No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "append_line", full_disk)
-        with pytest.raises(OSError, match="No space left"):
-            run.append_selection(record())
-        with pytest.raises(OSError, match="No space left"):
-            run.append_epoch({"loss": 0.5})
-    runs.create(tmp_path, CONFIG).append_epoch({"loss": 0.5})
-    assert [epoch["loss"] for epoch in runs.load(tmp_path).history] == [1.0, 0.5]
-    assert runs.load(tmp_path).selections == []
-
-
 def test_damaged_files_are_named(tmp_path):
     run = runs.create(tmp_path, CONFIG)
     (tmp_path / "history.jsonl").write_text('{"epoch": 0\n{"epoch": 1}\n')

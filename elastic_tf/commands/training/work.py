@@ -69,6 +69,8 @@ class _Training:
         # samples have numbers, so that what lies before the first trained tensor is computed once
         self._cached = data.fits_memory
         self._train = data.samples() if self._cached else data.train
+        # a file would keep every redraw of a bar
+        self._verbose = 0 if settings.quiet else 1 if sys.stdout.isatty() else 2
         self._head_seconds = 0.0
         self._own_profile = run.path / "profile.json"  # a run holds all that its pictures need
         if run.history:
@@ -93,24 +95,16 @@ class _Training:
         model.save_weights(self._run.path / "model.weights.h5")
         if getattr(model, "removed", None):  # by PruneTrain: they are those of a smaller network
             model.network.save(self._run.path / "network.keras")
-        limited = settings.memory is not None  # full steps would not keep to it
-        if not limited:
+        timed = settings.memory is None  # full steps would not keep to it
+        if timed:
             self._tell("Measuring the step ratio that was achieved ...")
         full = baselines.get("full")
         reference = model if self._method.adapt is full.adapt else self._fresh(full)
-        measured = measurement.result(
-            past,
-            model,
-            reference,
-            batch,
-            lambda: self._fresh(self._method),
-            cached=self._cached,
-            timed=not limited,
-        )
+        given = (past, model, reference, batch, lambda: self._fresh(self._method))
         return {
             "method": self._method.name,
             **measurement.summary(past),
-            **measured,
+            **measurement.result(*given, cached=self._cached, timed=timed),
             "validation_accuracy": None,
             "kept_epoch": len(past),
             **kept,
@@ -170,7 +164,7 @@ class _Training:
         )
         if data.validation is not None and not hasattr(model, "removed"):  # of one network
             best = run.path / _BEST
-            if not best.exists():
+            if not run.history:
                 et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
                 model.save_weights(best)
             callbacks.append(
@@ -189,11 +183,6 @@ class _Training:
             callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
         options = {"validation_data": judged, "callbacks": callbacks, "verbose": self._verbose}
         model.fit(self._train, epochs=settings.epochs, **options)
-
-    @property
-    def _verbose(self) -> int:
-        """Of Keras: a file would keep every redraw of a bar."""
-        return 0 if self._settings.quiet else 1 if sys.stdout.isatty() else 2
 
     def _accuracies(self) -> list[float]:
         """On the images that are judged by: of the head, and after each epoch."""
