@@ -29,7 +29,7 @@ def lines(
 ) -> Figure:
     """Lines of label -> (values along x, values along y); methods have colours of their own.
 
-    A third part is half the height of a band around the line, and not a number where there is none.
+    A third part is half the height of a band around the line, not a number where there is none.
     `x` and `y` say what stands along them, with the unit. x is logarithmic, or whole numbers, as
     epochs are, or begins at 0. `title` says what it is about; the conclusion stands behind it:
     `conclusion`, or which curves end lowest and highest.
@@ -43,11 +43,8 @@ def lines(
             low, high = np.subtract(values, half), np.add(values, half)
             axes.fill_between(along, low, high, color=look.colour, alpha=0.12, linewidth=0)
     axes.set(xlabel=x, ylabel=y)
-    if any(len(curve) > 2 for curve in curves.values()):
-        known = {
-            name: (part[1], [*part[2:], np.zeros(len(part[1]))][0]) for name, part in curves.items()
-        }
-        frame(axes, known)
+    if all(len(curve) > 2 for curve in curves.values()):
+        frame(axes, {name: curve[1:] for name, curve in curves.items()})
     if is_log:
         axes.set_xscale("log")
     elif is_whole:

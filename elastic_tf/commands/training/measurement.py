@@ -135,8 +135,9 @@ def _epochs_of(
         return [(model, plan) for plan in plans]
     models: dict[int, Any] = {}  # PruneTrain: the networks that it had, with the group lasso
     for count in {epoch["rebuilds"] for epoch in history}:
-        models[count] = build()
+        made = models[count] = build()
+        optimizers.build(made.optimizer, made.trainable_variables)  # `remove` cuts its slots
         for labels in removed[:count]:
-            models[count].remove(labels)
-        models[count].use_lasso(_LASSO)
+            made.remove(labels)
+        made.use_lasso(_LASSO)
     return [(models[epoch["rebuilds"]], plan) for epoch, plan in zip(history, plans)]
