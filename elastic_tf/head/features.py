@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.arguments import brief
-from elastic_tf.engine.rows import RowTraining
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.prefix import NotCacheable
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
 
-_BATCHES = (16, 64, 256)  # sizes of the first batches; the fastest goes on
-_AUGMENTED = 64  # rows in a batch
+_BATCH = 64  # rows in a pass
 _SOLVING = 0.3  # seconds of the closed form / of the features: 0.13 of MobileNet, 0.24 of V2
 
 
@@ -45,7 +45,7 @@ def dense_layer(model: tf.keras.Model, name: str | None) -> tf.keras.layers.Dens
     return named[-1]
 
 
-def before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any], tf.Tensor]:
+def _before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any], tf.Tensor]:
     """A function from a batch of inputs to what the dense layer is given; float32, (n, width)."""
 
     def read(inputs: Any) -> tf.Tensor:
@@ -74,101 +74,22 @@ def before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any
     return read
 
 
-def reader(read: Callable[[Any], tf.Tensor]) -> Callable[[Any], np.ndarray]:
-    """The function traced for batches of several sizes."""
-    traced = tf.function(read, reduce_retracing=True)
-    traced._omit_frequent_tracing_warning = True  # a trace for each of a few sizes is meant
-    return lambda inputs: traced(inputs).numpy()
-
-
-def of_dataset(dataset: tf.data.Dataset) -> Iterator[tuple[Any, Any, Any]]:
-    """Inputs, targets and weights of the batches of a dataset."""
-    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY or not is_batched(
-        dataset.element_spec
-    ):
-        raise ValueError(
-            "`x` must be a dataset of batches (x, y) that ends. Received: "
-            f"{dataset.element_spec}, cardinality {dataset.cardinality().numpy()}. Use "
-            "dataset.batch(32), without repeat()."
-        )
-    for batch in dataset:
-        yield tf.keras.utils.unpack_x_y_sample_weight(batch)
-
-
-def of_arrays(whole: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
-    """Arrays in batches: some sizes are tried on the first ones, the fastest goes on."""
-    count, start = len(tf.nest.flatten(whole)[0]), 0
-    speed: dict[int, float] = {}  # samples a second
-    x, y, weight = (*whole, None)[:3]
-    sizes = iter(_BATCHES)
-    while start < count:
-        size = next(sizes, None) or max(speed, key=lambda one: speed[one])
-        part = slice(start, start + size)
-        began = time.perf_counter()
-        cut = tf.nest.map_structure(lambda array: array[part], (x, y))  # noqa: B023
-        yield (*cut, None if weight is None else weight[part])
-        # the first one traces
-        speed[size] = 0.0 if not start else size / (time.perf_counter() - began)
-        start += size
-
-
-def of_samples(samples: Samples, until: float | None = None) -> Iterator[tuple[Any, Any, Any]]:
-    """All rows in batches, view by view; or the samples that are read in time, one by one."""
-    if until is not None:
-        yield from _until(samples, until)
-    elif samples.augment is None:
-        yield from of_arrays(samples.arrays)
-    else:
-        for start in range(0, samples.rows, _AUGMENTED):
-            rows = tf.range(start, min(start + _AUGMENTED, samples.rows), dtype=tf.int64)
-            yield tf.keras.utils.unpack_x_y_sample_weight(samples.take(rows))
-
-
-def _until(samples: Samples, until: float) -> Iterator[tuple[Any, Any, Any]]:
-    """Samples in random order, as many as are read by then and solved for; a batch at least."""
-    order = np.random.default_rng(samples.seed).permutation(samples.count)
-    order = (order[:, None] + samples.count * np.arange(samples.views)).reshape(-1)
-    size = max(_AUGMENTED // samples.views, 1) * samples.views
-    began = first = time.perf_counter()
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
-        yield tf.keras.utils.unpack_x_y_sample_weight(samples.take(rows))
-        now = time.perf_counter()
-        first = first if start else now  # the first batch was traced
-        next_one = (now - first) / max(start // size, 1)
-        if (1.0 + _SOLVING) * (now + next_one - began) > until - began:
-            break
-
-
-def of_rows(
-    read: Callable[[Any], tf.Tensor], rows: RowTraining, name: str
-) -> Iterator[tuple[np.ndarray, Any, Any]]:
-    """Features, targets and weights of all rows, from what is kept of them.
-
-    Args:
-        read: what gives features of a batch.
-        rows: of the running `fit`.
-        name: of the layer that `read` is of.
-
-    Raises:
-        NotCacheable: nothing is kept, or nothing that the features follow from.
-    """
-    start = 0
-    for part in rows.onward(read, name):
-        y, *weight = rows.samples.targets(np.arange(start, start + len(part)))
-        yield part, y, weight[0] if weight else None
-        start += len(part)
-
-
 def collect(
-    batches: Iterator[tuple[np.ndarray, Any, Any]], memory: int
+    model: tf.keras.Model,
+    dense: tf.keras.layers.Dense,
+    data: Samples | tf.data.Dataset,
+    memory: int,
+    until: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, targets and weights of all batches; features beyond `memory` in a file."""
+    """Features, targets and weights of all samples; features beyond `memory` in a file.
+
+    In a `fit` on these samples the features follow from what is kept of them, where something is.
+    """
     parts: list[np.ndarray] = []
     targets, weights, held, count = [], [], 0, 0
     with contextlib.ExitStack() as files:
         spilled = None
-        for part, y, weight in batches:
+        for part, y, *weight in _read(model, dense, data, until):
             if not np.isfinite(part).all():
                 raise ValueError(
                     f"Features must be finite. Received: {part.max()} among those of samples "
@@ -177,7 +98,7 @@ def collect(
                 )
             count += len(part)
             targets.append(np.asarray(y))
-            weights.append(np.ones(len(part)) if weight is None else np.asarray(weight, np.float64))
+            weights.append(np.asarray(weight[0], np.float64) if weight else np.ones(len(part)))
             parts.append(part)
             held += part.nbytes
             if held > memory:
@@ -202,3 +123,57 @@ def collect(
     if not weight.any():
         raise ValueError("`sample_weight` must be above 0 somewhere. Received: zeros only.")
     return features, np.concatenate(targets), weight
+
+
+def _read(
+    model: Any, dense: tf.keras.layers.Dense, data: Any, until: float | None
+) -> Iterator[tuple[Any, ...]]:
+    """(features, y) or (features, y, sample_weight) of each batch."""
+    read = _before(model, dense)
+    rows = model._elastic.rows if isinstance(model, ElasticMixin) else None
+    if rows is not None and rows.samples is data:
+        with contextlib.suppress(NotCacheable):  # which is said before the first part
+            start = 0
+            for part in rows.onward(read, dense.name):
+                yield part, *data.targets(np.arange(start, start + len(part)))
+                start += len(part)
+            return
+    traced = tf.function(read, reduce_retracing=True)
+    traced._omit_frequent_tracing_warning = True  # a trace for each of a few sizes is meant
+    for x, *rest in _of_samples(data, until) if isinstance(data, Samples) else _of_dataset(data):
+        yield traced(x).numpy(), *rest
+
+
+def _of_dataset(dataset: tf.data.Dataset) -> Iterator[tuple[Any, ...]]:
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY or not is_batched(
+        dataset.element_spec
+    ):
+        raise ValueError(
+            "`x` must be a dataset of batches (x, y) that ends. Received: "
+            f"{dataset.element_spec}, cardinality {dataset.cardinality().numpy()}. Use "
+            "dataset.batch(32), without repeat()."
+        )
+    for batch in dataset:
+        x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        yield (x, y) if weight is None else (x, y, weight)
+
+
+def _of_samples(samples: Samples, until: float | None) -> Iterator[tuple[Any, ...]]:
+    """All rows in batches, view by view.
+
+    With `until` samples in random order, each in all its views, as many as are read by then and
+    solved for; a batch at least.
+    """
+    order, size = np.arange(samples.rows), _BATCH
+    if until is not None:
+        mixed = np.random.default_rng(samples.seed).permutation(samples.count)
+        order = (mixed[:, None] + samples.count * np.arange(samples.views)).reshape(-1)
+        size = max(_BATCH // samples.views, 1) * samples.views
+    began = first = time.perf_counter()
+    for start in range(0, len(order), size):
+        yield samples.take(order[start : start + size])
+        now = time.perf_counter()
+        first = first if start else now  # the first batch was traced
+        next_one = (now - first) / max(start // size, 1)
+        if until is not None and (1.0 + _SOLVING) * (now + next_one - began) > until - began:
+            break

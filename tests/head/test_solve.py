@@ -8,7 +8,7 @@ import tensorflow as tf
 from networks import half_precision
 
 from elastic_tf.baselines.fixed import TrainOnly
-from elastic_tf.head import features, solve
+from elastic_tf.head import features
 from elastic_tf.head.solve import SolveHead, solve_head
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.lite.ridge import Ridge
@@ -271,7 +271,7 @@ def test_head_is_solved_from_what_training_keeps_of_the_samples(monkeypatch, fro
 
     before, _ = solved_in_fit(lambda model, samples: solve_head(model, samples) and [])
     if frozen:  # no input is looked at
-        monkeypatch.setattr(solve, "of_arrays", None)
+        monkeypatch.setattr(features, "_of_samples", None)
     after, callback = solved_in_fit(lambda model, samples: [SolveHead(again=False)])
     for one, other in zip(before, after):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
@@ -415,10 +415,3 @@ def test_a_sample_is_left_out_with_its_views(until, monkeypatch):
     ]
     assert found[1].accuracy == pytest.approx(found[0].accuracy, abs=0.1)
     assert found[1].penalty == pytest.approx(3 * found[0].penalty, rel=0.3)
-
-
-def test_without_an_end_rows_are_read_in_their_order():
-    x, y = clusters(130)
-    batches = [*features.of_samples(Samples(x, y, batch_size=5))]
-    for k, given in enumerate((x, y)):
-        np.testing.assert_array_equal(np.concatenate([batch[k] for batch in batches]), given)
