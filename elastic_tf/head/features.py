@@ -89,7 +89,7 @@ def collect(
     targets, weights, held, count = [], [], 0, 0
     with contextlib.ExitStack() as files:
         spilled = None
-        for part, y, *weight in _read(model, dense, data, until):
+        for part, y, *given in _read(model, dense, data, until):
             if not np.isfinite(part).all():
                 raise ValueError(
                     f"Features must be finite. Received: {part.max()} among those of samples "
@@ -98,7 +98,7 @@ def collect(
                 )
             count += len(part)
             targets.append(np.asarray(y))
-            weights.append(np.asarray(weight[0], np.float64) if weight else np.ones(len(part)))
+            weights.append(np.asarray(given[0], np.float64) if given else np.ones(len(part)))
             parts.append(part)
             held += part.nbytes
             if held > memory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,7 +129,7 @@ def test_updates_are_those_of_keras(made):
     size = 2 * updates._PART + 5
     value = RNG.normal(size=size).astype(np.float32)
     theirs = tf.Variable(value)
-    told = exported_optimizer.told(optimizer)
+    told = exported_optimizer.told(SimpleNamespace(optimizer=optimizer))
     slots = updates.slots(told, 0, value)
     for step in range(1, 5):
         gradient = RNG.normal(size=size).astype(np.float32)
@@ -149,7 +150,7 @@ def test_updates_are_those_of_keras(made):
 )
 def test_an_optimizer_that_is_not_written_is_refused(optimizer, said):
     with pytest.raises(ValueError, match=said):
-        exported_optimizer.told(optimizer)
+        exported_optimizer.told(SimpleNamespace(optimizer=optimizer))
 
 
 def elastic(*, loss=None, end=()):
