@@ -11,7 +11,8 @@ from test_baselines import arrays, data, network
 
 import elastic_tf as et
 from elastic_tf import baselines, optimizers
-from elastic_tf.baselines.budgeted import ChooseOnce, sparse_update_plan, tinytrain_plan
+from elastic_tf.baselines.budgeted import sparse_update_plan, tinytrain_plan
+from elastic_tf.baselines.fixed import TrainOnly
 from elastic_tf.baselines.neurons import SHARE, TrainNeurons
 from elastic_tf.importance.velocity import Neurons
 from elastic_tf.memory.kernels import kernel_costs
@@ -124,8 +125,8 @@ def test_what_was_chosen_once_is_found_again_when_fit_goes_on(tmp_path):
         return et.Plan.from_mask(np.arange(len(model.tensors)) > 10 + len(calls))
 
     backup = str(tmp_path / "backup")
-    _, first = trained(ChooseOnce(find), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=2)
-    _, later = trained(ChooseOnce(find), tf.keras.callbacks.BackupAndRestore(backup))
+    _, first = trained(TrainOnly(find), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=2)
+    _, later = trained(TrainOnly(find), tf.keras.callbacks.BackupAndRestore(backup))
     assert calls == [1]
     assert {*later.values()} == {*first.values()}
 
