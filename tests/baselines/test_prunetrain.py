@@ -8,17 +8,14 @@ import pytest
 import tensorflow as tf
 from networks import (
     CLASSES,
-    IMAGE,
     MORE_OPTIMIZERS,
     SAMPLES,
     K,
     L,
     crossentropy,
     fit,
-    half_precision,
     images,
     step_flops,
-    values,
 )
 from prunable import (
     NETWORKS,
@@ -26,7 +23,6 @@ from prunable import (
     block,
     branches,
     compiled,
-    residual,
     shrink,
 )
 from related import prunetrain
@@ -76,29 +72,6 @@ def test_a_rebuilt_network_computes_what_the_masked_one_does(name):
         for old, fresh in zip(stack.weights(layer), stack.weights(new.get_layer(layer.name))):
             assert carried[id(fresh)].old is old
             np.testing.assert_array_equal(fresh, carried[id(fresh)].cut(old.numpy()))
-
-
-def test_several_inputs_and_outputs_keep_their_structure():
-    one, two = L.Input(IMAGE, name="one"), L.Input(IMAGE, name="two")
-    conv = L.Conv2D(6, 3, name="conv")
-    x = L.Average()([conv(one), conv(two)])
-    outputs = {"a": L.Dense(2, name="a")(L.Flatten()(x)), "b": L.Conv2D(3, 1, name="b")(x)}
-    network = tf.keras.Model({"one": one, "two": two}, outputs)
-    data = {"one": images(seed=0)[0], "two": images(seed=1)[0]}
-    new, _ = without(network, shrink(network))
-    assert new.count_params() < network.count_params()
-    for name, value in network(data).items():
-        assert_close(new(data)[name], value)
-
-
-def test_frozen_layers_and_half_precision_stay():
-    with half_precision():
-        network = residual()
-    network.get_layer("one_b").trainable = False
-    new, _ = without(network, shrink(network))
-    assert new.get_layer("one_a").compute_dtype == "float16"
-    assert not new.get_layer("one_b").trainable_weights
-    np.testing.assert_allclose(new(images()[0]), network(images()[0]), atol=2e-2)
 
 
 def test_adapting_changes_no_output_and_shares_the_weights():
@@ -225,12 +198,6 @@ def test_training_goes_on_as_that_of_the_masked_model(kind):
         assert_close(new.numpy(), names[old.name](old.numpy()))
 
 
-def test_slots_of_another_shape_are_refused():
-    model = compiled(block, K.Adafactor(1e-2))
-    with pytest.raises(ValueError, match="Received: '.*' .* of Adafactor for 'stem/kernel:0'"):
-        fit(model, epochs=1, callbacks=[PruneTrainCallback()])
-
-
 def test_the_lasso_is_in_the_gradient_by_its_ratio_and_not_in_the_loss_shown():
     x, y = map(tf.constant, images())
     model = compiled(lambda: with_decay(block()), K.SGD(1.0))
@@ -271,13 +238,6 @@ def test_training_removes_channels_parameters_and_operations():
     assert history["loss"][-1] < history["loss"][0]
 
 
-def test_without_the_callback_it_trains_like_any_elastic_model(deterministic):
-    ours, theirs = compiled(), ElasticModel.from_model(block())
-    theirs.compile(K.SGD(0.05, momentum=0.9), crossentropy())
-    assert fit(ours) == fit(theirs)
-    assert values(ours.weights) == values(theirs.weights)
-
-
 def test_fit_goes_on_over_a_rebuild():
     rate = K.schedules.PolynomialDecay(0.05, 100)
     model = compiled(optimizer=K.SGD(rate, momentum=0.9), metrics=["accuracy"])
@@ -298,26 +258,6 @@ def test_fit_goes_on_over_a_rebuild():
     np.testing.assert_allclose(
         model.evaluate(x, y, verbose=0)[0], float(crossentropy()(y, model(x))), rtol=1e-5
     )
-
-
-def test_gradients_accumulate_over_a_rebuild():
-    model = compiled(accumulate=2)
-    fit(model, epochs=3, callbacks=[Shrink(), PruneTrainCallback(interval=1)])
-    # 2 in the first epoch: a rebuild does not wait for a batch to come
-    assert int(model.optimizer.iterations) == 5
-
-
-def test_the_lasso_ends_with_fit_and_a_callback_can_be_used_again():
-    callback = PruneTrainCallback(interval=1)
-    model = compiled()
-    sizes = [model.count_params()]
-    for _ in range(2):
-        fit(model, epochs=1, callbacks=[Shrink(), callback])
-        sizes.append(model.count_params())
-    assert sizes[0] > sizes[1] > sizes[2]
-    x, y = map(tf.constant, images())
-    loss = model.gradients((x, y), stack.trainable(model))[0].loss
-    np.testing.assert_allclose(loss, crossentropy()(y, model(x, training=True)), rtol=1e-6)
 
 
 def test_nothing_of_the_larger_network_stays_in_memory():

@@ -79,32 +79,6 @@ def test_channels_before_a_layer_that_mixes_them_stay(layer):
     assert not is_free(between(layer))
 
 
-def test_channels_that_a_convolution_mixes_itself_stay():
-    inputs = L.Input(IMAGE)
-    x = L.Conv2D(4, 3, name="first")(inputs)
-    x = L.Conv2D(4, 3, activation="softmax", name="before")(x)
-    network = tf.keras.Model(inputs, L.Dense(CLASSES)(L.Flatten()(x)))
-    assert not is_free(network)
-    assert is_free(network, "first")
-
-
-def test_channels_multiplied_by_one_channel_stay():
-    inputs = L.Input(IMAGE)
-    x = L.Conv2D(4, 3, name="before")(inputs)
-    gate = L.Conv2D(1, 1, name="gate")(x)
-    network = tf.keras.Model(inputs, L.Dense(CLASSES)(L.Flatten()(L.Multiply()([x, gate]))))
-    assert not is_free(network) and not is_free(network, "gate")
-
-
-def test_a_layer_known_in_one_call_only_keeps_its_channels():
-    inputs = L.Input(IMAGE)
-    conv = L.Conv2D(4, 3, padding="same", name="before")
-    x = conv(L.Conv2D(4, 1, name="first")(inputs))
-    x = L.Add()([x, conv(Mixing()(x))])
-    network = tf.keras.Model(inputs, L.Dense(CLASSES)(L.GlobalMaxPooling2D()(x)))
-    assert not is_free(network)
-
-
 def test_penalty_equals_the_sum_over_groups():
     network = between(L.DepthwiseConv2D(3, padding="same"), L.BatchNormalization(), L.ReLU())
     names = ("before", "after", "head")
@@ -115,26 +89,6 @@ def test_penalty_equals_the_sum_over_groups():
     norms += [np.linalg.norm(head[c]) for c in range(3)]  # the classes have none
     penalty = groups.penalty(network, channel_groups(network))
     np.testing.assert_allclose(penalty, np.sum(norms), rtol=1e-6)
-
-
-def test_a_flattened_channel_is_one_group():
-    inputs = L.Input((2, 2, 3))
-    x = L.Flatten()(L.Conv2D(2, 1, name="conv")(inputs))
-    network = tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(x))
-    conv, head = (network.get_layer(name).kernel.numpy() for name in ("conv", "head"))
-    norms = [np.linalg.norm(conv[..., c]) for c in range(2)]
-    norms += [np.linalg.norm(head[c::2]) for c in range(2)]
-    penalty = groups.penalty(network, channel_groups(network))
-    np.testing.assert_allclose(penalty, np.sum(norms), rtol=1e-6)
-
-
-def test_penalty_has_a_gradient_at_zero():
-    network = residual()
-    shrink(network, 1.0)
-    with tf.GradientTape() as tape:
-        penalty = groups.penalty(network, channel_groups(network))
-    kernel = raw(network.get_layer("one_a").kernel)
-    np.testing.assert_array_equal(tape.gradient(penalty, kernel), np.zeros(kernel.shape))
 
 
 def test_channels_go_whose_groups_are_all_small():
