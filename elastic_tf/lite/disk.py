@@ -59,10 +59,7 @@ def write_state(path: Path, header: dict[str, Any], arrays: Iterable[np.ndarray]
 def read_state(path: Path, model: int) -> tuple[dict[str, Any], list[np.ndarray]]:
     """What `write_state` was given, for the model with this checksum."""
     try:
-        with open(path, "rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise ValueError("it is cut off or no zip file")
-        with np.load(path) as found:
+        with open(path, "rb") as file, np.load(file) as found:
             header = json.loads(found["arr_0"].tobytes())
             if header["model"] != model:
                 raise ValueError("it is a state of another model")

@@ -112,35 +112,26 @@ class Trainer:
             content[start : start + value.nbytes] = ordered.tobytes()
         return bytes(content)
 
-    def gradients(
-        self, plan: int, batch: dict[str, np.ndarray], *, cached: bool = False, views: bool = False
-    ) -> tuple[float, dict[int, np.ndarray]]:
-        """The loss of a batch, and the gradients of the plan's tensors by their numbers.
+    def step(
+        self, plan: int, batch: dict[str, np.ndarray], rate: float, *, cached: bool = False
+    ) -> float:
+        """Train a plan on a batch and return the loss; nothing changes where it is not finite.
 
         Args:
             cached: x holds what the plan's `features` say, not images.
-            views: as of `call`.
         """
         before, train = self.plans[plan]["features"], f"train_{plan}"
         if before and not cached:
             batch = {**batch, "x": self.call(before, keep=train, x=batch["x"])["features"]}
-        keep = None if cached else before
-        found = self.call(train, keep=keep, views=views, **batch)
-        loss = float(found.pop("loss"))
-        return loss, {int(key[1:]): found[key] for key in sorted(found)}
-
-    def step(
-        self, plan: int, batch: dict[str, np.ndarray], rate: float, *, cached: bool = False
-    ) -> float:
-        """Train a plan on a batch and return the loss; nothing changes where it is not finite."""
-        loss, gradients = self.gradients(plan, batch, cached=cached, views=True)
-        told, changed = self.model["optimizer"], []
-        for index, gradient in gradients.items() if math.isfinite(loss) else ():
+        found = self.call(train, keep=None if cached else before, views=True, **batch)
+        loss, told, changed = float(found.pop("loss")), self.model["optimizer"], []
+        for key in sorted(found) if math.isfinite(loss) else ():
+            index = int(key[1:])
             value = self.weights[index]
             if index not in self.slots:
                 self.slots[index] = updates.slots(told, index, value)
             self.steps[index] = self.steps.get(index, 0) + 1
-            changed.append((index, self.steps[index], (value, gradient, *self.slots[index])))
+            changed.append((index, self.steps[index], (value, found[key], *self.slots[index])))
         updates.update(told, rate, changed, self._threads)
         return loss
 
@@ -186,21 +177,6 @@ class Trainer:
         loss = crossentropy(logits, np.eye(logits.shape[1])[y]).mean()
         return {"accuracy": float((logits.argmax(axis=1) == y).mean()), "loss": float(loss)}
 
-    def importance(self, x: Any, y: Any = None) -> np.ndarray:
-        """(N,) mean squared norm of each tensor's gradient; 0 where no plan trains it."""
-        x, y = self._data(x, y)
-        found = np.zeros(len(self.model["tensors"]))
-        starts = range(0, len(x), self.batch_size)
-        for start in starts:
-            batch = self.batch(x, y, slice(start, start + self.batch_size))
-            for index, one in self.gradients(len(self.plans) - 1, batch)[1].items():
-                found[index] += float(np.sum(one * one)) / len(starts)
-        return found
-
-    def shares(self, importance: np.ndarray) -> list[float]:
-        """The share of all importance that each plan trains, cheapest plan first."""
-        return [float(importance[one["tensors"]].sum() / importance.sum()) for one in self.plans]
-
     def fit(
         self,
         x: Any,
@@ -211,8 +187,6 @@ class Trainer:
         validation: Any = None,
         rate: float | None = None,
         plan: int | None = None,
-        solve: bool = True,
-        seed: int = 0,
         state: str | Path | None = None,
         verbose: bool = True,
     ) -> list[dict[str, Any]]:
@@ -232,8 +206,6 @@ class Trainer:
                 those of the least loss: of an epoch, or of the solved head on images left out.
             rate: learning rate at its highest; None: what was exported. Falls on a cosine to 0.
             plan: to train this one alone, 0 is the cheapest; None: the largest that fits.
-            solve: False keeps the head that is there.
-            seed: of the order of the images.
             state: file that keeps the training; None: FOLDER/trained.state.
             verbose: show progress.
 
@@ -249,9 +221,8 @@ class Trainer:
         if validation is not None:
             held = self._data(*(validation if isinstance(validation, tuple) else [validation]))
         settings = {"epochs": epochs, "seconds": seconds, "rate": rate, "plan": plan}
-        settings.update(solve=solve, seed=seed)
         path = Path(state or self.folder / "trained.state")
-        return Fit(self, data, held, path, began, verbose, **settings).run()
+        return Fit(self, data, held, path, began, verbose, settings).run()
 
     def _data(self, x: Any, y: Any = None) -> tuple[Any, np.ndarray]:
         """Images and their labels, of arrays or a folder."""
