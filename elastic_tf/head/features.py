@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.prefix import NotCacheable
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
+from elastic_tf.lite.disk import Rows
 
 _BATCH = 64  # rows in a pass
 _SOLVING = 0.3  # seconds of the closed form / of the features: 0.13 of MobileNet, 0.24 of V2
@@ -80,40 +80,30 @@ def collect(
     data: Samples | tf.data.Dataset,
     memory: int,
     until: float | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, targets and weights of all samples; features beyond `memory` in a file.
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Features, targets and weights of all samples; features beyond `memory` as `Rows` of a file.
 
     In a `fit` on these samples the features follow from what is kept of them, where something is.
     """
-    parts: list[np.ndarray] = []
+    parts, spilled = list[np.ndarray](), None
     targets, weights, held, count = [], [], 0, 0
-    with contextlib.ExitStack() as files:
-        spilled = None
-        for part, y, *given in _read(model, dense, data, until):
-            if not np.isfinite(part).all():
-                raise ValueError(
-                    f"Features must be finite. Received: {part.max()} among those of samples "
-                    f"{count} to {count + len(part) - 1}. Check the images and the weights of the "
-                    "model."
-                )
-            count += len(part)
-            targets.append(np.asarray(y))
-            weights.append(np.asarray(given[0], np.float64) if given else np.ones(len(part)))
-            parts.append(part)
-            held += part.nbytes
-            if held > memory:
-                spilled = spilled or files.enter_context(tempfile.TemporaryFile())
-                np.concatenate(parts).tofile(spilled)
-                parts, held = [], 0
-        if not count:
-            raise ValueError("`x` must hold samples. Received: a dataset without a batch.")
-        if spilled is None:
-            features = np.concatenate(parts)
-        else:
-            for part in parts:
-                part.tofile(spilled)
-            # it goes with the array, which holds it open
-            features = np.memmap(spilled, np.float32, "r", shape=(count, part.shape[1]))
+    for part, y, *given in _read(model, dense, data, until):
+        if not np.isfinite(part).all():
+            raise ValueError(
+                f"Features must be finite. Received: {part.max()} among those of samples "
+                f"{count} to {count + len(part) - 1}. Check the images and the weights of the "
+                "model."
+            )
+        targets.append(np.asarray(y))
+        weights.append(np.asarray(given[0], np.float64) if given else np.ones(len(part)))
+        parts.append(part)
+        count, held = count + len(part), held + part.nbytes
+        if held > memory:
+            spilled = spilled or Rows(None, part.shape[1:], np.float32)
+            spilled.append(np.concatenate(parts))
+            parts, held = [], memory  # what follows goes there, too
+    if not count:
+        raise ValueError("`x` must hold samples. Received: a dataset without a batch.")
     weight = np.concatenate(weights)
     if weight.shape != (count,) or not (np.isfinite(weight).all() and (weight >= 0.0).all()):
         raise ValueError(
@@ -122,7 +112,7 @@ def collect(
         )
     if not weight.any():
         raise ValueError("`sample_weight` must be above 0 somewhere. Received: zeros only.")
-    return features, np.concatenate(targets), weight
+    return spilled or np.concatenate(parts), np.concatenate(targets), weight
 
 
 def _read(

@@ -82,7 +82,7 @@ class Rows:
     memory of the process.
     """
 
-    def __init__(self, folder: Path, shape: Sequence[int], dtype: Any) -> None:
+    def __init__(self, folder: Path | None, shape: Sequence[int], dtype: Any) -> None:
         self.shape, self.dtype = (0, *shape), np.dtype(dtype)
         self._size = int(np.prod(shape)) * self.dtype.itemsize
         self._file = tempfile.TemporaryFile(dir=folder)
