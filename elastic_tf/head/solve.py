@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.files.arrays import array
+from elastic_tf.files.arrays import array, quarter_of_memory
 from elastic_tf.head import targets
 from elastic_tf.head.features import collect, dense_layer
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.lite import ridge
 
+_MEMORY = 1 << 30  # bytes
 _KEY = "head"  # in `model.fit_state`
 
 
@@ -50,12 +51,12 @@ def solve_head(
     *,
     sample_weight: Any = None,
     layer: str | None = None,
-    memory: int = 1 << 30,
     until: float | None = None,
 ) -> HeadSolution:
     """Set the weights of a dense layer to the best linear head, in closed form.
 
-    Everything before the layer runs once, in inference mode, and stays as it is. A layer whose
+    Everything before the layer runs once, in inference mode, and stays as it is; what it gives is
+    kept in memory up to 1 GiB, at most a quarter of the machine's, beyond in a file. A layer whose
     activation or whose compiled loss is that of classes gets logits: ridge regression on their
     indicators, scaled by likelihood. Any other is regression, of one or more outputs.
 
@@ -66,7 +67,6 @@ def solve_head(
         y: class numbers, rows of zeros and ones, or real values; None with a dataset or samples.
         sample_weight: one per sample, not negative.
         layer: name of the dense layer; None takes the model's last one.
-        memory: bytes that the features may take; beyond, they are kept in a temporary file.
         until: when the head must be there, a time of `time.perf_counter`: it is solved on as many
             `Samples` as were read by then, in random order.
 
@@ -77,8 +77,7 @@ def solve_head(
         ValueError: there is no such layer, or data do not fit it; the model is as it was.
     """
     started = time.perf_counter()
-    dense = dense_layer(model, layer)
-    groups = None
+    dense, memory, groups = dense_layer(model, layer), min(_MEMORY, quarter_of_memory()), None
     if not isinstance(x, (Samples, tf.data.Dataset)):
         x = Samples(x, y, sample_weight=sample_weight, batch_size=1)
     features, y, weight = collect(model, dense, x, memory, until)

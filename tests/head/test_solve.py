@@ -8,7 +8,7 @@ import tensorflow as tf
 from networks import half_precision
 
 from elastic_tf.baselines.fixed import TrainOnly
-from elastic_tf.head import features
+from elastic_tf.head import features, solve
 from elastic_tf.head.solve import SolveHead, solve_head
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.lite.ridge import Ridge
@@ -131,12 +131,13 @@ def test_scale_makes_other_samples_likely():
         assert model.evaluate(*others, verbose=0) > own
 
 
-def test_features_in_a_file_give_the_same_head():
+def test_features_in_a_file_give_the_same_head(monkeypatch):
     x, y = clusters(200)
     weights = []
     for memory in (1 << 30, 1000):
+        monkeypatch.setattr(solve, "_MEMORY", memory)
         model = classifier()
-        solve_head(model, x, y, memory=memory)
+        solve_head(model, x, y)
         weights.append(model.layers[-1].get_weights())
     for one, two in zip(*weights):
         np.testing.assert_allclose(one, two, rtol=1e-5)
@@ -236,27 +237,7 @@ def test_a_loss_named_as_one_of_classes_is_not_taken_for_it():
     assert solve_head(model, x, x[:, 0]).scale == 1.0
 
 
-@pytest.mark.parametrize("frozen", [2, 0])
-def test_head_is_solved_from_what_training_keeps_of_the_samples(monkeypatch, frozen):
-    def solved_in_fit(callbacks):
-        tf.keras.utils.set_random_seed(0)
-        model = ElasticModel.from_model(classifier(loss=SCE(from_logits=True)))
-        model.compile("sgd", SCE(from_logits=True))
-        samples = Samples(*clusters(), batch_size=10, seed=1)
-        callbacks = [TrainOnly(np.arange(4) >= frozen), *callbacks(model, samples)]
-        model.fit(samples, epochs=2, verbose=0, callbacks=callbacks)
-        return model.get_weights(), callbacks[-1]
-
-    before, _ = solved_in_fit(lambda model, samples: solve_head(model, samples) and [])
-    if frozen:  # no input is looked at
-        monkeypatch.setattr(features, "_of_samples", None)
-    after, callback = solved_in_fit(lambda model, samples: [SolveHead(again=False)])
-    for one, other in zip(before, after):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
-    assert callback.solution.samples == len(clusters()[1])
-
-
-def test_a_head_is_solved_on_all_views_whatever_is_kept():
+def test_a_head_is_solved_on_all_views_whatever_is_kept(monkeypatch):
     def moved(x, key):
         return x + tf.random.stateless_normal(x.shape, key)
 
@@ -273,13 +254,16 @@ def test_a_head_is_solved_on_all_views_whatever_is_kept():
         else:
             callback = SolveHead()
             callbacks = [TrainOnly(np.arange(4) >= 2), callback]
-            model.fit(samples, epochs=4, verbose=0, callbacks=callbacks)
+            with monkeypatch.context() as patched:
+                if memory:  # no input is looked at
+                    patched.setattr(features, "_of_samples", None)
+                model.fit(samples, epochs=4, verbose=0, callbacks=callbacks)
             found.append(callback.solution)
         rows = [samples.take(tf.range(start, start + 20, dtype=tf.int64)) for start in (0, 20)]
-        features, y_rows, w_rows = (np.concatenate([part[k] for part in rows]) for k in range(3))
-        features = model.layers[-2](features).numpy()
+        given, y_rows, w_rows = (np.concatenate([part[k] for part in rows]) for k in range(3))
+        given = model.layers[-2](given).numpy()
         wanted = np.eye(3)[y_rows.astype(int)]
-        kernel, bias = solved(features, wanted, w_rows, found[-1].penalty)
+        kernel, bias = solved(given, wanted, w_rows, found[-1].penalty)
         got = model.layers[-1].get_weights()
         np.testing.assert_allclose(got[0], found[-1].scale * kernel, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(got[1], found[-1].scale * bias, rtol=1e-3, atol=1e-4)
