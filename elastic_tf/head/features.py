@@ -13,6 +13,7 @@ import tensorflow as tf
 from elastic_tf import stack
 from elastic_tf.arguments import brief
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.engine.modes.held import attributes
 from elastic_tf.engine.prefix import NotCacheable
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
@@ -50,19 +51,14 @@ def _before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[An
 
     def read(inputs: Any) -> tf.Tensor:
         given: list[tf.Tensor] = []
-        call, own = dense.call, vars(dense).get("call")
+        call = dense.call
 
         def listening(values: tf.Tensor, **options: Any) -> tf.Tensor:
             given.append(values)
             return call(values, **options)
 
-        vars(dense)["call"] = listening
-        try:
+        with attributes(dense, call=listening):
             model(inputs, training=False)
-        finally:
-            del vars(dense)["call"]
-            if own is not None:
-                vars(dense)["call"] = own
         if len(given) != 1 or given[0].shape.rank != 2:
             shapes = [tuple(one.shape) for one in given]
             raise ValueError(

@@ -69,8 +69,6 @@ def test_channels_are_followed_through_concatenation_gates_and_pixels():
         L.Conv2D(4, 1, groups=2),
         L.BatchNormalization(axis=1),
         L.Reshape((6, 12, 2)),
-        L.Rescaling([1.0, 2.0, 3.0, 4.0]),
-        L.Lambda(lambda x: tf.cumsum(x, axis=-1)),
         tf.keras.Sequential([L.Conv2D(4, 1)]),
     ],
     ids=lambda layer: type(layer).__name__,
@@ -91,15 +89,7 @@ def test_penalty_equals_the_sum_over_groups():
     np.testing.assert_allclose(penalty, np.sum(norms), rtol=1e-6)
 
 
-def test_channels_go_whose_groups_are_all_small():
-    network = residual()
-    small = shrink(network, 0.4, factor=1e-6)
-    np.testing.assert_array_equal(
-        groups.channels_to_keep(network, channel_groups(network), 1e-4), ~small
-    )
-
-
-@pytest.mark.parametrize("kernel, axis", [("stem", 3), ("one_a", 2), ("project", 3), ("two", 2)])
+@pytest.mark.parametrize("kernel, axis", [("stem", 3), ("two", 2)])
 def test_a_channel_of_the_trunk_stays_as_long_as_one_layer_needs_it(kernel, axis):
     network = residual()
     trunk = labels_of(network, "stem")
