@@ -34,13 +34,6 @@ def test_a_residual_block_starts_where_its_branches_part():
     assert block.operations == 64 * 8 + 16 * 36 + 16 * 16 + 16 * 32
 
 
-def test_blocks_follow_one_another():
-    inputs = x = image()
-    for index in range(3):
-        x = L.Add(name=f"add{index}")([x, conv(x, 4, f"conv{index}")])
-    assert found(inputs, x) == [("image", "add0"), ("add0", "add1"), ("add1", "add2")]
-
-
 @pytest.mark.parametrize(
     "outputs",
     [
@@ -73,13 +66,3 @@ def test_a_pointwise_convolution_before_the_depthwise_one_belongs_to_it():
     assert found(inputs, x) == [("image", "project0"), ("project0", "project1")]
     widths = [block.width for block in blocks.find(tf.keras.Model(inputs, x))]
     assert widths == [4, 5]
-
-
-def test_squeeze_and_excitation_does_not_count_as_a_bottleneck():
-    inputs = image()
-    x = L.DepthwiseConv2D(3, padding="same")(conv(inputs, 8, "expand", 1))
-    squeezed = L.Reshape((1, 1, 8))(L.GlobalAveragePooling2D()(x))
-    squeezed = conv(conv(squeezed, 1, "squeeze", 1), 8, "excite", 1)
-    x = L.Add(name="add")([inputs, conv(L.Multiply()([x, squeezed]), 4, "project", 1)])
-    (block,) = blocks.find(tf.keras.Model(inputs, x))
-    assert (block.layer.name, block.width) == ("add", 4)

@@ -74,6 +74,14 @@ def test_a_rebuilt_network_computes_what_the_masked_one_does(name):
             np.testing.assert_array_equal(fresh, carried[id(fresh)].cut(old.numpy()))
 
 
+def test_a_model_that_cannot_be_rebuilt_is_refused():
+    with pytest.raises(TypeError, match="of class Sequential"):
+        prunetrain.adapt(tf.keras.Sequential([L.Dense(3)]))
+    inputs = L.Input((4,))
+    with pytest.raises(ValueError, match="Received: '.*', where all belong"):
+        prunetrain.adapt(tf.keras.Model(inputs, L.Dense(3)(inputs)))
+
+
 def test_adapting_changes_no_output_and_shares_the_weights():
     model = ElasticModel.from_model(branches())
     adapted = prunetrain.adapt(model)
@@ -82,32 +90,6 @@ def test_adapting_changes_no_output_and_shares_the_weights():
     assert not isinstance(adapted.network, ElasticMixin)
     assert prunetrain.adapt(adapted) is adapted
     assert ElasticModel.from_model(adapted) is adapted
-
-
-class OwnStep(tf.keras.Model):
-    def train_step(self, data):
-        return super().train_step(data)
-
-
-def of(*layers, kind=tf.keras.Model):
-    inputs = x = L.Input((4,))
-    for layer in layers:
-        x = layer(x)
-    return kind(inputs, x)
-
-
-@pytest.mark.parametrize(
-    "make, error, received",
-    [
-        (lambda: "a model", TypeError, "'a model' of type str"),
-        (lambda: tf.keras.Sequential([L.Dense(3)]), TypeError, "of class Sequential"),
-        (lambda: of(L.Dense(5), L.Dense(3), kind=OwnStep), TypeError, "OwnStep.*train_step"),
-        (lambda: of(L.Dense(3)), ValueError, "Received: '.*', where all belong"),
-    ],
-)
-def test_a_model_that_cannot_be_rebuilt_is_refused(make, error, received):
-    with pytest.raises(error, match=received):
-        prunetrain.adapt(make())
 
 
 def step(model, seed=0):
@@ -233,10 +215,3 @@ def test_nothing_of_the_larger_network_stays_in_memory():
     model.reconfigure()
     gc.collect()
     assert [reference() for reference in old] == [None, None]
-
-
-@pytest.mark.parametrize("options", [{"ratio": 1}, {"threshold": 0.0}, {"interval": 2.5}])
-def test_options_out_of_range_are_refused(options):
-    ((name, value),) = options.items()
-    with pytest.raises(ValueError, match=f"`{name}`.*Received: .*{value}"):
-        PruneTrainCallback(**options)

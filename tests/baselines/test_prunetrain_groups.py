@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import CLASSES, IMAGE, L
-from prunable import branches, is_free, labels_of, residual, shrink
+from prunable import branches, is_free, labels_of, residual
 from related.prunetrain import groups
 from related.prunetrain.groups import channel_groups
 
@@ -103,13 +103,3 @@ def test_a_channel_of_the_trunk_stays_as_long_as_one_layer_needs_it(kernel, axis
     np.moveaxis(value := network.get_layer(kernel).kernel.numpy(), axis, 0)[2] = 1e-5
     network.get_layer(kernel).kernel.assign(value)
     assert not groups.channels_to_keep(network, channels, 1e-4)[trunk[2]]
-
-
-def test_at_least_one_channel_is_left_everywhere():
-    network = branches()
-    shrink(network, 1.0, factor=1e-9)
-    channels = channel_groups(network)
-    keep = groups.channels_to_keep(network, channels, 1e-4)
-    for site in channels.sites.values():
-        for labels in site.arrays():
-            assert keep[labels].any()
