@@ -200,18 +200,18 @@ class Trainer:
             x: images, (n, height, width, channels) of 0 to 255; or a folder of class folders.
             y: class numbers; None for a folder.
             epochs: passes over the images, fewer only where there is no time.
-            seconds: for all of it. Decides the plan: the largest that fits by the clock. If the
-                device turns slower, a cheaper plan takes its place, or training ends early.
+            seconds: for all of it: the largest plan that fits by the clock is trained, a cheaper
+                one later if the device turns slower.
             validation: (x, y) or a folder; the weights of the best accuracy are kept. Without it
                 those of the least loss: of an epoch, or of the solved head on images left out.
-            rate: learning rate at its highest; None: what was exported. Falls on a cosine to 0.
+            rate: the highest, before a cosine to 0; None: what was exported.
             plan: to train this one alone, 0 is the cheapest; None: the largest that fits.
             state: file that keeps the training; None: FOLDER/trained.state.
             verbose: show progress.
 
         Returns:
-            For each epoch: loss, plan, seconds so far, and accuracy with `validation`. The first
-            is of what is there before the first step.
+            For each epoch, and first of what is there before: loss, plan, seconds so far, and
+            accuracy with `validation`.
 
         Raises:
             ValueError: arguments or data do not fit, or the state is of another training.
