@@ -175,7 +175,7 @@ def one(
     weights = net.model.get_weights()
     given = {"steps": steps, **given}
     found = et.fewshot.adapt(
-        net, task.support, task.support_labels, learning_rate=rate, verbose=0, **given
+        net, task.support, task.support_labels, learning_rate=rate, **given
     )
     said = found.probabilities(task.query)
     net.model.set_weights(weights)

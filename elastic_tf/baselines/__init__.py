@@ -37,12 +37,6 @@ def get(name: str) -> Method:
     if not isinstance(name, str) or ":" not in name:
         return METHODS[arguments.choice("name", name, NAMES)]
     where, _, own = name.rpartition(":")
-    methods = _of(where)
-    return methods[arguments.choice("name", own, list(methods))]
-
-
-def _of(where: str) -> dict[str, Method]:
-    """The methods of a file, a package folder or a module."""
     path = Path(where)
     if path.exists():
         folder = str(path.resolve().parent)
@@ -55,10 +49,11 @@ def _of(where: str) -> dict[str, Method]:
             "and no module."
         )
     module = importlib.import_module(where)
-    methods = getattr(module, "METHODS", ())
-    if not methods or not all(isinstance(method, Method) for method in methods):
+    found = getattr(module, "METHODS", ())
+    if not found or not all(isinstance(method, Method) for method in found):
         raise ValueError(
             "A file of methods must have METHODS, a list of elastic_tf.baselines.Method. Received: "
-            f"{methods!r} in {module.__file__}."
+            f"{found!r} in {module.__file__}."
         )
-    return {method.name: method for method in methods}
+    methods = {method.name: method for method in found}
+    return methods[arguments.choice("name", own, methods)]

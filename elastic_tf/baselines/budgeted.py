@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.baselines.fixed import bias_tensors
+from elastic_tf.baselines.fixed import TrainOnly, bias_tensors
 from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine import modes
 from elastic_tf.engine.mixin import ElasticMixin
@@ -31,30 +31,6 @@ from elastic_tf.zoo import models
 _MEMORY, _COMPUTE = 2.4, 0.23
 _INSPECTED = 0.4  # the part of the kernels, the last ones, that may be trained (30 to 44 %)
 _STEPS, _RATE = 3, 1e-3  # of Adam in a trial
-_KEY = "chosen"  # in `model.fit_state`
-
-
-class ChooseOnce(tf.keras.callbacks.Callback):
-    """Trains by the plan that is found before the first step of a `fit`; not again if it goes on.
-
-    Args:
-        find: model -> plan.
-    """
-
-    def __init__(self, find: Callable[[ElasticMixin], Plan]) -> None:
-        super().__init__()
-        self._find = find
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._is_set = False
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if not self._is_set:
-            known = self.model.fit_state.get(_KEY)
-            plan = self._find(self.model) if known is None else Plan.from_json(known)
-            self.model.set_plan(plan)
-            self.model.cache_prefix(self.params["epochs"] - epoch)
-            self.model.fit_state[_KEY], self._is_set = plan.to_json(), True
 
 
 def tinytrain_plan(
@@ -95,20 +71,20 @@ def sparse_update_plan(
     Quelennec et al., WACV 2024, Sec. 3.1.
     """
     costs, inspected = _inspected(model)
-    trials = _Trials(model, x, y)
+    contribution = _contributions(model, x, y)
     axes = modes.channel_axes(model, NAMES[SOME])
     sizes = {k: _magnitudes(model.tensors[k].numpy(), axes.get(k, -1)) for k in inspected}
-    offers = []
-    for k in inspected:
-        for name, count, share in costs.shares_of(k):
-            some = np.argsort(-sizes[k])[:count]
-            offers.append(Offer(k, name, share, trials.contribution({k: some})))
+    offers = [
+        Offer(k, name, share, contribution({k: np.argsort(-sizes[k])[:count]}))
+        for k in inspected
+        for name, count, share in costs.shares_of(k)
+    ]
     every = np.arange(len(costs.sizes))
     biases = np.flatnonzero(bias_tensors(model) & ~models.head_tensors(model))
     found: list[tuple[float, list[Offer]]] = []
     for depth in range(1 + sum(biases > inspected[0])):
         last = biases[len(biases) - depth :].tolist()
-        gain = trials.contribution(dict.fromkeys(last)) if depth else 0.0
+        gain = contribution(dict.fromkeys(last)) if depth else 0.0
         required = [Offer(k, NAMES[EXACT], 1.0, 0.0) for k in last]
         budgets = _budgets(costs, memory, compute)
         chosen = search([*required, *offers], costs, budgets, required=depth)
@@ -123,54 +99,48 @@ def sparse_update_plan(
     return _with_head(model, plan)
 
 
-class _Trials:
-    """Short trainings of some tensors, or of some channels of them, that leave nothing behind."""
+def _contributions(model: Any, x: Any, y: Any) -> Callable[[dict[int, Any]], float]:
+    """From tensors, and the channels of each (None: all), to what training them short brings.
 
-    def __init__(self, model: ElasticMixin, x: Any, y: Any) -> None:
-        self._model: Any = model
-        one, self._judge = Samples(x, y).halves()
-        self._batches = one.batches(None)
-        self._evaluator, loss = Evaluator.of(self._model), _loss(model)
-        self._mean_loss = tf.function(
-            lambda x, y: tf.reduce_mean(loss(model(x, training=False), y)), reduce_retracing=True
-        )
-        self._first = self._gradients()  # the same in all trials
-        self._head = dict.fromkeys(np.flatnonzero(models.head_tensors(model)).tolist())
-        self._axes = modes.channel_axes(model, NAMES[SOME])
-        self._alone = self._loss_after(self._head)
+    It is what the loss falls by more than with the head alone; the model is left as it was.
+    """
+    one, judge = Samples(x, y).halves()
+    batches, evaluator, loss = one.batches(None), Evaluator.of(model), _loss(model)
+    mean_loss = tf.function(
+        lambda x, y: tf.reduce_mean(loss(model(x, training=False), y)), reduce_retracing=True
+    )
+    axes = modes.channel_axes(model, NAMES[SOME])
 
-    def contribution(self, parts: dict[int, Any]) -> float:
-        """What training these tensors beside the head brings; the channels of each, None: all."""
-        return self._alone - self._loss_after({**self._head, **parts})
+    def gradients() -> dict[int, tf.Tensor]:
+        return evaluator.by_tensor(evaluator.gradients(batches))
 
-    def _gradients(self) -> dict[int, tf.Tensor]:
-        return self._evaluator.by_tensor(self._evaluator.gradients(self._batches))
+    def part(k: int, gradient: tf.Tensor, some: Any) -> tf.Tensor:
+        """The gradient, zero for other channels; where it always was, Adam changes nothing."""
+        count = gradient.shape[axes.get(k, -1)]
+        if some is None or len(some) == count:
+            return gradient
+        shape = np.ones(gradient.shape.rank, int)
+        shape[axes[k]] = -1
+        return gradient * np.isin(np.arange(count), some).reshape(shape).astype(np.float32)
 
-    def _loss_after(self, parts: dict[int, Any]) -> float:
-        tensors = {k: self._model.tensors[k] for k in parts}
+    def loss_after(parts: dict[int, Any]) -> float:
+        tensors = {k: model.tensors[k] for k in parts}
         before = {k: tf.identity(tensor) for k, tensor in tensors.items()}
         adam = optimizers.adam(_RATE)
         try:
             for step in range(_STEPS):
-                gradients = self._gradients() if step else self._first
-                adam.apply_gradients(
-                    (self._taken(k, gradients[k], some), tensors[k])
-                    for k, some in parts.items()
-                    if k in gradients
-                )
-            return float(self._mean_loss(*self._judge.data[:2]))
+                found = gradients() if step else first
+                known = [k for k in parts if k in found]
+                adam.apply_gradients((part(k, found[k], parts[k]), tensors[k]) for k in known)
+            return float(mean_loss(*judge.data[:2]))
         finally:
             for k, tensor in tensors.items():
                 tensor.assign(before[k])
 
-    def _taken(self, k: int, gradient: tf.Tensor, some: Any) -> tf.Tensor:
-        """The gradient, zero for other channels; where it always was, Adam changes nothing."""
-        if some is None or len(some) == gradient.shape[self._axes.get(k, -1)]:
-            return gradient
-        shape = np.ones(gradient.shape.rank, int)
-        shape[self._axes[k]] = -1
-        count = gradient.shape[self._axes[k]]
-        return gradient * np.isin(np.arange(count), some).reshape(shape).astype(np.float32)
+    first = gradients()  # the same in all trials
+    head = dict.fromkeys(np.flatnonzero(models.head_tensors(model)).tolist())
+    alone = loss_after(head)
+    return lambda parts: alone - loss_after({**head, **parts})
 
 
 def _inspected(model: ElasticMixin) -> tuple[KernelCosts, list[int]]:
@@ -213,8 +183,7 @@ def _method(name: str, summary: str, plan: Callable[..., Plan], *, offline: bool
             assert draws is not None
             return plan(model, *draws.draw()[:2])
 
-        found = find(task.model) if offline else None
-        return [ChooseOnce(find if found is None else lambda model: found)]
+        return [TrainOnly(find(task.model) if offline else find)]
 
     return Method(name, summary, callbacks)
 

@@ -15,17 +15,34 @@ from elastic_tf.plan import Plan
 from elastic_tf.stack import raw
 from elastic_tf.zoo import models
 
+_KEY = "chosen"  # in `model.fit_state`
+
 
 class TrainOnly(tf.keras.callbacks.Callback):
-    """Trains by one plan, or what is True in a mask, from the first step of a `fit` to the last."""
+    """Trains by one plan, or what is True in a mask, from the first step of a `fit` to the last.
 
-    def __init__(self, plan: Plan | np.ndarray) -> None:
+    Args:
+        plan: it, or a function model -> plan that is called before the first step, and not again
+            where an interrupted `fit` goes on.
+    """
+
+    def __init__(self, plan: Plan | np.ndarray | Callable[[ElasticMixin], Plan]) -> None:
         super().__init__()
         self._plan = plan
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.model.set_plan(self._plan)
-        self.model.cache_prefix(self.params["epochs"])
+        self._is_set = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._is_set:
+            return
+        plan, known = self._plan, self.model.fit_state.get(_KEY)
+        if callable(plan):
+            plan = plan(self.model) if known is None else Plan.from_json(known)
+            self.model.fit_state[_KEY] = plan.to_json()
+        self.model.set_plan(plan)
+        self.model.cache_prefix(self.params["epochs"] - epoch)
+        self._is_set = True
 
 
 def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:
@@ -51,28 +68,22 @@ def scale_tensors(model: ElasticMixin) -> np.ndarray:
     return _held(model, lambda layer, name: name == "gamma" and _normalises(layer))
 
 
-def filtered_plan(model: ElasticMixin, count: int = 4, r: int = 2) -> Plan:
-    """Filtered gradients for the last convolutions, exact ones behind and beside their kernels.
+def filtered_plan(model: ElasticMixin) -> Plan:
+    """Filtered gradients for the last four convolutions, exact ones behind and beside the kernels.
 
-    Everything before is frozen. A convolution whose outputs have fewer than r pixels a side keeps
-    exact gradients.
-
-    Args:
-        model: elastic model.
-        count: of convolutions; one with fewer is trained from its first one on.
-        r: side of a patch in pixels.
+    Everything before is frozen; with fewer convolutions it trains from the first one on. One whose
+    outputs have fewer than 2 pixels a side keeps exact gradients.
 
     Source: Yang, Li, Marculescu, Efficient On-device Training via Gradient Filtering, CVPR 2023,
-    Sec. 4, which trains the last 2 to 10 with r = 2 or 4.
+    Sec. 4, which trains the last 2 to 10 by patches of 2 or 4 pixels a side.
     """
     held = _held(
         model, lambda layer, name: name.endswith("kernel") and "Conv2D" in type(layer).__name__
     )
     kernels = np.flatnonzero(held)
-    first = kernels[-count:][0] if len(kernels) else 0
-    fits = modes.kernels(model, f"filtered:{r}")
-    behind = np.arange(len(fits)) >= first
-    return Plan.from_mask(behind).filtered(r, fits & behind)
+    fits = modes.kernels(model, "filtered:2")
+    behind = np.arange(len(fits)) >= (kernels[-4:][0] if len(kernels) else 0)
+    return Plan.from_mask(behind).filtered(2, fits & behind)
 
 
 def _held(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.baselines.method import Method, Task
+from elastic_tf.baselines.method import Method
 from elastic_tf.importance.probe import Probe
 from elastic_tf.importance.velocity import Neurons, Velocity
 from elastic_tf.zoo import models
@@ -34,39 +34,29 @@ class TrainNeurons(tf.keras.callbacks.Callback):
         probe: where the samples are drawn from that neurons are observed on. None: the choice
             stays random.
         share: weights that are trained / weights of all convolutions.
-        mu: of `Velocity`.
-        per_weight: whether a neuron's velocity is divided by its weights (Eq. 7).
         seed: of the random choices.
 
     Source: Quelennec et al., WACV 2024, Sec. 3.3. Its released code charges a random choice for
     neurons that it does not train; here the draw ends where the next neuron would not fit.
     """
 
-    def __init__(
-        self,
-        probe: Probe | None,
-        share: float = SHARE,
-        mu: float = 0.5,
-        per_weight: bool = True,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, probe: Probe | None, share: float = SHARE, seed: int = 0) -> None:
         super().__init__()
-        self._probe, self._share, self._mu = probe, share, mu
-        self._per_weight, self._seed = per_weight, seed
+        self._probe, self._share, self._seed = probe, share, seed
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._neurons, self._velocity = Neurons.of(self.model), None
         if self._probe is not None:
             draws, _ = self._probe.draws()
             assert draws is not None
-            self._velocity = Velocity(self.model, draws.draw()[0].numpy(), self._mu)
+            self._velocity = Velocity(self.model, draws.draw()[0].numpy())
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         neurons, known = self._neurons, self.model.fit_state.get(_KEY)
         order = np.random.default_rng([self._seed, epoch]).permutation(len(neurons.cost))
         if self._velocity is not None and known is not None:
             self._velocity.phi, self._velocity.v = (np.array(known[name]) for name in ("phi", "v"))
-            order = self._velocity.order(self._per_weight)
+            order = self._velocity.order()
         chosen = neurons.within(order, self._share * neurons.cost.sum())
         self.model.set_plan(neurons.plan(chosen, models.head_tensors(self.model)))
         self.model.cache_prefix(1)
@@ -76,23 +66,17 @@ class TrainNeurons(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._velocity is not None and epoch + 1 < self.params["epochs"]:
             self._velocity.end()
-            phi, v = (
-                self._velocity.phi.tolist(),
-                self._velocity.v.tolist(),
-            )  # every bit, in JSON too
-            self.model.fit_state[_KEY] = {"phi": phi, "v": v}
-
-
-def _velocity(task: Task) -> list[tf.keras.callbacks.Callback]:
-    probe = Probe(task.probe, size=task.probe_size, seed=task.seed)
-    return [TrainNeurons(probe, seed=task.seed)]
+            known = {"phi": self._velocity.phi.tolist(), "v": self._velocity.v.tolist()}
+            self.model.fit_state[_KEY] = known  # every bit, in JSON too
 
 
 METHODS = (
     Method(
         "velocity",
         "the fastest neurons, anew each epoch, 8.8 % of the weights (Quelennec et al., 2024)",
-        _velocity,
+        lambda task: [
+            TrainNeurons(Probe(task.probe, size=task.probe_size, seed=task.seed), seed=task.seed)
+        ],
     ),
     Method(
         "random_neurons",

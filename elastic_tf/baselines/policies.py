@@ -35,12 +35,6 @@ def at_random(seed: int) -> Importance:
     return importance
 
 
-def _in_modes(task: Task) -> Importance:
-    """What lowers the loss most, in each mode that the profile has."""
-    names = () if task.profile is None else task.profile.mode_names
-    return functools.partial(of_modes, modes=names)
-
-
 def _method(
     name: str,
     summary: str,
@@ -54,17 +48,15 @@ def _method(
 
     def callbacks(task: Task) -> list[tf.keras.callbacks.Callback]:
         profile: Any = task.profile  # None is refused there
-        required = models.head_tensors(task.model)
-        chosen = importance(task) if is_of_task else importance
-        probe = Probe(task.probe, size=task.probe_size, seed=task.seed)
         settings = {
+            "rho": task.rho,
+            "importance": importance(task) if is_of_task else importance,
             "interval": task.interval,
-            "probe": probe,
-            "required": required,
+            "probe": Probe(task.probe, size=task.probe_size, seed=task.seed),
+            "required": models.head_tensors(task.model),
             "memory": task.memory,
-            **options,
         }
-        return [ElasticCallback(profile, rho=task.rho, importance=chosen, **settings)]
+        return [ElasticCallback(profile, **{**settings, **options})]
 
     return Method(name, summary, callbacks, needs_profile=True, modes=modes)
 
@@ -87,16 +79,13 @@ METHODS = (
         measures.gradient_magnitude,
     ),
     _method("elastictrainer", "as the paper's released code", measures.paper),
-    _method(
-        "random",
-        "at random within rho",
-        lambda task: at_random(task.seed),
-        is_of_task=True,
-    ),
+    _method("random", "at random within rho", lambda task: at_random(task.seed), is_of_task=True),
     _method(
         "elastic_modes",
         "what lowers the loss most within rho, in cheaper modes too, chosen once",
-        _in_modes,
+        lambda task: functools.partial(
+            of_modes, modes=() if task.profile is None else task.profile.mode_names
+        ),
         is_of_task=True,
         modes=("filtered:2", "channels:1/4"),
         interval=arguments.MOST,

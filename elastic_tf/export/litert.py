@@ -75,77 +75,61 @@ def litert(
         arguments.rho("rhos", rho)
     if len(rhos) == 0 or any(low >= high for low, high in zip(rhos, rhos[1:])):
         raise ValueError(f"`rhos` must be one or more, ascending. Received: {rhos}.")
-    step = _Steps(model, size)
-    if class_names is not None and len(class_names) != step.classes:
+    files = _Files(model, size)
+    if class_names is not None and len(class_names) != files.classes:
         raise ValueError(
-            f"`class_names` must be one for each of {step.classes} outputs. Received: "
+            f"`class_names` must be one for each of {files.classes} outputs. Received: "
             f"{len(class_names)}."
         )
     if profile is None:
         shape = (size, *model.input_shape[1:])
-        x, y = np.zeros(shape, np.float32), np.arange(size) % step.classes
+        x, y = np.zeros(shape, np.float32), np.arange(size) % files.classes
         profile = profile_model(model, x, y, calibrate=False)
-    masks, ratios = _ladder(model, profile, rhos)
-    files, told = step.convert(masks)
+    profile.check(model)
+    cached, head = profile.with_cached_prefix(), head_tensors(model)
+    worth = measures.depth(model)
+    chosen = [select_tensors(worth, cached, rho, required=head, strategy="order") for rho in rhos]
+    masks = [one.mask for one in chosen]
     described = {
         "format": disk.FORMAT,
         "model": model.name,
         "batch_size": size,
         "input_shape": list(model.input_shape[1:]),
-        "classes": step.classes,
+        "classes": files.classes,
         "class_names": None if class_names is None else list(map(str, class_names)),
-        **told,
-        "files": {name: zlib.crc32(content) for name, content in files.items()},
+        **files.write(masks),
+        "files": {name: zlib.crc32(content) for name, content in files.contents.items()},
     }
-    for plan, rho, ratio in zip(described["plans"], rhos, ratios):
-        plan.update(rho=float(rho), predicted_ratio=ratio)
+    for plan, rho, one in zip(described["plans"], rhos, chosen):
+        plan.update(rho=float(rho), predicted_ratio=one.time / profile.t_full)
     text = json.dumps(described, indent=1).encode()
     with tempfile.TemporaryDirectory(dir=atomic.directory(target.parent)) as folder:
         made = Path(folder) / target.name
         made.mkdir()
-        for name, content in files.items():
+        for name, content in files.contents.items():
             (made / f"{name}.tflite").write_bytes(content)
         (made / "model.json").write_bytes(text)
-        header = {
-            "model": zlib.crc32(text),
-            "class_names": described["class_names"],
-        }
-        weights = [model.tensors[k].numpy() for k in told["held"]]
-        disk.write_state(made / "weights.state", {**header, "updates": []}, weights)
+        header = {"model": zlib.crc32(text), "class_names": described["class_names"], "updates": []}
+        weights = [model.tensors[k].numpy() for k in described["held"]]
+        disk.write_state(made / "weights.state", header, weights)
         for module in Path(lite.__file__).parent.glob("*.py"):
             shutil.copy(module, made)
         made.replace(target)
     return masks
 
 
-def _ladder(
-    model: Any, profile: TimingProfile, rhos: Sequence[float]
-) -> tuple[list[np.ndarray], list[float]]:
-    """The plan of each share, and the share that it is predicted to take."""
-    profile.check(model)
-    cached, required = profile.with_cached_prefix(), head_tensors(model)
-    masks, ratios = [], []
-    for rho in rhos:
-        worth = measures.depth(model)
-        chosen = select_tensors(worth, cached, rho, required=required, strategy="order")
-        masks.append(chosen.mask)
-        ratios.append(chosen.time / profile.t_full)
-    return masks, ratios
-
-
-class _Steps:
-    """The functions of the folder, with the weights among their inputs."""
+class _Files:
+    """The functions of the folder by name, with the weights among their inputs."""
 
     def __init__(self, model: Any, size: int) -> None:
-        self.model = model
-        self.optimizer = optimizer.told(model.optimizer) | optimizer.matrices(model)
-        kind = _SPEC((size, *model.input_shape[1:]), tf.float32)
-        self.network = Network(lambda x: model(x, training=False), kind)
-        self.logits = _logits(model, self.network.output)
-        self.classes = int(self.logits.shape[-1])
-        self.images = kind
-        self.labels = _SPEC((size,), tf.int32)
-        self.weights = _SPEC((size,), tf.float32)
+        self.model, self.contents = model, dict[str, bytes]()
+        self._optimizer = optimizer.told(model)
+        self._images = _SPEC((size, *model.input_shape[1:]), tf.float32)
+        self._network = Network(lambda x: model(x, training=False), self._images)
+        self._logits = _logits(model, self._network.output)
+        self.classes = int(self._logits.shape[-1])
+        self._features: dict[Any, str | None] = {self._network.input.ref(): None}  # names
+        self._constants: dict[str, dict[int, list[int]]] = {}
         for layer in model._flatten_layers():
             if getattr(layer, "rate", 0) and "Dropout" in type(layer).__name__:
                 warnings.warn(
@@ -154,58 +138,74 @@ class _Steps:
                 )
                 break
 
-    def convert(self, masks: Sequence[np.ndarray]) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The files by name, and what they mean."""
-        tensors, network = self.model.tensors, self.network
+    def write(self, masks: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Convert them all, and say what they mean."""
+        tensors, network = self.model.tensors, self._network
         self._held = np.flatnonzero(np.any(masks, axis=0)).tolist()
-        kernel, *bias = self._head_tensors()
+        head = np.flatnonzero(head_tensors(self.model)).tolist()
+        kernel, *bias = sorted(head, key=lambda k: tensors[k].shape.rank != 2)
         before = network.multiplied_by(tensors[kernel])
         if before is None or before.shape.rank != 2 or len(bias) > 1:
             raise ValueError(
                 "The last layer must be a Dense layer on one vector per image. Received: "
                 f"{[tensors[k].name for k in (kernel, *bias)]}."
             )
-        self._constants: dict[str, dict[int, list[int]]] = {}
-        files = {"infer": self._forward("infer", self.logits, "logits")}
-        names: dict[Any, str | None] = {network.input.ref(): None}
-
-        def features(end: tf.Tensor) -> str | None:
-            if end.ref() not in names:
-                name = names[end.ref()] = f"features_{len(names) - 1}"
-                files[name] = self._forward(name, end, "features")
-            return names[end.ref()]
-
-        head = {
-            "kernel": kernel,
-            "bias": bias[0] if bias else None,
-            "features": features(before),
-            "width": before.shape[-1],
-        }
-        plans = []
-        for k, mask in enumerate(masks):
-            cut = network.cut([tensor for tensor, on in zip(tensors, mask) if on])
-            # preprocessing alone is not worth keeping
-            cut = cut if network.behind(cut) else network.input
-            files[f"train_{k}"] = self._train(k, mask, cut)
-            plans.append(
-                {
-                    "tensors": np.flatnonzero(mask).tolist(),
-                    "features": features(cut),
-                }
-            )
-        told = {
-            "optimizer": self.optimizer,
+        self._forward("infer", self._logits, "logits")
+        told: dict[str, Any] = {
+            "optimizer": self._optimizer,
             "tensors": [
                 {"name": t.name.partition(":")[0], "shape": t.shape.as_list()} for t in tensors
             ],
             "held": self._held,
-            "constants": self._constants,
-            "plans": plans,
-            "head": head,
+            "head": {
+                "kernel": kernel,
+                "bias": bias[0] if bias else None,
+                "features": self._before(before),
+                "width": before.shape[-1],
+            },
+            "plans": [],
         }
-        return files, told
+        for k, mask in enumerate(masks):
+            cut = network.cut([tensor for tensor, on in zip(tensors, mask) if on])
+            # preprocessing alone is not worth keeping
+            cut = cut if network.behind(cut) else network.input
+            trained = np.flatnonzero(mask).tolist()
+            self._train(f"train_{k}", trained, cut)
+            told["plans"].append({"tensors": trained, "features": self._before(cut)})
+        return {**told, "constants": self._constants}
 
-    def _file(
+    def _before(self, end: tf.Tensor) -> str | None:
+        """The name of the function of these activations; None of the images."""
+        if end.ref() not in self._features:
+            name = self._features[end.ref()] = f"features_{len(self._features) - 1}"
+            self._forward(name, end, "features")
+        return self._features[end.ref()]
+
+    def _forward(self, name: str, end: tf.Tensor, said: str) -> None:
+        start = self._network.input
+
+        def body(given: dict[str, tf.Tensor], values: dict[Any, tf.Tensor]) -> Any:
+            return {said: self._network.run(values, start, given["x"], end)}
+
+        self._add(name, body, {"x": self._images}, end, start)
+
+    def _train(self, name: str, trained: Sequence[int], cut: tf.Tensor) -> None:
+        def body(given: dict[str, tf.Tensor], values: dict[Any, tf.Tensor]) -> Any:
+            logits = self._network.run(values, cut, given["x"], self._logits)
+            chances = tf.nn.log_softmax(logits)
+            said = tf.reduce_sum(tf.one_hot(given["y"], self.classes) * chances, -1)
+            loss = -tf.reduce_sum(said * given["weight"]) / tf.reduce_sum(given["weight"])
+            tensors = {f"g{k}": self.model.tensors[k].ref() for k in trained}
+            wanted = {name: values[tensor] for name, tensor in tensors.items() if tensor in values}
+            gradients = zip(wanted, tf.gradients(loss, list(wanted.values())))
+            return {"loss": loss, **{name: one for name, one in gradients if one is not None}}
+
+        size = self._images.shape[:1]
+        kinds = {"y": _SPEC(size, tf.int32), "weight": _SPEC(size, tf.float32)}
+        kinds = {"x": _SPEC(cut.shape, tf.float32), **kinds}
+        self._add(name, body, kinds, self._logits, cut, trained)
+
+    def _add(
         self,
         name: str,
         body: Any,
@@ -213,14 +213,14 @@ class _Steps:
         end: tf.Tensor,
         start: tf.Tensor,
         trained: Sequence[int] = (),
-    ) -> bytes:
-        """The file of a function whose inputs are named, with `w3` for tensor 3.
+    ) -> None:
+        """Convert a function whose inputs are named, with `w3` for tensor 3.
 
         LiteRT prepares kernels that are constants once, and runs them twice as fast. Frozen kernels
         are constants, and the runner writes their values of now into the file, where the file has
         each once, in its own order or with the outputs first.
         """
-        behind, tensors = self.network.behind(end, start), self.model.tensors
+        behind, tensors = self._network.behind(end, start), self.model.tensors
         taken = [k for k in self._held if tensors[k].ref() in behind]
         fixed = {k: tensors[k].numpy() for k in taken if k not in trained and _is_large(tensors[k])}
         while True:
@@ -229,8 +229,8 @@ class _Steps:
                 content = self._converted(function)
                 places = {k: place for k, one in fixed.items() if (place := _place(content, one))}
                 if len(places) == len(fixed):
-                    self._constants[name] = places
-                    return content
+                    self.contents[name], self._constants[name] = content, places
+                    return
                 alone = set(places)
             fixed = {k: fixed[k] for k in alone}
 
@@ -241,7 +241,7 @@ class _Steps:
         taken: Sequence[int],
         fixed: Mapping[int, np.ndarray],
     ) -> tuple[Any, set[int]]:
-        """What `_file` converts, and which of the constants are kernels that are used once."""
+        """What is converted, and which of the constants are kernels that are used once."""
         own = [k for k in taken if k not in fixed]
         kinds = kinds | {f"w{k}": _SPEC(self.model.tensors[k].shape, tf.float32) for k in own}
         constants: dict[int, tf.Tensor] = {}
@@ -256,37 +256,6 @@ class _Steps:
         function = tf.function(run, input_signature=signature, autograph=False)
         function.get_concrete_function()
         return function, {k for k, one in constants.items() if _is_kernel_alone(one)}
-
-    def _forward(self, name: str, end: tf.Tensor, said: str) -> bytes:
-        start = self.network.input
-
-        def body(given: dict[str, tf.Tensor], values: dict[Any, tf.Tensor]) -> Any:
-            return {said: self.network.run(values, start, given["x"], end)}
-
-        return self._file(name, body, {"x": self.images}, end, start)
-
-    def _train(self, k: int, mask: np.ndarray, cut: tf.Tensor) -> bytes:
-        def body(given: dict[str, tf.Tensor], values: dict[Any, tf.Tensor]) -> Any:
-            logits = self.network.run(values, cut, given["x"], self.logits)
-            said = tf.reduce_sum(tf.one_hot(given["y"], self.classes) * _log_softmax(logits), -1)
-            loss = -tf.reduce_sum(said * given["weight"]) / tf.reduce_sum(given["weight"])
-            wanted = {
-                f"g{k}": values[tensor.ref()]
-                for k, tensor in enumerate(self.model.tensors)
-                if mask[k] and tensor.ref() in values
-            }
-            gradients = zip(wanted, tf.gradients(loss, list(wanted.values())))
-            return {"loss": loss, **{name: one for name, one in gradients if one is not None}}
-
-        kinds = {"x": _SPEC(cut.shape, tf.float32), "y": self.labels, "weight": self.weights}
-        trained = np.flatnonzero(mask).tolist()
-        return self._file(f"train_{k}", body, kinds, self.logits, cut, trained)
-
-    def _head_tensors(self) -> list[int]:
-        """Numbers of the tensors of the last layer, a kernel first."""
-        tensors = self.model.tensors
-        found = np.flatnonzero(head_tensors(self.model)).tolist()
-        return sorted(found, key=lambda k: tensors[k].shape.rank != 2)
 
     def _converted(self, function: Any) -> bytes:
         module = tf.Module()
@@ -349,8 +318,3 @@ def _place(content: bytes, value: np.ndarray) -> list[int] | None:
     found = {content.find(one): first for first, one in enumerate(orders) if one in content}
     ((start, first),) = found.items() if len(found) == 1 else ((-1, 0),)
     return [start, first] if start >= 0 and content.count(orders[first]) == 1 else None
-
-
-def _log_softmax(logits: tf.Tensor) -> tf.Tensor:
-    shifted = logits - tf.stop_gradient(tf.reduce_max(logits, -1, keepdims=True))
-    return shifted - tf.math.log(tf.reduce_sum(tf.exp(shifted), -1, keepdims=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,9 +31,9 @@ class Network:
         self.input = graph.inputs[0]
         self.output = graph.outputs[0]
         self._ops = self._needed([self.output])
-        reached = reach([self.input.op], users)
+        self._from_input = reach([self.input.op], users)
         for op in self._ops:
-            if op in reached and op is not self.input.op:
+            if op in self._from_input and op is not self.input.op:
                 why = rules.refusal(op)
                 if why:
                     raise ValueError(
@@ -46,13 +46,14 @@ class Network:
 
         The model's input, if there are no others.
         """
-        moving = reach(captured(self.output.graph, trained), users)
-        from_input = reach([self.input.op], users)
+        moving = {self.output.op, *reach(captured(self.output.graph, trained), users)}
+        moving &= {*self._ops}
         for op in reversed(self._ops):
-            if op in from_input and op not in moving and len(op.outputs) == 1:
-                (found,) = op.outputs
-                if found.dtype == tf.float32 and self._separates(found, moving):
-                    return found
+            is_one = len(op.outputs) == 1 and op.outputs[0].dtype == tf.float32
+            if is_one and op in self._from_input - moving:
+                around = reach({self.input.op} - {op}, lambda one: {*users(one)} - {op})  # noqa: B023
+                if not around & moving:
+                    return op.outputs[0]
         return self.input
 
     def run(
@@ -80,9 +81,10 @@ class Network:
             else:
                 made = rules.normalised_convolution(op, known)
                 if made is None:
-                    inputs = [known[tensor.ref()] for tensor in op.inputs]
-                    made = rules.RULES.get(op.type, _same)(op, inputs)
-                known.update({old.ref(): new for old, new in zip(op.outputs, made)})
+                    rule: Callable[..., Any] = rules.RULES.get(op.type, _same)
+                    made = rule(op, *(known[tensor.ref()] for tensor in op.inputs))
+                outputs = zip(op.outputs, tf.nest.flatten(made))
+                known.update({old.ref(): new for old, new in outputs})
         return known[end.ref()]
 
     def behind(self, tensor: tf.Tensor, start: tf.Tensor | None = None) -> set[Any]:
@@ -108,16 +110,8 @@ class Network:
         found = reach((one.op for one in ends), lambda op: () if op is last else takes(op))
         return [op for op in self.output.graph.get_operations() if op in found]
 
-    def _separates(self, tensor: tf.Tensor, moving: Collection[Any]) -> bool:
-        """Whether nothing that moves takes data from the input past the tensor."""
-        past = {tensor.op}
-        around = reach({self.input.op} - past, lambda op: {*users(op)} - past)
-        taken = {source for op in self._ops if op in moving for source in takes(op)}
-        return not (around & taken) and self.output.op not in around
 
-
-def _same(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """The same op."""
+def _same(op: tf.Operation, *inputs: tf.Tensor) -> list[tf.Tensor]:
     graph = tf.compat.v1.get_default_graph()
     kinds = [tensor.dtype for tensor in op.outputs]
-    return graph.create_op(op.type, list(inputs), kinds, attrs=dict(op.node_def.attr)).outputs
+    return graph.create_op(op.type, inputs, kinds, attrs=dict(op.node_def.attr)).outputs

@@ -2,18 +2,17 @@
 
 TensorFlow's own gradients of convolutions, poolings and activations are ops that LiteRT does not
 have. Here each is written with convolutions, matrix products, pads and slices. A rule takes an op
-of the traced model and its inputs, and returns its outputs in the graph that is being traced.
+of the traced model and its inputs, and returns its output in the graph that is being traced.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-
-Rule = Callable[[tf.Operation, Sequence[tf.Tensor]], Sequence[tf.Tensor]]
 
 _ONES = [1, 1, 1, 1]
 # Of a depthwise convolution whose kernel is computed: with more LiteRT 1.2 to 2.3 does not end.
@@ -36,22 +35,17 @@ class _Window:
     """Where the windows of a convolution or a pooling lie on its inputs."""
 
     def __init__(self, x: tf.Tensor, kernel: Sequence[int], op: tf.Operation) -> None:
-        self.height, self.width = x.shape[1:3]
-        self.kernel = tuple(kernel)
-        self.strides = tuple(op.get_attr("strides")[1:3])
-        self.pads = [
+        self.kernel, self.strides = tuple(kernel), tuple(op.get_attr("strides")[1:3])
+        self.is_point = self.kernel == (1, 1)
+        self._sizes = x.shape[1:3]
+        self._pads = [
             _pads(size, side, stride, op)
-            for size, side, stride in zip((self.height, self.width), kernel, self.strides)
+            for size, side, stride in zip(self._sizes, kernel, self.strides)
         ]
-
-    @property
-    def is_point(self) -> bool:
-        """Whether each window is one pixel of the inputs."""
-        return self.kernel == (1, 1)
 
     def padded(self, x: tf.Tensor, value: float = 0.0) -> tf.Tensor:
         """The inputs with a border, so that all windows lie inside."""
-        pads = [(before, max(after, 0)) for before, after in self.pads]
+        pads = [(before, max(after, 0)) for before, after in self._pads]
         if any(map(any, pads)):
             x = tf.pad(x, [(0, 0), *pads, (0, 0)], constant_values=value)
         return x
@@ -64,7 +58,24 @@ class _Window:
             return padded
         return padded[:, u : ends[0] : down, v : ends[1] : right]
 
-    def spread(self, y: tf.Tensor) -> tf.Tensor:
+    def on_inputs(self, y: tf.Tensor, at: tuple[int, int] | None = None) -> tf.Tensor:
+        """Outputs where that pixel of their windows lies on the inputs, zeros between and around.
+
+        Without a pixel with a border, for the flipped kernel to pass over.
+        """
+        y, pads, cuts = self._spread(y), [], []
+        for axis, size in enumerate(self._sizes):
+            more, offset = (self.kernel[axis] - 1, 0) if at is None else (0, at[axis])
+            first = more - self._pads[axis][0] + offset
+            last = size + more - first - y.shape[1 + axis]
+            pads.append((max(first, 0), max(last, 0)))
+            cuts.append((max(-first, 0), max(-last, 0)))
+        if any(map(any, cuts)):
+            (top, bottom), (left, right) = cuts
+            y = y[:, top : y.shape[1] - bottom, left : y.shape[2] - right]
+        return tf.pad(y, [(0, 0), *pads, (0, 0)]) if any(map(any, pads)) else y
+
+    def _spread(self, y: tf.Tensor) -> tf.Tensor:
         """Outputs with zeros between, so that they lie as far apart as their windows."""
         n, rows, columns, channels = y.shape
         down, right = self.strides
@@ -79,40 +90,14 @@ class _Window:
         y = tf.reshape(y, [n, rows * down, columns * right, channels])
         return y[:, : (rows - 1) * down + 1, : (columns - 1) * right + 1]
 
-    def placed(self, y: tf.Tensor, at: tuple[int, int]) -> tf.Tensor:
-        """`spread` outputs where that pixel of their windows lies on the inputs; zeros around."""
-        return self._fitted(y, [-offset for offset in at])
-
-    def around(self, y: tf.Tensor) -> tf.Tensor:
-        """`spread` outputs with a border, for the flipped kernel to pass over."""
-        return self._fitted(y, [0, 0], grow=True)
-
-    def _fitted(self, y: tf.Tensor, shift: Sequence[int], grow: bool = False) -> tf.Tensor:
-        """Moved against the shift, then cut or filled to the inputs' size (and a kernel more)."""
-        pads, cuts = [], []
-        for axis, size in enumerate((self.height, self.width)):
-            more = self.kernel[axis] - 1 if grow else 0
-            first = more - self.pads[axis][0] - shift[axis]
-            last = size + more - first - y.shape[1 + axis]
-            pads.append((max(first, 0), max(last, 0)))
-            cuts.append((max(-first, 0), max(-last, 0)))
-        if any(map(any, cuts)):
-            (top, bottom), (left, right) = cuts
-            y = y[:, top : y.shape[1] - bottom, left : y.shape[2] - right]
-        return tf.pad(y, [(0, 0), *pads, (0, 0)]) if any(map(any, pads)) else y
-
 
 def _pads(size: int, kernel: int, stride: int, op: tf.Operation) -> tuple[int, int]:
     """Zeros before and after an axis; pixels that no window reaches count below 0."""
-    if op.get_attr("padding") == b"SAME":
-        short = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-        before = short // 2
-    else:
-        before = 0
-    outputs = (
-        -(-size // stride) if op.get_attr("padding") == b"SAME" else (size - kernel) // stride + 1
-    )
-    return before, (outputs - 1) * stride + kernel - size - before
+    is_same = op.get_attr("padding") == b"SAME"
+    outputs = -(-(size if is_same else size - kernel + 1) // stride)
+    short = (outputs - 1) * stride + kernel - size
+    before = max(short, 0) // 2 if is_same else 0
+    return before, short - before
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:
@@ -130,9 +115,8 @@ def _by_transposed(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return tf.squeeze(product, 0)
 
 
-def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def convolution(op: tf.Operation, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """Conv2D of one group: gradients by matrix products, that of the inputs by a convolution."""
-    x, kernel = inputs
     window = _Window(x, kernel.shape[:2], op)
     padding = op.get_attr("padding").decode()
 
@@ -150,11 +134,10 @@ def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Te
             if window.is_point:
                 of_pixels = _by_transposed(_flat(upstream), tf.reshape(kernel, kernel.shape[2:]))
                 shape = [*upstream.shape[:3], kernel.shape[2]]
-                of_input = window.placed(window.spread(tf.reshape(of_pixels, shape)), (0, 0))
+                of_input = window.on_inputs(tf.reshape(of_pixels, shape), (0, 0))
             else:
                 flipped = tf.transpose(tf.reverse(kernel, [0, 1]), [0, 1, 3, 2])
-                around = window.around(window.spread(upstream))
-                of_input = tf.nn.conv2d(around, flipped, 1, "VALID")
+                of_input = tf.nn.conv2d(window.on_inputs(upstream), flipped, 1, "VALID")
             return of_input, of_kernel
 
         if window.is_point and window.strides == (1, 1):
@@ -162,24 +145,22 @@ def convolution(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Te
             return tf.reshape(y, [*x.shape[:3], kernel.shape[3]]), gradient
         return tf.nn.conv2d(x, kernel, window.strides, padding), gradient
 
-    return [run(x, kernel)]
+    return run(x, kernel)
 
 
-def depthwise(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def depthwise(op: tf.Operation, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """DepthwiseConv2dNative of one output per channel.
 
     The kernel's gradient is one too, of the inputs by the upstream gradient, with each image's
     channels apart: half the time of products and sums for each pixel of the kernel.
     """
-    x, kernel = inputs
     window = _Window(x, kernel.shape[:2], op)
     padding = op.get_attr("padding").decode()
 
     @tf.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            around = window.around(window.spread(upstream))
-            flipped = tf.reverse(kernel, [0, 1])
+            around, flipped = window.on_inputs(upstream), tf.reverse(kernel, [0, 1])
             of_input = tf.nn.depthwise_conv2d(around, flipped, _ONES, "VALID")
             of_kernel = [
                 part_of_kernel(*parts)
@@ -200,7 +181,7 @@ def depthwise(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tens
 
         return tf.nn.depthwise_conv2d(x, kernel, [1, *window.strides, 1], padding), gradient
 
-    return [run(x, kernel)]
+    return run(x, kernel)
 
 
 def _few_channels(x: tf.Tensor) -> list[tf.Tensor]:
@@ -216,9 +197,8 @@ def _as_channels(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.transpose(x, [1, 2, 0, 3]), [height, width, n * channels])
 
 
-def max_pool(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def max_pool(op: tf.Operation, x: tf.Tensor) -> tf.Tensor:
     """MaxPool: of equal values the first one in a window gets the gradient, as in TensorFlow."""
-    (x,) = inputs
     sides = op.get_attr("ksize")[1:3]
     window = _Window(x, sides, op)
     padding = op.get_attr("padding").decode()
@@ -231,32 +211,31 @@ def max_pool(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tenso
             padded = window.padded(x, -np.inf)
             left, total = tf.ones_like(upstream), None
             for at in _taps(sides):
-                here = left * _where(tf.equal(window.tap(padded, at, upstream), y))
+                is_most = tf.equal(window.tap(padded, at, upstream), y)
+                here = left * tf.cast(is_most, tf.float32)
                 left -= here
-                part = window.placed(window.spread(here * upstream), at)
+                part = window.on_inputs(here * upstream, at)
                 total = part if total is None else total + part
             return total
 
         return y, gradient
 
-    return [run(x)]
+    return run(x)
 
 
-def normalisation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def normalisation(op: tf.Operation, x: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
     """FusedBatchNormV3: on stored statistics a scale and an offset."""
-    x, gamma, beta, mean, variance = inputs
+    gamma, beta, mean, variance = parameters
     if op.get_attr("is_training"):  # as Keras's layer normalisation runs it
         is_first = op.get_attr("data_format") == b"NCHW"
         mean, variance = tf.nn.moments(x, [0, 2, 3] if is_first else [0, 1, 2], keepdims=True)
         if is_first:
             gamma, beta = (tf.reshape(part, [1, -1, 1, 1]) for part in (gamma, beta))
     scale = gamma * tf.math.rsqrt(variance + op.get_attr("epsilon"))
-    return [x * scale + (beta - mean * scale)]
+    return x * scale + (beta - mean * scale)
 
 
-def normalised_convolution(
-    op: tf.Operation, known: Mapping[Any, tf.Tensor]
-) -> Sequence[tf.Tensor] | None:
+def normalised_convolution(op: tf.Operation, known: Mapping[Any, tf.Tensor]) -> tf.Tensor | None:
     """A normalisation right after a convolution, as one convolution by a scaled kernel.
 
     The gradients of gamma and of the kernel both follow from that of the scaled kernel, so the
@@ -282,11 +261,11 @@ def normalised_convolution(
         return None
     scale = gamma * tf.math.rsqrt(variance + op.get_attr("epsilon"))
     of_kernel = scale if before.type == "Conv2D" else tf.reshape(scale, [-1, 1])
-    (y,) = RULES[before.type](before, [x, kernel * of_kernel])
-    return [y + (beta + (offset - mean) * scale)]
+    y = RULES[before.type](before, x, kernel * of_kernel)
+    return y + (beta + (offset - mean) * scale)
 
 
-def relu(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def relu(op: tf.Operation, x: tf.Tensor) -> tf.Tensor:
     """Relu and Relu6: the gradient passes where the output is between the bounds."""
     is_six = op.type == "Relu6"
 
@@ -301,29 +280,15 @@ def relu(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
 
         return y, gradient
 
-    return [run(inputs[0])]
+    return run(x)
 
 
-def bias(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """BiasAdd."""
-    return [inputs[0] + inputs[1]]
-
-
-def identity(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """IdentityN, behind which a function with a gradient of its own ends."""
-    return [tf.identity(tensor) for tensor in inputs]
-
-
-def power(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def power(op: tf.Operation, x: tf.Tensor, exponent: tf.Tensor) -> tf.Tensor:
     """Pow with a small whole exponent."""
-    x, exponent = inputs[0], int(tf.get_static_value(inputs[1]))
-    product = x
-    for _ in range(exponent - 1):
-        product = product * x
-    return [product]
+    return functools.reduce(tf.multiply, [x] * int(tf.get_static_value(exponent)))
 
 
-def erf(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def erf(op: tf.Operation, x: tf.Tensor) -> tf.Tensor:
     """The error function, off by 1.5e-7 at most.
 
     Source: Abramowitz & Stegun, Handbook of Mathematical Functions, 1964, Eq. 7.1.26.
@@ -339,17 +304,11 @@ def erf(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         )
         return tf.sign(x) * (1.0 - series * bell), lambda up: up * bell * (2.0 / np.sqrt(np.pi))
 
-    return [run(inputs[0])]
+    return run(x)
 
 
-def erfc(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """What the error function lacks of 1."""
-    return [1.0 - erf(op, inputs)[0]]
-
-
-def einsum(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def einsum(op: tf.Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """A product of two tensors with named axes, as one matrix product."""
-    x, y = inputs
     sources, result = op.get_attr("equation").decode().split("->")
     left, right = sources.split(",")
     sizes = dict(zip(left + right, [*x.shape, *y.shape]))
@@ -367,54 +326,47 @@ def einsum(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]
     names = [*both, *own[0], *own[1]]
     product = tf.reshape(product, [sizes[c] for c in names])
     order = [names.index(c) for c in result]
-    return [product if order == sorted(order) else tf.transpose(product, order)]
+    return product if order == sorted(order) else tf.transpose(product, order)
 
 
-def part(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+def part(op: tf.Operation, x: tf.Tensor, *bounds: tf.Tensor) -> tf.Tensor:
     """StridedSlice: the gradient of what passes over no element is a pad."""
-    x, begin, end, strides = (inputs[0], *map(tf.get_static_value, inputs[1:]))
-    masks = {
-        name: op.get_attr(name)
-        for name in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-    }
+    begin, end, strides = map(tf.get_static_value, bounds)
+    names = "begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"
+    masks = {name: op.get_attr(name) for name in names}
 
-    def cut(x: tf.Tensor) -> tf.Tensor:
+    def cut(x: Any) -> tf.Tensor:
         return tf.strided_slice(x, begin, end, strides, **masks)
 
-    # the elements that are taken, found by slicing their numbers along each axis
-    axes = np.meshgrid(*[np.arange(size) for size in x.shape], indexing="ij", sparse=True)
-    with tf.init_scope():
-        taken = [
-            np.unique(cut(tf.constant(np.broadcast_to(axis, x.shape))).numpy()) for axis in axes
-        ]
-    if any(len(own) > 1 and (np.diff(own) != 1).any() for own in taken) or (strides < 0).any():
-        return [cut(x)]
-    pads = [(int(own[0]), size - 1 - int(own[-1])) for own, size in zip(taken, x.shape)]
+    with tf.init_scope():  # the numbers of the elements that are taken
+        taken = cut(np.arange(x.shape.num_elements()).reshape(x.shape)).numpy().reshape(-1)
+    first, last = (np.array(np.unravel_index(taken[k], x.shape)) for k in (0, -1))
+    sides = last - first + 1
+    if (strides < 0).any() or np.prod(sides) != taken.size:
+        return cut(x)
 
     @tf.custom_gradient
     def run(x: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return tf.pad(tf.reshape(upstream, [len(own) for own in taken]), pads)
+            pads = np.stack([first, np.array(x.shape) - 1 - last], axis=1)
+            return tf.pad(tf.reshape(upstream, sides), pads)
 
         return cut(x), gradient
 
-    return [run(x)]
-
-
-def _where(condition: tf.Tensor) -> tf.Tensor:
-    return tf.cast(condition, tf.float32)
+    return run(x)
 
 
 _IMAGES = ("Conv2D", "DepthwiseConv2dNative", "MaxPool")
-RULES: dict[str, Rule] = {
-    "BiasAdd": bias,
+RULES: dict[str, Callable[..., Any]] = {
+    "BiasAdd": lambda op, x, bias: x + bias,
     "Conv2D": convolution,
     "DepthwiseConv2dNative": depthwise,
     "Einsum": einsum,
     "Erf": erf,
-    "Erfc": erfc,
+    "Erfc": lambda op, x: 1.0 - erf(op, x),
     "FusedBatchNormV3": normalisation,
-    "IdentityN": identity,
+    # behind which a function with a gradient of its own ends
+    "IdentityN": lambda op, *inputs: [tf.identity(tensor) for tensor in inputs],
     "MaxPool": max_pool,
     "Pow": power,
     "Relu": relu,
@@ -440,8 +392,7 @@ def refusal(op: tf.Operation) -> str:
         return "with several outputs per channel"
     if "padding" in attributes and op.get_attr("padding") not in (b"SAME", b"VALID"):
         return "with explicit padding"
-    if any(
-        not tensor.shape.is_fully_defined() for tensor in op.inputs if tensor.dtype != tf.resource
-    ):
+    shapes = (tensor.shape for tensor in op.inputs if tensor.dtype != tf.resource)
+    if not all(shape.is_fully_defined() for shape in shapes):
         return "of sizes that are not fixed"
     return ""

@@ -4,9 +4,8 @@ In: a network, and some images of new classes. Out: the network adapted to them,
 multiply-adds, and what it predicts. The method is TinyTrain (Kwon et al., ICML 2024).
 """
 
-from elastic_tf.fewshot.adaptation import Adapted, adapt
+from elastic_tf.fewshot.adaptation import Adapted, Scores, adapt, evaluate
 from elastic_tf.fewshot.episodes import Episode, Episodes, episodes
-from elastic_tf.fewshot.evaluation import Scores, evaluate
 from elastic_tf.fewshot.meta_training import meta_train
 from elastic_tf.fewshot.protonet import ProtoNet
 from elastic_tf.fewshot.rule import Budgets, exact_rule, paper_rule

@@ -1,25 +1,29 @@
-"""A few pictures of new things: a network adapts, and recognises them."""
+"""A few pictures of new things: a network adapts, and recognises them; how well, over episodes."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.fewshot.augmentation import augmented
-from elastic_tf.fewshot.episodes import checked
+from elastic_tf.fewshot.episodes import Episodes, checked
 from elastic_tf.fewshot.protonet import ProtoNet
 from elastic_tf.fewshot.rule import Budgets, paper_rule
 from elastic_tf.memory.kernels import KernelCosts
 from elastic_tf.plan import Plan, as_plan
 
 Rule = Callable[[Mapping[int, np.ndarray], KernelCosts, Budgets], Plan]
+_SHIFT = 8  # the part of a side that images are moved by at most is 1 / _SHIFT
+_COVERED = 4  # the side of the covered square is 1 / _COVERED of the image's
+_CONTRAST, _BRIGHTNESS = 0.3, 0.3
+_NORMAL_95 = 1.96  # standard errors from a mean to the end of its 95 % interval
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,6 @@ def adapt(
     plan: Plan | np.ndarray | None = None,
     flip: bool = False,
     seed: int = 0,
-    verbose: int = 0,
 ) -> Adapted:
     """Adapt a network to a few images of each of some classes.
 
@@ -99,10 +102,6 @@ def adapt(
         plan: what to train, in the place of all the choosing; a bool mask does too.
         flip: whether a mirrored thing is the same thing.
         seed: of the changes.
-        verbose: 1 shows a progress bar.
-
-    Returns:
-        What predicts.
 
     Raises:
         ValueError: one class only, budgets that nothing fits into, arrays that do not fit together.
@@ -126,25 +125,22 @@ def adapt(
     if steps and plan is not None:
         chosen = as_plan(plan, len(costs.sizes))
     elif steps:
-        budgets = Budgets.of(costs, memory, compute)
-        chosen = rule(_worth(net, x, y, augmented(x, rng, flip), inspect), costs, budgets)
-    selected, kept_bytes = time.perf_counter(), 0
+        budgets, kernels = Budgets.of(costs, memory, compute), np.flatnonzero(costs.macs).tolist()
+        last = tuple(kernels[-max(1, round(inspect * len(kernels))) :])
+        queries, prototypes = augmented(x, rng, flip), net.prototypes(net.features(x), y)
+        chosen = rule(net.fisher(last, queries, y, prototypes), costs, budgets)
+    selected, kept = time.perf_counter(), list[np.ndarray]()
     shares = np.zeros(len(costs.sizes)) if chosen is None else costs.shares(chosen)
     if chosen is not None:
         net.adam(arguments.rate("learning_rate", learning_rate))
-        net.model.set_plan(chosen)
-
         suffix, versions, count = net.suffix(chosen), min(views or steps, steps), len(x)
         drawn = (augmented(x, rng, flip) for _ in range(versions))
         kept = suffix.activations(itertools.chain([x], drawn), (1 + versions) * count)
-        kept_bytes = sum(one.nbytes for one in kept)
-        labels, first = np.concatenate([y, -1 - y]), np.arange(count)
-        bar = tf.keras.utils.Progbar(steps, verbose=verbose, stateful_metrics=["loss", "accuracy"])
+        wanted, first = tf.constant(np.concatenate([y, -1 - y])), np.arange(count)
         for step in range(steps):
             rows = np.append(first, first + count * (1 + step % versions))
-            bar.add(1, suffix.step(labels, [one[rows] for one in kept]).items())
-    prototypes = net.prototypes(net.features(x), y, len(classes)).numpy()
-    ended = time.perf_counter()
+            suffix.step(wanted, *(tf.constant(one[rows]) for one in kept))
+    prototypes = net.prototypes(net.features(x), y).numpy()
     return Adapted(
         net,
         classes,
@@ -152,16 +148,99 @@ def adapt(
         chosen,
         costs.memory(shares),
         costs.backward_macs(shares),
-        kept_bytes,
+        sum(one.nbytes for one in kept),
         selected - started,
-        ended - started,
+        time.perf_counter() - started,
     )
 
 
-def _worth(
-    net: ProtoNet, x: np.ndarray, y: np.ndarray, queries: np.ndarray, inspect: float
-) -> dict[int, np.ndarray]:
-    """Fisher information of the channels of the last kernels."""
-    kernels = np.flatnonzero(net.costs.macs).tolist()
-    last = tuple(kernels[-max(1, round(inspect * len(kernels))) :])
-    return net.fisher(last, queries, y, net.prototypes(net.features(x), y, y.max() + 1))
+def augmented(images: np.ndarray, rng: np.random.Generator, flip: bool = False) -> np.ndarray:
+    """Each image once: shifted, lighter or darker, often with a part covered; float32.
+
+    Args:
+        images: (n, height, width, channels), of any range of values.
+        rng: what the changes are drawn by.
+        flip: whether images are mirrored too, where a mirrored thing is the same thing.
+    """
+    n, height, width, _ = images.shape
+    down, along = height // _SHIFT, width // _SHIFT
+    padded = np.pad(images, ((0, 0), (down, down), (along, along), (0, 0)), "edge")
+    found = np.empty(images.shape, np.float32)
+    mean = images.mean(axis=(1, 2, 3), keepdims=True)
+    for k in range(n):
+        top, left = rng.integers(0, 2 * down + 1), rng.integers(0, 2 * along + 1)
+        moved = padded[k, top : top + height, left : left + width]
+        found[k] = moved[:, ::-1] if flip and rng.random() < 0.5 else moved
+    contrast, brightness = (rng.uniform(-1.0, 1.0, (n, 1, 1, 1)) for _ in range(2))
+    found = mean + (1.0 + _CONTRAST * contrast) * (found - mean)
+    found += _BRIGHTNESS * brightness * images.std(axis=(1, 2, 3), keepdims=True)
+    for k in np.flatnonzero(rng.random(n) < 0.5).tolist():
+        top, left = rng.integers(0, height), rng.integers(0, width)
+        found[k, top : top + height // _COVERED, left : left + width // _COVERED] = mean[k]
+    return found.astype(np.float32)
+
+
+class Scores(NamedTuple):
+    """What was reached on each episode; arrays have shape (count,).
+
+    Attributes:
+        accuracies: shares of the queries.
+        seconds: of adapting, all of it.
+    """
+
+    accuracies: np.ndarray
+    seconds: np.ndarray
+
+    @property
+    def accuracy(self) -> float:
+        """The mean."""
+        return float(self.accuracies.mean())
+
+    @property
+    def interval(self) -> float:
+        """Half-width of the 95 % interval of the mean; NaN of one episode."""
+        if len(self.accuracies) < 2:
+            return math.nan
+        return float(_NORMAL_95 * self.accuracies.std(ddof=1) / math.sqrt(len(self.accuracies)))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Scores: {self.accuracy:.1%} +- {self.interval:.1%} over {len(self.seconds)} "
+            f"episodes, median {np.median(self.seconds):.1f} s>"
+        )
+
+
+def evaluate(
+    model: tf.keras.Model | ProtoNet,
+    tasks: Episodes,
+    count: int = 200,
+    *,
+    verbose: int = 1,
+    **options: Any,
+) -> Scores:
+    """Adapt to each of `count` episodes, from the same weights, and ask its queries.
+
+    Args:
+        model: as of `adapt`. Its weights are as before afterwards.
+        tasks: as `episodes` makes them.
+        count: episodes.
+        verbose: 1 shows a progress bar.
+        **options: of `adapt`. `steps=0`: nothing is trained.
+
+    Source: Kwon et al., TinyTrain, ICML 2024, App. A.4.
+    """
+    arguments.count("count", count)
+    net = ProtoNet.of(model)
+    weights, rows = net.model.get_weights(), []
+    bar = tf.keras.utils.Progbar(count, verbose=verbose, stateful_metrics=[], unit_name="episode")
+    try:
+        for index in range(count):
+            net.model.set_weights(weights)
+            task = tasks[index]
+            found = adapt(net, task.support, task.support_labels, **options)
+            right = float(np.mean(found.predict(task.query) == task.query_labels))
+            rows.append((right, found.seconds))
+            bar.add(1, [("accuracy", right)])
+    finally:
+        net.model.set_weights(weights)
+    return Scores(*np.array(rows, np.float64).T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -29,33 +30,63 @@ class Episode(NamedTuple):
 
 
 class Episodes:
-    """A sequence without end: `episodes[i]` depends on i and the seed alone."""
+    """Tasks with various numbers of classes and of images in each, without end.
+
+    `episodes[i]` depends on i and the seed alone.
+
+    The number of classes is uniform in `way`. A share of the images that are there, uniform in
+    (0, 1], is to learn from; it is divided among the classes in proportion to their sizes, each
+    times a factor between 1/2 and 2 drawn on a logarithmic scale.
+
+    Args:
+        samples: images (count, ...) and labels (count,), whole numbers or texts.
+        way: fewest and most classes; the most is lowered to the classes that there are.
+        support_limit: most support images of an episode.
+        per_class_limit: most support images of a class.
+        query: query images of each class.
+        seed: other episodes for each.
+        shots: support images of each class, where they are to be equally many.
+
+    Raises:
+        ValueError: too few classes, or a class with too few images.
+
+    Source: Kwon et al., TinyTrain, ICML 2024, App. B.1, after Triantafillou et al., Meta-Dataset,
+    ICLR 2020, App. A.2.
+    """
 
     def __init__(
         self,
         samples: Any,
-        way: tuple[int, int],
-        support_limit: int,
-        per_class_limit: int,
-        query: int,
-        seed: int,
-        shots: int | None,
+        way: tuple[int, int] = (5, 50),
+        support_limit: int = 500,
+        per_class_limit: int = 100,
+        query: int = 10,
+        seed: int = 0,
+        shots: int | None = None,
     ) -> None:
+        least, most = (arguments.count("way", one, least=2) for one in arguments.items("way", way))
+        arguments.count("way", most, least=least)
+        self._limits = (
+            arguments.count("support_limit", support_limit),
+            arguments.count("per_class_limit", per_class_limit),
+        )
+        self._query = arguments.count("query", query)
+        self._seed = arguments.count("seed", seed, least=0)
+        self._shots = None if shots is None else arguments.count("shots", shots)
         self._images, labels = checked(samples[0], samples[1])
         self._names, self._labels = np.unique(labels, return_inverse=True)
         self._rows = [np.flatnonzero(self._labels == k) for k in range(len(self._names))]
-        self._limits, self._query, self._shots = (support_limit, per_class_limit), query, shots
-        self._seed, self._way = seed, (way[0], min(way[1], len(self._names)))
-        if len(self._names) < way[0]:
+        self._way = least, min(most, len(self._names))
+        if len(self._names) < least:
             raise ValueError(
-                f"An episode must have at least {way[0]} classes. Received: `samples` of "
+                f"An episode must have at least {least} classes. Received: `samples` of "
                 f"{len(self._names)}. Lower `way`, or give more classes."
             )
-        least = query + (1 if shots is None else shots)
+        fewest = query + (shots or 1)
         for name, rows in zip(self._names, self._rows):
-            if len(rows) < least:
+            if len(rows) < fewest:
                 raise ValueError(
-                    f"Every class must have {least} images, {least - query} to learn from and "
+                    f"Every class must have {fewest} images, {fewest - query} to learn from and "
                     f"{query} for queries. Received: {len(rows)} of class {name}. Lower `query` or "
                     "`shots`, or leave the class out."
                 )
@@ -76,10 +107,7 @@ class Episodes:
         )
 
     def __iter__(self) -> Iterator[Episode]:
-        index = 0
-        while True:
-            yield self[index]
-            index += 1
+        return map(self.__getitem__, itertools.count())
 
     def _counts(self, rng: np.random.Generator, left: list[np.ndarray]) -> list[int]:
         """Support images of each class."""
@@ -94,48 +122,7 @@ class Episodes:
         return np.minimum(1 + more, np.minimum(per_class, there)).tolist()
 
 
-def episodes(
-    samples: Any,
-    way: tuple[int, int] = (5, 50),
-    support_limit: int = 500,
-    per_class_limit: int = 100,
-    query: int = 10,
-    seed: int = 0,
-    shots: int | None = None,
-) -> Episodes:
-    """Tasks with various numbers of classes and of images in each.
-
-    The number of classes is uniform in `way`. A share of the images that are there, uniform in
-    (0, 1], is to learn from; it is divided among the classes in proportion to their sizes, each
-    times a factor between 1/2 and 2 drawn on a logarithmic scale.
-
-    Args:
-        samples: images (count, ...) and labels (count,), whole numbers or texts.
-        way: fewest and most classes; the most is lowered to the classes that there are.
-        support_limit: most support images of an episode.
-        per_class_limit: most support images of a class.
-        query: query images of each class.
-        seed: other episodes for each.
-        shots: support images of each class, where they are to be equally many.
-
-    Returns:
-        A sequence without end.
-
-    Raises:
-        ValueError: too few classes, or a class with too few images.
-
-    Source: Kwon et al., TinyTrain, ICML 2024, App. B.1, after Triantafillou et al., Meta-Dataset,
-    ICLR 2020, App. A.2.
-    """
-    least, most = (arguments.count("way", one, least=2) for one in arguments.items("way", way))
-    arguments.count("way", most, least=least)
-    counts = {"support_limit": support_limit, "per_class_limit": per_class_limit, "query": query}
-    for name, value in counts.items():
-        arguments.count(name, value)
-    arguments.count("seed", seed, least=0)
-    if shots is not None:
-        arguments.count("shots", shots)
-    return Episodes(samples, (least, most), support_limit, per_class_limit, query, seed, shots)
+episodes = Episodes  # as a verb: `episodes(samples)`
 
 
 def checked(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:

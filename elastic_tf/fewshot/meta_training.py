@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
 from elastic_tf.fewshot.episodes import Episodes
-from elastic_tf.fewshot.protonet import ProtoNet, batch
+from elastic_tf.fewshot.protonet import ProtoNet
 
 _WARM_UP = 0.05  # share of the steps in which the rate rises
 
@@ -24,7 +25,6 @@ def meta_train(
     learning_rate: float = 5e-5,
     optimizer: tf.keras.optimizers.Optimizer | None = None,
     directory: str | Path | None = None,
-    every: int | None = None,
     **options: Any,
 ) -> tf.keras.callbacks.History:
     """Train a network on one episode a step, with Keras's progress bar.
@@ -37,9 +37,8 @@ def meta_train(
         steps: episodes in each epoch.
         learning_rate: the highest, of a cosine to zero after a linear rise.
         optimizer: in the place of SGD with momentum 0.9 at that rate.
-        directory: where backups go; the same call goes on from them, bit for bit, as if it had not
-            been interrupted. They are removed at the end.
-        every: steps between two backups; None: one for each epoch.
+        directory: where a backup goes after each epoch; the same call goes on from it, bit for bit,
+            as if it had not been interrupted. It is removed at the end.
         **options: of Keras's `fit`, as verbose or callbacks.
 
     Source: Kwon et al., TinyTrain, ICML 2024, Sec. 2.1, App. A.3.
@@ -52,39 +51,25 @@ def meta_train(
         optimizer = optimizers.by_name("sgd", rate)
     net.compile(optimizer)
     net.model.set_plan(None)
-    callbacks, place = [*options.pop("callbacks", ())], _Place(steps)
+    callbacks = [*options.pop("callbacks", ())]
     if directory is not None:
-        kept = tf.keras.callbacks.BackupAndRestore(str(directory), every or "epoch")
-        callbacks += [kept, place]
+        callbacks.append(tf.keras.callbacks.BackupAndRestore(str(directory)))
 
     def batches() -> Iterator[tuple[Any, Any]]:
         index = int(net.model.optimizer.iterations)  # of a backup, where one was read
         while True:
             task = tasks[index]
-            yield batch(task.support, task.support_labels, task.query, task.query_labels)
+            yield batch(*task[:4])
             index += 1
 
     images = net.model.inputs[0]
     kinds = (tf.TensorSpec(images.shape, images.dtype), tf.TensorSpec((None,), tf.int64))
     data = tf.data.Dataset.from_generator(batches, output_signature=kinds).prefetch(1)
     options |= {"steps_per_epoch": steps, "epochs": epochs, "callbacks": callbacks}
-    try:
-        return net.model.fit(data, **options)
-    finally:
-        if place.fit is not None:
-            place.fit.end()
+    return net.model.fit(data, **options)
 
 
-class _Place(tf.keras.callbacks.Callback):
-    """Lets `fit` begin with the step of a backup that was read: Keras 3 repeats its epoch."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__()
-        self._steps = steps
-        self.fit: Any = None
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        done, self.fit = int(self.model.optimizer.iterations), self.model._elastic.data
-        if done:
-            nothing: dict[str, Any] = dict.fromkeys(("arrived", "skip", "ready"), lambda *_: None)
-            self.fit.begin_at(*divmod(done, self._steps), self._steps, **nothing)
+def batch(support: Any, labels: Any, query: Any, query_labels: Any) -> tuple[Any, np.ndarray]:
+    """Support images and queries as one batch."""
+    x = np.concatenate([support, query]).astype(np.float32)
+    return x, np.concatenate([labels, -1 - query_labels]).astype(np.int64)

@@ -6,7 +6,7 @@ is -1 - class: the model trained by such batches is a plain network that ends in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers, stack
+from elastic_tf.engine.prefix import between, find_cut, frozen_pass, hand_over, step_behind
+from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.engine.state import LastUsed
-from elastic_tf.fewshot.suffix import Suffix
+from elastic_tf.files.arrays import array, quarter_of_memory
 from elastic_tf.head.features import dense_layers
 from elastic_tf.importance.fisher import ChannelFisher
 from elastic_tf.memory.kernels import KernelCosts, kernel_costs
@@ -23,7 +25,7 @@ from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 
 L = tf.keras.layers
-_SCALES = {"cosine": 10.0, "euclidean": 1.0}
+_SCALE = 10.0  # of cosines, which lie between -1 and 1
 _BATCH = 64  # images in a forward pass
 _SUFFIXES = 8  # traced steps that are kept
 
@@ -31,14 +33,10 @@ _SUFFIXES = 8  # traced steps that are kept
 class ProtoNet:
     """A network of features, and classes found by their distance.
 
-    p(k | x) is the softmax of scale * similarity(f(x), mean f(support of k)): the cosine, or minus
-    the squared distance divided by the width of the features.
+    p(k | x) is the softmax of 10 * cosine(f(x), mean f(support of k)).
 
     Args:
         network: Keras model that ends in vectors of features. Weights are shared with it.
-        distance: "cosine" or "euclidean".
-        scale: of the similarities. Cosines lie between -1 and 1 and need one. None: 10 for
-            "cosine", 1 for "euclidean".
         bn_training: let batch normalisation use the batch's statistics in training; else it runs on
             the stored ones.
 
@@ -52,17 +50,8 @@ class ProtoNet:
     Eq. (1), whose distance has no scale.
     """
 
-    def __init__(
-        self,
-        network: tf.keras.Model,
-        distance: str = "cosine",
-        scale: float | None = None,
-        bn_training: bool = False,
-    ) -> None:
+    def __init__(self, network: tf.keras.Model, bn_training: bool = False) -> None:
         stack.keras_model("network", network)
-        self.distance = arguments.choice("distance", distance, _SCALES)
-        given = _SCALES[distance] if scale is None else scale
-        self.scale = arguments.number("scale", given, low=0.0, above=True)
         arguments.flag("bn_training", bn_training)
         shape = network.output_shape if _is_graph(network) else None
         if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] is None:
@@ -87,7 +76,7 @@ class ProtoNet:
         self._features._omit_frequent_tracing_warning = True  # one trace for each network
 
     @classmethod
-    def of(cls, model: Any, **options: Any) -> ProtoNet:
+    def of(cls, model: Any) -> ProtoNet:
         """That of a network or classifier, without the dense layer that a classifier ends in."""
         if isinstance(model, ProtoNet):
             return model
@@ -97,7 +86,7 @@ class ProtoNet:
             model = tf.keras.Model(model.input, dense[-1].input)
         if _is_graph(model) and len(model.output_shape) == 4:
             model = tf.keras.Model(model.input, L.GlobalAveragePooling2D()(model.output))
-        return cls(model, **options)
+        return cls(model)
 
     def compile(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
         """Train by this optimizer from now on."""
@@ -144,17 +133,14 @@ class ProtoNet:
         found = [self._features(images[k : k + _BATCH].astype(kind)).numpy() for k in parts]
         return np.concatenate(found)
 
-    def prototypes(self, features: Any, labels: Any, way: Any) -> tf.Tensor:
+    def prototypes(self, features: Any, labels: Any) -> tf.Tensor:
         """The mean features of each class; (way, width)."""
-        return tf.math.unsorted_segment_mean(features, labels, way)
+        return tf.math.unsorted_segment_mean(features, labels, tf.reduce_max(labels) + 1)
 
     def logits(self, features: Any, prototypes: Any) -> tf.Tensor:
         """How near features (n, width) are to each prototype (way, width); (n, way)."""
-        if self.distance == "cosine":
-            f, p = (tf.math.l2_normalize(one, -1) for one in (features, prototypes))
-            return self.scale * tf.matmul(f, p, transpose_b=True)
-        squares = tf.reduce_sum((features[:, None] - prototypes[None]) ** 2, -1)
-        return -self.scale * squares / tf.cast(tf.shape(features)[-1], squares.dtype)
+        f, p = (tf.math.l2_normalize(one, -1) for one in (features, prototypes))
+        return _SCALE * tf.matmul(f, p, transpose_b=True)
 
     def loss(self, y: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
         """The cross-entropy of each query of a batch; its prototypes are differentiated too."""
@@ -171,17 +157,65 @@ class ProtoNet:
         features = tf.cast(features, tf.float32)
         is_query = y < 0
         support = tf.boolean_mask(features, ~is_query)
-        labels, way = tf.boolean_mask(y, ~is_query), tf.reduce_max(y) + 1
-        queries = tf.boolean_mask(features, is_query)
-        logits = self.logits(queries, self.prototypes(support, labels, way))
+        prototypes = self.prototypes(support, tf.boolean_mask(y, ~is_query))
+        logits = self.logits(tf.boolean_mask(features, is_query), prototypes)
         return -1 - tf.boolean_mask(y, is_query), logits
+
+
+class Suffix:
+    """The part of a network that a plan trains and all behind it, traced once for all batch sizes.
+
+    Args:
+        model: elastic model of one input, compiled; under the plan.
+        plan: of the model, which trains a tensor.
+
+    Attributes:
+        step: trains on labels and the activations of a batch.
+    """
+
+    def __init__(self, model: ElasticModel, plan: Plan) -> None:
+        self._model = model
+        trained = [tensor for tensor, on in zip(model.tensors, plan.mask) if on]
+        kind = tf.TensorSpec(model.inputs[0].shape, model.inputs[0].dtype)
+        self._dtype = kind.dtype.as_numpy_dtype
+        forward = tf.function(lambda images: frozen_pass(model, images), autograph=False)
+        with host_generators_kept(model):
+            graph = forward.get_concrete_function(kind).graph
+        self._cut = find_cut(graph, graph.inputs[:1], graph.outputs, trained)
+        # the images where nothing is frozen before what is trained
+        self._taken = self._cut.tensors or graph.inputs[:1]
+        self._before = between(graph, graph.inputs[:1], self._taken)
+        specs = [tf.TensorSpec(one.shape, one.dtype) for one in self._taken]
+        labels = tf.TensorSpec((None,), tf.int64)
+        model.make_train_function()  # makes the optimizer's slots
+        self.step = tf.function(self._traced, autograph=False, input_signature=[labels, *specs])
+
+    def activations(self, parts: Iterable[np.ndarray], count: int) -> list[np.ndarray]:
+        """What steps take of `count` images, given some at a time: an array for each tensor."""
+        memory, at = quarter_of_memory() // len(self._taken), 0
+        found = [
+            array((count, *one.shape[1:]), one.dtype.as_numpy_dtype, memory=memory)
+            for one in self._taken
+        ]
+        for some in parts:
+            for start in range(0, len(some), _BATCH):
+                images = tf.constant(some[start : start + _BATCH].astype(self._dtype))
+                for whole, one in zip(found, self._before(images)):
+                    whole[at : at + len(images)] = one
+                at += len(images)
+        return found
+
+    def _traced(self, labels: tf.Tensor, *taken: tf.Tensor) -> Any:
+        model = self._model
+        if not self._cut.tensors:
+            return model.train_step((taken[0], labels))
+        kind = model.inputs[0]
+        images = tf.zeros([tf.shape(labels)[0], *kind.shape[1:]], kind.dtype)
+        varying, kinds = self._cut.varying(model), self._cut.kinds()
+        logs, cut = step_behind(model.train_step, (images, labels), varying, kinds)
+        hand_over(cut, taken)
+        return logs
 
 
 def _is_graph(model: tf.keras.Model) -> bool:
     return stack.graph_ends(model) is not None
-
-
-def batch(support: Any, labels: Any, query: Any, query_labels: Any) -> tuple[Any, np.ndarray]:
-    """Support images and queries as one batch."""
-    x = np.concatenate([support, query]).astype(np.float32)
-    return x, np.concatenate([labels, -1 - query_labels]).astype(np.int64)

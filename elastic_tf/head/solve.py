@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -11,24 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import optimizers
-from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.prefix import NotCacheable
-from elastic_tf.files.arrays import array
+from elastic_tf.files.arrays import array, quarter_of_memory
 from elastic_tf.head import targets
-from elastic_tf.head.features import (
-    before,
-    collect,
-    dense_layer,
-    of_arrays,
-    of_dataset,
-    of_rows,
-    of_samples,
-    reader,
-)
-from elastic_tf.inputs.batches import as_batch
+from elastic_tf.head.features import collect, dense_layer
 from elastic_tf.inputs.samples import Samples
-from elastic_tf.lite.ridge import Ridge
+from elastic_tf.lite import ridge
 
+_MEMORY = 1 << 30  # bytes
 _KEY = "head"  # in `model.fit_state`
 
 
@@ -63,12 +51,12 @@ def solve_head(
     *,
     sample_weight: Any = None,
     layer: str | None = None,
-    memory: int = 1 << 30,
     until: float | None = None,
 ) -> HeadSolution:
     """Set the weights of a dense layer to the best linear head, in closed form.
 
-    Everything before the layer runs once, in inference mode, and stays as it is. A layer whose
+    Everything before the layer runs once, in inference mode, and stays as it is; what it gives is
+    kept in memory up to 1 GiB, at most a quarter of the machine's, beyond in a file. A layer whose
     activation or whose compiled loss is that of classes gets logits: ridge regression on their
     indicators, scaled by likelihood. Any other is regression, of one or more outputs.
 
@@ -79,7 +67,6 @@ def solve_head(
         y: class numbers, rows of zeros and ones, or real values; None with a dataset or samples.
         sample_weight: one per sample, not negative.
         layer: name of the dense layer; None takes the model's last one.
-        memory: bytes that the features may take; beyond, they are kept in a temporary file.
         until: when the head must be there, a time of `time.perf_counter`: it is solved on as many
             `Samples` as were read by then, in random order.
 
@@ -90,25 +77,30 @@ def solve_head(
         ValueError: there is no such layer, or data do not fit it; the model is as it was.
     """
     started = time.perf_counter()
-    dense = dense_layer(model, layer)
-    features, y, weight = _features(model, dense, x, y, sample_weight, memory, until)
+    dense, memory, groups = dense_layer(model, layer), min(_MEMORY, quarter_of_memory()), None
+    if not isinstance(x, (Samples, tf.data.Dataset)):
+        x = Samples(x, y, sample_weight=sample_weight, batch_size=1)
+    features, y, weight = collect(model, dense, x, memory, until)
+    if isinstance(x, Samples) and x.views > 1:
+        rows = np.arange(len(features))
+        groups = rows % x.count if until is None else rows // x.views  # as they were read
     kind = targets.kind(model, dense, y)
     wanted = targets.wanted(y, dense.units, kind)
-    ridge = Ridge(
+    found = ridge.Ridge(
         features,
         wanted,
         weight,
         intercept=dense.use_bias,
         empty=lambda shape: array(shape, np.float64, memory=memory),
-        groups=_groups(x, len(wanted), until) if isinstance(x, Samples) else None,
+        groups=groups,
     )
-    penalty = ridge.best_penalty()
-    kernel, bias = ridge.weights(penalty)
-    left_out = ridge.left_out(penalty)
-    scale = 1.0 if kind == "linear" else targets.best_scale(left_out, wanted, weight, kind)
+    penalty = found.best_penalty()
+    left_out, scale = found.left_out(penalty), 1.0
+    if kind != "linear":
+        scale = ridge.best_scale(left_out, wanted, weight, targets.LOSSES[kind])
     errors = ((left_out - wanted) ** 2).mean(axis=1)
-    values = [scale * kernel, scale * bias] if dense.use_bias else [scale * kernel]
-    dense.set_weights([value.astype(np.float32) for value in values])
+    values = found.weights(penalty)[: 1 + dense.use_bias]  # kernel and bias
+    dense.set_weights([(scale * value).astype(np.float32) for value in values])
     optimizer = getattr(model, "optimizer", None)
     optimizers.start_averages(optimizers.unwrapped(optimizer), dense.trainable_variables, anew=True)
     return HeadSolution(
@@ -192,36 +184,3 @@ class SolveHead(tf.keras.callbacks.Callback):
                 )
             self.solution = solve_head(self.model, rows.samples, layer=self.layer)
             self.model.fit_state[_KEY] = dataclasses.asdict(self.solution)
-
-
-def _groups(samples: Samples, rows: int, until: float | None) -> np.ndarray | None:
-    """The sample of each row in the order in which they were read."""
-    if samples.views == 1:
-        return None
-    numbers = np.arange(rows)
-    return numbers % samples.count if until is None else numbers // samples.views
-
-
-def _features(
-    model: Any,
-    dense: Any,
-    x: Any,
-    y: Any,
-    sample_weight: Any,
-    memory: int,
-    until: float | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the layer is given, targets and weights of all samples."""
-    read = before(model, dense)
-    if isinstance(x, Samples):
-        rows = model._elastic.rows if isinstance(model, ElasticMixin) else None
-        if rows is not None and rows.samples is x:
-            with contextlib.suppress(NotCacheable):
-                return collect(of_rows(read, rows, dense.name), memory)
-        batches = of_samples(x, until)
-    elif isinstance(x, tf.data.Dataset):
-        batches = of_dataset(x)
-    else:
-        batches = of_arrays(as_batch(x, y, sample_weight))
-    traced = reader(read)
-    return collect(((traced(x), y, weight) for x, y, weight in batches), memory)

@@ -66,15 +66,13 @@ def wanted(targets: np.ndarray, units: int, kind: str) -> np.ndarray:
     return 2.0 * rows - 1.0 if kind == "sigmoid" else rows
 
 
-def best_scale(left_out: np.ndarray, wanted: np.ndarray, weight: np.ndarray, kind: str) -> float:
-    """The factor to logits that makes what was left out most likely."""
-    loss = ridge.crossentropy if kind == "softmax" else _yes_or_no
-    return ridge.best_scale(left_out, wanted, weight, loss)
-
-
 def _yes_or_no(logits: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """(n,) mean crossentropy of independent outputs; `wanted` is 1 or -1."""
     return np.logaddexp(0.0, -wanted * logits).mean(axis=1)
+
+
+#: (logits, wanted) -> (n,) loss of each sample, by the kind of outputs.
+LOSSES = {"softmax": ridge.crossentropy, "sigmoid": _yes_or_no}
 
 
 def accuracy(

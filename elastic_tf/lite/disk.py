@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 FORMAT = 3  # of an exported folder
-_DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError)
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile)
+
+
+@contextlib.contextmanager
+def _reading(path: Path, rule: str, way: str) -> Iterator[None]:
+    """Say what is wrong with a damaged file, and what to do."""
+    try:
+        yield
+    except _DAMAGED as error:
+        kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+        text = f"{rule}. Received: '{path}': {error}. Copy it again, or {way}."
+        raise kind(text) from error
 
 
 def read_model(folder: Path) -> dict[str, Any]:
@@ -23,7 +35,7 @@ def read_model(folder: Path) -> dict[str, Any]:
     A damaged file could crash the interpreter. A checksum finds damage, not an attacker's work.
     """
     path = folder / "model.json"
-    try:
+    with _reading(path, "An exported folder must be whole", "export the model again"):
         content = path.read_bytes()
         found = json.loads(content)
         if found["format"] != FORMAT:
@@ -31,12 +43,7 @@ def read_model(folder: Path) -> dict[str, Any]:
         for name, checksum in dict(found["files"]).items():
             if zlib.crc32(path.with_name(f"{name}.tflite").read_bytes()) != checksum:
                 raise ValueError(f"{name}.tflite has another checksum")
-    except _DAMAGED as error:
-        raise _kind(error)(
-            f"An exported folder must be whole. Received: '{path}': {error}. Copy it again, or "
-            "export the model again."
-        ) from error
-    return {**found, "checksum": zlib.crc32(content)}
+        return {**found, "checksum": zlib.crc32(content)}
 
 
 def write_state(path: Path, header: dict[str, Any], arrays: Iterable[np.ndarray]) -> None:
@@ -58,24 +65,13 @@ def write_state(path: Path, header: dict[str, Any], arrays: Iterable[np.ndarray]
 
 def read_state(path: Path, model: int) -> tuple[dict[str, Any], list[np.ndarray]]:
     """What `write_state` was given, for the model with this checksum."""
-    try:
-        with open(path, "rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise ValueError("it is cut off or no zip file")
-        with np.load(path) as found:
+    rule = "A state must be whole and of this model"
+    with _reading(path, rule, "move it away to begin anew"):
+        with open(path, "rb") as file, np.load(file) as found:
             header = json.loads(found["arr_0"].tobytes())
             if header["model"] != model:
                 raise ValueError("it is a state of another model")
             return header, [found[f"arr_{k}"] for k in range(1, len(found.files))]
-    except (*_DAMAGED, zipfile.BadZipFile) as error:
-        raise _kind(error)(
-            f"A state must be whole and of this model. Received: '{path}': {error}. Copy it again, "
-            "or move it away to begin anew."
-        ) from error
-
-
-def _kind(error: Exception) -> type[Exception]:
-    return FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
 
 
 class Rows:
@@ -85,7 +81,7 @@ class Rows:
     memory of the process.
     """
 
-    def __init__(self, folder: Path, shape: Sequence[int], dtype: Any) -> None:
+    def __init__(self, folder: Path | None, shape: Sequence[int], dtype: Any) -> None:
         self.shape, self.dtype = (0, *shape), np.dtype(dtype)
         self._size = int(np.prod(shape)) * self.dtype.itemsize
         self._file = tempfile.TemporaryFile(dir=folder)

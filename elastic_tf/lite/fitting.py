@@ -35,7 +35,7 @@ class Fit:
         path: Path,
         began: float,
         show: bool,
-        **settings: Any,
+        settings: dict[str, Any],
     ) -> None:
         _check(settings, len(trainer.plans), data[1])
         self._trainer, self._held, self._settings, self._path = trainer, held, settings, path
@@ -56,7 +56,7 @@ class Fit:
         """Train, or go on."""
         if not self._resume():
             self._trainer.slots, self._trainer.steps = {}, {}
-            self._end_epoch(self._solve_head() if self._settings["solve"] else None)
+            self._end_epoch(self._solve_head())
         if not self._run["done"]:
             if self._run["plan"] is None:
                 self._time_plans()
@@ -184,7 +184,7 @@ class Fit:
                 looked, done = time.monotonic(), 0
             epoch, at = divmod(run["step"], batches)
             if order is None or at == 0:
-                generator = np.random.default_rng([self._settings["seed"], epoch])
+                generator = np.random.default_rng([0, epoch])
                 order = generator.permutation(len(self._y))
             rows = order[at * size : (at + 1) * size]
             loss = self._step(source, rows, rate_at(rate, run["step"], run["steps"]))
@@ -305,16 +305,18 @@ def _timed(function: Any, *given: Any, **named: Any) -> tuple[float, Any]:
 
 def _check(settings: dict[str, Any], plans: int, y: np.ndarray) -> None:
     """Refuse settings of a training that cannot be."""
-    most = {"epochs": (1, 10**6), "seed": (0, 2**63), "plan": (0, plans - 1)}
-    for name, value in settings.items():
-        if name in most and (name, value) != ("plan", None):
-            low, high = most[name]
-            if type(value) is not int or not low <= value <= high:
-                raise ValueError(
-                    f"`{name}` must be an integer from {low} to {high}. Received: {name}={value!r}."
-                )
-        if name in ("seconds", "rate") and value is not None and not 0.0 < value < 1e9:
-            raise ValueError(f"`{name}` must be above 0, or None. Received: {name}={value!r}.")
+    for name, low, high in (("epochs", 1, 10**6), ("plan", 0, plans - 1)):
+        value = settings[name]
+        fits = type(value) is int and low <= value <= high
+        if not fits and (name, value) != ("plan", None):
+            raise ValueError(
+                f"`{name}` must be an integer from {low} to {high}. Received: {name}={value!r}."
+            )
+    for name in ("seconds", "rate"):
+        if settings[name] is not None and not 0.0 < settings[name] < 1e9:
+            raise ValueError(
+                f"`{name}` must be above 0, or None. Received: {name}={settings[name]!r}."
+            )
     if y.min() == y.max():
         raise ValueError(
             f"The images must be of two classes at least. Received: {len(y)} of class {y[0]}."

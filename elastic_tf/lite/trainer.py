@@ -112,35 +112,26 @@ class Trainer:
             content[start : start + value.nbytes] = ordered.tobytes()
         return bytes(content)
 
-    def gradients(
-        self, plan: int, batch: dict[str, np.ndarray], *, cached: bool = False, views: bool = False
-    ) -> tuple[float, dict[int, np.ndarray]]:
-        """The loss of a batch, and the gradients of the plan's tensors by their numbers.
+    def step(
+        self, plan: int, batch: dict[str, np.ndarray], rate: float, *, cached: bool = False
+    ) -> float:
+        """Train a plan on a batch and return the loss; nothing changes where it is not finite.
 
         Args:
             cached: x holds what the plan's `features` say, not images.
-            views: as of `call`.
         """
         before, train = self.plans[plan]["features"], f"train_{plan}"
         if before and not cached:
             batch = {**batch, "x": self.call(before, keep=train, x=batch["x"])["features"]}
-        keep = None if cached else before
-        found = self.call(train, keep=keep, views=views, **batch)
-        loss = float(found.pop("loss"))
-        return loss, {int(key[1:]): found[key] for key in sorted(found)}
-
-    def step(
-        self, plan: int, batch: dict[str, np.ndarray], rate: float, *, cached: bool = False
-    ) -> float:
-        """Train a plan on a batch and return the loss; nothing changes where it is not finite."""
-        loss, gradients = self.gradients(plan, batch, cached=cached, views=True)
-        told, changed = self.model["optimizer"], []
-        for index, gradient in gradients.items() if math.isfinite(loss) else ():
+        found = self.call(train, keep=None if cached else before, views=True, **batch)
+        loss, told, changed = float(found.pop("loss")), self.model["optimizer"], []
+        for key in sorted(found) if math.isfinite(loss) else ():
+            index = int(key[1:])
             value = self.weights[index]
             if index not in self.slots:
                 self.slots[index] = updates.slots(told, index, value)
             self.steps[index] = self.steps.get(index, 0) + 1
-            changed.append((index, self.steps[index], (value, gradient, *self.slots[index])))
+            changed.append((index, self.steps[index], (value, found[key], *self.slots[index])))
         updates.update(told, rate, changed, self._threads)
         return loss
 
@@ -186,21 +177,6 @@ class Trainer:
         loss = crossentropy(logits, np.eye(logits.shape[1])[y]).mean()
         return {"accuracy": float((logits.argmax(axis=1) == y).mean()), "loss": float(loss)}
 
-    def importance(self, x: Any, y: Any = None) -> np.ndarray:
-        """(N,) mean squared norm of each tensor's gradient; 0 where no plan trains it."""
-        x, y = self._data(x, y)
-        found = np.zeros(len(self.model["tensors"]))
-        starts = range(0, len(x), self.batch_size)
-        for start in starts:
-            batch = self.batch(x, y, slice(start, start + self.batch_size))
-            for index, one in self.gradients(len(self.plans) - 1, batch)[1].items():
-                found[index] += float(np.sum(one * one)) / len(starts)
-        return found
-
-    def shares(self, importance: np.ndarray) -> list[float]:
-        """The share of all importance that each plan trains, cheapest plan first."""
-        return [float(importance[one["tensors"]].sum() / importance.sum()) for one in self.plans]
-
     def fit(
         self,
         x: Any,
@@ -211,8 +187,6 @@ class Trainer:
         validation: Any = None,
         rate: float | None = None,
         plan: int | None = None,
-        solve: bool = True,
-        seed: int = 0,
         state: str | Path | None = None,
         verbose: bool = True,
     ) -> list[dict[str, Any]]:
@@ -226,20 +200,18 @@ class Trainer:
             x: images, (n, height, width, channels) of 0 to 255; or a folder of class folders.
             y: class numbers; None for a folder.
             epochs: passes over the images, fewer only where there is no time.
-            seconds: for all of it. Decides the plan: the largest that fits by the clock. If the
-                device turns slower, a cheaper plan takes its place, or training ends early.
+            seconds: for all of it: the largest plan that fits by the clock is trained, a cheaper
+                one later if the device turns slower.
             validation: (x, y) or a folder; the weights of the best accuracy are kept. Without it
                 those of the least loss: of an epoch, or of the solved head on images left out.
-            rate: learning rate at its highest; None: what was exported. Falls on a cosine to 0.
+            rate: the highest, before a cosine to 0; None: what was exported.
             plan: to train this one alone, 0 is the cheapest; None: the largest that fits.
-            solve: False keeps the head that is there.
-            seed: of the order of the images.
             state: file that keeps the training; None: FOLDER/trained.state.
             verbose: show progress.
 
         Returns:
-            For each epoch: loss, plan, seconds so far, and accuracy with `validation`. The first
-            is of what is there before the first step.
+            For each epoch, and first of what is there before: loss, plan, seconds so far, and
+            accuracy with `validation`.
 
         Raises:
             ValueError: arguments or data do not fit, or the state is of another training.
@@ -249,9 +221,8 @@ class Trainer:
         if validation is not None:
             held = self._data(*(validation if isinstance(validation, tuple) else [validation]))
         settings = {"epochs": epochs, "seconds": seconds, "rate": rate, "plan": plan}
-        settings.update(solve=solve, seed=seed)
         path = Path(state or self.folder / "trained.state")
-        return Fit(self, data, held, path, began, verbose, **settings).run()
+        return Fit(self, data, held, path, began, verbose, settings).run()
 
     def _data(self, x: Any, y: Any = None) -> tuple[Any, np.ndarray]:
         """Images and their labels, of arrays or a folder."""

@@ -25,6 +25,7 @@ CLASSES = 3
 RHO = 0.6
 RELATED = [f"related:{method.name}" for method in related.METHODS]
 NAMES = [*baselines.NAMES, *RELATED]
+CHOSEN_ONCE = ("traditional_tl", "bn_bias", "elastic", "offline_optimal", "random")
 NEEDS_PROFILE = [name for name in baselines.NAMES if baselines.get(name).needs_profile]
 
 
@@ -38,8 +39,7 @@ def network() -> tf.keras.Model:
     inputs = L.Input((8, 8, 2), name="image")
     x = normalised(L.Conv2D(4, 3, padding="same", use_bias=False, name="stem")(inputs), "stem")
     x = start = L.ReLU(6.0, name="stem_relu")(x)
-    x = L.ReLU(name="inner_relu")(normalised(L.Conv2D(4, 3, padding="same", name="in")(x), "in"))
-    x = normalised(L.Conv2D(4, 3, padding="same", name="out")(x), "out")
+    x = normalised(L.Conv2D(4, 3, padding="same", name="inner")(x), "inner")
     x = L.ReLU(name="block_relu")(L.Add(name="add")([start, x]))
     x = L.DepthwiseConv2D(3, 2, padding="same", use_bias=False, name="depthwise")(x)
     x = L.ReLU(6.0, name="depthwise_relu")(normalised(x, "depthwise"))
@@ -75,10 +75,9 @@ def table(model: ElasticModel) -> TimingProfile:
     return TimingProfile.from_chain(t_dw=ones, t_dy=ones, t_forward=10.0)
 
 
-def task(method: baselines.Method, model: ElasticModel, **options) -> Task:
-    profile = {"profile": table(model)} if method.needs_profile else {}
-    settings = {"rho": RHO, "interval": 1, "probe": data(), "probe_size": 8}
-    return Task(model, **{**settings, **profile, **options})
+def task(method: baselines.Method, model: ElasticModel) -> Task:
+    profile = table(model) if method.needs_profile else None
+    return Task(model, profile, rho=RHO, interval=1, probe=data(), probe_size=8)
 
 
 class Masks(tf.keras.callbacks.Callback):
@@ -91,13 +90,11 @@ class Masks(tf.keras.callbacks.Callback):
         self.seen.append(self.model.mask)
 
 
-def fit(
-    method: baselines.Method, model: ElasticModel, *, epochs: int = 2, **options
-) -> list[np.ndarray]:
+def fit(method: baselines.Method, model: ElasticModel, epochs: int) -> list[np.ndarray]:
     """Short epochs; returns the mask of each step."""
     masks = Masks()
     tf.keras.utils.set_random_seed(7)
-    chooser = method.callbacks(task(method, model, **options))
+    chooser = method.callbacks(task(method, model))
     callbacks = [*chooser, masks]
     history = model.fit(data().take(2), epochs=epochs, verbose=0, callbacks=callbacks).history
     assert np.isfinite(history["loss"]).all()
@@ -120,15 +117,15 @@ def outcome(name: str) -> SimpleNamespace:
     mask = np.arange(len(model.tensors)) > 2
     model.set_mask(mask)
     tensors = model.tensors
-    before = SimpleNamespace(mask=mask, values=values(tensors), slots=slots(model))
-    masks = fit(method, model)
+    before = values(tensors), slots(model)
+    masks = fit(method, model, epochs=2 if name in CHOSEN_ONCE else 1)
     # in so few steps no method puts another model in the place of this one
     assert [id(tensor) for tensor in model.tensors] == [id(tensor) for tensor in tensors]
-    after = SimpleNamespace(mask=model.mask, values=values(tensors), slots=slots(model))
-    return SimpleNamespace(before=before, after=after, masks=masks)
+    np.testing.assert_array_equal(model.mask, mask)
+    return SimpleNamespace(before=before, after=(values(tensors), slots(model)), masks=masks)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RELATED)
 def test_adapting_changes_no_output_and_leaves_the_given_model_usable(name):
     model, (x, _) = network(), arrays()
     before, weights = model(x).numpy(), values(model.weights)
@@ -141,33 +138,13 @@ def test_adapting_changes_no_output_and_leaves_the_given_model_usable(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_never_in_the_mask_keeps_every_bit(name):
+def test_what_is_never_in_the_mask_keeps_every_bit_and_the_mask_is_put_back(name):
     run = outcome(name)
     frozen = ~np.any(run.masks, axis=0)
-    for before, after in (
-        (run.before.values, run.after.values),
-        (run.before.slots, run.after.slots),
-    ):
+    for before, after in zip(run.before, run.after):
         kept = np.array([one == other for one, other in zip(before, after)])
         assert kept[frozen].all()
         assert not kept[-2:].any()  # the head
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_mask_is_what_it_was_when_fit_has_ended(name):
-    run = outcome(name)
-    np.testing.assert_array_equal(run.after.mask, run.before.mask)
-
-
-@pytest.mark.parametrize("name", ["bn_bias", "elastic"])
-def test_callbacks_serve_fit_after_fit(name):
-    method, model = prepared(name)
-    masks = Masks()
-    callbacks = [*method.callbacks(task(method, model)), masks]
-    for _ in range(2):
-        model.fit(data().take(1), verbose=0, callbacks=callbacks)
-        assert not masks.seen[0].all()
-        assert model.mask.all()
 
 
 @pytest.mark.parametrize("name", NEEDS_PROFILE)
@@ -178,16 +155,8 @@ def test_the_predicted_step_time_keeps_rho(name):
     assert masks[0][models.head_tensors(model)].all()
 
 
-@pytest.mark.parametrize("name", NEEDS_PROFILE)
-def test_a_budget_that_admits_no_head_names_the_smallest_rho(name):
-    method, model = prepared(name)
-    with pytest.raises(ValueError, match=r"rho=0.2.*smallest feasible\s+rho is 0\.\d+"):
-        fit(method, model, rho=0.2)
-
-
 def test_fixed_choices_stay():
-    names = ("traditional_tl", "bn_bias", "elastic", "offline_optimal", "random")
-    changes = {name: len({mask.tobytes() for mask in outcome(name).masks}) for name in names}
+    changes = {name: len({mask.tobytes() for mask in outcome(name).masks}) for name in CHOSEN_ONCE}
     assert set(changes.values()) == {1}
 
 
@@ -195,28 +164,20 @@ def test_random_choice_fills_the_budget_by_no_preference_for_what_is_cheap():
     count, rho = 12, 0.5
     costs = np.where(np.arange(count) % 2, 1.0, 4.0)
     profile = TimingProfile.from_chain(t_dw=costs, t_dy=np.zeros(count), t_forward=10.0)
-    required = np.arange(count) >= 10
-    model = SimpleNamespace(tensors=range(count))
-    choice = policies.at_random(seed=3)
+    required, model = np.arange(count) >= 10, SimpleNamespace(tensors=range(count))
+    one, other = (policies.at_random(seed=3) for _ in range(2))
     drawn = []
-    for _ in range(400):
-        chosen = select_tensors(choice(model), profile, rho, required=required, strategy="order")
+    for _ in range(100):
+        worth = one(model)
+        np.testing.assert_array_equal(worth, other(model))
+        chosen = select_tensors(worth, profile, rho, required=required, strategy="order")
         drawn.append(chosen.mask)
-        assert chosen.mask[required].all()
         assert chosen.time <= rho * profile.t_full
         left = np.flatnonzero(~chosen.mask)
         assert all(chosen.time + costs[k] > rho * profile.t_full for k in left)
     # 5 of 20 to give: a dear one and a cheap one, or the five cheap ones; were it the most
     # tensors, no dear one would ever be drawn
     assert 0.1 < np.array(drawn)[:, :10:2].mean() < 0.3
-
-
-def test_random_choice_is_the_same_for_a_seed():
-    model = SimpleNamespace(tensors=range(9))
-    choices = [policies.at_random(seed=5) for _ in range(2)]
-    one, two = ([choice(model).tobytes() for _ in range(4)] for choice in choices)
-    assert one == two
-    assert len(set(one)) > 1
 
 
 def test_unknown_methods_are_answered_by_the_known_ones():

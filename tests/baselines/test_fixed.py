@@ -111,12 +111,6 @@ def test_roles_are_found_in_models_within_models():
     assert all(name.endswith("kernel:0") for name in left)
 
 
-def test_frozen_layers_are_no_tensors_to_choose():
-    model = network()
-    model.get_layer("bn1").trainable = False
-    assert not any(name.startswith("bn1") for name in tensors(model, fixed.bn_bias_tensors))
-
-
 def test_only_the_mask_is_trained_and_the_plan_is_put_back():
     model = elastic()
     before = np.arange(10) % 2 == 0

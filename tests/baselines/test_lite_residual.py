@@ -16,11 +16,8 @@ pytestmark = pytest.mark.hours  # a reproduction, apart from the package
     [
         ((8, 8, 4), (8, 8, 6), 3),  # pooled to 4: the largest odd kernel inside is 3
         ((16, 16, 4), (8, 8, 6), 5),
-        ((7, 7, 4), (4, 4, 6), 3),
         ((5, 9, 3), (5, 9, 3), 1),
         ((3, 3, 4), (3, 3, 4), 1),  # pooled to a point
-        ((1, 1, 4), (1, 1, 4), 1),
-        ((12, 12, 4), (4, 4, 4), 5),
     ],
 )
 def test_a_module_fits_blocks_of_any_size_and_adds_nothing_at_first(
@@ -54,17 +51,6 @@ def test_a_module_must_know_the_size():
         LiteResidual(4).build([tf.TensorShape([None, None, None, 4])] * 2)
 
 
-def test_a_module_is_lighter_than_its_block():
-    # the grouped convolution has a quarter of the pixels
-    inputs = L.Input((32, 32, 64))
-    x = L.DepthwiseConv2D(3, padding="same")(inputs)
-    x = L.GlobalAveragePooling2D()(L.Conv2D(64, 1)(x))
-    (module,) = modules(with_lite_residuals(tf.keras.Model(inputs, L.Dense(2)(x))))
-    # half of 9 * 64 + 64 * 64 is 2336 for each pixel; 5x5 in eight groups 25 * 64 * 64 / 8 / 4 is
-    # 3200, 3x3 in two groups 4608, in four 2304
-    assert (module.grouped[0].kernel_size, len(module.grouped)) == ((3, 3), 4)
-
-
 def test_inverted_residuals_get_the_modules_of_the_source():
     inputs = L.Input((32, 32, 24))
     x = L.DepthwiseConv2D(3, padding="same")(L.Conv2D(144, 1)(inputs))
@@ -72,12 +58,3 @@ def test_inverted_residuals_get_the_modules_of_the_source():
     (module,) = modules(with_lite_residuals(tf.keras.Model(inputs, L.Dense(2)(x))))
     assert [layer.kernel.shape for layer in module.grouped] == [(5, 5, 12, 12)] * 2
     assert module.pointwise.kernel.shape == (1, 1, 24, 24)
-
-
-def test_a_module_is_as_narrow_as_the_bottleneck():
-    inputs = L.Input((16, 16, 32))
-    x = L.Conv2D(8, 3, padding="same")(L.Conv2D(8, 1)(inputs))
-    x = L.Add()([inputs, L.Conv2D(32, 1)(x)])
-    model = tf.keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
-    (module,) = modules(with_lite_residuals(model))
-    assert module.pointwise.kernel.shape == (1, 1, 8, 32)

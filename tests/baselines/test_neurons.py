@@ -7,16 +7,15 @@ import contextlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import L, crossentropy
 from test_baselines import arrays, data, network
 
 import elastic_tf as et
-from elastic_tf import baselines, optimizers
-from elastic_tf.baselines.budgeted import ChooseOnce, sparse_update_plan, tinytrain_plan
-from elastic_tf.baselines.neurons import SHARE, TrainNeurons
+from elastic_tf.baselines.budgeted import sparse_update_plan, tinytrain_plan
+from elastic_tf.baselines.fixed import TrainOnly
+from elastic_tf.baselines.neurons import TrainNeurons
 from elastic_tf.importance.velocity import Neurons
 from elastic_tf.memory.kernels import kernel_costs
-from elastic_tf.memory.ops import graph_flops
-from elastic_tf.timing.trace import StepFunction
 from elastic_tf.zoo import models
 
 
@@ -34,18 +33,19 @@ class Plans(tf.keras.callbacks.Callback):
         self.seen[epoch] = self.model.plan
 
 
-def compiled() -> et.ElasticModel:
-    model = et.ElasticModel.from_model(network())
-    model.compile(
-        tf.keras.optimizers.Adam(1e-2), tf.keras.losses.SparseCategoricalCrossentropy(True)
-    )
+def compiled(network: tf.keras.Model | None = None) -> et.ElasticModel:
+    tf.keras.utils.set_random_seed(0)
+    layers = [L.Input((8, 8, 2)), L.Conv2D(4, 3, activation="relu"), L.DepthwiseConv2D(3)]
+    layers += [L.Conv2D(8, 1), L.ReLU(), L.GlobalAveragePooling2D(), L.Dense(3)]
+    model = et.ElasticModel.from_model(network or tf.keras.Sequential(layers))
+    model.compile(tf.keras.optimizers.Adam(1e-2), crossentropy())
     return model
 
 
 def trained(*callbacks, breaks_at=None) -> tuple[et.ElasticModel, dict[int, et.Plan]]:
     model, plans = compiled(), Plans(breaks_at)
     given = [*callbacks[:1], plans, *callbacks[1:]]
-    options = {"epochs": 3, "verbose": 0, "callbacks": given}
+    options = {"epochs": 2, "verbose": 0, "callbacks": given}
     with contextlib.nullcontext() if breaks_at is None else pytest.raises(InterruptedError):
         model.fit(data().take(2), **options)
     return model, plans.seen
@@ -68,42 +68,22 @@ def test_fast_neurons_are_chosen_within_the_budget_and_an_interrupted_fit_choose
         assert 0.5 * neurons.cost.sum() - neurons.cost.max() < spent <= 0.5 * neurons.cost.sum()
         kernels = np.isin(np.arange(len(plan)), neurons.kernel)
         assert (plan.mask[~kernels] == models.head_tensors(whole)[~kernels]).all()
-    assert len(set(plans.values())) > 2
+    assert plans[0] != plans[1]
 
     backup = str(tmp_path / "backup")
     trained(chooser(), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=1)
     again, later = trained(chooser(), tf.keras.callbacks.BackupAndRestore(backup))
-    assert later == {epoch: plans[epoch] for epoch in (1, 2)}
+    assert later == {1: plans[1]}
     np.testing.assert_equal([v.numpy() for v in whole.weights], [v.numpy() for v in again.weights])
-
-
-def test_a_step_computes_the_gradient_of_the_chosen_channels_alone():
-    model = compiled()
-    optimizers.build(model.optimizer, model.trainable_variables)
-    neurons = Neurons.of(model)
-    chosen = np.flatnonzero((neurons.kernel == neurons.kernel[0]) & (neurons.channel < 3))
-    plan = neurons.plan(chosen, models.head_tensors(model))
-    x, y = arrays()
-    graph = StepFunction(model, plan).graph((x[:4], y[:4]))
-    ops = [op for op in graph.get_operations() if op.type == "Conv2DBackpropFilter"]
-    shapes = [op.outputs[0].shape.as_list() for op in ops]
-    assert [3, 3, 2, 3] in shapes and [3, 3, 2, 4] not in shapes
-    exact = StepFunction(model, plan.with_mode("exact", np.arange(len(plan)) == 0))
-    assert graph_flops(graph) < graph_flops(exact.graph((x[:4], y[:4])))
-
-
-def test_the_paper_s_budget_is_the_default():
-    assert SHARE * 2_189_760 == pytest.approx(192_311)
-    assert {"velocity", "random_neurons", "sparse_update", "tinytrain"} <= {*baselines.NAMES}
 
 
 @pytest.mark.parametrize("find", [tinytrain_plan, sparse_update_plan])
 def test_channels_are_chosen_within_both_budgets_and_nothing_else_changes(find):
-    model, (x, y) = compiled(), arrays()
+    model, (x, y) = compiled(network()), arrays()
     costs = kernel_costs(model)
     before = [v.numpy() for v in [*model.weights, *model.optimizer.variables]]
     sizes, head = [], models.head_tensors(model)
-    for memory, compute in ((1.05, 0.3), (1.2, 0.6), (9.0, 1.0)):
+    for memory, compute in ((1.05, 0.3), (9.0, 1.0)):
         plan = find(model, x, y, memory, compute)
         shares = np.where(head, 0.0, costs.shares(plan))
         sizes.append(shares @ costs.sizes)
@@ -113,7 +93,7 @@ def test_channels_are_chosen_within_both_budgets_and_nothing_else_changes(find):
     assert 0 < sizes[0] < sizes[-1]
     after = [*model.weights, *model.optimizer.variables][: len(before)]
     assert all(np.array_equal(a, b) for a, b in zip(before, after) if "iteration" not in b.name)
-    assert find(model, x, y, 1.2, 0.6) == find(model, x, y, 1.2, 0.6)
+    assert find(model, x, y, memory, compute) == plan
 
 
 def test_what_was_chosen_once_is_found_again_when_fit_goes_on(tmp_path):
@@ -121,11 +101,11 @@ def test_what_was_chosen_once_is_found_again_when_fit_goes_on(tmp_path):
 
     def find(model):
         calls.append(1)
-        return et.Plan.from_mask(np.arange(len(model.tensors)) > 10 + len(calls))
+        return et.Plan.from_mask(np.arange(len(model.tensors)) > 2 + len(calls))
 
     backup = str(tmp_path / "backup")
-    _, first = trained(ChooseOnce(find), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=2)
-    _, later = trained(ChooseOnce(find), tf.keras.callbacks.BackupAndRestore(backup))
+    _, first = trained(TrainOnly(find), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=1)
+    _, later = trained(TrainOnly(find), tf.keras.callbacks.BackupAndRestore(backup))
     assert calls == [1]
     assert {*later.values()} == {*first.values()}
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import K, L, crossentropy, half_precision, values
+from networks import K, L, crossentropy, values
 from related.tinytl import tinytl_tensors, with_lite_residuals
 from related.tinytl.lite_residual import LiteResidual
 from test_baselines import CLASSES, arrays, data, network
@@ -59,38 +59,15 @@ def test_outputs_are_the_same_bit_for_bit():
 def test_kernels_and_scales_of_the_backbone_are_frozen_and_the_rest_learns():
     model, moved = training().model, training().moved["tensors"]
     np.testing.assert_array_equal(moved, tinytl_tensors(model))
+    assert not training().moved["given"].any() and not training().moved["statistics"].any()
     names = [tensor.name for tensor, on in zip(model.tensors, moved) if on]
     assert {name for name in names if "lite" not in name} == {
-        *(f"{name}_bn/beta:0" for name in ("stem", "in", "out", "depthwise", "pointwise")),
-        *("in/bias:0", "out/bias:0", "head/kernel:0", "head/bias:0"),
+        *(f"{name}_bn/beta:0" for name in ("stem", "inner", "depthwise", "pointwise")),
+        *("inner/bias:0", "head/kernel:0", "head/bias:0"),
     }
     # a kernel for each group, scale and shift, 1x1, scale
     inside = sum(len(module.grouped) + 4 for module in modules(model))
     assert sum("lite" in name for name in names) == inside
-
-
-def test_the_given_model_does_not_learn():
-    assert not training().moved["given"].any()
-
-
-def test_statistics_stand_still():
-    assert not training().moved["statistics"].any()
-
-
-def test_normalisation_by_the_batch_stays_as_it_is():
-    inputs = L.Input((8, 8, 2))
-    x = L.Conv2D(4, 1, name="conv")(inputs)
-    x = L.Add(name="add")([x, L.BatchNormalization(name="bn")(L.Conv2D(4, 3, padding="same")(x))])
-    model = tf.keras.Model(inputs, L.Dense(CLASSES)(L.Flatten()(x)))
-    adapted = with_lite_residuals(model)
-    assert type(adapted.get_layer("bn")) is L.BatchNormalization
-    x = arrays()[0]
-    np.testing.assert_array_equal(adapted(x, training=True), model(x, training=True))
-
-
-def test_an_adapted_model_is_returned_as_it_is():
-    adapted = with_lite_residuals(network())
-    assert with_lite_residuals(adapted) is adapted
 
 
 def test_an_adapted_model_is_saved_and_read(tmp_path):
@@ -102,11 +79,6 @@ def test_an_adapted_model_is_saved_and_read(tmp_path):
     x = arrays()[0]
     read = tf.keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(read(x), model(x), rtol=1e-6)
-    weights = tmp_path / "model.weights.h5"
-    ElasticModel.from_model(model).save_weights(weights)
-    again = ElasticModel.from_model(with_lite_residuals(network()))
-    again.load_weights(weights)
-    np.testing.assert_array_equal(again(x), model(x))
 
 
 def test_layers_called_twice_and_several_inputs_and_outputs_survive():
@@ -122,25 +94,6 @@ def test_layers_called_twice_and_several_inputs_and_outputs_survive():
     images = [rng.normal(size=(2, 8, 8, 2)).astype(np.float32) for _ in range(2)]
     for before, after in zip(model(images), adapted(images)):
         np.testing.assert_array_equal(after, before)
-
-
-def test_frozen_layers_stay_frozen():
-    model = network()
-    model.get_layer("in").trainable = False
-    adapted = with_lite_residuals(model)
-    assert not adapted.get_layer("in").trainable
-    inside = sum(len(module.trainable_weights) for module in modules(adapted))
-    assert len(adapted.trainable_weights) == len(model.trainable_weights) + inside
-
-
-def test_half_precision_is_kept():
-    with half_precision():
-        model = network()
-        adapted = with_lite_residuals(model)
-    x = arrays()[0]
-    np.testing.assert_array_equal(adapted(x), ElasticModel.from_model(model)(x))
-    assert {module.compute_dtype for module in modules(adapted)} == {"float16"}
-    assert adapted.get_layer("block_relu").compute_dtype == "float16"
 
 
 def test_modules_keep_what_they_learn_from_at_half_the_resolution():
@@ -163,10 +116,7 @@ def test_a_model_without_blocks_is_refused():
         with_lite_residuals(model)
 
 
-@pytest.mark.hours
-@pytest.mark.parametrize(
-    ("name", "count"), [("mobilenet", 13), ("mobilenet_v2", 17), ("resnet50", 16)]
-)
+@pytest.mark.parametrize(("name", "count"), [("mobilenet_v2", 17), ("resnet50", 16)])
 def test_the_models_of_the_zoo_are_adapted_and_need_less(name, count):
     model = ElasticModel.from_model(models.build(name, classes=CLASSES, input_size=64))
     adapted = with_lite_residuals(model)

@@ -7,34 +7,21 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import fewshot, stack
-from elastic_tf.fewshot import protonet
+from elastic_tf.fewshot.meta_training import batch
 
 L = tf.keras.layers
 
 
-def naive(net, task, similarity):
-    """Logits of the queries, one by one."""
+def test_loss_and_accuracy_of_a_batch_are_those_of_its_queries():
+    task, net = few_images.task(), fewshot.ProtoNet(few_images.network())
     support, query = net.features(task.support), net.features(task.query)
-    way = range(len(task.classes))
-    means = [support[task.support_labels == k].mean(0) for k in way]
-    return np.array([[similarity(f, mean) for mean in means] for f in query])
-
-
-@pytest.mark.parametrize(
-    ("distance", "scale", "similarity"),
-    [
-        ("cosine", 4.0, lambda f, c: 4.0 * f @ c / np.linalg.norm(f) / np.linalg.norm(c)),
-        ("euclidean", None, lambda f, c: -((f - c) ** 2).mean()),
-    ],
-)
-def test_loss_and_accuracy_of_a_batch_are_those_of_its_queries(distance, scale, similarity):
-    task = few_images.task()
-    net = fewshot.ProtoNet(few_images.network(), distance, scale)
-    expected = naive(net, task, similarity)
-    x, y = protonet.batch(*task[:4])
+    means = [support[task.support_labels == k].mean(0) for k in range(len(task.classes))]
+    norm = np.linalg.norm
+    expected = np.array([[10.0 * f @ c / norm(f) / norm(c) for c in means] for f in query])
+    x, y = batch(*task[:4])
     order = np.random.default_rng(0).permutation(len(x))
     found = net.model.test_on_batch(x[order], y[order], return_dict=True)
-    chances = tf.nn.log_softmax(expected).numpy()[np.arange(len(task.query)), task.query_labels]
+    chances = tf.nn.log_softmax(expected).numpy()[np.arange(len(query)), task.query_labels]
     assert found["loss"] == pytest.approx(-chances.mean(), rel=1e-4)
     right = (expected.argmax(1) == task.query_labels).mean()
     assert found["accuracy"] == pytest.approx(right)
@@ -58,7 +45,7 @@ def test_maps_of_features_are_averaged():
 
 
 def test_batch_normalisation_keeps_its_statistics_unless_told_otherwise():
-    x, y = protonet.batch(*few_images.task()[:4])
+    x, y = batch(*few_images.task()[:4])
     for bn_training in (False, True):
         net = fewshot.ProtoNet(few_images.network(), bn_training=bn_training)
         buffers = [stack.raw(value) for value in net.model.non_trainable_weights]
@@ -75,14 +62,6 @@ def test_a_model_whose_layers_are_not_known_is_refused():
 
     with pytest.raises(ValueError, match="of type Own"):
         fewshot.ProtoNet.of(Own())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"distance": "manhattan"}, "manhattan"), ({"scale": 0.0}, "scale=0")]
-)
-def test_wrong_settings_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        fewshot.ProtoNet(few_images.network(), **options)
 
 
 class Stop(tf.keras.callbacks.Callback):
@@ -104,7 +83,7 @@ def test_meta_training_goes_on_bit_for_bit(tmp_path, deterministic):
         tf.keras.utils.set_random_seed(0)
         layers = [L.Input((8, 8, 1)), L.Flatten(), L.Dense(8), L.BatchNormalization()]
         net = fewshot.ProtoNet(tf.keras.Sequential(layers), bn_training=True)
-        options = {"epochs": 2, "steps": 4, "learning_rate": 0.05, "every": 2, "verbose": 0}
+        options = {"epochs": 2, "steps": 4, "learning_rate": 0.05, "verbose": 0}
         fewshot.meta_train(net, tasks, directory=directory, callbacks=callbacks, **options)
         return [value.numpy() for value in net.model.weights]
 

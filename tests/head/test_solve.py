@@ -76,24 +76,25 @@ def test_weights_and_left_out_predictions_are_those_of_solving_anew(
         np.testing.assert_allclose(found[k], features[k] @ kernel + bias, atol=1e-8)
 
 
-def test_a_head_without_bias_is_what_is_promised():
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_a_head_is_what_is_promised(use_bias):
     x, y = clusters(24)
     rng = np.random.default_rng(1)
     x, weight = x + 5.0 * rng.normal(size=4).astype(np.float32), rng.uniform(0.5, 2.0, 24)
     tf.keras.utils.set_random_seed(0)
-    model = tf.keras.Sequential(
-        [tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3, use_bias=False)]
-    )
+    layers = [tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3, use_bias=use_bias)]
+    model = tf.keras.Sequential(layers)
     model.compile("sgd", SCE(from_logits=True))
     found = solve_head(model, x, y, sample_weight=weight)
     right, wanted = np.zeros(24), np.eye(3)[y]
     for k in range(24):
         rest = np.arange(24) != k
-        kernel, _ = solved(x[rest], wanted[rest], weight[rest], found.penalty, False)
-        right[k] = (x[k] @ kernel).argmax() == y[k]
+        kernel, bias = solved(x[rest], wanted[rest], weight[rest], found.penalty, use_bias)
+        right[k] = (x[k] @ kernel + bias).argmax() == y[k]
     assert found.accuracy == pytest.approx(np.average(right, weights=weight))
-    kernel, _ = solved(x, wanted, weight, found.penalty, False)
-    np.testing.assert_allclose(model.predict(x, verbose=0), found.scale * x @ kernel, rtol=1e-3)
+    kernel, bias = solved(x, wanted, weight, found.penalty, use_bias)
+    expected = found.scale * (x @ kernel + bias)
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_penalty_has_the_least_left_out_error():
@@ -105,17 +106,6 @@ def test_penalty_has_the_least_left_out_error():
 
     best = one.best_penalty()
     assert all(error(best) <= 1.001 * error(best * factor) for factor in (0.3, 0.8, 1.25, 3.0))
-
-
-def test_weight_of_two_equals_the_sample_twice():
-    features, wanted, _ = problem(20, 5)
-    weight = np.ones(20)
-    weight[3] = 2.0
-    kernel, bias = Ridge(features, wanted, weight).weights(0.5)
-    twice = np.append(np.arange(20), 3)
-    expected = Ridge(features[twice], wanted[twice], np.ones(21)).weights(0.5)
-    np.testing.assert_allclose(kernel, expected[0], atol=1e-8)
-    np.testing.assert_allclose(bias, expected[1], atol=1e-8)
 
 
 def test_classes_are_told_apart_and_nothing_else_changes():
@@ -141,14 +131,13 @@ def test_scale_makes_other_samples_likely():
         assert model.evaluate(*others, verbose=0) > own
 
 
-@pytest.mark.parametrize("width", [4, 6])
-def test_features_in_a_file_give_the_same_head(width):
+def test_features_in_a_file_give_the_same_head(monkeypatch):
     x, y = clusters(200)
     weights = []
     for memory in (1 << 30, 1000):
-        tf.keras.utils.set_random_seed(0)
+        monkeypatch.setattr(solve, "_MEMORY", memory)
         model = classifier()
-        solve_head(model, x, y, memory=memory)
+        solve_head(model, x, y)
         weights.append(model.layers[-1].get_weights())
     for one, two in zip(*weights):
         np.testing.assert_allclose(one, two, rtol=1e-5)
@@ -158,7 +147,6 @@ def test_dataset_and_samples_give_the_same_head_as_their_arrays():
     x, y = clusters()
     weights, samples = [], Samples(x, y, batch_size=3)
     for data in ((x, y), (tf.data.Dataset.from_tensor_slices((x, y)).batch(7),), (samples,)):
-        tf.keras.utils.set_random_seed(0)
         model = classifier()
         solve_head(model, *data)
         weights.append(model.layers[-1].get_weights())
@@ -201,17 +189,11 @@ class Subclassed(tf.keras.Model):
         return self.inside(inputs)
 
 
-def test_head_inside_a_subclassed_model_is_found():
-    x, y = clusters()
-    model = Subclassed()
-    model(x)
-    assert solve_head(model, x, y).accuracy > 0.85
-
-
-def test_mixed_precision_features_are_solved_in_full_precision():
+def test_head_inside_a_subclassed_model_is_solved_in_full_precision():
     x, y = clusters()
     with half_precision():
-        model = classifier()
+        model = Subclassed()
+    model(x)
     assert solve_head(model, x, y).accuracy > 0.85
 
 
@@ -231,14 +213,11 @@ def test_data_that_do_not_fit_are_refused_and_change_nothing(change, message):
     np.testing.assert_array_equal(before[0], model.layers[-1].get_weights()[0])
 
 
-def test_a_layer_that_is_not_there_is_refused():
+def test_a_layer_that_is_not_there_and_data_without_end_are_refused():
     with pytest.raises(ValueError, match="'top'.*'dense"):
         solve_head(classifier(), *clusters(), layer="top")
-
-
-def test_a_dataset_without_end_is_refused():
-    data = tf.data.Dataset.from_tensor_slices(clusters()).batch(4).repeat()
     with pytest.raises(ValueError, match="cardinality -1"):
+        data = tf.data.Dataset.from_tensor_slices(clusters()).batch(4).repeat()
         solve_head(classifier(), data)
 
 
@@ -258,32 +237,11 @@ def test_a_loss_named_as_one_of_classes_is_not_taken_for_it():
     assert solve_head(model, x, x[:, 0]).scale == 1.0
 
 
-@pytest.mark.parametrize("frozen", [2, 0])
-def test_head_is_solved_from_what_training_keeps_of_the_samples(monkeypatch, frozen):
-    def solved_in_fit(callbacks):
-        tf.keras.utils.set_random_seed(0)
-        model = ElasticModel.from_model(classifier(loss=SCE(from_logits=True)))
-        model.compile("sgd", SCE(from_logits=True))
-        samples = Samples(*clusters(), batch_size=10, seed=1)
-        callbacks = [TrainOnly(np.arange(4) >= frozen), *callbacks(model, samples)]
-        model.fit(samples, epochs=2, verbose=0, callbacks=callbacks)
-        return model.get_weights(), callbacks[-1]
-
-    before, _ = solved_in_fit(lambda model, samples: solve_head(model, samples) and [])
-    if frozen:  # no input is looked at
-        monkeypatch.setattr(solve, "of_arrays", None)
-    after, callback = solved_in_fit(lambda model, samples: [SolveHead(again=False)])
-    for one, other in zip(before, after):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
-    assert callback.solution.samples == len(clusters()[1])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_head_is_solved_on_all_views_whatever_is_kept(seed):
+def test_a_head_is_solved_on_all_views_whatever_is_kept(monkeypatch):
     def moved(x, key):
         return x + tf.random.stateless_normal(x.shape, key)
 
-    (x, y), weight = clusters(20, seed=seed), np.random.default_rng(seed).uniform(0.5, 2.0, 20)
+    (x, y), weight = clusters(20), np.random.default_rng(0).uniform(0.5, 2.0, 20)
     found = []
     for memory in (1 << 20, 0, None):
         samples = Samples(
@@ -296,13 +254,16 @@ def test_a_head_is_solved_on_all_views_whatever_is_kept(seed):
         else:
             callback = SolveHead()
             callbacks = [TrainOnly(np.arange(4) >= 2), callback]
-            model.fit(samples, epochs=4, verbose=0, callbacks=callbacks)
+            with monkeypatch.context() as patched:
+                if memory:  # no input is looked at
+                    patched.setattr(features, "_of_samples", None)
+                model.fit(samples, epochs=4, verbose=0, callbacks=callbacks)
             found.append(callback.solution)
         rows = [samples.take(tf.range(start, start + 20, dtype=tf.int64)) for start in (0, 20)]
-        features, y_rows, w_rows = (np.concatenate([part[k] for part in rows]) for k in range(3))
-        features = model.layers[-2](features).numpy()
+        given, y_rows, w_rows = (np.concatenate([part[k] for part in rows]) for k in range(3))
+        given = model.layers[-2](given).numpy()
         wanted = np.eye(3)[y_rows.astype(int)]
-        kernel, bias = solved(features, wanted, w_rows, found[-1].penalty)
+        kernel, bias = solved(given, wanted, w_rows, found[-1].penalty)
         got = model.layers[-1].get_weights()
         np.testing.assert_allclose(got[0], found[-1].scale * kernel, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(got[1], found[-1].scale * bias, rtol=1e-3, atol=1e-4)
@@ -342,13 +303,10 @@ def test_a_head_is_solved_again_as_a_fit_ends_where_it_is_better(rate, determini
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_averages_of_the_optimizer_start_from_the_solved_head(scaled):
+def test_averages_of_the_optimizer_start_from_the_solved_head():
     model = ElasticModel.from_model(classifier())
     optimizer = tf.keras.optimizers.SGD(0.0, use_ema=True)
-    if scaled:
-        optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
-    model.compile(optimizer, SCE(from_logits=True))
+    model.compile(tf.keras.mixed_precision.LossScaleOptimizer(optimizer), SCE(from_logits=True))
     x, y = clusters()
     model.fit(Samples(x, y, batch_size=10), verbose=0)  # the averages are there
     solved_head = classifier()
@@ -385,9 +343,8 @@ class Seconds:
         return self.now
 
 
-@pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize(
-    ("until", "batches"), [(-9.0, 1), (2.2, 1), (4.8, 2), (6.1, 3), (6.3, 4), (99.0, 9)]
+    ("until", "batches", "views"), [(-9.0, 1, 1), (6.1, 3, 1), (6.3, 4, 2), (99.0, 9, 2)]
 )
 def test_a_head_is_there_in_time_and_has_seen_all_classes(monkeypatch, until, batches, views):
     """A batch a second from second 1 on, and another 0.3 for each to solve: 3 are read at 4 and
@@ -415,10 +372,3 @@ def test_a_sample_is_left_out_with_its_views(until, monkeypatch):
     ]
     assert found[1].accuracy == pytest.approx(found[0].accuracy, abs=0.1)
     assert found[1].penalty == pytest.approx(3 * found[0].penalty, rel=0.3)
-
-
-def test_without_an_end_rows_are_read_in_their_order():
-    x, y = clusters(130)
-    batches = [*features.of_samples(Samples(x, y, batch_size=5))]
-    for k, given in enumerate((x, y)):
-        np.testing.assert_array_equal(np.concatenate([batch[k] for batch in batches]), given)

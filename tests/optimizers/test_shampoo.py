@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -83,11 +85,8 @@ def test_updates_are_those_of_a_loop_in_numpy(shape, rng):
     ours = [tf.Variable(tf.zeros(4), name="other"), tf.Variable(start, name="kernel")]
     optimizer = optimizers.shampoo(0.01)
     optimizers.build(optimizer, ours)
-    rows, told = SHAPES[shape], exported.told(optimizer)
-    if rows:
-        blocks = -(-rows // 64)
-        matrix = {"rows": rows, "blocks": (blocks, -(-rows // blocks)), "turn": 1}
-        told["matrices"] = {"0": matrix}
+    model = SimpleNamespace(optimizer=optimizer, trainable_variables=ours, tensors=ours[1:])
+    told = exported.told(model)
     value = start.copy()
     slots = updates.slots(told, 0, value)
 
