@@ -22,7 +22,7 @@ from elastic_tf.engine.snapshot import host_generators_kept, kept
 from elastic_tf.files.json_form import now
 from elastic_tf.graph import captured, has_state, members, reached_from
 from elastic_tf.inputs.batches import sample_shapes
-from elastic_tf.memory.ops import Inlined, nodes
+from elastic_tf.memory.ops import inlined, nodes
 from elastic_tf.optimizers.shampoo import Shampoo, rows_of
 from elastic_tf.plan import layers_of
 from elastic_tf.timing.cost_items import CostItem
@@ -111,9 +111,7 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
 
     Forward work in set 0 has to run in every step.
     """
-    inlined = Inlined()
-    inlined.add(graph)
-    works = inlined.works
+    works, _ = inlined(graph)
     places = {op.name: 1 << k for op, k in captured(graph, tensors).items()}
     held = {inside.op.name for _, inside in graph.captures}
     given = {tensor.op.name for tensor in graph.inputs} - held

@@ -5,7 +5,7 @@ Read from the graph that TensorFlow differentiates: the memory of this program, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,7 @@ def activation_bytes(
         return 0
     with host_generators_kept(model), never_differentiated(), batch_explained(data):
         graph = _traced(model, data, plan)
-    given = len(tf.nest.flatten(data))
-    batch, seed = graph.inputs[:given], graph.inputs[given]
+    *batch, seed = graph.inputs[: len(tf.nest.flatten(data)) + 1]
     sizes = [tensor_bytes(kept) for kept in handed_over(graph, batch, seed, graph.outputs)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
@@ -90,37 +89,40 @@ def handed_over(
     wanted: Sequence[tf.Tensor],
     taken: Callable[[tf.Operation], Sequence[tf.Tensor]] = lambda op: op.inputs,
 ) -> list[tf.Tensor]:
-    """What gradients take of a forward pass: tensors made of the batch, or at random.
+    """What gradients that begin with `seed` take of a forward pass.
 
-    Args:
-        graph: FuncGraph of the forward pass and the gradients.
-        batch: its inputs; what depends on weights alone is left out.
-        seed: input that the gradients begin with.
-        wanted: the gradients.
-        taken: the inputs of an op that it takes, if not all.
-
-    Returns:
-        Each tensor once, as it was before it was reshaped or renamed.
+    Each tensor once, as it was before it was reshaped or renamed; else as of `crossings`.
     """
     nodes = nodes_of(graph.get_operations(), SHAPES)
-    values = values_of(nodes, batch)
     backward = reached_from(nodes, [seed.op], follow_controls=True)
-    needed = needed_by(nodes, [tensor.op for tensor in wanted])
-
-    kept = {}
-    for op in nodes:
-        if op in backward and op in needed and op.type not in SHAPES:
-            for tensor in taken(op):
-                first = source(tensor)
-                is_handed_over = tensor.op not in backward and first.op in values
-                if is_handed_over and (first.op.type, first.value_index) != SCRATCH:
-                    kept[first.name] = first
+    found = (source(one) for one, _ in crossings(nodes, batch, backward, wanted, taken))
+    kept = {one.name: one for one in found if (one.op.type, one.value_index) != SCRATCH}
     return list(kept.values())
 
 
-def values_of(nodes: Mapping[Any, Node], batch: Sequence[tf.Tensor]) -> Set[tf.Operation]:
-    """The ops whose results are made of a batch, or at random; not those of weights alone."""
-    return reached_from(nodes, [*(tensor.op for tensor in batch), *changing(nodes)]).keys()
+def crossings(
+    nodes: Mapping[Any, Node],
+    batch: Sequence[tf.Tensor],
+    backward: Collection[tf.Operation],
+    wanted: Sequence[tf.Tensor],
+    taken: Callable[[tf.Operation], Sequence[tf.Tensor]] = lambda op: op.inputs,
+) -> Iterator[tuple[tf.Tensor, tf.Operation]]:
+    """Tensors of a forward pass with the ops of its backward pass that take them.
+
+    Args:
+        nodes: ops of a FuncGraph; those in `SHAPES` take nothing.
+        batch: its inputs; what depends on weights alone is left out, not so what is random.
+        backward: the ops of the backward pass, and others.
+        wanted: the gradients.
+        taken: the inputs of an op that it takes, if not all.
+    """
+    values = reached_from(nodes, [*(tensor.op for tensor in batch), *changing(nodes)])
+    needed = needed_by(nodes, [tensor.op for tensor in wanted])
+    for op in nodes:
+        if op in backward and op in needed and op.type not in SHAPES:
+            for tensor in taken(op):
+                if tensor.op in values and tensor.op not in backward:
+                    yield tensor, op
 
 
 def source(tensor: tf.Tensor) -> tf.Tensor:

@@ -130,7 +130,7 @@ def of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) ->
     found = executor.run(traced)
     last = max(len(found.order) - 1, 0)
     lasting = [Tensor(*one, 0, last) for one in persistent(model, batch)]
-    owners, roots = traced.owners(), traced.roots
+    owners, roots = traced.owners, traced.roots
 
     def kind(name: str) -> str:
         if name.endswith(executor.COPY):

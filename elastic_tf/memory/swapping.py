@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.schedule.backward import size
 from elastic_tf.engine.state import Step
-from elastic_tf.graph import SHAPES, needed_by, nodes_of, replace, takes
-from elastic_tf.memory.activations import values_of
+from elastic_tf.graph import SHAPES, nodes_of, replace, takes
+from elastic_tf.memory.activations import crossings
 from elastic_tf.memory.swap_file import SwapFile
 from elastic_tf.stack import is_jit_compiled
 
@@ -134,12 +134,12 @@ class Swap:
             if k > self._lookahead:  # memory of this one is that of the one before
                 done = uses[tensors[k - self._lookahead - 1]]
                 ahead += [op for op in done if order[op] < first]
-            ticket = put(tensor)
+            ticket = put([tensor], tf.int64)
             written.append((tensor.op, ticket.op))
             with tf.control_dependencies(ahead):
-                asked = ask(ticket)
+                asked = ask([ticket], tf.int64)
             with tf.control_dependencies(arrivals[k]):
-                found = take(asked, tensor.dtype)
+                found = take([asked], tensor.dtype)
             for one_of, shape in ((ticket, ()), (asked, ()), (found, tensor.shape)):
                 one_of.set_shape(shape)
             replace(tensor, found, uses[one])
@@ -149,48 +149,27 @@ class Swap:
                 maker._add_control_input(ticket)
 
 
-def _calls(file: SwapFile) -> tuple[Callable[..., tf.Tensor], ...]:
-    """The file's methods as ops.
-
-    TensorFlow never forgets a function that it was given, which must not hold the file. The ops
-    count as stateless: TensorFlow would run stateful ones one after the other, as they were traced.
-    """
+def _calls(file: SwapFile) -> tuple[Callable[..., Any], ...]:
+    """The file's methods, which do not hold it: TensorFlow never forgets a function it was given."""
     known = weakref.ref(file)
 
-    @tf.autograph.experimental.do_not_convert
-    def put(array: np.ndarray) -> np.int64:
-        return known().put(array)  # type: ignore[union-attr]
+    def call(name: str) -> Callable[..., Any]:
+        run = tf.autograph.experimental.do_not_convert(lambda one: getattr(known(), name)(one))
+        # Stateful ones would run one after the other, as they were traced.
+        return functools.partial(tf.numpy_function, run, stateful=False)
 
-    @tf.autograph.experimental.do_not_convert
-    def ask(ticket: np.int64) -> np.int64:
-        return known().ask(ticket)  # type: ignore[union-attr]
-
-    @tf.autograph.experimental.do_not_convert
-    def take(ticket: np.int64) -> np.ndarray:
-        return known().take(ticket)  # type: ignore[union-attr]
-
-    return (
-        lambda tensor: tf.numpy_function(put, [tensor], tf.int64, stateful=False),
-        lambda ticket: tf.numpy_function(ask, [ticket], tf.int64, stateful=False),
-        lambda ticket, dtype: tf.numpy_function(take, [ticket], dtype, stateful=False),
-    )
+    return call("put"), call("ask"), call("take")
 
 
 def _uses(graph: Any, step: Step, gradients: Sequence[Any]) -> dict[Any, list[tf.Operation]]:
     """Large tensors of the forward pass -> the backward ops that take them."""
-    ops = graph.get_operations()
-    nodes = nodes_of(ops, SHAPES)
+    ops, x = graph.get_operations(), tf.nest.flatten(step.x)
     ends = tf.nest.flatten([g for g in gradients if g is not None], expand_composites=True)
-    values = values_of(nodes, tf.nest.flatten(step.x))
-    needed = needed_by(nodes, [tensor.op for tensor in ends])
-    count = ops.index(step.loss.op) + 1
-    forward = {*ops[:count]} & values
+    backward = {*ops[ops.index(step.loss.op) + 1 :]}
     uses: dict[Any, list[tf.Operation]] = {}
-    for op in ops[count:]:
-        if op in needed and op.type not in SHAPES:
-            for tensor in op.inputs:
-                if tensor.op in forward and size(tensor) >= _AT_LEAST:
-                    uses.setdefault(tensor.ref(), []).append(op)
+    for tensor, op in crossings(nodes_of(ops, SHAPES), x, backward, ends):
+        if size(tensor) >= _AT_LEAST:
+            uses.setdefault(tensor.ref(), []).append(op)
     return uses
 
 

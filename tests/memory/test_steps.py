@@ -11,7 +11,7 @@ import elastic_tf as et
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor, steps, swapping
 from elastic_tf.memory.ops import Work
-from elastic_tf.memory.traced import Ends, TracedStep
+from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import Plan
 
 L = tf.keras.layers
@@ -58,7 +58,7 @@ def last(model, count):
 
 
 def chain(*works, results):
-    return TracedStep(Plan.full(1), {work.name: work for work in works}, Ends(results, (), {}))
+    return TracedStep({work.name: work for work in works}, results)
 
 
 def test_buffer_is_freed_when_its_last_taker_ends():
@@ -89,7 +89,7 @@ def test_update_copies_a_variable_that_is_still_read():
     update = Work("update", "ResourceApplyAdam", (("w", 0),), controls=("read",), written=LARGE)
     step = chain(handle, read, made, update, results=(("made", 0),))
     step.works["update"].microseconds = 1.0
-    assert executor.run(step, threads=2).peak == 2 * LARGE
+    assert executor.run(step).peak == 2 * LARGE
     after = Work("update", "ResourceApplyAdam", (("w", 0),), controls=("made",), written=LARGE)
     assert executor.run(chain(handle, read, made, after, results=(("made", 0),))).peak == LARGE
 
