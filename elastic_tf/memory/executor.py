@@ -82,7 +82,7 @@ def live_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> np.nda
 
 
 def run(step: TracedStep) -> Run:
-    """Run a step in thought: start what can start, then end what ends first, till nothing is left."""
+    """Run a step in thought: start what can start, then end what ends first."""
     state = _Executor(step)
     idle, now = set(range(_THREADS)), 0.0
     under_way: list[tuple[float, int, int, Work]] = []
@@ -216,8 +216,9 @@ class _Executor:
         if work.type in _IN_PLACE:
             for key in work.inputs:
                 k = self.holds.get(key)
-                is_free = k is not None and k not in over and self.size[k] == size
-                if is_free and self.refs[k] == 1 == self.uses[key]:
+                if k is None or k in over or self.size[k] != size:
+                    continue
+                if self.refs[k] == 1 == self.uses[key]:
                     return k
         return None
 

@@ -1,4 +1,4 @@
-"""What fits into so much memory: the largest batch, and plans."""
+"""A limit of memory, and which plans keep it."""
 
 from __future__ import annotations
 
@@ -17,40 +17,6 @@ from elastic_tf.memory.activations import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import EXACT, FROZEN, Plan
 from elastic_tf.stack import variables_of
-
-_GROWTH = 8  # of a batch size of which more is tried
-
-
-def largest_batch(model: Any, limit: int | str, plan: Plan | np.ndarray | None = None) -> int:
-    """The largest batch size whose step fits into memory; 0 if none does.
-
-    Peaks grow almost in proportion to the batch, so that tracing a few steps is enough.
-
-    Args:
-        model: as of `elastic_tf.memory.step`.
-        limit: bytes, or a text like "256 MiB".
-        plan: as of `elastic_tf.memory.step`.
-    """
-    most, model = arguments.memory("limit", limit), steps.elastic(model)
-    batch = steps.blank(model)
-
-    def peak(size: int) -> int:
-        return steps.of_batch(model, steps.sized(batch, size), plan).peak
-
-    before, needed = 1, peak(1)
-    if needed > most:
-        return 0
-    fits, fails, guess = 1, arguments.MOST, _GROWTH
-    while fails - fits > 1:
-        guess = min(max(guess, fits + 1), fails - 1, _GROWTH * fits)
-        last, needed = needed, peak(guess)
-        if needed <= most:
-            fits = guess
-        else:
-            fails = guess
-        slope = max(1, (needed - last) // (guess - before))
-        before, guess = guess, guess + (most - needed) // slope
-    return fits
 
 
 class Limit:

@@ -213,35 +213,32 @@ def _normalisation(op: tf.Operation) -> int:
 
 
 # By the type of an op; numbers are for each number of the largest input or result.
-_OPERATIONS: dict[str, Callable[[tf.Operation], int] | int] = {
-    name: rule
-    for rule, names in {
-        _convolution: "Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D "
-        "Conv3DBackpropInputV2 Conv3DBackpropFilterV2 DepthwiseConv2dNative "
-        "DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter",
-        _matmul: "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3",
-        _einsum: "Einsum",
-        _pooling: "AvgPool MaxPool AvgPoolGrad MaxPoolGrad",
-        _normalisation: "FusedBatchNormV3 FusedBatchNormGradV3",
-        lambda op: (len(op.inputs) - 1) * _count(op.outputs[0]): "AddN",
-        1: "Add AddV2 Sub Mul MulNoNan Div RealDiv DivNoNan BiasAdd Xdivy Xlogy FloorDiv FloorMod "
-        "Pow Maximum Minimum Neg Abs Sign Floor Ceil Round Rint Square Sqrt Rsqrt Reciprocal Inv "
-        "Exp Expm1 Log Log1p Sin Cos Tanh Sigmoid Erf Erfc Relu Relu6 Elu Selu LeakyRelu Softplus "
-        "Softsign ReluGrad Relu6Grad LeakyReluGrad Cumsum Sum Mean Max Min Prod BiasAddGrad "
-        "UnsortedSegmentSum SegmentSum ResourceScatterAdd ResourceScatterSub AssignAddVariableOp "
-        "AssignSubVariableOp",
-        # of one weight: var -= rate * g
-        2: "SquaredDifference EluGrad SeluGrad ClipByValue L2Loss ResourceApplyGradientDescent",
-        # dy * y * (1 - y) and its like
-        3: "SigmoidGrad TanhGrad RsqrtGrad SqrtGrad ReciprocalGrad SoftplusGrad SoftsignGrad",
-        # v = momentum * v - rate * g; var += v
-        4: "ResourceApplyMomentum ResourceApplyKerasMomentum",
-        # maximum, difference, exp, sum, quotient (or difference of the logarithm)
-        5: "Softmax LogSoftmax",
-        # softmax 5, loss 2 (multiply-add), gradient 1
-        8: "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
-        # m += (1 - b1) (g - m): 3; v += (1 - b2) (g * g - v): 4; var -= rate * m / (sqrt(v) + eps)
-        12: "ResourceApplyAdam",
-    }.items()
-    for name in names.split()
+_RULES: dict[Callable[[Any], int] | int, str] = {
+    _convolution: "Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D "
+    "Conv3DBackpropInputV2 Conv3DBackpropFilterV2 DepthwiseConv2dNative "
+    "DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter",
+    _matmul: "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3",
+    _einsum: "Einsum",
+    _pooling: "AvgPool MaxPool AvgPoolGrad MaxPoolGrad",
+    _normalisation: "FusedBatchNormV3 FusedBatchNormGradV3",
+    lambda op: (len(op.inputs) - 1) * _count(op.outputs[0]): "AddN",
+    1: "Add AddV2 Sub Mul MulNoNan Div RealDiv DivNoNan BiasAdd Xdivy Xlogy FloorDiv FloorMod "
+    "Pow Maximum Minimum Neg Abs Sign Floor Ceil Round Rint Square Sqrt Rsqrt Reciprocal Inv "
+    "Exp Expm1 Log Log1p Sin Cos Tanh Sigmoid Erf Erfc Relu Relu6 Elu Selu LeakyRelu Softplus "
+    "Softsign ReluGrad Relu6Grad LeakyReluGrad Cumsum Sum Mean Max Min Prod BiasAddGrad "
+    "UnsortedSegmentSum SegmentSum ResourceScatterAdd ResourceScatterSub AssignAddVariableOp "
+    "AssignSubVariableOp",
+    # of one weight: var -= rate * g
+    2: "SquaredDifference EluGrad SeluGrad ClipByValue L2Loss ResourceApplyGradientDescent",
+    # dy * y * (1 - y) and its like
+    3: "SigmoidGrad TanhGrad RsqrtGrad SqrtGrad ReciprocalGrad SoftplusGrad SoftsignGrad",
+    # v = momentum * v - rate * g; var += v
+    4: "ResourceApplyMomentum ResourceApplyKerasMomentum",
+    # maximum, difference, exp, sum, quotient (or difference of the logarithm)
+    5: "Softmax LogSoftmax",
+    # softmax 5, loss 2 (multiply-add), gradient 1
+    8: "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
+    # m += (1 - b1) (g - m): 3; v += (1 - b2) (g * g - v): 4; var -= rate * m / (sqrt(v) + eps)
+    12: "ResourceApplyAdam",
 }
+_OPERATIONS = {name: rule for rule, names in _RULES.items() for name in names.split()}

@@ -14,7 +14,7 @@ import tensorflow as tf
 from elastic_tf import arguments, optimizers
 from elastic_tf.engine.forward_order import input_spec, traced_pass
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.files import atomic, json_form
+from elastic_tf.files import atomic
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor
 from elastic_tf.memory.activations import tensor_bytes
@@ -25,6 +25,8 @@ from elastic_tf.stack import variables_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_GROWTH = 8  # of a batch size of which more is tried
 
 
 class Tensor(NamedTuple):
@@ -79,15 +81,11 @@ class StepMemory:
 
         return plots.memory_map(self.tensors, self.live, title=title)
 
-    def to_json(self) -> dict[str, Any]:
-        """All of it as a value that `json.dump` takes."""
+    def save(self, path: str | Path) -> None:
+        """Write all of it as JSON to a file, which appears whole or not at all."""
         tensors = [one._asdict() for one in self.tensors]
         whole = {"batch_size": self.batch_size, "peak": self.peak, "ops": self.ops}
-        return json_form.to_json({**whole, "tensors": tensors})
-
-    def save(self, path: str | Path) -> None:
-        """Write `to_json` to a file, which appears whole or not at all."""
-        atomic.write_json(arguments.path("path", path), self.to_json())
+        atomic.write_json(arguments.path("path", path), {**whole, "tensors": tensors})
 
 
 def step(model: Any, data: Any, plan: Plan | np.ndarray | None = None) -> StepMemory:
@@ -117,12 +115,44 @@ def step(model: Any, data: Any, plan: Plan | np.ndarray | None = None) -> StepMe
     """
     if isinstance(data, (int, np.integer)):
         arguments.count("data", data)
-        model = elastic(model)
-        return of_batch(model, sized(blank(model), int(data)), plan)
-    return of_batch(elastic(model), batch_of(data), plan)
+        model = _elastic(model)
+        return _of_batch(model, _sized(_blank(model), int(data)), plan)
+    return _of_batch(_elastic(model), batch_of(data), plan)
 
 
-def of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) -> StepMemory:
+def largest_batch(model: Any, limit: int | str, plan: Plan | np.ndarray | None = None) -> int:
+    """The largest batch size whose step fits into memory; 0 if none does.
+
+    Peaks grow almost in proportion to the batch, so that tracing a few steps is enough.
+
+    Args:
+        model: as of `step`.
+        limit: bytes, or a text like "256 MiB".
+        plan: as of `step`.
+    """
+    most, model = arguments.memory("limit", limit), _elastic(model)
+    batch = _blank(model)
+
+    def peak(size: int) -> int:
+        return _of_batch(model, _sized(batch, size), plan).peak
+
+    before, needed = 1, peak(1)
+    if needed > most:
+        return 0
+    fits, fails, guess = 1, arguments.MOST, _GROWTH
+    while fails - fits > 1:
+        guess = min(max(guess, fits + 1), fails - 1, _GROWTH * fits)
+        last, needed = needed, peak(guess)
+        if needed <= most:
+            fits = guess
+        else:
+            fails = guess
+        slope = max(1, (needed - last) // (guess - before))
+        before, guess = guess, guess + (most - needed) // slope
+    return fits
+
+
+def _of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) -> StepMemory:
     """`step` of an elastic model, and of a batch or the specification of one."""
     build(model, batch)
     plan = model.plan if plan is None else as_plan(plan, len(model.tensors))
@@ -145,7 +175,7 @@ def of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) ->
     return StepMemory(size, peak, (*lasting, *tensors), tuple(found.order))
 
 
-def elastic(model: Any) -> ElasticMixin:
+def _elastic(model: Any) -> ElasticMixin:
     """An elastic model with the weights of `model`, compiled as that is."""
     if isinstance(model, ElasticMixin):
         return arguments.elastic(model, compiled=True)
@@ -158,7 +188,7 @@ def elastic(model: Any) -> ElasticMixin:
     return same
 
 
-def blank(model: ElasticMixin) -> Any:
+def _blank(model: ElasticMixin) -> Any:
     """The specification of a batch (x, y) of any size."""
     x = input_spec(model)
     y = traced_pass(model, x, training=False).structured_outputs
@@ -174,7 +204,7 @@ def blank(model: ElasticMixin) -> Any:
     return x, tf.nest.pack_sequence_as(y, targets)
 
 
-def sized(batch: Any, size: int) -> Any:
+def _sized(batch: Any, size: int) -> Any:
     """The specification of a batch with so many samples."""
     return tf.nest.map_structure(
         lambda one: tf.TensorSpec([size, *one.shape[1:]], one.dtype), batch

@@ -150,7 +150,7 @@ class Swap:
 
 
 def _calls(file: SwapFile) -> tuple[Callable[..., Any], ...]:
-    """The file's methods, which do not hold it: TensorFlow never forgets a function it was given."""
+    """The file's methods as ops, which do not hold it: TensorFlow never forgets a function."""
     known = weakref.ref(file)
 
     def call(name: str) -> Callable[..., Any]:

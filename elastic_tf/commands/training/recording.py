@@ -133,7 +133,7 @@ class Recorder(tf.keras.callbacks.Callback):
         run: written to.
         clock: the first of the callbacks.
         elastic: whose selections are written.
-        sensor: of energy; None: there is none.
+        sensor: meter of energy; None: there is none.
         head_seconds: of the head alone; written with the first epoch of the run.
         head_accuracy: before training, on the images that `val_accuracy` is of; likewise.
     """
@@ -144,14 +144,14 @@ class Recorder(tf.keras.callbacks.Callback):
         clock: TrainingClock,
         elastic: et.ElasticCallback | None = None,
         *,
-        sensor: energy.Sensor | None = None,
+        sensor: energy.Meter | None = None,
         head_seconds: float = 0.0,
         head_accuracy: float | None = None,
     ) -> None:
         super().__init__()
         self._run, self._clock, self._elastic = run, clock, elastic
         self._head = {"head_seconds": head_seconds, "head_accuracy": head_accuracy}
-        self._meter = None if sensor is None else energy.Meter(sensor)
+        self._meter = sensor
         self._joules: float | None = None
         self._written = 0
 
