@@ -209,7 +209,7 @@ def instance(kind: str, count: int, seed: int) -> tuple[np.ndarray, Table, float
     importance = worths(rng, worth, table)
     if not (importance > 0.0).any():
         importance[rng.integers(len(importance))] = 1.0
-    members, costs = table.conditions()
+    members, costs = table.conditions
     alone = table.t_forward + costs @ members
     smallest = alone[importance > 0.0].min() / table.t_full
     return importance, table, min(1.0, smallest + rng.random() * (1.0 - smallest))

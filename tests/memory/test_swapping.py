@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.memory import swapping
-from elastic_tf.memory.swap_file import SwapFile
+from elastic_tf.memory.swapping import SwapFile
 from elastic_tf.timing.trace import StepFunction
 
 L = tf.keras.layers
@@ -83,7 +83,6 @@ def middle():
 CASES = {
     "fit": (network, {}, {}),
     "some tensors": (network, {}, {"mask": middle()}),
-    "read long before": (network, {}, {"options": {"lookahead": 3}}),
     "accumulated": (network, {"accumulate": 2}, {}),
     "several steps in one call": (network, {"steps_per_execution": 2}, {"mask": middle()}),
     "samples": (network, {}, {"samples": True, "mask": middle()}),
@@ -166,7 +165,6 @@ def test_a_model_that_cannot_be_swapped_is_refused():
     refuse(ValueError, "run_eagerly=True", compiled(run_eagerly=True))
     refuse(ValueError, r"not both.*keep=0\.5", compiled(keep=0.5))
     refuse(FileNotFoundError, "no_such", compiled(), "no_such_folder")
-    refuse(ValueError, "lookahead", compiled(), lookahead=0)
 
 
 def test_arrays_come_back_and_their_place_is_used_again(tmp_path):

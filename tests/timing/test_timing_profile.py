@@ -85,7 +85,9 @@ def test_from_chain_gives_back_its_table():
 
 
 def test_from_chain_raises_when_lengths_differ():
-    with pytest.raises(ValueError, match=r"\(2,\) and \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"`t_dy` must be numbers of shape \(2,\). Received: .*\(3,\)"
+    ):
         TimingProfile.from_chain(t_dw=[1, 2], t_dy=[1, 2, 3], t_forward=1)
 
 
