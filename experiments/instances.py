@@ -44,17 +44,14 @@ class Table:
     def count(self) -> int:
         return len(self.t_dw)
 
-    def conditions(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._conditions
-
     @cached_property
-    def _conditions(self) -> tuple[np.ndarray, np.ndarray]:
+    def conditions(self) -> tuple[np.ndarray, np.ndarray]:
         members, times = as_arrays(self.items, len(self.t_dw))
         members.flags.writeable = False
         return members, times
 
     def step_time(self, mask: np.ndarray) -> float:
-        members, times = self._conditions
+        members, times = self.conditions
         return self.t_forward + float(times[members[:, mask].any(axis=1)].sum())
 
 
