@@ -9,8 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.graph import captured, needed_by, reach, reached_from
@@ -50,18 +48,11 @@ class TracedStep:
         Raises:
             ValueError: the size of a tensor is known only while the step runs.
         """
+        run = StepFunction(model, plan, jit_compile=False)
         with host_generators_kept(model):
-            graph = StepFunction(model, plan, jit_compile=False).graph(data)
-        loss, logs, gradients = graph.structured_outputs
+            graph = run.graph(data)
         works, given = inlined(graph)
-        outputs = dict(zip((t.name for t in graph.outputs), given))
-
-        def keys(tensors: Any) -> tuple[Key, ...]:
-            flat = tf.nest.flatten(tensors, expand_composites=True)
-            return tuple(_made(works, outputs[t.name]) for t in flat if t is not None)
-
-        found = iter(gradients)
-        roots = tuple(keys(next(found)) if on else () for on in plan.mask)
+        results, gradients = run.ends(data, [_made(works, key) for key in given])
         # what is returned waits for all effects, which are ends by themselves
         lasting = reach(
             (op.name for op in graph.control_outputs),
@@ -69,7 +60,7 @@ class TracedStep:
         )
         lasting = {name for name in lasting if works[name].type != "NoOp"}
         handles = {(op.name, 0): k for op, k in captured(graph, model.tensors).items()}
-        step = cls(works, keys((loss, logs)), roots, dict.fromkeys(lasting, 0), handles)
+        step = cls(works, results, gradients, dict.fromkeys(lasting, 0), handles)
         return step._without_constants()
 
     @property

@@ -23,7 +23,6 @@ from elastic_tf.timing.cost_items import (
     ModeCost,
     as_arrays,
     check_items,
-    check_modes,
     last_of,
 )
 from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
@@ -112,7 +111,6 @@ class TimingProfile:
             )
         check_items("items", self.items, self.count)
         check_items("prefix", self.prefix, self.count)
-        check_modes("modes", self.modes, self.count)
         spared = math.fsum(item.time for item in self.prefix)
         if spared > self.t_forward * (1.0 + _ROUNDING):
             raise ValueError(

@@ -287,7 +287,7 @@ def chain_trace(times: dict[str, float], *names: str) -> StepTrace:
         before = name
     for name in names:
         nodes[f"of {name}"] = Node("Grad", (name, f"read {name[-1]}"), (0, 0))
-    return StepTrace(nodes, times, {}, (), (before,), handles, 0.0)
+    return StepTrace(nodes, (), (before,), handles, times)
 
 
 def test_surplus_of_a_fused_op_is_that_of_all_it_was_fused_from():

@@ -139,7 +139,7 @@ def test_profile_model_serves_several_inputs_outputs_and_losses():
 
 def test_op_times_split_the_step_when_the_clock_cannot():
     def trace(time: float) -> StepTrace:
-        return StepTrace({}, {"op": time}, {}, (), (), {}, 0.0)
+        return StepTrace({}, (), (), {}, {"op": time})
 
     steps = np.array([[100.0, 101.0], [90.0, 99.0]])
     with pytest.warns(UserWarning, match=r"too busy .* \(95 microseconds"):
