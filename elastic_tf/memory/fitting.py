@@ -13,7 +13,7 @@ import tensorflow as tf
 from elastic_tf import arguments, optimizers
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor, steps
-from elastic_tf.memory.activations import tensor_bytes
+from elastic_tf.memory.ops import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import EXACT, FROZEN, Plan
 from elastic_tf.stack import variables_of

@@ -19,10 +19,12 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.graph import SHAPES, Node, needed_by
-from elastic_tf.memory.activations import SCRATCH, tensor_bytes
 
 Key = tuple[str, int]  # an op and the number of its output
 
+# cuDNN's scratch memory, an output of unknown shape; empty on CPUs.
+SCRATCH = ("FusedBatchNormV3", 5)
+_NO_SIZE = (tf.resource, tf.string, tf.variant)
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 # What a core does in a microsecond; only ratios matter, and these little.
 _FLOPS, _BYTES, _START = 20e3, 8e3, 2.0
@@ -137,12 +139,17 @@ def _work(op: Any, name: str, inputs: tuple[Key, ...], controls: tuple[str, ...]
 
 def _size(tensor: tf.Tensor) -> int:
     """Bytes; -1 where only a run tells."""
-    if tensor.dtype in (tf.resource, tf.variant, tf.string):
-        return 0
-    if (tensor.op.type, tensor.value_index) == SCRATCH:
+    if tensor.dtype in _NO_SIZE or (tensor.op.type, tensor.value_index) == SCRATCH:
         return 0
     found = tensor_bytes(tensor)
     return -1 if found is None else found
+
+
+def tensor_bytes(tensor: Any) -> int | None:
+    """Bytes of a tensor or a TensorSpec; None if only a run tells."""
+    count = tensor.shape.num_elements()
+    has_size = count is not None and tensor.dtype not in _NO_SIZE
+    return count * tensor.dtype.size if has_size else None
 
 
 def op_flops(op: tf.Operation) -> int:

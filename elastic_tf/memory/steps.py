@@ -17,7 +17,7 @@ from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.files import atomic
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor
-from elastic_tf.memory.activations import tensor_bytes
+from elastic_tf.memory.ops import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan, as_plan
@@ -215,8 +215,7 @@ def build(model: Any, batch: Any) -> None:
     """Make the weights and slots that the first step would make."""
     if not arguments.elastic(model, compiled=True).built:
         model(batch[0])
-    with model.distribute_strategy.scope():
-        optimizers.build(model.optimizer, model.trainable_variables)
+    model._build_optimizer()
 
 
 def persistent(model: Any, batch: Any) -> Iterator[tuple[str, str, int]]:

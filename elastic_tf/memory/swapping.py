@@ -20,7 +20,7 @@ from elastic_tf import arguments
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.schedule.backward import size
 from elastic_tf.engine.state import Step
-from elastic_tf.graph import SHAPES, nodes_of, replace, takes
+from elastic_tf.graph import replace, takes
 from elastic_tf.memory.activations import crossings
 from elastic_tf.stack import is_jit_compiled
 
@@ -240,7 +240,7 @@ def _uses(graph: Any, step: Step, gradients: Sequence[Any]) -> dict[Any, list[tf
     ends = tf.nest.flatten([g for g in gradients if g is not None], expand_composites=True)
     backward = {*ops[ops.index(step.loss.op) + 1 :]}
     uses: dict[Any, list[tf.Operation]] = {}
-    for tensor, op in crossings(nodes_of(ops, SHAPES), x, backward, ends):
+    for tensor, op in crossings(ops, x, backward, ends):
         if size(tensor) >= _AT_LEAST:
             uses.setdefault(tensor.ref(), []).append(op)
     return uses

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, optimizers
+from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.engine import modes as known_modes
 from elastic_tf.engine.checks import batch_explained
@@ -131,7 +131,6 @@ class Profiler:
         self._work: Attribution | None = None
         self._residual = 0.0  # of the calibration
         self._calibration = None if calibration is None else tuple(calibration) or _AS_THEY_ARE
-        optimizers.build(model.optimizer, model.trainable_variables)
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
         names = [name for name in modes if arguments.choice("modes", name, NAMES.values())]

@@ -106,6 +106,7 @@ class StepFunction:
         jit_compile: bool | None = None,
     ) -> None:
         self.model = model
+        model._build_optimizer()
         self.plan = as_plan(plan, len(model.tensors))
         self.mask = self.plan.mask
         self._slices = modes.slices(model, model.tensors, self.plan)
@@ -145,7 +146,7 @@ class StepFunction:
     def ends(
         self, data: Any, outputs: Iterable[N]
     ) -> tuple[tuple[N, ...], tuple[tuple[N, ...], ...]]:
-        """What stands for the graph's outputs: for loss and logs, and for each tensor's gradient."""
+        """What stands for outputs of the graph: for loss and logs, for each tensor's gradient."""
         left, (loss, logs, gradients) = iter(outputs), self.graph(data).structured_outputs
 
         def taken(tensors: Any) -> tuple[N, ...]:
