@@ -67,10 +67,6 @@ def test_find_sensor_invents_none_from_parts_and_other_chips(tmp_path, rail, chi
     assert find_sensor(tmp_path) is None
 
 
-def test_find_sensor_finds_none_on_a_machine_without(tmp_path):
-    assert find_sensor(tmp_path) is None
-
-
 def test_find_sensor_warns_of_a_counter_that_cannot_be_read(tmp_path, monkeypatch):
     forbidden = zone(tmp_path, "0", "package-0", 0) / "energy_uj"
     forbid(forbidden, monkeypatch)

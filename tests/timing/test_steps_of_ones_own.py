@@ -132,11 +132,6 @@ class TestOwnTrainStep:
         assert [updates(run) for run in profiler._seen] == [8, 0]
         assert (profile.t_dw[:4] > 0.0).all()
 
-    def test_it_trains_all_tensors_again_afterwards(self):
-        model = pooled(Twice)
-        Profiler(model, X, Y).measure(repeats=1)
-        assert model.mask.all() and "gradients" not in vars(model)
-
     def test_it_goes_by_differences_where_it_finds_its_gradients_by_itself(self):
         profile = profile_model(pooled(ByItself), X, Y, repeats=1)
         assert profile.method == "differences"
