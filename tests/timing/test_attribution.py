@@ -10,12 +10,10 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.graph import Node, members
+from elastic_tf.graph import members
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers import build
 from elastic_tf.stack import raw
 from elastic_tf.timing.attribution import (
-    Attribution,
     attribute,
     cacheable,
     dependency_sets,
@@ -33,7 +31,6 @@ CONVOLUTION = {"Conv2DBackpropFilter": 10.0, "Conv2DBackpropInput": 100.0, "Bias
 def traced(model: tf.keras.Model, optimizer=None, *, on: bool = True, **options) -> StepTrace:
     elastic = ElasticModel.from_model(model)
     elastic.compile(optimizer or tf.keras.optimizers.SGD(0.1), "mse", **options)
-    build(elastic.optimizer, elastic.trainable_variables)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, *model.input_shape[1:])).astype(np.float32)
     y = rng.normal(size=(2, *model.output_shape[1:])).astype(np.float32)
@@ -167,15 +164,6 @@ def test_every_op_is_in_the_forward_pass_or_in_a_set():
     )
 
 
-def test_embedding_gradients_belong_to_the_embedding():
-    inputs = L.Input((4,))
-    x = L.Embedding(7, 3)(inputs)
-    trace = traced(tf.keras.Model(inputs, L.Dense(2)(L.Flatten()(x))))
-    assert trace.gradients[0]
-    profile = table(trace, {"ResourceScatterAdd": 3.0, "ResourceScatterSub": 3.0})
-    np.testing.assert_array_equal(profile.t_dw, [3, 0, 0])
-
-
 def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_inside():
     def network() -> tf.keras.Model:
         inputs = L.Input((8, 8, 2))
@@ -236,34 +224,6 @@ def test_a_surplus_is_forward_work_and_a_saving_makes_its_condition_cheaper():
         CostItem.of([0, 1], 3.0, layer="a"),
         CostItem.of([0, 1], 1.0, layer="b"),
         *surplus,
-    ]
-
-
-def chain_trace(times: dict[str, float], *names: str) -> StepTrace:
-    """Ops in a row, `name k` after the variable of tensor k; a gradient takes each of them."""
-    nodes = {"x": Node("_Arg", ())}
-    handles, before = {}, "x"
-    for name in names:
-        k = int(name[-1])
-        handles[f"variable {k}"] = k
-        nodes[f"variable {k}"] = Node("_Arg", ())
-        nodes[f"read {k}"] = Node("ReadVariableOp", (f"variable {k}",), (0,))
-        nodes[name] = Node("Op", (before, f"read {k}"), (0, 0))
-        before = name
-    for name in names:
-        nodes[f"of {name}"] = Node("Grad", (name, f"read {name[-1]}"), (0, 0))
-    return StepTrace(nodes, (), (before,), handles, times)
-
-
-def test_surplus_of_a_fused_op_is_that_of_all_it_was_fused_from():
-    names = ("one 0", "two 1", "three 2")
-    full = chain_trace({"one 0": 4.0, "two 1": 3.0, "three 2": 2.0, "of one 0": 9.0}, *names)
-    frozen = chain_trace({"two 1": 5.0, "three 2": 2.5}, *names)  # `one` was fused into `two`
-    sets = {f"of {name}": 1 << int(name[-1]) for name in names}
-    work = Attribution(sets, set(full.nodes) - set(sets), set(), {})
-    assert [(x.tensors, x.time, x.layer) for x in forward_surplus(full, frozen, work, "abc")] == [
-        ((2,), -0.5, "c"),
-        ((0, 1), 2.0, "b"),
     ]
 
 

@@ -22,20 +22,6 @@ def profile(**changes) -> TimingProfile:
             CostItem.of((2,), 4.0),
         ),
         "count": 3,
-        "tensors": (
-            TensorSpec("conv/kernel", (3, 3, 2, 4), "float32"),
-            TensorSpec("branch/kernel", (1, 1, 2, 4), "float32"),
-            TensorSpec("head/bias", (4,), "float32"),
-        ),
-        "input_shape": ((8, 8, 3),),
-        "batch_size": 4,
-        "optimizer": "SGD",
-        "device": {"name": "Board 5", "cores": 4},
-        "method": "profiler",
-        "repeats": 10,
-        "spread": 0.02,
-        "share_attributed": 0.99,
-        "created": "2026-01-02T03:04:05+00:00",
     }
     return TimingProfile(**{**fields, **changes})
 

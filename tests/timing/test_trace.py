@@ -6,7 +6,6 @@ import tensorflow as tf
 from networks import crossentropy, images, network
 
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers import build
 from elastic_tf.timing import trace as trace_module
 from elastic_tf.timing.trace import StepFunction, trace_step, wall_clock_shares
 
@@ -14,7 +13,6 @@ from elastic_tf.timing.trace import StepFunction, trace_step, wall_clock_shares
 def traced(mask_value: bool):
     model = ElasticModel.from_model(network())
     model.compile(tf.keras.optimizers.SGD(0.1), crossentropy())
-    build(model.optimizer, model.trainable_variables)
     data = tuple(tf.constant(part[:8]) for part in images())
     run = StepFunction(model, np.full(len(model.tensors), mask_value))
     return model, trace_step(run, data, repeats=3)
