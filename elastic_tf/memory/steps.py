@@ -1,4 +1,4 @@
-"""The memory of a training step as TensorFlow runs it, and what keeps a limit: any model and plan."""
+"""The memory of a training step as TensorFlow runs it, and which plans keep a limit of it."""
 
 from __future__ import annotations
 
