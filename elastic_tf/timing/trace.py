@@ -159,10 +159,37 @@ class StepFunction:
     def untimed(self, data: Any) -> StepTrace:
         """What the function, not compiled by XLA, executes, without times.
 
-        The first time it is asked must be before the first step: TensorFlow tells it only then.
+        To be asked first before the first step, which it runs: TensorFlow tells it only then.
         """
-        if self._untimed is None:
-            self._untimed = self._read(data)
+        if self._untimed is not None:
+            return self._untimed
+        context.enable_graph_collection()
+        try:
+            self(data)
+            metadata = context.context().export_run_metadata()
+        finally:
+            context.context().disable_graph_collection()
+        # eager ops around the call are functions too: the step is by far the largest
+        graph_def = max(
+            (graph.post_optimization_graph for graph in metadata.function_graphs),
+            key=lambda graph: len(graph.node),
+        )
+        numbered: dict[str, dict[int, str]] = {"_Retval": {}, "_Arg": {}}
+        for node in graph_def.node:
+            if node.op in numbered:
+                numbered[node.op][node.attr["index"].i] = node.name
+        returned, given = numbered["_Retval"], numbered["_Arg"]
+
+        graph = self.graph(data)
+        results, gradients = self.ends(data, [returned[k] for k in sorted(returned)])
+        index = {id(v.handle): k for k, v in enumerate(self.model.tensors)}
+        first = len(graph.inputs) - len(graph.captures)
+        handles = {
+            given[place]: index.get(id(outer), -1)
+            for place, (outer, _) in enumerate(graph.captures, first)
+            if outer.dtype == tf.resource and place in given
+        }
+        self._untimed = StepTrace(read_graph_def(graph_def), gradients, results, handles)
         return self._untimed
 
     def warm_up(self, data: Any) -> None:
@@ -211,42 +238,6 @@ class StepFunction:
             return tf.convert_to_tensor(logs.get("loss", 0.0)), logs, [None] * len(selected)
         loss, by_id = asked[0]
         return loss, logs, [by_id.get(id(variable)) for variable in selected]
-
-    def _read(self, data: Any) -> StepTrace:
-        """The nodes, and among them the gradients, the results and the variables; runs a step."""
-        # The graph that TensorFlow executes is told only at a function's first call.
-        context.enable_graph_collection()
-        try:
-            self(data)
-            metadata = context.context().export_run_metadata()
-        finally:
-            context.context().disable_graph_collection()
-        # eager ops around the call are functions too: the step is by far the largest
-        graph_def = max(
-            (graph.post_optimization_graph for graph in metadata.function_graphs),
-            key=lambda graph: len(graph.node),
-        )
-        numbered: dict[str, dict[int, str]] = {"_Retval": {}, "_Arg": {}}
-        for node in graph_def.node:
-            if node.op in numbered:
-                numbered[node.op][node.attr["index"].i] = node.name
-        returned, given = numbered["_Retval"], numbered["_Arg"]
-
-        graph = self.graph(data)
-        results, gradients = self.ends(data, [returned[k] for k in sorted(returned)])
-        index = {id(v.handle): k for k, v in enumerate(self.model.tensors)}
-        first = len(graph.inputs) - len(graph.captures)
-        handles = {
-            given[place]: index.get(id(outer), -1)
-            for place, (outer, _) in enumerate(graph.captures, first)
-            if outer.dtype == tf.resource and place in given
-        }
-        return StepTrace(
-            nodes=read_graph_def(graph_def),
-            gradients=gradients,
-            results=results,
-            handles=handles,
-        )
 
 
 def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray, bool]:
