@@ -32,8 +32,9 @@ def activation_bytes(
     """Bytes of the activations that a training step under a plan keeps for its backward pass.
 
     What depends on weights alone is no activation. A tensor that several gradients take counts
-    once, also reshaped. The batch counts where a gradient takes it. What a layer does inside a
-    `tf.function` of its own is one op here: it counts with all that it hands to its gradient.
+    once, also reshaped. The batch counts where a gradient takes it; what `keep` computes again does
+    not. What a layer does inside a `tf.function` of its own is one op here: it counts with all that
+    it hands to its gradient.
 
     Args:
         model: compiled elastic model; its optimizer gets the slots that the first step would make.

@@ -26,9 +26,9 @@ def total(y, y_pred):
     return tf.reduce_sum(tf.reshape(y_pred, (tf.shape(y_pred)[0], -1)), axis=-1)
 
 
-def compiled(*layers, loss=total) -> ElasticModel:
+def compiled(*layers, loss=total, **options) -> ElasticModel:
     model = ElasticModel.from_model(tf.keras.Sequential(layers))
-    model.compile(K.SGD(0.1), loss)
+    model.compile(K.SGD(0.1), loss, **options)
     return model
 
 
@@ -103,6 +103,15 @@ def test_normalisation_by_the_batch_keeps_its_statistics_too():
 def test_the_mask_of_dropout_is_kept():
     model = compiled(L.Input((50,)), L.Dense(40, name="a"), L.Dropout(0.5), L.Dense(3, name="b"))
     assert kept(model, batch(2, 50), "a/bias") == 80  # bools
+
+
+def test_what_is_computed_again_is_not_kept():
+    def sizes(keep):
+        layers = [L.Dense(40, "relu", name=f"layer_{k}") for k in range(6)]
+        model = compiled(L.Input((5,)), *layers, keep=keep)
+        return activation_bytes(model, batch(2, 5))
+
+    assert 0 < sizes(0) < sizes(None) == FLOAT * (2 * 5 + 6 * 2 * 40)
 
 
 def test_bytes_follow_the_type():

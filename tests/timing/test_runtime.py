@@ -27,15 +27,6 @@ def test_environment_and_settings_are_the_same_thing_said_twice(monkeypatch):
     assert RuntimeSettings.of_environment(xla=True).xla
 
 
-def test_environment_keeps_what_else_is_there_and_clears_what_is_not_asked(monkeypatch):
-    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "7")
-    monkeypatch.setenv("SOMETHING", "else")
-    environment = RuntimeSettings(onednn=False).environment()
-    assert environment["TF_ENABLE_ONEDNN_OPTS"] == "0"
-    assert environment["SOMETHING"] == "else"
-    assert "TF_NUM_INTEROP_THREADS" not in environment
-
-
 def test_restart_under_starts_the_program_again_once(monkeypatch, capsys):
     monkeypatch.setattr(runtime.os, "execve", lambda *given: started.append(given))
     started = []
