@@ -138,7 +138,7 @@ def profile_times(profile: et.TimingProfile) -> dict[str, Any]:
     return {
         "model": MODEL,
         "tensors": profile.count,
-        "sets": len(profile.conditions()[1]),
+        "sets": len(profile.conditions[1]),
         "t_forward": profile.t_forward,
         "t_full": profile.t_full,
     }

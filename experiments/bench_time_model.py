@@ -90,7 +90,7 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     epoch = EPOCH_STEPS * profile.t_full * 1e-6
     return {
         "tensors": profile.count,
-        "sets": len(profile.conditions()[1]),
+        "sets": len(profile.conditions[1]),
         "share_attributed": profile.share_attributed,
         "t_forward": profile.t_forward,
         "t_full": profile.t_full,

@@ -174,9 +174,7 @@ def one(
     """Adapt to a task and ask its queries; the network's weights are as before."""
     weights = net.model.get_weights()
     given = {"steps": steps, **given}
-    found = et.fewshot.adapt(
-        net, task.support, task.support_labels, learning_rate=rate, **given
-    )
+    found = et.fewshot.adapt(net, task.support, task.support_labels, learning_rate=rate, **given)
     said = found.probabilities(task.query)
     net.model.set_weights(weights)
     right = np.take_along_axis(said, task.query_labels[:, None], 1)

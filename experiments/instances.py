@@ -44,17 +44,14 @@ class Table:
     def count(self) -> int:
         return len(self.t_dw)
 
-    def conditions(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._conditions
-
     @cached_property
-    def _conditions(self) -> tuple[np.ndarray, np.ndarray]:
+    def conditions(self) -> tuple[np.ndarray, np.ndarray]:
         members, times = as_arrays(self.items, len(self.t_dw))
         members.flags.writeable = False
         return members, times
 
     def step_time(self, mask: np.ndarray) -> float:
-        members, times = self._conditions
+        members, times = self.conditions
         return self.t_forward + float(times[members[:, mask].any(axis=1)].sum())
 
 
@@ -209,7 +206,7 @@ def instance(kind: str, count: int, seed: int) -> tuple[np.ndarray, Table, float
     importance = worths(rng, worth, table)
     if not (importance > 0.0).any():
         importance[rng.integers(len(importance))] = 1.0
-    members, costs = table.conditions()
+    members, costs = table.conditions
     alone = table.t_forward + costs @ members
     smallest = alone[importance > 0.0].min() / table.t_full
     return importance, table, min(1.0, smallest + rng.random() * (1.0 - smallest))

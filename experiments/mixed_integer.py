@@ -21,7 +21,7 @@ def optimum(
         seconds: after which the solver stops.
         gap: relative, at which it stops.
     """
-    members, times = profile.conditions()
+    members, times = profile.conditions
     budget = np.array([rho * profile.t_full - profile.t_forward])
     tensor = np.arange(len(importance))
     return best(importance, tensor, members, times[:, None], budget, seconds=seconds, gap=gap)

@@ -19,15 +19,13 @@ from elastic_tf import optimizers
 from elastic_tf.engine.forward_order import traced_pass
 from elastic_tf.engine.prefix import frozen_pass
 from elastic_tf.engine.snapshot import host_generators_kept, kept
-from elastic_tf.files.json_form import now
 from elastic_tf.graph import captured, has_state, members, reached_from
-from elastic_tf.inputs.batches import sample_shapes
-from elastic_tf.memory.ops import Inlined, nodes
+from elastic_tf.memory.ops import inlined, nodes
 from elastic_tf.optimizers.shampoo import Shampoo, rows_of
 from elastic_tf.plan import layers_of
 from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.timing.profile import TimingProfile, optimizer_name, tensor_specs
-from elastic_tf.timing.runtime import RuntimeSettings, describe_device
+from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.timing.profiler import described
 
 # Microseconds on two cores of an x86 server, fitted to whole steps of MobileNet, MobileNetV2,
 # ResNet50, VGG16, EfficientNetB0 and ViT-Ti/16 in batches of 16 under eight masks each. Only their
@@ -60,7 +58,6 @@ def prior_profile(model: Any, x: Any) -> TimingProfile:
     Returns:
         A profile by the method "prior"; `uncertainty` tells how far its times may be off.
     """
-    inputs = tf.nest.flatten(x)
     spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), x)
     run = traced_pass(model, spec, training=True)
     tensors, layers = model.tensors, [layer.name for layer in layers_of(model)]
@@ -81,18 +78,11 @@ def prior_profile(model: Any, x: Any) -> TimingProfile:
         t_forward=measured,
         items=tuple(item(bits, time, None) for bits, time in sorted(backward.items())),
         prefix=tuple(item(bits, time, "forward") for bits, time in sorted(forward.items()) if bits),
-        count=len(tensors),
-        tensors=tensor_specs(model),
-        input_shape=tuple(sample_shapes(inputs) or ()),
-        batch_size=int(inputs[0].shape[0]),
-        optimizer=optimizer_name(model),
-        device=describe_device(),
-        settings=RuntimeSettings.of_environment(xla=bool(model.jit_compile)),
         method="prior",
         note="foretold from operations and bytes",
         repeats=_PASSES,
         uncertainty=UNCERTAINTY,
-        created=now(),
+        **described(model, x),
     )
 
 
@@ -111,9 +101,7 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
 
     Forward work in set 0 has to run in every step.
     """
-    inlined = Inlined()
-    inlined.add(graph)
-    works = inlined.works
+    works, _ = inlined(graph)
     places = {op.name: 1 << k for op, k in captured(graph, tensors).items()}
     held = {inside.op.name for _, inside in graph.captures}
     given = {tensor.op.name for tensor in graph.inputs} - held

@@ -25,7 +25,7 @@ from elastic_tf.importance.probe import joined, size_of
 from elastic_tf.importance.tracking import Worth
 from elastic_tf.inputs import fit_data
 from elastic_tf.inputs.batches import sample_shapes
-from elastic_tf.memory.fitting import Limit
+from elastic_tf.memory.steps import Limit
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.selection.selector import select_plan, select_tensors, smallest_feasible_rho

@@ -6,8 +6,7 @@ trains with activations in a file. Beside them stand operations (`ops`), what is
 backward pass (`activations`), what a smaller runtime takes (`kernels`), and `energy`.
 """
 
-from elastic_tf.memory.fitting import Limit, largest_batch
-from elastic_tf.memory.steps import StepMemory, step
+from elastic_tf.memory.steps import Limit, StepMemory, largest_batch, step
 from elastic_tf.memory.swapping import swapped
 
 __all__ = ["Limit", "StepMemory", "largest_batch", "step", "swapped"]

@@ -5,28 +5,25 @@ Read from the graph that TensorFlow differentiates: the memory of this program, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.engine import freezing, modes
-from elastic_tf.engine.checks import batch_explained
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.graph import SHAPES, Node, changing, made, needed_by, nodes_of, reached_from
+from elastic_tf.graph import SHAPES, changing, made, needed_by, nodes_of, reached_from
 from elastic_tf.inputs.batches import batch_of
+from elastic_tf.memory.ops import SCRATCH, tensor_bytes
 from elastic_tf.plan import Plan, as_plan
-from elastic_tf.stack import never_differentiated
+from elastic_tf.timing.trace import StepFunction, has_own_step
 
 # Their result is their first input, under another shape or name.
 _SAME_BYTES = frozenset(
     "ExpandDims Identity IdentityN PreventGradient Reshape Squeeze StopGradient".split()
 )
-# cuDNN's scratch memory, an output of unknown shape; empty on CPUs.
-SCRATCH = ("FusedBatchNormV3", 5)
 
 
 def activation_bytes(
@@ -35,18 +32,20 @@ def activation_bytes(
     """Bytes of the activations that a training step under a plan keeps for its backward pass.
 
     What depends on weights alone is no activation. A tensor that several gradients take counts
-    once, also reshaped. The batch counts where a gradient takes it. What a layer does inside a
-    `tf.function` of its own is one op here: it counts with all that it hands to its gradient.
+    once, also reshaped. The batch counts where a gradient takes it; what `keep` computes again does
+    not. What a layer does inside a `tf.function` of its own is one op here: it counts with all that
+    it hands to its gradient.
 
     Args:
-        model: compiled elastic model.
+        model: compiled elastic model; its optimizer gets the slots that the first step would make.
         data: one batch, (x, y) or (x, y, sample_weight), or a dataset of such batches.
         plan: how each tensor is trained, or a bool mask, shape (N,), forward order. None: the
             model's own plan.
 
     Returns:
-        The bytes; None where the graph cannot say: a loop keeps as many as it runs. Recurrent
-        layers with unroll=True are known.
+        The bytes; None where the graph cannot say: a loop keeps as many as it runs, and a
+        `train_step` of one's own may find its gradients by itself. Recurrent layers with
+        unroll=True are known.
 
     Raises:
         ValueError: `plan` or `data` do not fit.
@@ -56,80 +55,48 @@ def activation_bytes(
     data = batch_of(data)
     if not plan.mask.any():
         return 0
-    with host_generators_kept(model), never_differentiated(), batch_explained(data):
-        graph = _traced(model, data, plan)
-    given = len(tf.nest.flatten(data))
-    batch, seed = graph.inputs[:given], graph.inputs[given]
-    sizes = [tensor_bytes(kept) for kept in handed_over(graph, batch, seed, graph.outputs)]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
+    run = StepFunction(model, plan, jit_compile=False)
+    with host_generators_kept(model):
+        graph = run.graph(data)
+    loss, _, gradients = graph.structured_outputs
+    wanted = [g for g in tf.nest.flatten(gradients, expand_composites=True) if g is not None]
+    if has_own_step(model) and not wanted:
+        return None
+    ops, batch = graph.get_operations(), graph.inputs[: len(tf.nest.flatten(data))]
+    backward = {*ops[ops.index(source(loss).op) + 1 :]}
+    found = {source(one).ref() for one, _ in crossings(ops, batch, backward, wanted)}
+    kept = [one.deref() for one in found]
+    sizes = [tensor_bytes(t) for t in kept if (t.op.type, t.value_index) != SCRATCH]
+    return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-def _traced(model: ElasticMixin, data: Any, plan: Plan) -> Any:
-    """The FuncGraph of a batch and the loss's gradient; what depends on the latter is backward."""
-    trained = [tensor for tensor, on in zip(model.tensors, plan.mask) if on]
-    watched = modes.watched(model, model.tensors, plan, trained)
-
-    @tf.function
-    def gradients(data: Any, seed: tf.Tensor) -> list[Any]:
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(watched)
-            left_out = freezing.left_out(model, trained)
-            with freezing.frozen(left_out), modes.installed(model, model.tensors, plan):
-                loss = model.forward(data).loss
-        seed = tf.broadcast_to(tf.cast(seed, loss.dtype), loss.shape)
-        return tape.gradient(loss, watched, output_gradients=seed)
-
-    return gradients.get_concrete_function(data, tf.ones(())).graph
-
-
-def handed_over(
-    graph: Any,
+def crossings(
+    ops: Sequence[tf.Operation],
     batch: Sequence[tf.Tensor],
-    seed: tf.Tensor,
+    backward: Collection[tf.Operation],
     wanted: Sequence[tf.Tensor],
-    taken: Callable[[tf.Operation], Sequence[tf.Tensor]] = lambda op: op.inputs,
-) -> list[tf.Tensor]:
-    """What gradients take of a forward pass: tensors made of the batch, or at random.
+) -> Iterator[tuple[tf.Tensor, tf.Operation]]:
+    """Tensors of a forward pass with the ops of its backward pass that take them.
+
+    What depends on weights alone is left out, not so what is random.
 
     Args:
-        graph: FuncGraph of the forward pass and the gradients.
-        batch: its inputs; what depends on weights alone is left out.
-        seed: input that the gradients begin with.
+        ops: of a FuncGraph.
+        batch: inputs of the forward pass.
+        backward: the ops of the backward pass, and what is traced after it.
         wanted: the gradients.
-        taken: the inputs of an op that it takes, if not all.
-
-    Returns:
-        Each tensor once, as it was before it was reshaped or renamed.
     """
-    nodes = nodes_of(graph.get_operations(), SHAPES)
-    values = values_of(nodes, batch)
-    backward = reached_from(nodes, [seed.op], follow_controls=True)
+    nodes = nodes_of(ops, SHAPES)
+    forward = {op: node for op, node in nodes.items() if op not in backward}
+    values = reached_from(nodes, [*(tensor.op for tensor in batch), *changing(forward)])
     needed = needed_by(nodes, [tensor.op for tensor in wanted])
-
-    kept = {}
     for op in nodes:
         if op in backward and op in needed and op.type not in SHAPES:
-            for tensor in taken(op):
-                first = source(tensor)
-                is_handed_over = tensor.op not in backward and first.op in values
-                if is_handed_over and (first.op.type, first.value_index) != SCRATCH:
-                    kept[first.name] = first
-    return list(kept.values())
-
-
-def values_of(nodes: Mapping[Any, Node], batch: Sequence[tf.Tensor]) -> Set[tf.Operation]:
-    """The ops whose results are made of a batch, or at random; not those of weights alone."""
-    return reached_from(nodes, [*(tensor.op for tensor in batch), *changing(nodes)]).keys()
+            for tensor in op.inputs:
+                if tensor.op in values and tensor.op in forward:
+                    yield tensor, op
 
 
 def source(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that this one is, under another shape or name."""
     return made(tensor, _SAME_BYTES)
-
-
-def tensor_bytes(tensor: Any) -> int | None:
-    """Bytes of a tensor or a TensorSpec; None if only a run tells."""
-    count = tensor.shape.num_elements()
-    has_size = count is not None and tensor.dtype not in (tf.resource, tf.string, tf.variant)
-    return count * tensor.dtype.size if has_size else None

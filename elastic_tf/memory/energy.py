@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 _COUNTER_PERIOD = 10.0  # seconds; a counter of 65 kJ wraps around after minutes at the soonest
 _POWER_PERIOD = 0.05  # seconds; the monitors of Jetson boards average over some milliseconds
@@ -19,19 +18,17 @@ _POWER_PERIOD = 0.05  # seconds; the monitors of Jetson boards average over some
 _INPUT_RAILS = frozenset({"VDD_IN", "POM_5V_IN", "5V_IN"})
 
 
-class Sensor(NamedTuple):
-    """What a meter reads."""
-
-    name: str
-    period: float  # seconds between two readings, at most
-    advance: Callable[[], float]  # joules since the one before; OSError or ValueError if it fails
-
-
 class Meter:
-    """Adds up a sensor's readings from `start` to `stop`, as often as it needs."""
+    """Adds up a sensor's readings, from `start` to `stop` in a thread, as often as it needs.
 
-    def __init__(self, sensor: Sensor) -> None:
-        self._sensor = sensor
+    Args:
+        name: of the sensor.
+        period: seconds between two readings, at most.
+        advance: joules since the reading before; OSError or ValueError if it fails.
+    """
+
+    def __init__(self, name: str, period: float, advance: Callable[[], float]) -> None:
+        self.name, self._period, self._advance = name, period, advance
         self._total: float | None = 0.0
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -41,13 +38,13 @@ class Meter:
         with self._lock:
             if self._total is not None:
                 try:
-                    self._total += self._sensor.advance()
+                    self._total += self._advance()
                 except (OSError, ValueError):
                     self._total = None  # what was missed cannot be known later
             return self._total
 
     def start(self) -> None:
-        """Read in a thread."""
+        """Begin to read."""
         self._stopped.clear()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
@@ -59,12 +56,12 @@ class Meter:
             self._thread.join()
 
     def _sample(self) -> None:
-        while not self._stopped.wait(self._sensor.period):
+        while not self._stopped.wait(self._period):
             self.joules()
 
 
-def find_sensor(sysfs: str | Path = "/sys") -> Sensor | None:
-    """The sensor of this machine: of processors and memory by RAPL, or of a whole Jetson board.
+def find_sensor(sysfs: str | Path = "/sys") -> Meter | None:
+    """A meter of this machine: of processors and memory by RAPL, or of a whole Jetson board.
 
     A board whose monitor has no rail that feeds all of it counts as without a sensor.
 
@@ -80,14 +77,14 @@ def find_sensor(sysfs: str | Path = "/sys") -> Sensor | None:
         ]
         if zones:
             name = "RAPL " + " + ".join(_text(zone / "name") for zone in zones)
-            return Sensor(name, _COUNTER_PERIOD, _counted(zones))
+            return Meter(name, _COUNTER_PERIOD, _counted(zones))
         for label in sorted((root / "hwmon").glob("hwmon*/in*_label")):
             rail = _text(label)
             if rail in _INPUT_RAILS and _text(label.parent / "name").startswith("ina"):
                 number = label.name[len("in") : -len("_label")]
                 volts, amperes = f"in{number}_input", f"curr{number}_input"
                 advance = _integrated(label.parent / volts, label.parent / amperes)
-                return Sensor(f"INA {rail}", _POWER_PERIOD, advance)
+                return Meter(f"INA {rail}", _POWER_PERIOD, advance)
     except (OSError, ValueError) as error:
         warnings.warn(
             f"The energy sensor cannot be read: {error}. Energy is not measured. Let this user "

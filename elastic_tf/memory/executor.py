@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from elastic_tf.memory.ops import Key, Work
 from elastic_tf.memory.traced import FOLDED, TracedStep
 
-THREADS = 2  # that start ops, where nothing else is set on a machine of two cores
+_THREADS = 2  # that start ops, where nothing else is set on a machine of two cores
 
 _SAME = frozenset(
     "EnsureShape ExpandDims Identity PreventGradient Reshape Squeeze StopGradient".split()
@@ -55,27 +55,21 @@ class Run(NamedTuple):
     Attributes:
         order: names of the ops as they start.
         buffers: what was allocated, in that order.
-        peak: the most bytes at a time.
     """
 
     order: list[str]
     buffers: list[Buffer]
-    peak: int
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at a time."""
+        sizes, lives = [one.bytes for one in self.buffers], [one[2:] for one in self.buffers]
+        return int(live_bytes(sizes, lives).max(initial=0))
 
     @property
     def taken(self) -> float:
         """Bytes that the allocator hands out for `peak`."""
         return _PIECES * self.peak
-
-
-def run(step: TracedStep, threads: int = THREADS) -> Run:
-    """Run a step in thought.
-
-    Args:
-        step: the ops.
-        threads: that start ops.
-    """
-    return _Executor(step, threads).run()
 
 
 def live_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -87,14 +81,34 @@ def live_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> np.nda
     return np.cumsum(change)[:-1]
 
 
+def run(step: TracedStep) -> Run:
+    """Run a step in thought: start what can start, then end what ends first."""
+    state = _Executor(step)
+    idle, now = set(range(_THREADS)), 0.0
+    under_way: list[tuple[float, int, int, Work]] = []
+    while True:
+        for thread in sorted(idle):
+            work = state.next(thread)
+            if work is not None:
+                idle.discard(thread)
+                state.start(work)
+                heapq.heappush(under_way, (now + work.microseconds, len(state.order), thread, work))
+        if not under_way:
+            return Run(state.order, state.buffers())
+        now, _, thread, work = heapq.heappop(under_way)
+        state.end(work, thread)
+        idle.add(thread)
+
+
 class _Executor:
     """What is where while a step runs."""
 
-    def __init__(self, step: TracedStep, threads: int) -> None:
-        self.works: Mapping[str, Work] = step.works
+    def __init__(self, step: TracedStep) -> None:
+        self.works = step.works
+        self.order: list[str] = []
         self.waits: dict[str, int] = {}
         self.then: dict[str, list[str]] = {name: [] for name in self.works}
-        self.uses: Counter[Key] = Counter(step.ends.results)
+        self.uses: Counter[Key] = Counter(step.results)
         for name, work in self.works.items():
             before = [one for one, _ in work.inputs] + [*work.controls]
             known = [one for one in before if one in self.works]
@@ -102,90 +116,100 @@ class _Executor:
             for one in known:
                 self.then[one].append(name)
             self.uses.update(work.inputs)
+        self.inline = [deque[str]() for _ in range(_THREADS)]
+        self.rows = [deque[str]() for _ in range(_THREADS)]
+        for k, name in enumerate(name for name, count in self.waits.items() if not count):
+            self.rows[k % _THREADS].append(name)
         self.holds: dict[Key, int] = {}  # tensor -> its buffer
         self.size: list[int] = []
         self.refs: list[int] = []
         self.made: list[tuple[str, int]] = []  # what allocated it, and when
         self.freed: dict[int, int] = {}
         self.reads: dict[Key, list[int]] = {}  # handle -> buffers of what was read
-        self.live = self.peak = 0
-        self.order: list[str] = []
-        self.inline = [deque[str]() for _ in range(threads)]
-        self.rows = [deque[str]() for _ in range(threads)]
 
-    def run(self) -> Run:
-        """Start what can start, then end what ends first, until nothing is left."""
-        for k, name in enumerate(name for name, count in self.waits.items() if not count):
-            self.rows[k % len(self.rows)].append(name)
-        idle, now, started = set(range(len(self.rows))), 0.0, 0
-        under_way: list[tuple[float, int, int, str]] = []
-        while True:
-            for thread in sorted(idle):
-                ready = self._next(thread)
-                if ready is not None:
-                    idle.discard(thread)
-                    self._start(self.works[ready])
-                    started += 1
-                    end = now + self.works[ready].microseconds
-                    heapq.heappush(under_way, (end, started, thread, ready))
-            if not under_way:
-                break
-            now, _, thread, name = heapq.heappop(under_way)
-            self._end(self.works[name], thread)
-            idle.add(thread)
+    def buffers(self) -> list[Buffer]:
+        """What was allocated; what is not freed lives to the end."""
         last = max(len(self.order) - 1, 0)
-        buffers = [
+        return [
             Buffer(name, self.size[k], first, self.freed.get(k, last))
             for k, (name, first) in enumerate(self.made)
             if self.size[k]
         ]
-        return Run(self.order, buffers, self.peak)
 
-    def _next(self, thread: int) -> str | None:
+    def next(self, thread: int) -> Work | None:
+        """What a thread starts."""
+        rows = [row for row in self.rows if row]
         if self.inline[thread]:
-            return self.inline[thread].popleft()
-        if self.rows[thread]:
-            return self.rows[thread].popleft()
-        return next((row.pop() for row in self.rows if row), None)
+            name = self.inline[thread].popleft()
+        elif self.rows[thread]:
+            name = self.rows[thread].popleft()
+        elif rows:
+            name = rows[0].pop()
+        else:
+            return None
+        return self.works[name]
 
-    def _start(self, work: Work) -> None:
+    def start(self, work: Work) -> None:
         """Allocate what the op gives."""
         if work.type in _SAME:
-            buffer = self.holds.get(work.inputs[0])
-            if buffer is not None:
-                self.holds[work.name, 0] = buffer
-                self.refs[buffer] += 1
+            self._hold((work.name, 0), self.holds.get(work.inputs[0]))
         elif work.type == "ReadVariableOp":  # the variable's own memory
-            self._allocate(work.name, 0, (work.name, 0))
+            self._allocate((work.name, 0), 0)
             self.reads.setdefault(work.inputs[0], []).append(self.holds[work.name, 0])
         elif work.type != "Placeholder":
             over: set[int] = set()
             for port, size in enumerate(work.sizes):
                 old = self._written_over(work, size, over)
                 if old is None:
-                    self._allocate(work.name, size, (work.name, port))
+                    self._allocate((work.name, port), size)
                 else:
                     over.add(old)
-                    self.holds[work.name, port] = old
-                    self.refs[old] += 1
+                    self._hold((work.name, port), old)
         if work.written > 0:
             read = [k for k in self.reads.pop(work.inputs[0], ()) if self.refs[k]]
             if read:  # the old numbers stay until their last reader ends
-                self._grow(read[-1], work)
-        self.peak = max(self.peak, self.live)
+                self.size[read[-1]] = work.written
+                self.made[read[-1]] = (work.name + COPY, len(self.order))
         self.order.append(work.name)
 
-    def _allocate(self, name: str, size: int, key: Key) -> None:
+    def end(self, work: Work, thread: int) -> None:
+        """Free what nobody will take, and start what became ready."""
+        for key in work.inputs:
+            self.uses[key] -= 1
+        given = [(work.name, port) for port in range(len(work.sizes))]
+        for key in dict.fromkeys((*work.inputs, *given)):
+            buffer = None if self.uses[key] else self.holds.pop(key, None)
+            if buffer is not None:
+                self.refs[buffer] -= 1
+                if not self.refs[buffer]:
+                    self.freed[buffer] = len(self.order) - 1
+        last = None
+        for name in self.then[work.name]:
+            self.waits[name] -= 1
+            if self.waits[name]:
+                continue
+            if self._is_cheap(self.works[name]):
+                self.inline[thread].append(name)
+                continue
+            if last is not None:
+                self.rows[thread].appendleft(last)
+            last = name
+        if last is not None:
+            if self.inline[thread]:
+                self.rows[thread].appendleft(last)
+            else:
+                self.inline[thread].append(last)
+
+    def _allocate(self, key: Key, size: int) -> None:
         self.holds[key] = len(self.size)
         self.size.append(size)
         self.refs.append(1)
-        self.made.append((name, len(self.order)))
-        self.live += size
+        self.made.append((key[0], len(self.order)))
 
-    def _grow(self, buffer: int, work: Work) -> None:
-        self.size[buffer] = work.written
-        self.made[buffer] = (work.name + COPY, len(self.order))
-        self.live += work.written
+    def _hold(self, key: Key, buffer: int | None) -> None:
+        if buffer is not None:
+            self.holds[key] = buffer
+            self.refs[buffer] += 1
 
     def _written_over(self, work: Work, size: int, over: set[int]) -> int | None:
         """An input that the op can write over."""
@@ -198,39 +222,5 @@ class _Executor:
                     return k
         return None
 
-    def _end(self, work: Work, thread: int) -> None:
-        """Free what nobody will take, and start what became ready."""
-        for key in work.inputs:
-            self.uses[key] -= 1
-            if not self.uses[key]:
-                self._drop(key)
-        for port in range(len(work.sizes)):
-            if not self.uses[work.name, port]:
-                self._drop((work.name, port))
-        last = None
-        for name in self.then[work.name]:
-            self.waits[name] -= 1
-            if self.waits[name]:
-                continue
-            if self._is_cheap(self.works[name]):
-                self.inline[thread].append(name)
-                continue
-            if last is not None:
-                self.rows[thread].appendleft(last)
-            last = name
-        if last is not None and self.inline[thread]:
-            self.rows[thread].appendleft(last)
-        elif last is not None:
-            self.inline[thread].append(last)
-
     def _is_cheap(self, work: Work) -> bool:
         return work.type in _CHEAP or max(work.taken, sum(work.sizes), work.written) < _LEAST
-
-    def _drop(self, key: Key) -> None:
-        buffer = self.holds.pop(key, None)
-        if buffer is None:
-            return
-        self.refs[buffer] -= 1
-        if not self.refs[buffer]:
-            self.live -= self.size[buffer]
-            self.freed[buffer] = len(self.order) - 1

@@ -1,8 +1,9 @@
-"""The memory of a training step as TensorFlow runs it: any model, any plan."""
+"""The memory of a training step as TensorFlow runs it, and which plans keep a limit of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,17 +15,19 @@ import tensorflow as tf
 from elastic_tf import arguments, optimizers
 from elastic_tf.engine.forward_order import input_spec, traced_pass
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.files import atomic, json_form
+from elastic_tf.files import atomic
 from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor
-from elastic_tf.memory.activations import tensor_bytes
+from elastic_tf.memory.ops import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.model import ElasticModel
-from elastic_tf.plan import Plan, as_plan
+from elastic_tf.plan import EXACT, FROZEN, Plan, as_plan
 from elastic_tf.stack import variables_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_GROWTH = 8  # of a batch size of which more is tried
 
 
 class Tensor(NamedTuple):
@@ -79,15 +82,11 @@ class StepMemory:
 
         return plots.memory_map(self.tensors, self.live, title=title)
 
-    def to_json(self) -> dict[str, Any]:
-        """All of it as a value that `json.dump` takes."""
+    def save(self, path: str | Path) -> None:
+        """Write all of it as JSON to a file, which appears whole or not at all."""
         tensors = [one._asdict() for one in self.tensors]
         whole = {"batch_size": self.batch_size, "peak": self.peak, "ops": self.ops}
-        return json_form.to_json({**whole, "tensors": tensors})
-
-    def save(self, path: str | Path) -> None:
-        """Write `to_json` to a file, which appears whole or not at all."""
-        atomic.write_json(arguments.path("path", path), self.to_json())
+        atomic.write_json(arguments.path("path", path), {**whole, "tensors": tensors})
 
 
 def step(model: Any, data: Any, plan: Plan | np.ndarray | None = None) -> StepMemory:
@@ -117,20 +116,140 @@ def step(model: Any, data: Any, plan: Plan | np.ndarray | None = None) -> StepMe
     """
     if isinstance(data, (int, np.integer)):
         arguments.count("data", data)
-        model = elastic(model)
-        return of_batch(model, sized(blank(model), int(data)), plan)
-    return of_batch(elastic(model), batch_of(data), plan)
+        model = _elastic(model)
+        return _of_batch(model, _sized(_blank(model), int(data)), plan)
+    return _of_batch(_elastic(model), batch_of(data), plan)
 
 
-def of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) -> StepMemory:
+def largest_batch(model: Any, limit: int | str, plan: Plan | np.ndarray | None = None) -> int:
+    """The largest batch size whose step fits into memory; 0 if none does.
+
+    Peaks grow almost in proportion to the batch, so that tracing a few steps is enough.
+
+    Args:
+        model: as of `step`.
+        limit: bytes, or a text like "256 MiB".
+        plan: as of `step`.
+    """
+    most, model = arguments.memory("limit", limit), _elastic(model)
+    batch = _blank(model)
+
+    def peak(size: int) -> int:
+        return _of_batch(model, _sized(batch, size), plan).peak
+
+    before, needed = 1, peak(1)
+    if needed > most:
+        return 0
+    fits, fails, guess = 1, arguments.MOST, _GROWTH
+    while fails - fits > 1:
+        guess = min(max(guess, fits + 1), fails - 1, _GROWTH * fits)
+        last, needed = needed, peak(guess)
+        if needed <= most:
+            fits = guess
+        else:
+            fails = guess
+        slope = max(1, (needed - last) // (guess - before))
+        before, guess = guess, guess + (most - needed) // slope
+    return fits
+
+
+class Limit:
+    """So much memory for a training step: `select_plan(..., memory=et.memory.Limit(...))`.
+
+    The full step is traced once. Of what a plan trains follows which of its ops run, and when
+    TensorFlow's executor allocates what; see `step`.
+
+    Args:
+        limit: bytes, or a text like "256 MiB".
+        model: compiled elastic model.
+        data: one batch, as of `step`.
+        beside: bytes that are held beside the step under a plan: samples, cached activations.
+
+    Attributes:
+        bytes: the limit.
+        held: bytes that are there all the time: batch, weights, slots.
+    """
+
+    def __init__(
+        self,
+        limit: int | str,
+        model: Any,
+        data: Any,
+        *,
+        beside: Callable[[Plan], int] = lambda plan: 0,
+    ) -> None:
+        self.bytes = arguments.memory("limit", limit)
+        self._model, self._batch, self._beside = model, batch_of(data), beside
+        _build(model, self._batch)
+        self._full = TracedStep.of(model, self._batch, Plan.full(len(model.tensors)))
+        self.held = sum(size for *_, size in persistent(model, self._batch))
+        self._peaks: dict[Plan, int] = {}
+
+    def peak(self, plan: Plan) -> int:
+        """Bytes at the fullest moment of a step, what is there all the time included."""
+        if plan not in self._peaks:
+            is_part = self._full.is_separable and np.isin(plan.modes, (FROZEN, EXACT)).all()
+            if is_part:
+                step = self._full.restricted(plan.mask)
+            else:
+                step = TracedStep.of(self._model, self._batch, plan)
+            whole = self.held + executor.run(step).taken + self._beside(plan)
+            self._peaks[plan] = round(whole)
+        return self._peaks[plan]
+
+    @cached_property
+    def items(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What a step keeps for its gradients, as cost items: an estimate, in one sum.
+
+        Members, bool (S, N): the tensors that need each; bytes, float64 (S,); and how many of these
+        are what rectifiers give, float64 (S,).
+        """
+        count, sizes, rectified = len(self._model.tensors), Counter[int](), Counter[int]()
+        for (name, port), bits in self._full.kept().items():
+            work = self._full.works[name]
+            sizes[bits] += work.sizes[port]
+            rectified[bits] += work.sizes[port] if work.type in ("Relu", "Relu6") else 0
+        for k, variable in enumerate(self._model.tensors):  # its gradient
+            sizes[1 << k] += tensor_bytes(variable) or 0
+        members = np.array([[bits >> k & 1 for k in range(count)] for bits in sizes], bool)
+        whole, some = (np.array([one[bits] for bits in sizes], float) for one in (sizes, rectified))
+        return members, whole, some
+
+    def probe_rows(self) -> int:
+        """Samples whose gradients of all tensors can be computed at a time.
+
+        Beside the step the gradients of all tensors are held, the weights before the update, and
+        what is put back after it: weights and slots.
+
+        Raises:
+            ValueError: not even of one.
+        """
+        batch = int(tf.nest.flatten(self._batch)[0].shape[0])
+        state = [*variables_of(self._model), *optimizers.state(self._model.optimizer)]
+        weights = sum(tensor_bytes(one) or 0 for one in self._model.tensors)
+        held = self.held + 2 * weights + sum(tensor_bytes(one) or 0 for one in state)
+        held += self._beside(Plan.from_mask(np.zeros(len(self._model.tensors), bool)))
+        of_row = executor.run(self._full).taken / batch
+        rows = int((self.bytes - held) // of_row)
+        if rows < 1:
+            raise ValueError(
+                "The importance of all tensors must be evaluated within `memory`. Received: "
+                f"{arguments.mebibytes(self.bytes)}, where one sample takes "
+                f"{arguments.mebibytes(round(held + of_row))}. Give "
+                "more, or leave `probe` and `importance` out: the last tensors are trained then."
+            )
+        return rows
+
+
+def _of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) -> StepMemory:
     """`step` of an elastic model, and of a batch or the specification of one."""
-    build(model, batch)
+    _build(model, batch)
     plan = model.plan if plan is None else as_plan(plan, len(model.tensors))
     traced = TracedStep.of(model, batch, plan)
     found = executor.run(traced)
     last = max(len(found.order) - 1, 0)
     lasting = [Tensor(*one, 0, last) for one in persistent(model, batch)]
-    owners, roots = traced.owners(), traced.roots
+    owners, roots = traced.owners, traced.roots
 
     def kind(name: str) -> str:
         if name.endswith(executor.COPY):
@@ -145,7 +264,7 @@ def of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) ->
     return StepMemory(size, peak, (*lasting, *tensors), tuple(found.order))
 
 
-def elastic(model: Any) -> ElasticMixin:
+def _elastic(model: Any) -> ElasticMixin:
     """An elastic model with the weights of `model`, compiled as that is."""
     if isinstance(model, ElasticMixin):
         return arguments.elastic(model, compiled=True)
@@ -158,7 +277,7 @@ def elastic(model: Any) -> ElasticMixin:
     return same
 
 
-def blank(model: ElasticMixin) -> Any:
+def _blank(model: ElasticMixin) -> Any:
     """The specification of a batch (x, y) of any size."""
     x = input_spec(model)
     y = traced_pass(model, x, training=False).structured_outputs
@@ -174,19 +293,18 @@ def blank(model: ElasticMixin) -> Any:
     return x, tf.nest.pack_sequence_as(y, targets)
 
 
-def sized(batch: Any, size: int) -> Any:
+def _sized(batch: Any, size: int) -> Any:
     """The specification of a batch with so many samples."""
     return tf.nest.map_structure(
         lambda one: tf.TensorSpec([size, *one.shape[1:]], one.dtype), batch
     )
 
 
-def build(model: Any, batch: Any) -> None:
+def _build(model: Any, batch: Any) -> None:
     """Make the weights and slots that the first step would make."""
     if not arguments.elastic(model, compiled=True).built:
         model(batch[0])
-    with model.distribute_strategy.scope():
-        optimizers.build(model.optimizer, model.trainable_variables)
+    model._build_optimizer()
 
 
 def persistent(model: Any, batch: Any) -> Iterator[tuple[str, str, int]]:

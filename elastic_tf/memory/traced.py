@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.graph import captured, needed_by, reached_from
-from elastic_tf.memory.ops import Inlined, Key, Work, microseconds, nodes
+from elastic_tf.graph import captured, needed_by, reach, reached_from
+from elastic_tf.memory.ops import Key, Work, inlined, microseconds, nodes
 from elastic_tf.plan import Plan
 from elastic_tf.timing.trace import StepFunction
 
@@ -22,79 +23,57 @@ _HELD = frozenset({"Placeholder", "ReadVariableOp"})  # there anyway
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
 
-class Ends(NamedTuple):
-    """What a step is run for."""
-
-    results: tuple[Key, ...]  # the loss and the logs
-    gradients: tuple[tuple[Key, ...], ...]  # of each of the N tensors
-    effects: dict[str, int]  # ops that change something -> set of tensors that they belong to
-
-
-@dataclass
+@dataclass(frozen=True)
 class TracedStep:
-    """The training step of a plan.
+    """The ops of a training step.
 
     Attributes:
-        plan: how each tensor is trained.
-        works: ops by name, in the order in which they were made; without those that only constants
-            flow into, which are computed once.
-        ends: what they are run for.
+        works: by name, in the order in which they were made; without those that only constants flow
+            into, which are computed once.
+        results: the loss and the logs.
+        gradients: of each of the N tensors.
+        effects: ops that change something -> set of tensors that they belong to.
         handles: those of the tensors -> their index.
     """
 
-    plan: Plan
     works: dict[str, Work]
-    ends: Ends
-    handles: dict[Key, int] = field(default_factory=dict)
+    results: tuple[Key, ...]
+    gradients: tuple[tuple[Key, ...], ...] = ()
+    effects: Mapping[str, int] = field(default_factory=dict)
+    handles: Mapping[Key, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ElasticMixin, data: Any, plan: Plan) -> TracedStep:
-        """Trace the step; nothing runs.
-
-        Args:
-            model: compiled elastic model.
-            data: one batch.
-            plan: how each tensor is trained.
+        """Trace the step of a compiled elastic model on a batch; nothing runs.
 
         Raises:
             ValueError: the size of a tensor is known only while the step runs.
         """
+        run = StepFunction(model, plan, jit_compile=False)
         with host_generators_kept(model):
-            graph = StepFunction(model, plan, jit_compile=False).graph(data)
-        loss, logs, gradients = graph.structured_outputs
-        inlined = Inlined()
-        outputs = dict(zip((t.name for t in graph.outputs), inlined.add(graph)))
-
-        def keys(tensors: Any) -> tuple[Key, ...]:
-            flat = tf.nest.flatten(tensors, expand_composites=True)
-            return tuple(outputs[t.name] for t in flat if t is not None)
-
-        def made(key: Key) -> Key:  # before it was passed on
-            while inlined.works[key[0]].type in _SAME:
-                key = inlined.works[key[0]].inputs[0]
-            return key
-
-        found = iter(gradients)
-        roots = tuple(tuple(map(made, keys(next(found)))) if on else () for on in plan.mask)
+            graph = run.graph(data)
+        works, given = inlined(graph)
+        results, gradients = run.ends(data, [_made(works, key) for key in given])
         # what is returned waits for all effects, which are ends by themselves
-        results = tuple(map(made, keys((loss, logs))))
-        effects = dict.fromkeys(inlined.joined(op.name for op in graph.control_outputs), 0)
+        lasting = reach(
+            (op.name for op in graph.control_outputs),
+            lambda name: works[name].controls if works[name].type == "NoOp" else (),
+        )
+        lasting = {name for name in lasting if works[name].type != "NoOp"}
         handles = {(op.name, 0): k for op, k in captured(graph, model.tensors).items()}
-        step = cls(plan, inlined.works, Ends(results, roots, effects), handles)
-        step._without_constants()
-        return step
+        step = cls(works, results, gradients, dict.fromkeys(lasting, 0), handles)
+        return step._without_constants()
 
     @property
     def is_separable(self) -> bool:
         """Whether each effect belongs to one tensor: no gradients are clipped together."""
-        return all(bits & (bits - 1) == 0 for bits in self.ends.effects.values())
+        return all(bits & (bits - 1) == 0 for bits in self.effects.values())
 
     def restricted(self, mask: np.ndarray) -> TracedStep:
         """The part that is left if only these of its tensors are trained; bool, shape (N,)."""
         kept = sum(1 << int(k) for k in np.flatnonzero(mask))
-        every = self.ends.effects.items()
-        effects = {name: bits for name, bits in every if not bits or bits & kept}
-        roots = [*effects, *(name for name, _ in self.ends.results)]
+        effects = {name: bits for name, bits in self.effects.items() if not bits or bits & kept}
+        roots = [*effects, *(name for name, _ in self.results)]
         needed = needed_by(nodes(self.works), roots, follow_controls=True)
         works = {
             name: replace(work, type=FOLDED) if self._is_left_out(work, mask) else work
@@ -102,63 +81,59 @@ class TracedStep:
             if name in needed
         }
         _fold(works)
-        plan = Plan.from_mask(np.asarray(mask, bool) & self.plan.mask)
-        return TracedStep(plan, works, self.ends._replace(effects=effects), self.handles)
+        return replace(self, works=works, effects=effects)
 
     def _is_left_out(self, work: Work, mask: np.ndarray) -> bool:
         """Whether it is a normalisation of which nothing is trained: it takes stored statistics."""
         if work.type != "FusedBatchNormV3":
             return False
-        reads = (self.works[name] for name, _ in work.inputs[1:3] if name in self.works)
-        own = [
-            self.handles[read.inputs[0]]
-            for read in reads
-            if read.inputs[:1] and read.inputs[0] in self.handles
-        ]
+        reads = [self.works[name] for name, _ in work.inputs[1:3] if name in self.works]
+        taken = {key for read in reads for key in read.inputs[:1]}
+        own = [self.handles[key] for key in taken & self.handles.keys()]
         return bool(own) and not mask[own].any()
 
+    @cached_property
     def owners(self) -> dict[str, int]:
         """Ops that run only for gradients or updates -> set of tensors that need them."""
         graph = nodes(self.works)
         needed = needed_by(graph, self.roots)
-        forward = needed_by(graph, (name for name, _ in self.ends.results))
+        forward = needed_by(graph, (name for name, _ in self.results))
         return {name: x for name, x in needed.items() if name in graph and name not in forward}
 
     @property
     def roots(self) -> dict[str, int]:
         """Ops that give gradients -> set of their tensors."""
         roots: Counter[str] = Counter()
-        for k, keys in enumerate(self.ends.gradients):
+        for k, keys in enumerate(self.gradients):
             for name in {name for name, _ in keys}:
                 roots[name] |= 1 << k
         return dict(roots)
 
     def kept(self) -> dict[Key, int]:
         """What gradients take of the forward pass -> set of the tensors that need it."""
-        owners, found = self.owners(), Counter[Key]()
-        for name, bits in owners.items():
+        found: Counter[Key] = Counter()
+        for name, bits in self.owners.items():
             for key in self.works[name].inputs:
-                while key[0] in self.works and self.works[key[0]].type in _SAME:
-                    key = self.works[key[0]].inputs[0]
+                key = _made(self.works, key)
                 made = self.works.get(key[0])
-                if made is not None and key[0] not in owners and made.type not in _HELD:
+                if made is not None and key[0] not in self.owners and made.type not in _HELD:
                     found[key] |= bits
         return dict(found)
 
-    def _without_constants(self) -> None:
+    def _without_constants(self) -> TracedStep:
         """Leave out what is computed once or never, and tell what belongs to which tensor."""
         sources = [
             name
             for name, work in self.works.items()
             if work.type in ("Placeholder", "ReadVariableOp") or work.written < 0
         ]
-        graph, results = nodes(self.works), [name for name, _ in self.ends.results]
+        graph, results = nodes(self.works), [name for name, _ in self.results]
         varying = reached_from(graph, sources)
-        needed = needed_by(graph, [*self.ends.effects, *results], follow_controls=True)
-        stays = needed.keys() & (varying.keys() | self.ends.effects.keys())
+        needed = needed_by(graph, [*self.effects, *results], follow_controls=True)
+        stays = needed.keys() & (varying.keys() | self.effects.keys())
         forward = needed_by(graph, results)
         of: Counter[Key] = Counter()  # gradient -> its tensors; indices of rows are of all
-        for k, keys in enumerate(self.ends.gradients):
+        for k, keys in enumerate(self.gradients):
             for key in {key for key in keys if key[0] not in forward}:
                 of[key] += 1 << k
         takers: Counter[str] = Counter()
@@ -167,24 +142,31 @@ class TracedStep:
                 takers[name] |= of[key]
         belongs = reached_from(graph, takers)
         effects = {}
-        for name in self.ends.effects:
+        for name in self.effects:
             work = self.works[name]
             if name in stays and work.type != "ReadVariableOp":
                 own = self.handles.get(work.inputs[0]) if work.inputs else None
                 effects[name] = belongs.get(name, 0) | (0 if own is None else 1 << own)
-        self.works = {
+        works = {
             name: work
             for name, work in self.works.items()
             if name in stays or (name in needed and work.type == "NoOp")
         }
-        self.ends = self.ends._replace(effects=effects)
-        for work in self.works.values():
+        for work in works.values():
             if min(work.sizes, default=0) < 0 or work.type in _LOOPS:
                 raise ValueError(
                     "The size of each tensor must be known before a step runs. Received: "
                     f"'{work.name}' of type {work.type}. Give inputs their full shape, "
                     "and recurrent layers unroll=True."
                 )
+        return replace(self, works=works, effects=effects)
+
+
+def _made(works: Mapping[str, Work], key: Key) -> Key:
+    """What a tensor was before it was passed on."""
+    while key[0] in works and works[key[0]].type in _SAME:
+        key = works[key[0]].inputs[0]
+    return key
 
 
 def _fold(works: dict[str, Work]) -> None:

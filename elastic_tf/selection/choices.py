@@ -38,7 +38,7 @@ class Choices:
     @classmethod
     def of(cls, profile: TimingProfile, modes: Sequence[str] = ()) -> Choices:
         """Exact, and these modes where the profile has them and they are not slower."""
-        members, times = profile.conditions()
+        members, times = profile.conditions
         offered: list[tuple[int, int, ModeCost | None]] = []
         for k in range(profile.count):
             offered.append((k, 0, None))

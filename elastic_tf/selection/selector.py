@@ -258,7 +258,7 @@ def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = 
     must = _required(profile, required)
     if must.any():
         return profile.step_time(must) / profile.t_full
-    members, times = profile.conditions()
+    members, times = profile.conditions
     return (profile.t_forward + float((times @ members).min())) / profile.t_full
 
 

@@ -39,17 +39,10 @@ def segments(members: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def chosen_masks(parts: np.ndarray, folded: np.ndarray, most: int = SEGMENTS) -> np.ndarray:
     """The masks to time, bool (masks, N): from each segment on, all but the folded or a third.
 
-    The first two of them left errors of 0.011, 0.008, 0.015 and 0.009 on 8, 8, 6 and 5 plans of
-    MobileNetV2, MobileNet, ViT-Ti/16 and ResNet50; four left 0.010, 0.005, 0.020 and 0.016, for a
-    sixth of the seconds of a profile of MobileNetV2; op times alone 0.016, 0.014, 0.019 and 0.004.
-
-    Full and empty masks are left out. The rule was chosen among some sixty on 24 random plans each
-    of MobileNet, MobileNetV2, ResNet50, VGG16 and ViT-Ti/16. On 16 other plans of each and of a
-    smaller MobileNetV2, measured in turn, predictions were off by 0.026, 0.024, 0.025, 0.008, 0.027
-    and 0.032; by 0.035, 0.037, 0.027, 0.006, 0.053 and 0.044 with all of each segment alone and a
-    factor for each part; by 0.019, 0.020, 0.018, 0.006, 0.026 and 0.027 with all and a third of
-    every segment, in 1.4 to 1.6 times the seconds of a profile. Where all work of a part is off by
-    a factor of three, weight gradients too, this corrects less than a factor for each part did.
+    Full and empty masks are left out. The rule was chosen among some sixty on 24 random plans of
+    five networks. On 16 other plans of each predictions were off by 0.008 to 0.032; by 0.006 to
+    0.053 with all of each segment alone. Beside op times the first two left 0.008 to 0.015 on four
+    networks, four left 0.005 to 0.020 for a sixth of a profile's seconds more, none 0.004 to 0.019.
     """
     onward = parts >= np.arange(min(parts.max() + 1, most))[:, None]
     masks = onward & ~folded

@@ -61,17 +61,6 @@ class ModeCost:
     shared: tuple[int, ...] = ()
 
 
-def check_modes(name: str, costs: Sequence[ModeCost], count: int) -> None:
-    """Refuse costs that no kernel among `count` tensors can have; the `ValueError` names one."""
-    for place, cost in enumerate(costs):
-        where = f"{name}[{place}]"
-        arguments.count(f"{where}.tensor", cost.tensor, least=0, most=count - 1)
-        for key in ("time", "spared"):
-            arguments.number(f"{where}.{key}", getattr(cost, key), low=0.0, high=MAX_TIME)
-    if len({(cost.tensor, cost.mode) for cost in costs}) < len(costs):
-        raise ValueError(f"`{name}` must have one cost of each mode of a tensor. Received: two.")
-
-
 def check_items(name: str, items: Sequence[CostItem], count: int) -> None:
     """Refuse work that no step of `count` tensors can have; the `ValueError` names the item."""
     for place, item in enumerate(items):

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan, as_plan
 from elastic_tf.timing import profile_file
 from elastic_tf.timing.cost_items import (
@@ -24,7 +23,6 @@ from elastic_tf.timing.cost_items import (
     ModeCost,
     as_arrays,
     check_items,
-    check_modes,
     last_of,
 )
 from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
@@ -99,18 +97,10 @@ class TimingProfile:
             ValueError: lengths differ, or a time is negative or not finite.
         """
         dw = arguments.numbers("t_dw", t_dw, low=0.0, high=MAX_TIME)
-        dy = arguments.numbers("t_dy", t_dy, low=0.0, high=MAX_TIME)
-        forward = arguments.number("t_forward", t_forward, low=0.0, high=MAX_TIME)
-        if dw.shape != dy.shape or not len(dw):
-            raise ValueError(
-                "`t_dw` and `t_dy` must be one-dimensional, of one length of at least 1. "
-                f"Received: shapes {dw.shape} and {dy.shape}: {brief(t_dw)} and {brief(t_dy)}."
-            )
-        own = [CostItem.of([k], time, kind="dw") for k, time in enumerate(dw) if time > 0]
-        shared = [
-            CostItem.of(range(k + 1), time, kind="dy") for k, time in enumerate(dy) if time > 0
-        ]
-        return cls(t_forward=forward, items=(*own, *shared), count=len(dw))
+        dy = arguments.numbers("t_dy", t_dy, shape=dw.shape, low=0.0, high=MAX_TIME)
+        items = [CostItem.of([k], time, kind="dw") for k, time in enumerate(dw)]
+        items += [CostItem.of(range(k + 1), time, kind="dy") for k, time in enumerate(dy)]
+        return cls(float(t_forward), tuple(one for one in items if one.time), len(dw))
 
     def __post_init__(self) -> None:
         arguments.count("count", self.count)
@@ -121,7 +111,6 @@ class TimingProfile:
             )
         check_items("items", self.items, self.count)
         check_items("prefix", self.prefix, self.count)
-        check_modes("modes", self.modes, self.count)
         spared = math.fsum(item.time for item in self.prefix)
         if spared > self.t_forward * (1.0 + _ROUNDING):
             raise ValueError(
@@ -160,17 +149,12 @@ class TimingProfile:
         """Time of the step that trains every tensor."""
         return self.t_forward + math.fsum(item.time for item in self.items)
 
+    @cached_property
     def conditions(self) -> tuple[np.ndarray, np.ndarray]:
         """What the selector sees: the items with equal tensors merged.
 
-        Returns:
-            Members, bool (S, N): the tensors of each; and microseconds, float64 (S,). Both
-            read-only, and the same at each call.
+        Members, bool (S, N): the tensors of each; and microseconds, float64 (S,). Read-only.
         """
-        return self._conditions
-
-    @cached_property
-    def _conditions(self) -> tuple[np.ndarray, np.ndarray]:
         members, owners = np.unique(
             as_arrays(self.items, self.count)[0], axis=0, return_inverse=True
         )
@@ -189,7 +173,7 @@ class TimingProfile:
 
         Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (3), over items instead of a chain.
         """
-        members, times = self.conditions()
+        members, times = self.conditions
         plan = as_plan(plan, self.count)
         paid = [*times[members[:, plan.mask].any(axis=1)]]
         for k in np.flatnonzero(~np.isin(plan.modes, (FROZEN, EXACT))).tolist():
@@ -266,17 +250,16 @@ class TimingProfile:
             UserWarning: measured on another device, under other settings or with another optimizer.
         """
         specs = tensor_specs(model)
-        for k, (own, other) in enumerate(itertools.zip_longest(self.tensors or specs, specs)):
-            # Not by name: Keras numbers the layers of a model that is built again.
-            if not (own and other) or (own.shape, own.dtype) != (other.shape, other.dtype):
-                found = f"; first difference at {k}: {own} against {other}"
-                break
-        else:
-            found = ""
+        # not by name: Keras numbers the layers of a model that is built again
+        found = [
+            f"; first difference at {k}: {own} against {other}"
+            for k, (own, other) in enumerate(itertools.zip_longest(self.tensors or specs, specs))
+            if not (own and other) or (own.shape, own.dtype) != (other.shape, other.dtype)
+        ]
         if found or self.count != len(specs):
             raise ValueError(
-                f"The profile has {self.count} tensors, the model has {len(specs)}{found}. "
-                + REMEASURE
+                f"The profile has {self.count} tensors, the model has {len(specs)}"
+                f"{found[0] if found else ''}. {REMEASURE}"
             )
         self.check_data(**data)
         here = {**describe_device(), "xla": bool(model.jit_compile)}
@@ -306,7 +289,7 @@ class TimingProfile:
         Raises:
             ValueError: one differs.
         """
-        if batch_size is not None and self.batch_size and batch_size != self.batch_size:
+        if batch_size is not None and self.batch_size not in (0, batch_size):
             raise ValueError(
                 "The profile must be measured at the batch size of training. Received: profile of "
                 f"batch size {self.batch_size}, data of batch size {batch_size}. Batch the data "
@@ -315,24 +298,24 @@ class TimingProfile:
             )
         if input_shape is None or not self.input_shape:
             return
-        import tensorflow as tf  # seconds to import: profiles are read without it
-
         told = [tuple(shape) for shape in input_shape]
-        if len(told) != len(self.input_shape) or not all(
-            tf.TensorShape(one).is_compatible_with(other)
-            for one, other in zip(told, self.input_shape)
-        ):
+        if len(told) != len(self.input_shape) or not all(map(_may_be, told, self.input_shape)):
             raise ValueError(
                 "The profile must be measured at the input shape of training. Received: profile of "
                 f"{list(self.input_shape)}, data of {told}. {REMEASURE}"
             )
 
     def _projection(self, *, alone: bool) -> np.ndarray:
-        members, times = self.conditions()
+        members, times = self.conditions
         counted = (members.sum(axis=1) == 1) == alone
         projected = np.bincount(last_of(members)[counted], times[counted], self.count)
         projected.flags.writeable = False
         return projected
+
+
+def _may_be(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
+    """Whether two shapes can be of the same array; None is any length."""
+    return len(one) == len(other) and all(None in (a, b) or a == b for a, b in zip(one, other))
 
 
 def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import collections
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, optimizers
+from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.engine import modes as known_modes
 from elastic_tf.engine.checks import batch_explained
@@ -131,7 +131,6 @@ class Profiler:
         self._work: Attribution | None = None
         self._residual = 0.0  # of the calibration
         self._calibration = None if calibration is None else tuple(calibration) or _AS_THEY_ARE
-        optimizers.build(model.optimizer, model.trainable_variables)
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
         names = [name for name in modes if arguments.choice("modes", name, NAMES.values())]
@@ -206,7 +205,6 @@ class Profiler:
         times *= (t_full - t_forward) / times.sum()
         times *= self._share_paid(work, trace, items)
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
-        inputs = tf.nest.flatten(self._data[0])
         method, note = self._method(share, trace)
         if is_launching:  # each op takes about as long to launch: as many as there are
             note = f"kernels fill {busy:.0%} of a step, the rest is launching them"
@@ -214,13 +212,6 @@ class Profiler:
             t_forward=t_forward,
             items=tuple(replace(item, time=time) for item, time in zip(items, times.tolist())),
             prefix=tuple(prefix),
-            count=count,
-            tensors=tensor_specs(self.model),
-            input_shape=tuple(sample_shapes(inputs) or ()),
-            batch_size=int(inputs[0].shape[0]),
-            optimizer=optimizer_name(self.model),
-            device=describe_device(),
-            settings=RuntimeSettings.of_environment(xla=bool(self.model.jit_compile)),
             method=method,
             note=note,
             calibration=self._calibration,
@@ -228,20 +219,19 @@ class Profiler:
             spread=float((high - low) / (2 * t_full)),
             uncertainty=ratio_uncertainty(steps) + self._residual,
             share_attributed=share,
-            created=now(),
+            **described(self.model, self._data[0]),
         )
         if not self._in_modes:
             return profile
-        there = dict(zip(self._in_modes, t_full * ratios[-len(self._in_modes) :]))
-        costs = self._mode_costs(profile, work, seen, there, traces)
-        return replace(profile, modes=costs)
+        there = t_full * ratios[-len(self._in_modes) :]
+        return replace(profile, modes=self._mode_costs(profile, work, seen, there, traces))
 
     def _mode_costs(
         self,
         profile: TimingProfile,
         work: Attribution,
         exact: StepTrace,
-        measured: Mapping[str, float],
+        measured: np.ndarray,
         traces: Sequence[StepTrace],
     ) -> tuple[ModeCost, ...]:
         """What kernels cost in each mode: op times beside exact ones, scaled to whole steps.
@@ -250,48 +240,42 @@ class Profiler:
             profile: of exact tensors.
             work: attribution of the exact step.
             exact: its trace, with the profiler's op times.
-            measured: microseconds of the step with all kernels in a mode, by its name.
+            measured: microseconds of the step with all kernels in each mode.
             traces: of the step in each of these modes.
         """
-        before = _by_tensors(work.items(exact.times))
-        whole = _by_tensors(profile.items)
-        passed = self._passed_on(work, exact)
+        items = work.items(exact.times)
+        before, whole = _by_tensors(items), _by_tensors(profile.items)
+        passed: dict[int, CostItem] = {}  # largest work of a layer that only tensors before it need
+        for k, layer in enumerate(self._layers):
+            others = (x for x in items if len(x.tensors) > 1 and x.tensors[-1] < k)
+            of_layer = [item for item in others if item.layer == layer]
+            if of_layer:
+                passed[k] = max(of_layer, key=lambda item: item.time)
         found = []
-        for (name, run), trace in zip(self._in_modes.items(), traces):
+        for (name, run), trace, seconds in zip(self._in_modes.items(), traces, measured.tolist()):
             of_mode = attribute(trace, self._layers, self._seen[1].untimed(self._data))
             after = _by_tensors(of_mode.items(trace.times))
+            left = {t: after.get(t, 0.0) / took for t, took in before.items() if took}
             kernels = np.flatnonzero(run.plan.modes != EXACT).tolist()
             claims = _by_tensors([item for k, item in passed.items() if k in kernels])
             # own time now, passing on before and now: expected, in microseconds of the profile
             expected = []
             for k in kernels:
-                own = _left(before, after, (k,)) * float(profile.t_dw[k])
-                item, taken, left = passed.get(k), 0.0, 0.0
-                if item is not None:
-                    share = item.time / claims[item.tensors]
-                    taken = share * whole.get(item.tensors, 0.0)
-                    left = taken * _left(before, after, item.tensors)
-                expected.append((own, taken, left))
-            total = math.fsum(own + left for own, _, left in expected)
+                own, taken, passing = left.get((k,), 1.0) * float(profile.t_dw[k]), 0.0, 0.0
+                if k in passed:
+                    tensors = passed[k].tensors
+                    taken = passed[k].time / claims[tensors] * whole.get(tensors, 0.0)
+                    passing = taken * left.get(tensors, 1.0)
+                expected.append((own, taken, passing))
+            total = math.fsum(own + passing for own, _, passing in expected)
             rest = math.fsum(profile.t_dw[kernels]) + math.fsum(taken for _, taken, _ in expected)
-            factor = max(rest + measured[name] - profile.t_full, 0.1 * total) / total
-            for k, (own, taken, left) in zip(kernels, expected):
-                spared = taken - factor * left  # below 0 where the mode is the slower one
+            factor = max(rest + seconds - profile.t_full, 0.1 * total) / total
+            for k, (own, taken, passing) in zip(kernels, expected):
+                spared = taken - factor * passing  # below 0 where the mode is the slower one
                 shared = passed[k].tensors if spared > 0.0 else ()
                 cost = factor * own + max(-spared, 0.0)
                 found.append(ModeCost(k, name, cost, max(spared, 0.0), shared))
         return tuple(found)
-
-    def _passed_on(self, work: Attribution, exact: StepTrace) -> dict[int, CostItem]:
-        """The largest work of each tensor's layer that only tensors before it need."""
-        found: dict[int, CostItem] = {}
-        items = work.items(exact.times)
-        for k, layer in enumerate(self._layers):
-            of_layer = [x for x in items if x.layer == layer and len(x.tensors) > 1]
-            before = [item for item in of_layer if item.tensors[-1] < k]
-            if before:
-                found[k] = max(before, key=lambda item: item.time)
-        return found
 
     def _attribution(self) -> Attribution:
         """What the ops of the full step belong to; found once."""
@@ -349,14 +333,19 @@ def _by_tensors(items: Iterable[CostItem]) -> dict[tuple[int, ...], float]:
     return dict(found)
 
 
-def _left(
-    before: Mapping[tuple[int, ...], float],
-    after: Mapping[tuple[int, ...], float],
-    tensors: tuple[int, ...],
-) -> float:
-    """What is left of the time of some tensors; 1 where they took none."""
-    took = before.get(tensors, 0.0)
-    return after.get(tensors, 0.0) / took if took else 1.0
+def described(model: Any, x: Any) -> dict[str, Any]:
+    """Fields of a profile: the compiled model, its inputs in a batch, this machine, and now."""
+    inputs = tf.nest.flatten(x)
+    return {
+        "count": len(model.tensors),
+        "tensors": tensor_specs(model),
+        "input_shape": tuple(sample_shapes(inputs) or ()),
+        "batch_size": int(inputs[0].shape[0]),
+        "optimizer": optimizer_name(model),
+        "device": describe_device(),
+        "settings": RuntimeSettings.of_environment(xla=bool(model.jit_compile)),
+        "created": now(),
+    }
 
 
 def _split(steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace) -> tuple[float, float]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +29,8 @@ from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import context, never_differentiated, optimized_once, trainable, xplane_pb2
 from elastic_tf.timing.xplane import kernel_events, op_events
 
+N = TypeVar("N")
+
 _WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches
 
 
@@ -37,15 +39,17 @@ class StepTrace:
     """One traced training step; times are microseconds a step."""
 
     nodes: dict[str, Node]  # the executed graph
-    times: dict[str, float]  # each node's share of the clock, where it has an event
-    durations: dict[str, float]  # how long each node was busy; ops that overlap count twice
     # For each tensor, the nodes that return its gradient; none where the loss leaves it out.
     gradients: tuple[tuple[str, ...], ...]
     results: tuple[str, ...]  # the nodes that return the loss and the logs
     handles: dict[str, int]  # node that holds a variable -> its tensor, or -1 for another variable
+    # Each node's share of the clock, where it has an event.
+    times: dict[str, float] = field(default_factory=dict)
+    # How long each node was busy; ops that overlap count twice.
+    durations: dict[str, float] = field(default_factory=dict)
     # Of op events that belong to no node. What ran in half of the steps or fewer is not the step's:
     # Python may free the data of others meanwhile.
-    time_unmatched: float
+    time_unmatched: float = 0.0
     # Whether the times are those of kernels on a GPU, not of ops on the host that launch them.
     on_device: bool = False
 
@@ -102,6 +106,7 @@ class StepFunction:
         jit_compile: bool | None = None,
     ) -> None:
         self.model = model
+        model._build_optimizer()
         self.plan = as_plan(plan, len(model.tensors))
         self.mask = self.plan.mask
         self._slices = modes.slices(model, model.tensors, self.plan)
@@ -138,13 +143,53 @@ class StepFunction:
         with batch_explained(data):
             return self._function.get_concrete_function(data).graph
 
+    def ends(
+        self, data: Any, outputs: Iterable[N]
+    ) -> tuple[tuple[N, ...], tuple[tuple[N, ...], ...]]:
+        """What stands for outputs of the graph: for loss and logs, for each tensor's gradient."""
+        left, (loss, logs, gradients) = iter(outputs), self.graph(data).structured_outputs
+
+        def taken(tensors: Any) -> tuple[N, ...]:
+            flat = tf.nest.flatten(tensors, expand_composites=True)
+            return tuple(next(left) for tensor in flat if tensor is not None)
+
+        results, found = taken((loss, logs)), iter(gradients)
+        return results, tuple(taken(next(found)) if on else () for on in self.mask)
+
     def untimed(self, data: Any) -> StepTrace:
         """What the function, not compiled by XLA, executes, without times.
 
-        The first time it is asked must be before the first step: TensorFlow tells it only then.
+        To be asked first before the first step, which it runs: TensorFlow tells it only then.
         """
-        if self._untimed is None:
-            self._untimed = self._read(data)
+        if self._untimed is not None:
+            return self._untimed
+        context.enable_graph_collection()
+        try:
+            self(data)
+            metadata = context.context().export_run_metadata()
+        finally:
+            context.context().disable_graph_collection()
+        # eager ops around the call are functions too: the step is by far the largest
+        graph_def = max(
+            (graph.post_optimization_graph for graph in metadata.function_graphs),
+            key=lambda graph: len(graph.node),
+        )
+        numbered: dict[str, dict[int, str]] = {"_Retval": {}, "_Arg": {}}
+        for node in graph_def.node:
+            if node.op in numbered:
+                numbered[node.op][node.attr["index"].i] = node.name
+        returned, given = numbered["_Retval"], numbered["_Arg"]
+
+        graph = self.graph(data)
+        results, gradients = self.ends(data, [returned[k] for k in sorted(returned)])
+        index = {id(v.handle): k for k, v in enumerate(self.model.tensors)}
+        first = len(graph.inputs) - len(graph.captures)
+        handles = {
+            given[place]: index.get(id(outer), -1)
+            for place, (outer, _) in enumerate(graph.captures, first)
+            if outer.dtype == tf.resource and place in given
+        }
+        self._untimed = StepTrace(read_graph_def(graph_def), gradients, results, handles)
         return self._untimed
 
     def warm_up(self, data: Any) -> None:
@@ -193,53 +238,6 @@ class StepFunction:
             return tf.convert_to_tensor(logs.get("loss", 0.0)), logs, [None] * len(selected)
         loss, by_id = asked[0]
         return loss, logs, [by_id.get(id(variable)) for variable in selected]
-
-    def _read(self, data: Any) -> StepTrace:
-        """The nodes, and among them the gradients, the results and the variables; runs a step."""
-        # The graph that TensorFlow executes is told only at a function's first call.
-        context.enable_graph_collection()
-        try:
-            self(data)
-            metadata = context.context().export_run_metadata()
-        finally:
-            context.context().disable_graph_collection()
-        # eager ops around the call are functions too: the step is by far the largest
-        graph_def = max(
-            (graph.post_optimization_graph for graph in metadata.function_graphs),
-            key=lambda graph: len(graph.node),
-        )
-        numbered: dict[str, dict[int, str]] = {"_Retval": {}, "_Arg": {}}
-        for node in graph_def.node:
-            if node.op in numbered:
-                numbered[node.op][node.attr["index"].i] = node.name
-        returned, arguments = numbered["_Retval"], numbered["_Arg"]
-
-        concrete = self._function.get_concrete_function(data)
-        loss, logs, gradients = concrete.structured_outputs
-        position = count = len(tf.nest.flatten((loss, logs), expand_composites=True))
-        roots = []
-        for gradient in gradients:
-            parts = [] if gradient is None else tf.nest.flatten(gradient, expand_composites=True)
-            roots.append(tuple(returned[position + k] for k in range(len(parts))))
-            position += len(parts)
-        selected = iter(roots)
-
-        tensor_index = {id(v.handle): k for k, v in enumerate(self.model.tensors)}
-        first_capture = len(concrete.graph.inputs) - len(concrete.graph.captures)
-        handles = {
-            arguments[first_capture + offset]: tensor_index.get(id(outer), -1)
-            for offset, (outer, _) in enumerate(concrete.graph.captures)
-            if outer.dtype == tf.resource and first_capture + offset in arguments
-        }
-        return StepTrace(
-            nodes=read_graph_def(graph_def),
-            times={},
-            durations={},
-            gradients=tuple(next(selected) if on else () for on in self.mask),
-            results=tuple(returned[k] for k in range(count)),
-            handles=handles,
-            time_unmatched=0.0,
-        )
 
 
 def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray, bool]:

@@ -14,7 +14,7 @@ from elastic_tf import optimizers
 from elastic_tf.budget import prior
 from elastic_tf.graph import needed_by
 from elastic_tf.inputs.samples import Rows
-from elastic_tf.memory.ops import Inlined, nodes
+from elastic_tf.memory.ops import inlined, nodes
 from elastic_tf.timing.trace import StepFunction
 
 BATCH, MASKS = 4, 4
@@ -93,10 +93,10 @@ def contractions(model, mask, data, samples=None):
     """Operations of the convolutions and matrix products that a training step executes."""
     optimizers.build(model.optimizer, model.trainable_variables)
     graph = StepFunction(model, mask, samples).graph(data)
-    inlined = Inlined()
-    ends = [name for name, _ in inlined.add(graph)] + [op.name for op in graph.control_outputs]
-    needed = needed_by(nodes(inlined.works), ends, follow_controls=True)
-    return sum(inlined.works[name].flops for name in needed if inlined.works[name].type in COUNTED)
+    works, results = inlined(graph)
+    ends = [name for name, _ in results] + [op.name for op in graph.control_outputs]
+    needed = needed_by(nodes(works), ends, follow_controls=True)
+    return sum(works[name].flops for name in needed if works[name].type in COUNTED)
 
 
 @pytest.fixture

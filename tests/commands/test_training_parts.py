@@ -9,6 +9,7 @@ from networks import crossentropy, images, network, step_flops
 from elastic_tf.commands.training import measurement, recording, sources
 from elastic_tf.engine import modes
 from elastic_tf.files.ranges import to_ranges
+from elastic_tf.memory import energy
 from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
@@ -102,23 +103,22 @@ def model():
     return made
 
 
-class Ticking:
-    """A sensor that counts a joule at each reading, until it fails."""
+def ticking(readings):
+    """A meter that counts a joule at each reading, until it fails."""
+    left = iter([1.0] * readings)
 
-    name, period = "ticks", 3600.0
-
-    def __init__(self, readings):
-        self.left = readings
-
-    def advance(self):
-        self.left -= 1
-        if self.left < 0:
+    def advance():
+        joules = next(left, None)
+        if joules is None:
             raise OSError("gone")
-        return 1.0
+        return joules
+
+    return energy.Meter("ticks", 3600.0, advance)
 
 
 @pytest.mark.parametrize(
-    ("sensor", "joules"), [(None, ["no sensor"] * 2), (Ticking(2), [1.0, None])]
+    ("sensor", "joules"),
+    [(None, ["no sensor"] * 2), (ticking(2), [1.0, None])],
 )
 def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sensor, joules):
     clock, run = recording.TrainingClock(), runs.create(tmp_path, {"seed": 0})

@@ -20,7 +20,7 @@ def test_recurrence_is_best_on_a_chain_whose_times_are_whole_ticks() -> None:
         count, ticks = int(rng.integers(2, 9)), int(rng.integers(1, 30))
         table = chain_table(rng.integers(0, 5, count), rng.integers(0, 5, count), 4.0)
         importance = rng.random(count) + 0.01
-        members, times = table.conditions()
+        members, times = table.conditions
         room, none = np.array([float(ticks)]), np.zeros(count, bool)
         problem = reduce(importance, np.arange(count), members, times[:, None], room, none)
         found = recurrence(problem, ticks)

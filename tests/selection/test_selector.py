@@ -42,7 +42,7 @@ def check(selection: Selection, importance: np.ndarray, table: Table, rho: float
 def enumerated(importance: np.ndarray, table: Table, rho: float) -> float:
     """The best of all masks within the budget."""
     masks = np.array(list(itertools.product([False, True], repeat=len(importance))))
-    members, times = table.conditions()
+    members, times = table.conditions
     spent = table.t_forward + (masks @ members.T.astype(float) > 0) @ times
     return float((masks[spent <= rho * table.t_full * (1.0 + ROUNDING)] @ importance).max())
 

@@ -183,7 +183,7 @@ def test_most_problems_take_little_work(kind: str) -> None:
     certified = []
     for seed in range(10):
         importance, table, rho = instance(kind, 60, seed)
-        members, times = table.conditions()
+        members, times = table.conditions
         budget, none = np.array([rho * table.t_full - table.t_forward]), np.zeros(table.count, bool)
         problem = reduce(importance, np.arange(table.count), members, times[:, None], budget, none)
         found = solve(problem, work=20)

@@ -119,6 +119,5 @@ def mask_of(model: Any, *starts: str) -> np.ndarray:
 
 def step_flops(model: Any, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None = None) -> int:
     """Operations of a training step on that batch."""
-    optimizers.build(model.optimizer, model.trainable_variables)
     mask = np.ones(len(model.tensors), bool) if mask is None else mask
     return graph_flops(StepFunction(model, mask).graph(as_batch(x, y)))

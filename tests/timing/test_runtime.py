@@ -27,27 +27,6 @@ def test_environment_and_settings_are_the_same_thing_said_twice(monkeypatch):
     assert RuntimeSettings.of_environment(xla=True).xla
 
 
-def test_environment_keeps_what_else_is_there_and_clears_what_is_not_asked(monkeypatch):
-    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "7")
-    monkeypatch.setenv("SOMETHING", "else")
-    environment = RuntimeSettings(onednn=False).environment()
-    assert environment["TF_ENABLE_ONEDNN_OPTS"] == "0"
-    assert environment["SOMETHING"] == "else"
-    assert "TF_NUM_INTEROP_THREADS" not in environment
-
-
-@pytest.mark.parametrize("text", ["", "many", "-3"])
-def test_rubbish_in_the_environment_counts_as_not_asked(monkeypatch, text):
-    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", text)
-    assert RuntimeSettings.of_environment().intra_op_threads == 0
-
-
-def test_settings_read_as_a_sentence():
-    assert str(RuntimeSettings()) == "TensorFlow's defaults"
-    assert str(ALL) == "oneDNN on, 2 inter-op threads, 3 intra-op threads"
-    assert str(RuntimeSettings(onednn=False, xla=True)) == "oneDNN off, XLA"
-
-
 def test_restart_under_starts_the_program_again_once(monkeypatch, capsys):
     monkeypatch.setattr(runtime.os, "execve", lambda *given: started.append(given))
     started = []
@@ -73,12 +52,6 @@ def test_describe_device_gives_json_values():
     assert json.loads(json.dumps(device)) == device
     assert device["name"] and device["kind"] in ("cpu", "gpu")
     assert device["cores"] == usable_cores() >= 1 and device["tensorflow"] == tf.__version__
-
-
-def test_describe_device_tells_the_threads_set(monkeypatch):
-    # TensorFlow takes no other setting once it runs.
-    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 3)
-    assert describe_device()["inter_op_threads"] == 3
 
 
 def test_describe_device_names_the_board(monkeypatch):

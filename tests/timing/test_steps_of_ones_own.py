@@ -13,6 +13,7 @@ import tensorflow as tf
 from elastic_tf import optimizers
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.graph import members
+from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.stack import gradient_registry
 from elastic_tf.timing import trace as trace_module
@@ -57,13 +58,6 @@ class TestUnusedTensors:
         profile = profile_model(pooled(optimizer=optimizer()), X, Y, repeats=1)
         assert profile.t_dw[4:].sum() + profile.t_dy[4:].sum() == 0.0
         assert (profile.t_dw[:4] > 0.0).all()
-
-    def test_fit_trains_nothing_where_they_alone_are_chosen(self):
-        model = pooled()
-        model.set_mask(np.arange(6) >= 4)
-        before = [variable.numpy() for variable in model.tensors]
-        model.fit(X, Y, verbose=0)
-        np.testing.assert_equal([v.numpy() for v in model.tensors], before)
 
     def test_a_loss_that_depends_on_nothing_is_refused(self):
         model = pooled()
@@ -132,13 +126,10 @@ class TestOwnTrainStep:
         assert [updates(run) for run in profiler._seen] == [8, 0]
         assert (profile.t_dw[:4] > 0.0).all()
 
-    def test_it_trains_all_tensors_again_afterwards(self):
-        model = pooled(Twice)
-        Profiler(model, X, Y).measure(repeats=1)
-        assert model.mask.all() and "gradients" not in vars(model)
-
     def test_it_goes_by_differences_where_it_finds_its_gradients_by_itself(self):
-        profile = profile_model(pooled(ByItself), X, Y, repeats=1)
+        model = pooled(ByItself)
+        assert activation_bytes(model, (X, Y)) is None
+        profile = profile_model(model, X, Y, repeats=1)
         assert profile.method == "differences"
         assert profile.note == "ByItself.train_step finds its gradients by itself"
         assert profile.t_full > profile.t_forward

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import numpy as np
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from elastic_tf.timing.trace import wall_clock_shares
 from elastic_tf.timing.xplane import kernel_events, op_events
 
 
@@ -56,12 +54,6 @@ def test_op_events_are_told_from_others_by_their_form():
     assert list(op_events(recorder.space)) == [("model/conv", 1.0, 4.0)]
 
 
-def test_op_events_of_all_lines_are_found():
-    recorder = Recorder().add("one", "a:Mul", 0, 1).add("two", "b:Mul", 0, 2)
-    assert sorted(name for name, _, _ in op_events(recorder.space)) == ["a", "b"]
-    assert kernel_events(recorder.space) == []
-
-
 def test_kernels_of_a_gpu_are_told_by_the_op_that_launched_them():
     """Made after TensorFlow's sources, not recorded: no GPU has been at hand."""
     recorder = Recorder().add("one", "conv:Conv2D", 0, 1)
@@ -79,15 +71,6 @@ def test_kernels_of_a_gpu_are_told_by_the_op_that_launched_them():
     assert list(op_events(recorder.space)) == [("conv", 0.0, 1.0)]  # its launch
 
 
-def test_streams_that_overlap_share_the_clock():
-    recorder = Recorder()
-    recorder.plane = recorder.space.planes.add(name="/device:GPU:0")
-    recorder.add("Stream #1(Kernel)", "k", 0, 4, tf_op="a:Mul")
-    recorder.add("Stream #2(Kernel)", "k", 2, 6, tf_op="b:Mul")
-    spans = np.array([span for _, *span in kernel_events(recorder.space)])
-    assert wall_clock_shares(spans).tolist() == [3.0, 3.0]
-
-
 def test_ops_inside_a_function_are_counted_for_the_node_that_called_it():
     recorder = Recorder().run("one", 7, 0, 50).add("one", "outer:Mul", 1, 2)
     recorder.call("one", "lstm/call", 7, 10)
@@ -102,10 +85,3 @@ def test_functions_with_equal_names_inside_are_told_apart_by_their_order():
     recorder.run("two", 8, 11, 20).add("two", "while/MatMul:MatMul", 12, 15)
     names = {start: name for name, start, _ in op_events(recorder.space)}
     assert names == {12.0: "first", 32.0: "second"}
-
-
-def test_functions_inside_functions_are_counted_for_the_outermost_call():
-    recorder = Recorder().run("one", 7, 0, 50).call("one", "outer/call", 7, 10)
-    recorder.run("two", 8, 11, 30).call("two", "inner/call", 8, 12)
-    recorder.run("three", 9, 13, 20).add("three", "deep:Mul", 14, 15)
-    assert [name for name, _, _ in op_events(recorder.space)] == ["outer/call"]

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf import optimizers
 from elastic_tf.engine.snapshot import kept
 from elastic_tf.inputs.samples import Rows
 from elastic_tf.memory.activations import activation_bytes
@@ -115,7 +114,6 @@ def _step(
     model: et.ElasticModel, plan: Plan, batch: Batch, *, cached: bool = False
 ) -> StepFunction:
     """A training step on that batch alone, as `fit` makes it."""
-    optimizers.build(model.optimizer, model.trainable_variables)
     memory = 1 << 30 if cached else 0
     samples = et.Samples(*batch, batch_size=len(batch[1]), memory=memory)
     return StepFunction(model, plan, samples)

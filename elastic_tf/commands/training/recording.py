@@ -88,12 +88,12 @@ class Recorder(tf.keras.callbacks.Callback):
         clock: TrainingClock,
         elastic: et.ElasticCallback | None = None,
         *,
-        sensor: energy.Sensor | None = None,
+        sensor: energy.Meter | None = None,
         **first: Any,
     ) -> None:
         super().__init__()
         self._run, self._clock, self._elastic, self._first = run, clock, elastic, first
-        self._meter = None if sensor is None else energy.Meter(sensor)
+        self._meter = sensor
         self._joules: float | None = None
         self._written = 0
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from elastic_tf.graph import SHAPES, needed_by, nodes_of, reached_from
-from elastic_tf.memory.activations import handed_over, source, tensor_bytes
+from elastic_tf.memory.activations import crossings, source
+from elastic_tf.memory.ops import SCRATCH, tensor_bytes
 
 MODIFY, READ_ONLY = "MV", "RV"
 # Each number of the result can stand where that of the operand stood, or one row where its row did.
@@ -238,9 +239,11 @@ class _Run:
     def taken(self, wanted: Sequence[Any]) -> dict[str, tf.Tensor]:
         """Tensors of the forward pass that these gradients take, by name."""
         parts = [part for gradient in wanted for part in _parts(gradient)]
-        batch = list(self.inputs.values())
-        found = handed_over(self.graph, batch, self.seed, parts, _operands(parts)) if parts else ()
-        return {tensor.name: tensor for tensor in found}
+        ops, operands = self.graph.get_operations(), _operands(parts)
+        backward = reached_from(nodes_of(ops, SHAPES), [self.seed.op], follow_controls=True)
+        both = crossings(ops, list(self.inputs.values()), backward.keys(), parts)
+        found = [source(one) for one, op in both if any(one is taken for taken in operands(op))]
+        return {t.name: t for t in found if (t.op.type, t.value_index) != SCRATCH}
 
 
 def _operands(wanted: Sequence[tf.Tensor]) -> Callable[[tf.Operation], Sequence[tf.Tensor]]:
