@@ -134,7 +134,7 @@ def _epochs_of(
     models: dict[int, Any] = {}  # PruneTrain: the networks that it had, with the group lasso
     for count in {epoch["rebuilds"] for epoch in history}:
         made = models[count] = build()
-        optimizers.build(made.optimizer, made.trainable_variables)  # `remove` cuts its slots
+        et.optimizers.build(made.optimizer, made.trainable_variables)  # `remove` cuts its slots
         for labels in removed[:count]:
             made.remove(labels)
         made.use_lasso(_LASSO)
