@@ -305,7 +305,7 @@ class Served(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         state = self.model._elastic
-        logs["served"] = state.rows.cache_for(self.model._trained(state.plan)) is not None
+        logs["served"] = state.rows.kept(self.model._trained(state.plan)) is not None
 
 
 def test_callback_selects_on_samples_and_caches_what_its_plan_leaves_out():
