@@ -94,8 +94,6 @@ class Plan:
             r: side of a patch in pixels of the convolution's output: 2, 4 or 7.
             where: True for these kernels; bool, shape (N,).
         """
-        if r not in FILTERED:
-            raise ValueError(f"`r` must be one of {sorted(FILTERED)}. Received: {brief(r)}.")
         return self.with_mode(f"filtered:{r}", where)
 
     def with_mode(self, name: str, where: np.ndarray) -> Plan:

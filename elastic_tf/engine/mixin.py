@@ -223,34 +223,23 @@ class ElasticMixin(_Model):
             stack.track_loss(self, (step.y, step.x), step.loss)
             return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
 
-    def step(self, data: Any, plan: Plan | np.ndarray | None) -> dict[str, tf.Tensor]:
-        """One training step under `plan`.
-
-        Args:
-            data: batch as in `train_step`.
-            plan: as in `set_plan`. Nothing trained: forward pass, loss and metrics only.
-        """
-        with never_differentiated(), self._planned(plan):
-            step, gradients = self.gradients(data, None if plan is None else self._trained(plan))
-            if plan is None and all(gradient is None for gradient in gradients):
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """One training step under the model's plan; a micro-step where gradients accumulate."""
+        state = self._elastic
+        is_whole = state.plan is None and state.accumulation is None
+        with never_differentiated():
+            step, gradients = self.gradients(data, None if is_whole else self._trained(state.plan))
+            trained = self._trained(state.plan)  # which the pass may have made
+            if is_whole and all(gradient is None for gradient in gradients):
                 raise ValueError(
                     "The loss must depend on a trainable tensor. Received: model "
                     f"'{self.name}', no tensor of which gets a gradient. Look at its loss."
                 )
-            trained = self._trained(plan)
+            if state.accumulation is not None:
+                state.accumulation.add(gradients, trained)
+                return self.finish(step)
             with schedule.updating_early(self, step.loss, gradients, trained):
                 optimizers.apply_selected(self.optimizer, gradients, trained)
-            return self.finish(step)
-
-    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """One training step under the model's plan; a micro-step where gradients accumulate."""
-        state = self._elastic
-        if state.accumulation is None:
-            return self.step(data, state.plan)
-        variables = self._trained(state.plan)
-        with never_differentiated():
-            step, gradients = self.gradients(data, variables)
-            state.accumulation.add(gradients, variables)
             return self.finish(step)
 
     def make_train_function(self, force: bool = False) -> Any:

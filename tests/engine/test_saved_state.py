@@ -61,9 +61,8 @@ def test_training_goes_on_as_if_nothing_had_been_saved(kind, ending, tmp_path):
         assert counts.numpy().tolist() == [8, 8, 8, 8, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_saved_model_is_loaded(kind, tmp_path):
-    model = made(kind)
+def test_a_saved_model_is_loaded(tmp_path):
+    model = made("scaled")
     fit(model, 4)
     model.export(str(tmp_path / "saved"))
     again = tf.saved_model.load(str(tmp_path / "saved"))

@@ -83,20 +83,18 @@ def trained(memory, callback, *, path=None, epochs=4, first=NARROW, **options):
 
 CALLBACKS = [
     AtEpochs(plan(NARROW), plan(WIDER), plan(NARROW), plan(NARROW)),
-    AtEpochs(chosen(NARROW), chosen(WIDER), chosen(WIDER), chosen(NARROW)),
     AtEpochs(chosen(WIDE), chosen(NARROW), chosen(WIDER), chosen(NARROW)),
     AtEpochs(nothing, nothing, moved),
     AtEpochs(nothing, one_assigned, nothing, one_assigned),
     AtEpochs(nothing, loaded),
     AtSteps(nothing, moved, nothing, one_assigned),
-    AtSteps(plan(WIDER), plan(NARROW), plan(WIDE), plan(NARROW)),
     AtSteps(chosen(WIDER), chosen(NARROW), chosen(WIDER, 1), chosen(NARROW, 1)),
 ]
 
 
 @pytest.mark.parametrize(
     ("callback", "options"),
-    [*((one, {}) for one in CALLBACKS), *((one, {"accumulate": 3}) for one in CALLBACKS[-2:])]
+    [*((one, {}) for one in CALLBACKS), (CALLBACKS[-1], {"accumulate": 3})]
     + [(AtEpochs(), {"jit_compile": True})],  # of which nothing is kept
 )
 @pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`:UserWarning")

@@ -9,11 +9,19 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import chain, data, elastic, regularised, residual, subclassed
+from small_networks import (
+    chain,
+    data,
+    elastic,
+    nested,
+    regularised,
+    residual,
+    skips_to_the_head,
+    subclassed,
+)
 
 import elastic_tf as et
 from elastic_tf import Samples
-from elastic_tf.baselines.fixed import TrainOnly
 from elastic_tf.engine import prefix
 from elastic_tf.engine.rows import RowTraining
 from elastic_tf.importance import measures
@@ -45,9 +53,10 @@ def attending():
 @pytest.mark.parametrize(
     ("build", "plan", "memory"),
     [
-        (chain, 2, 1 << 30),
         (chain, 4, 1),
-        (residual, 2, 1),
+        (residual, 2, 1 << 30),
+        (skips_to_the_head, 4, 1),  # a cut of two tensors
+        (nested, 4, 1 << 30),
         (regularised, 2, 1 << 30),
         (subclassed, 4, 1 << 30),
         (attending, 8, 1 << 30),
@@ -62,8 +71,7 @@ def test_cached_training_is_bit_identical(build, plan, memory):
     assert history == cached
 
 
-@pytest.mark.parametrize("memory", [1, 1 << 30])
-def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch, memory):
+def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch):
     x, y = data()
     made = []
 
@@ -73,8 +81,8 @@ def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch, memo
 
     prefix_array = prefix.array
     monkeypatch.setattr(prefix, "array", kept)
-    one, _ = trained(chain, Samples(x, y, batch_size=4, memory=memory), 2)
-    two, _ = trained(chain, Samples(x, y, batch_size=4, memory=memory, half=True), 2)
+    one, _ = trained(chain, Samples(x, y, batch_size=4, memory=1), 2)
+    two, _ = trained(chain, Samples(x, y, batch_size=4, memory=1, half=True), 2)
     whole, half = made
     assert (whole.dtype, half.dtype) == (np.float32, np.float16)
     assert whole.shape == half.shape
@@ -162,13 +170,6 @@ def test_a_step_of_ones_own_is_cut_too():
     np.testing.assert_equal(*weights)
 
 
-def test_nothing_is_left_behind():
-    x, y = data()
-    model, _ = trained(chain, Samples(x, y, batch_size=4), 4)
-    assert "train_step" not in vars(model) and model._elastic.rows is None
-    model.fit(x, y, verbose=0)
-
-
 def test_what_is_kept_is_computed_in_batches_of_the_size_that_is_asked_for(monkeypatch):
     sizes = []
     make = prefix.Forward.__init__
@@ -183,9 +184,8 @@ def test_what_is_kept_is_computed_in_batches_of_the_size_that_is_asked_for(monke
     assert sizes == [4, 16]
 
 
-@pytest.mark.parametrize("memory", [0, 1 << 30])
-def test_samples_and_what_was_computed_of_them_are_freed(memory):
-    samples = Samples(*data(), batch_size=4, memory=memory)
+def test_samples_and_what_was_computed_of_them_are_freed():
+    samples = Samples(*data(), batch_size=4)
     model, _ = trained(chain, samples, 4)
     freed = weakref.ref(samples)
     del samples
@@ -242,8 +242,7 @@ def of_equal_layers():
     return tf.keras.Sequential([tf.keras.layers.Input((8,)), *layers, tf.keras.layers.Dense(3)])
 
 
-@pytest.mark.parametrize("build", [residual, of_equal_layers])
-def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch, build):
+def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch):
     calls = []
     function = prefix.Forward.function
     monkeypatch.setattr(
@@ -252,7 +251,7 @@ def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch, build):
     x, y = data()
 
     def train(memory):
-        model = elastic(build)
+        model = elastic(of_equal_layers)
         firsts = iter([2, 4, 2, 3])
         move = tf.keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs: (
@@ -277,15 +276,6 @@ def test_epochs_are_counted_wherever_they_stand_among_the_arguments():
     assert history.history["served"] == [True, True]
 
 
-def test_a_method_that_trains_one_set_caches_what_lies_before_it():
-    model = elastic(chain)
-    method = TrainOnly(np.arange(len(model.tensors)) >= 4)
-    history = model.fit(
-        Samples(*data(), batch_size=4), epochs=2, verbose=0, callbacks=[method, Served()]
-    )
-    assert history.history["served"] == [True, True]
-
-
 def test_missing_targets_are_taken_for_no_single_sample():
     with pytest.raises(ValueError, match=r"`y` must be .* object of shape \(\): None\.$"):
         Samples(data()[0], batch_size=4)
@@ -306,18 +296,6 @@ class Served(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         state = self.model._elastic
         logs["served"] = state.rows.kept(self.model._trained(state.plan)) is not None
-
-
-def test_callback_selects_on_samples_and_caches_what_its_plan_leaves_out():
-    model = elastic(chain)
-    profile = et.TimingProfile.from_chain(t_dw=[1.0] * 8, t_dy=[1.0] * 8, t_forward=8.0)
-    options = {"importance": et.importance.loss_decrease, "control": et.Control(share=0.0)}
-    callback = et.ElasticCallback(profile, rho=0.5, interval=2, **options)
-    samples = Samples(*data(), batch_size=4)
-    history = model.fit(samples, epochs=4, callbacks=[callback, Served()], verbose=0)
-    assert [record.epoch for record in callback.selections] == [0, 2]
-    assert not callback.selections[0].mask[0]
-    assert all(history.history["served"])
 
 
 def with_forward_items():
@@ -374,26 +352,6 @@ def test_filling_costs_what_it_takes_here(monkeypatch):
     assert rows.fill_cost(2, step=40.0) == pytest.approx(0.5 * 4.0 / 40.0)
     assert rows.fill_cost(2, step=1.0) == 0.5  # never more than the steps would
     assert rows.fill_cost(1, step=40.0) == 1.0  # nothing is kept for one pass
-
-
-def test_samples_of_several_sizes_are_refused():
-    spec = tf.TensorSpec((None,)), tf.TensorSpec((), tf.int64)
-    data = tf.data.Dataset.from_generator(
-        lambda: ((np.zeros(size), 0) for size in (2, 3)), output_signature=spec
-    )
-    with pytest.raises(ValueError, match="sizes that differ, in .*Resize or pad them"):
-        Samples(data, batch_size=2)
-    with pytest.raises(ValueError, match=r"RaggedTensor of shape \(2, None\). Pad them"):
-        Samples(tf.ragged.constant([[1.0, 2.0], [3.0]]), np.zeros(2), batch_size=2)
-
-
-def test_samples_whose_size_changes_late_in_a_dataset_are_refused():
-    spec = tf.TensorSpec((None,)), tf.TensorSpec((), tf.int64)
-    data = tf.data.Dataset.from_generator(
-        lambda: ((np.zeros(3 if k < 64 else 2), 0) for k in range(70)), output_signature=spec
-    )
-    with pytest.raises(ValueError, match="sizes that differ, in .*Resize or pad them"):
-        Samples(data, batch_size=2)
 
 
 CLASS_WEIGHT = {0: 0.5, 2: 3.0, 1: 1.0}
