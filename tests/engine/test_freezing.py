@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import L, crossentropy, images, network, values
+from training import assert_kept_alike
 
-from elastic_tf import memory, stack
+from elastic_tf import stack
 from elastic_tf.engine import freezing
-from elastic_tf.inputs.samples import Samples
-from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 
 
@@ -133,26 +132,13 @@ def test_synchronised_normalisation_keeps_its_statistics_too(kind):
 
 
 def test_what_is_kept_of_samples_fits_to_stored_statistics():
-    found = []
-    for size in (None, 0):
+    def made():
         model = normalised()
         model.get_layer("dropout").rate = 0.0
-        samples = Samples(*images(), batch_size=5, memory=size)
-        last = np.arange(len(model.tensors)) >= 2  # from the trained normalisation on
-        model.set_mask(last)
-        model.fit(samples, epochs=3, verbose=0)
-        found.append(model.get_weights())
-    for one, other in zip(*found):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+        model.set_mask(np.arange(len(model.tensors)) >= 2)  # from the trained normalisation on
+        return model
 
-
-def test_memory_is_that_of_a_step_on_stored_statistics():
-    needed = []
-    for statistics in ("stored", "batch"):
-        model = ElasticModel.from_model(network())
-        model.compile("sgd", crossentropy(), statistics=statistics)
-        needed.append((memory.step(model, images()).peak, activation_bytes(model, images())))
-    assert all(one < other for one, other in zip(*needed))
+    assert_kept_alike(made, images(), batch_size=5, rtol=1e-4, atol=1e-6)
 
 
 def test_options_of_the_step_are_saved_with_the_model(tmp_path):

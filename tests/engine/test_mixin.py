@@ -29,6 +29,7 @@ from training import (
 
 from elastic_tf import optimizers, stack
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.graph import reach, takes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 
@@ -210,14 +211,8 @@ def traced(model, mask) -> tf.Graph:
 
 def executed(graph) -> list[str]:
     """Types of the ops that a result or an effect of `graph` needs; the others are pruned."""
-    queue = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
-    ops = set(queue)
-    while queue:
-        op = queue.pop()
-        sources = {tensor.op for tensor in op.inputs} | set(op.control_inputs)
-        queue += sources - ops
-        ops |= sources
-    return [op.type for op in ops]
+    ends = [*(tensor.op for tensor in graph.outputs), *graph.control_outputs]
+    return [op.type for op in reach(ends, lambda op: [*takes(op), *op.control_inputs])]
 
 
 def written(model, mask) -> set[str]:

@@ -19,12 +19,12 @@ from small_networks import (
     skips_to_the_head,
     subclassed,
 )
+from training import assert_kept_alike
 
 import elastic_tf as et
 from elastic_tf import Samples
 from elastic_tf.engine import prefix
 from elastic_tf.engine.rows import RowTraining
-from elastic_tf.importance import measures
 from elastic_tf.timing.cost_items import CostItem
 
 pytestmark = pytest.mark.usefixtures("deterministic")
@@ -157,17 +157,15 @@ class OwnStep(et.ElasticMixin, tf.keras.Sequential):
 
 
 def test_a_step_of_ones_own_is_cut_too():
-    x, y = data()
-    weights = []
-    for memory in (0, 1 << 30):
+    def made():
         tf.keras.utils.set_random_seed(0)
         L = tf.keras.layers
         model = OwnStep([L.Input((8,)), L.Dense(6, "relu"), L.Dense(3)])
         model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.set_mask(np.array([False, False, True, True]))
-        model.fit(Samples(x, y, batch_size=4, memory=memory), epochs=3, verbose=0)
-        weights.append(model.get_weights())
-    np.testing.assert_equal(*weights)
+        return model
+
+    assert_kept_alike(made, data())
 
 
 def test_what_is_kept_is_computed_in_batches_of_the_size_that_is_asked_for(monkeypatch):
@@ -213,18 +211,16 @@ def test_a_step_that_runs_the_model_twice_is_trained_whole_and_said_so():
             self(tf.reverse(data[0], axis=[1]), training=True)
             return super().train_step((data[0] + self(data[0])[:, :1], data[1]))
 
-    def train(memory):
+    def made():
         tf.keras.utils.set_random_seed(0)
         L = tf.keras.layers
         model = Twice([L.Input((8,)), L.Dense(6), L.Dense(3)])
         model.compile("sgd", "mse")
         model.set_mask(np.array([False, False, True, True]))
-        samples = Samples(data()[0], np.ones((16, 3)), batch_size=4, memory=memory)
-        return model.fit(samples, epochs=3, verbose=0).history
+        return model
 
     with pytest.warns(UserWarning, match="does not run the model's forward pass as it is"):
-        history = train(1 << 30)
-    assert history == train(0)
+        assert_kept_alike(made, (data()[0], np.ones((16, 3))))
 
 
 def test_a_model_that_draws_at_random_first_is_trained_whole_and_said_so():
@@ -321,28 +317,6 @@ def test_selection_knows_what_a_cached_prefix_saves():
         assert record.selection.time <= 0.6 * 41.0
         if record is callback.selections[0]:
             assert record.selection.time == pytest.approx(steps + fill * 4.0 * first)
-
-
-def test_by_default_the_last_tensors_that_fit_are_trained_from_one_selection_on():
-    model, seen = elastic(chain), []
-    callback = et.ElasticCallback(
-        with_forward_items(), rho=0.6, interval=1, control=et.Control(share=0.0)
-    )
-    look = tf.keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: seen.append(model.mask)
-    )
-    samples = Samples(*data(), batch_size=4)
-    history = model.fit(samples, epochs=5, callbacks=[callback, look, Served()], verbose=0).history
-    assert history["served"] == [True] * 5
-    # 1 beside the forward pass; 4 for the forward work of a tensor, a fifth of it before the cut
-    cost = [1.0 + 4.0 * (8 - first) + (8 - first) + 0.2 * 4.0 * first for first in range(9)]
-    first = next(k for k in range(9) if cost[k] <= 0.6 * 41.0)
-    (record,) = callback.selections
-    assert [mask.tolist() for mask in (record.mask, *seen)] == [
-        (np.arange(8) >= first).tolist()
-    ] * 6
-    assert record.seconds_importance < 1.0
-    np.testing.assert_array_equal(record.importance, measures.depth(model))
 
 
 def test_filling_costs_what_it_takes_here(monkeypatch):

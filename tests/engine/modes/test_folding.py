@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from training import assert_kept_alike
 
 import elastic_tf as et
 from elastic_tf import stack
+from elastic_tf.graph import reach, takes
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 L = tf.keras.layers
@@ -82,12 +84,7 @@ def gradients_of(model, variables):
         lambda: (lambda step, found: (step.loss, *found))(*model.gradients(data, variables))
     )
     graph = traced.get_concrete_function().graph
-    wanted, waiting = set(), [tensor.op for tensor in graph.outputs]
-    while waiting:
-        op = waiting.pop()
-        if op not in wanted:
-            wanted.add(op)
-            waiting += [tensor.op for tensor in op.inputs]
+    wanted = reach((tensor.op for tensor in graph.outputs), takes)
     return [part.numpy() for part in traced()], [op.type for op in wanted]
 
 
@@ -145,17 +142,14 @@ def test_eager_training_runs_keras_own():
 @pytest.mark.parametrize("first", [2, 3, 5])
 def test_training_on_samples_is_that_on_batches(first):
     """Whatever is the first trained tensor: before, in or behind the normalisation."""
-    x, y = batch(16)
-    weights = []
-    for is_cached in (False, True):
+
+    def made():
         model = elastic(depthwise)
         mask = np.arange(len(model.tensors)) >= first
         model.set_mask(mask & ~normal_of(model) if first == 2 else mask)
-        samples = et.Samples(x, y, batch_size=4, shuffle=False, memory=int(2**30 * is_cached))
-        model.fit(samples, epochs=3, verbose=0)
-        weights.append(model.get_weights())
-    for one, other in zip(*weights):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+        return model
+
+    assert_kept_alike(made, batch(16), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [4, 8])  # samples: 4 * 4 * 4 * 16 results, then twice as many

@@ -89,18 +89,3 @@ def test_gradients_are_those_without_sparing(monkeypatch, is_stored, scales):
         monkeypatch.setitem(modes.MODES, code, dataclasses.replace(mode, beside=None))
     for one, other in zip(with_sparing, found()):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.filterwarnings("error:Every step runs the whole forward pass")
-def test_steps_that_begin_at_a_scale_take_what_lies_before_it_from_the_samples():
-    def trained(memory: int) -> list[np.ndarray]:
-        model = network()
-        mask = np.arange(len(model.tensors)) > 0
-        filtered = np.array([tensor.name == "two/kernel:0" for tensor in model.tensors])
-        model.set_plan(et.Plan.from_mask(mask).filtered(2, filtered))
-        samples = et.Samples(*data(), batch_size=BATCH, memory=memory)
-        model.fit(samples, epochs=3, verbose=0)
-        return model.get_weights()
-
-    for cached, whole in zip(trained(1 << 30), trained(0)):
-        np.testing.assert_allclose(cached, whole, rtol=1e-5, atol=1e-6)

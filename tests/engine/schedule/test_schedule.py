@@ -10,6 +10,7 @@ from networks import CLASSES, IMAGE, K, L, fit, images, mask_of
 from training import elastic, everything
 
 from elastic_tf.engine.schedule.backward import size
+from elastic_tf.graph import reach, takes
 from elastic_tf.model import ElasticModel
 
 
@@ -31,14 +32,7 @@ def traced(model: ElasticModel) -> tf.Graph:
 
 
 def ancestors(op: tf.Operation) -> set[tf.Operation]:
-    found: set[tf.Operation] = set()
-    waiting = [op]
-    while waiting:
-        one = waiting.pop()
-        before = {*(tensor.op for tensor in one.inputs), *one.control_inputs} - found
-        found |= before
-        waiting += before
-    return found
+    return reach([op], lambda one: [*takes(one), *one.control_inputs]) - {op}
 
 
 def kernel_updates(model: ElasticModel, graph: tf.Graph) -> list[tf.Operation]:
