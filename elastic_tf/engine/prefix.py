@@ -10,6 +10,7 @@ cached value; the prefix itself is then dead and is dropped from the executed gr
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -100,6 +101,7 @@ class Forward:
         given = self._graph.inputs[:1] if before is None else before.tensors
         return between(self._graph, given, cut.tensors)
 
+    @functools.cached_property
     def seconds_per_row(self) -> float:
         """What it takes for a row, after a first pass that is slower."""
         run = self.function(self.cut([]), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -39,9 +40,12 @@ class RowTraining:
         self.can_cache = bool(samples.memory) and is_python and replicas == 1
         self._model, self._is_watched = model, is_watched
         self._begins, self._left = False, 1  # an epoch; epochs to come, this one included
-        self._forward: Forward | None = None
         self._cache: PrefixCache | None = None
-        self._seconds: float | None = None  # of a row in the forward pass that fills a cache
+
+    @functools.cached_property
+    def _forward(self) -> Forward:
+        rows = min(self.samples.cache_batch, self.samples.rows)
+        return Forward(self._model, self.samples, rows)
 
     def kept(self, trained: Sequence[tf.Variable] = ()) -> PrefixCache | None:
         """What steps that train these variables alone can take; dropped if the weights changed."""
@@ -60,7 +64,7 @@ class RowTraining:
             return
         before = self.kept(trained)
         try:
-            forward = self._passed()
+            forward = self._forward  # traced when it is needed first
             cut = forward.cut(trained)
             if before is None:
                 self.close()  # two of them may not fit
@@ -87,12 +91,11 @@ class RowTraining:
         if share == 1.0:
             return share
         try:
-            if self._seconds is None:
-                self._seconds = self._passed().seconds_per_row()
+            row = self._forward.seconds_per_row
         except NotCacheable as reason:
             self._cache_nothing(reason)
             return 1.0
-        return min(self._seconds * self.samples.batch_size / step, 1.0) * share
+        return min(row * self.samples.batch_size / step, 1.0) * share
 
     def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
         """True for the tensors that the cached activations depend on; bool, shape (N,)."""
@@ -106,7 +109,7 @@ class RowTraining:
         if not self.can_cache:
             return held
         try:
-            cut = self._passed().cut(self._model._trained(plan))
+            cut = self._forward.cut(self._model._trained(plan))
         except NotCacheable:
             return held
         halved = {tf.float32: 2} if samples.half else {}
@@ -174,13 +177,6 @@ class RowTraining:
         if self._cache is not None:
             self._cache.close()
         self._cache = None
-
-    def _passed(self) -> Forward:
-        """The forward pass, traced when it is needed first."""
-        if self._forward is None:
-            rows = min(self.samples.cache_batch, self.samples.rows)
-            self._forward = Forward(self._model, self.samples, rows)
-        return self._forward
 
     def _cache_nothing(self, reason: NotCacheable) -> None:
         """Run every step whole from now on, and say why."""

@@ -100,13 +100,6 @@ def test_activations_too_large_for_float16_are_told_and_computed_in_every_step()
     np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
-def test_samples_train_as_the_same_batches_do():
-    x, y = data()
-    one, _ = trained(chain, Samples(x, y, batch_size=4, shuffle=False), 2)
-    two, _ = trained(chain, tf.data.Dataset.from_tensor_slices((x, y)).batch(4), 2)
-    np.testing.assert_equal(one.get_weights(), two.get_weights())
-
-
 def test_a_strategy_takes_no_batch_away():
     """Under one, Keras 3 looks at a batch of the data before it trains."""
     results = []
@@ -320,7 +313,7 @@ def test_selection_knows_what_a_cached_prefix_saves():
 
 
 def test_filling_costs_what_it_takes_here(monkeypatch):
-    monkeypatch.setattr(prefix.Forward, "seconds_per_row", lambda self: 1.0)
+    monkeypatch.setattr(prefix.Forward, "seconds_per_row", 1.0)
     samples = Samples(*data(), batch_size=4)
     rows = RowTraining(elastic(chain), samples)
     assert rows.fill_cost(2, step=40.0) == pytest.approx(0.5 * 4.0 / 40.0)
@@ -353,16 +346,6 @@ def test_class_weights_multiply_those_of_the_samples(targets, sample_weight):
     assert found.dtype == tf.float32
     np.testing.assert_array_equal(found, expected)
     assert x is before[0] and y is before[1] and samples.arrays is before
-
-
-def test_class_weights_train_as_those_of_keras():
-    x, y = data()
-    options = {"epochs": 2, "shuffle": False, "batch_size": 4, "verbose": 0}
-    one, two = elastic(chain), elastic(chain)
-    one.fit(x, y, class_weight=CLASS_WEIGHT, **options)
-    samples = Samples(x, y, batch_size=4, shuffle=False).weighted(CLASS_WEIGHT)
-    two.fit(samples, epochs=2, verbose=0)
-    np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
 @pytest.mark.parametrize(
