@@ -80,13 +80,10 @@ def test_forward_order_puts_unused_tensors_last():
     assert names(forward_order(model))[-1].split("/")[-1] == "idle"
 
 
-def test_forward_order_raises_when_nothing_is_trainable():
+def test_forward_order_raises_when_nothing_is_trainable_or_built():
     model = tf.keras.Sequential([L.Input((3,)), L.Dense(2)], name="frozen")
     model.trainable = False
     with pytest.raises(ValueError, match="'frozen' with 2 weights, none trainable"):
         forward_order(model)
-
-
-def test_forward_order_raises_when_the_model_is_not_built():
     with pytest.raises(ValueError, match="never seen an input"):
         forward_order(tf.keras.Sequential([L.Dense(2)], name="unbuilt"))

@@ -28,21 +28,14 @@ def names(layers) -> list[str]:
     return [layer.name for layer in layers]
 
 
-def test_left_out_lists_layers_with_buffers_and_no_trained_tensor():
+def test_left_out_are_layers_with_buffers_and_tensors_none_of_which_is_trained():
     model = network()
     trained = [model.get_layer("conv1").kernel, model.get_layer("bn2").gamma]
     assert names(freezing.left_out(model, trained)) == ["bn1"]
-
-
-def test_left_out_skips_layers_the_user_froze():
-    model = network()
-    model.get_layer("bn1").trainable = False
+    model.get_layer("bn1").trainable = False  # of which Keras takes care
     assert names(freezing.left_out(model, [])) == ["bn2"]
-
-
-def test_left_out_skips_layers_without_a_tensor_of_their_own():
-    model = tf.keras.Sequential([L.Input((4,)), L.BatchNormalization(center=False, scale=False)])
-    assert freezing.left_out(model, []) == []
+    bare = tf.keras.Sequential([L.Input((4,)), L.BatchNormalization(center=False, scale=False)])
+    assert freezing.left_out(bare, []) == []
 
 
 def test_frozen_batch_normalisation_runs_in_inference_mode():
