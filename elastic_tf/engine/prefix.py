@@ -43,21 +43,15 @@ class NotCacheable(Exception):  # AutoGraph hands on what adds nothing to Except
 
 
 class Cut(NamedTuple):
-    """Where a traced graph is cut.
+    """Where a traced graph is cut."""
 
-    Attributes:
-        tensors: results of the prefix that an op outside it, or the caller, takes; none where no
-            layer with weights can be computed in advance.
-        kinds: of each, what tells whether two traces were cut alike: op type, dtype, shape for one
-            sample.
-        reads: ids of the handles of the variables that they depend on.
-        prefix: the ops whose results never change, those that hold the inputs among them.
-    """
-
+    # results of the prefix that an op outside it, or the caller, takes; none where no layer with
+    # weights can be computed in advance
     tensors: list[tf.Tensor]
+    # what tells whether two traces were cut alike: op type, dtype, shape for one sample
     kinds: list[tuple[str, tf.DType, list[int | None]]]
-    reads: frozenset[int]
-    prefix: frozenset[tf.Operation]
+    reads: frozenset[int]  # ids of the handles of the variables that they depend on
+    prefix: frozenset[tf.Operation]  # whose results never change, what holds the inputs among them
 
     def depends_on(self, variables: Sequence[tf.Variable]) -> np.ndarray:
         """True for the variables that it depends on; bool, shape (variables,)."""
@@ -118,11 +112,7 @@ class Forward:
 class PrefixCache:
     """The activations on a cut, for every row of some samples, of the weights that were then.
 
-    Args:
-        forward: of the model.
-        samples: what it is trained on.
-        cut: of `forward`.
-        before: a cache on a cut before; what it holds is not computed again.
+    What a cache on a cut before holds is not computed again.
 
     Raises:
         NotCacheable: samples are not independent of each other.
@@ -172,9 +162,7 @@ class PrefixCache:
     def onward(self, function: Callable[[Any], tf.Tensor], name: str) -> Iterator[np.ndarray]:
         """What a function of a batch of inputs gives, for all rows in turn, from the activations.
 
-        Args:
-            function: of the model's variables, whose values may change between two calls.
-            name: under which its trace is kept.
+        Its trace is kept under a name; the values of variables may change between two calls.
 
         Raises:
             NotCacheable: it does not run the model's forward pass as it is up to the cut.
@@ -335,11 +323,8 @@ def step_behind(
         train_step: function from a batch to logs, as in Keras.
         batch: whose inputs hold the place of the samples; any numbers will do.
         varying: the trainable variables that the prefix does not depend on.
-        kinds: of the cut that the values were computed at.
+        kinds: of the cut that the values were computed at; another one is `NotCacheable`.
         values: a tensor for each of the cut's.
-
-    Raises:
-        NotCacheable: the step is cut elsewhere.
     """
     with folding.only_behind(varying):
         logs = train_step(batch)

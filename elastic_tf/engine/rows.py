@@ -21,14 +21,7 @@ class RowTraining:
 
     What is kept of them belongs to the weights that it was computed with. They change under a plan
     that trains more, and by whoever sets the weights of a model. `kept` is the one place that asks.
-
-    Args:
-        model: the model that is trained.
-        samples: what it is trained on.
-        is_watched: whether callbacks of the user's own may change weights between steps.
-
-    Attributes:
-        can_cache: whether anything may be computed in advance in this `fit`.
+    In a `fit` that is watched, callbacks of the user's own may set them between steps.
     """
 
     def __init__(
@@ -37,6 +30,7 @@ class RowTraining:
         self.samples = samples
         replicas = model.distribute_strategy.num_replicas_in_sync
         is_python = not model.run_eagerly and not is_jit_compiled(model)  # can be called by a step
+        # whether anything may be computed in advance in this `fit`
         self.can_cache = bool(samples.memory) and is_python and replicas == 1
         self._model, self._is_watched = model, is_watched
         self._begins, self._left = False, 1  # an epoch; epochs to come, this one included

@@ -199,17 +199,11 @@ def _class_weighted(y: Any, weight: Any, class_weight: Mapping[int, float]) -> t
 
 
 def known_of(data: Any) -> tuple[int | None, list[tuple[int | None, ...]] | None]:
-    """Samples in a batch, and the shape of one sample of each input, before data are read.
+    """Samples in a batch of all replicas, and the shape of one sample of each input.
 
-    Args:
-        data: `Samples`, or the `stack.RunningFit` of a `fit`; None, of which nothing is known,
-            where the callbacks are called by a loop of one's own.
-
-    Returns:
-        Both of a batch of all replicas; None for what is not known.
-
-    Raises:
-        ValueError: a dataset that yields single samples.
+    Of `Samples`, or of the `stack.RunningFit` of a `fit` before its data are read; None for what is
+    not known, as in a loop of one's own, where `data` is None. A dataset of single samples is
+    refused.
     """
     if isinstance(data, Samples):
         return data.batch_size, batches.sample_shapes(data.inputs(1))

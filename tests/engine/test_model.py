@@ -183,7 +183,7 @@ def subclassed_graph() -> tf.keras.Model:
             return 2 * super().call(inputs, training=training, mask=mask)
 
     source = block()
-    return Doubled(source.input, source.output)
+    return Doubled(source.inputs[0], source.outputs[0])
 
 
 SOURCES = {

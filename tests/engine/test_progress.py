@@ -66,7 +66,8 @@ def test_every_step_shows_the_values_as_they_are_now_and_other_callbacks_see_the
 
 def test_a_bar_or_a_list_of_the_users_own_is_left_alone(model, capsys):
     own = tf.keras.callbacks.ProgbarLogger()
-    listed = tf.keras.callbacks.CallbackList([Ratios(), own], model=model, epochs=1, steps=3)
+    params = {"verbose": 1, "epochs": 1, "steps": 3}
+    listed = tf.keras.callbacks.CallbackList([Ratios(), own], model=model, **params)
     for given in ([Ratios(), own], listed):
         fit(model, callbacks=given, epochs=1, verbose=1)
         assert "rho" not in capsys.readouterr().out

@@ -27,25 +27,15 @@ from elastic_tf.plan import FILTERED, NAMES
 
 
 class Patches(NamedTuple):
-    """Where the patches of a convolution lie, along one axis.
+    """Where the patches of a convolution lie, along one axis."""
 
-    Attributes:
-        number: of patches.
-        side: pixels of the output in a patch; the last one may hold fewer.
-        output: pixels of the output.
-        window: pixels of the input behind a patch.
-        start: of the first window; negative where it begins outside of the input.
-        input: pixels of the input.
-        step: 1; where a kernel of 1 x 1 passes over pixels, only every so many are looked at.
-    """
-
-    number: int
-    side: int
-    output: int
-    window: int
-    start: int
-    input: int
-    step: int
+    number: int  # of patches
+    side: int  # pixels of the output in a patch; the last one may hold fewer
+    output: int  # pixels
+    window: int  # pixels of the input behind a patch
+    start: int  # of the first window; negative where it begins outside of the input
+    input: int  # pixels
+    step: int  # 1; where a kernel of 1 x 1 passes over pixels, only every so many are looked at
 
     @classmethod
     def along(cls, size: int, kernel: int, r: int, stride: int, padding: str) -> Patches:
@@ -78,7 +68,7 @@ class Filter:
         x: shape of its inputs, (n, height, width, channels); all but n known.
         kernel: shape of its kernel.
         r: side of a patch in pixels of the output, which it fits into.
-        strides: of the convolution: down and along, or one number for both.
+        strides: down and along, or one number for both.
         padding: "SAME" or "VALID".
         depthwise: whether each channel has kernels of its own.
     """
@@ -103,10 +93,7 @@ class Filter:
         self.density = 1.0 / (self.down.window * self.along.window / r**2)
 
     def sums(self, x: tf.Tensor) -> tf.Tensor:
-        """(n, rows, columns, channels) sums of the inputs behind each patch.
-
-        All that a filtered convolution keeps of its input.
-        """
+        """(n, rows, columns, channels) sums of the inputs behind each patch: all that is kept."""
         down, along = self.down, self.along
         if down.step > 1 or along.step > 1:  # a slice of every other pixel takes ten times as long
             x = tf.nn.avg_pool2d(x, 1, (down.step, along.step), "VALID")
