@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from small_networks import (
+    L,
     chain,
     data,
     elastic,
@@ -19,7 +20,6 @@ from small_networks import (
     skips_to_the_head,
     subclassed,
 )
-from training import assert_kept_alike
 
 import elastic_tf as et
 from elastic_tf import Samples
@@ -41,13 +41,34 @@ def trained(build, samples, plan, epochs=3):
     return model, history.history
 
 
+def assert_alike(build, plan, x=None, **options):
+    """What is kept changes neither weights nor history."""
+    (own, y), results = data(), []
+    for memory in (options.pop("memory", 1 << 30), 0):
+        samples = Samples(own if x is None else x, y, batch_size=4, memory=memory, **options)
+        model, history = trained(build, samples, plan)
+        results.append((model.get_weights(), history))
+        options.pop("half", None)
+    np.testing.assert_equal(*results)
+
+
 def attending():
     """Attention makes layers of its own when it is called first, dropout among them."""
-    layers = tf.keras.layers
-    inputs = layers.Input((8,))
-    x = layers.Reshape((4, 2))(inputs)
-    x = layers.MultiHeadAttention(2, 3)(x, x)
-    return tf.keras.Model(inputs, layers.Dense(3)(layers.Dense(4)(layers.Flatten()(x))))
+    inputs = L.Input((8,))
+    x = L.Reshape((4, 2))(inputs)
+    x = L.MultiHeadAttention(2, 3)(x, x)
+    return tf.keras.Model(inputs, L.Dense(3)(L.Dense(4)(L.Flatten()(x))))
+
+
+def own_step():
+    class OwnStep(et.ElasticMixin, tf.keras.Sequential):
+        def train_step(self, batch):
+            variables = [v for v, on in zip(self.tensors, self.mask) if on]
+            step, gradients = self.gradients(batch, variables)
+            et.optimizers.apply_selected(self.optimizer, gradients, variables)
+            return self.finish(step)
+
+    return OwnStep([L.Input((8,)), L.Dense(6, "relu"), L.Dense(3)])
 
 
 @pytest.mark.parametrize(
@@ -60,15 +81,45 @@ def attending():
         (regularised, 2, 1 << 30),
         (subclassed, 4, 1 << 30),
         (attending, 8, 1 << 30),
+        (own_step, 2, 1 << 30),
     ],
 )
 def test_cached_training_is_bit_identical(build, plan, memory):
-    x, y = data()
-    options = {"batch_size": 4, "augment": flipped, "views": 2}
-    one, history = trained(build, Samples(x, y, memory=0, **options), plan)
-    two, cached = trained(build, Samples(x, y, memory=memory, **options), plan)
-    np.testing.assert_equal(one.get_weights(), two.get_weights())
-    assert history == cached
+    assert_alike(build, plan, memory=memory, augment=flipped, views=2)
+
+
+def mixing():
+    inputs = L.Input((8,))
+    x = L.Lambda(lambda x: x - tf.reduce_mean(x, axis=0))(inputs)
+    return tf.keras.Model(inputs, L.Dense(3)(L.Dense(4)(x)))
+
+
+def noisy():
+    inputs = L.Input((8,))
+    return tf.keras.Model(inputs, L.Dense(3)(L.Dense(4)(L.Dropout(0.5, seed=0)(inputs))))
+
+
+def twice():
+    class Twice(et.ElasticMixin, tf.keras.Sequential):
+        def train_step(self, data):
+            self(tf.reverse(data[0], axis=[1]), training=True)
+            return super().train_step((data[0] + self(data[0])[:, :1], data[1]))
+
+    return Twice([L.Input((8,)), L.Dense(6), L.Dense(3)])
+
+
+@pytest.mark.parametrize(
+    ("build", "message", "options"),
+    [
+        (mixing, "whole forward pass: .* depends on others in its batch", {}),
+        (noisy, "at random", {}),
+        (twice, "does not run the model's forward pass as it is", {}),
+        (chain, "too large for float16", {"x": 1e6 * data()[0], "half": True}),
+    ],
+)
+def test_where_nothing_can_be_kept_steps_run_whole_and_it_is_said(build, message, options):
+    with pytest.warns(UserWarning, match=message):
+        assert_alike(build, 2, **options)
 
 
 def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch):
@@ -89,15 +140,6 @@ def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch):
     for a, b in zip(one.get_weights(), two.get_weights()):
         np.testing.assert_allclose(a, b, atol=2e-3)
     assert any((a != b).any() for a, b in zip(one.get_weights(), two.get_weights()))
-
-
-def test_activations_too_large_for_float16_are_told_and_computed_in_every_step():
-    x, y = data()
-    one, _ = trained(chain, Samples(1e6 * x, y, batch_size=4, memory=0), 2)
-    samples = Samples(1e6 * x, y, batch_size=4, half=True)
-    with pytest.warns(UserWarning, match="too large for float16"):
-        two, _ = trained(chain, samples, 2)
-    np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
 def test_a_strategy_takes_no_batch_away():
@@ -141,26 +183,6 @@ def test_weights_and_datasets_of_single_samples_are_served():
     np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
-class OwnStep(et.ElasticMixin, tf.keras.Sequential):
-    def train_step(self, batch):
-        variables = [v for v, on in zip(self.tensors, self.mask) if on]
-        step, gradients = self.gradients(batch, variables)
-        et.optimizers.apply_selected(self.optimizer, gradients, variables)
-        return self.finish(step)
-
-
-def test_a_step_of_ones_own_is_cut_too():
-    def made():
-        tf.keras.utils.set_random_seed(0)
-        L = tf.keras.layers
-        model = OwnStep([L.Input((8,)), L.Dense(6, "relu"), L.Dense(3)])
-        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.set_mask(np.array([False, False, True, True]))
-        return model
-
-    assert_kept_alike(made, data())
-
-
 def test_what_is_kept_is_computed_in_batches_of_the_size_that_is_asked_for(monkeypatch):
     sizes = []
     make = prefix.Forward.__init__
@@ -182,48 +204,6 @@ def test_samples_and_what_was_computed_of_them_are_freed():
     del samples
     gc.collect()
     assert freed() is None and model.built
-
-
-def test_samples_that_see_each_other_are_trained_whole_and_said_so():
-    def mixing():
-        inputs = tf.keras.layers.Input((8,))
-        x = tf.keras.layers.Lambda(lambda x: x - tf.reduce_mean(x, axis=0))(inputs)
-        x = tf.keras.layers.Dense(4)(x)
-        return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(x))
-
-    x, y = data()
-    with pytest.warns(UserWarning, match="whole forward pass: .* depends on others in its batch"):
-        one, history = trained(mixing, Samples(x, y, batch_size=4), 2)
-    two, whole = trained(mixing, Samples(x, y, batch_size=4, memory=0), 2)
-    assert history == whole
-
-
-def test_a_step_that_runs_the_model_twice_is_trained_whole_and_said_so():
-    class Twice(et.ElasticMixin, tf.keras.Sequential):
-        def train_step(self, data):
-            self(tf.reverse(data[0], axis=[1]), training=True)
-            return super().train_step((data[0] + self(data[0])[:, :1], data[1]))
-
-    def made():
-        tf.keras.utils.set_random_seed(0)
-        L = tf.keras.layers
-        model = Twice([L.Input((8,)), L.Dense(6), L.Dense(3)])
-        model.compile("sgd", "mse")
-        model.set_mask(np.array([False, False, True, True]))
-        return model
-
-    with pytest.warns(UserWarning, match="does not run the model's forward pass as it is"):
-        assert_kept_alike(made, (data()[0], np.ones((16, 3))))
-
-
-def test_a_model_that_draws_at_random_first_is_trained_whole_and_said_so():
-    def noisy():
-        inputs = tf.keras.layers.Input((8,))
-        x = tf.keras.layers.Dense(4)(tf.keras.layers.Dropout(0.5)(inputs))
-        return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(x))
-
-    with pytest.warns(UserWarning, match="at random"):
-        trained(noisy, Samples(*data(), batch_size=4), 2)
 
 
 def of_equal_layers():

@@ -14,6 +14,8 @@ import tensorflow as tf
 from elastic_tf.engine.schedule import recomputation, updates
 from elastic_tf.stack import is_jit_compiled
 
+__all__ = ["recompute", "updating_early"]
+
 
 def recompute(
     model: Any, loss: tf.Tensor, gradients: Sequence[Any], variables: Sequence[tf.Variable]
