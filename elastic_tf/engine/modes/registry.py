@@ -119,17 +119,13 @@ def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) ->
 
 def kernels(model: Any, name: str) -> np.ndarray:
     """True for the kernels that can be trained in the mode of that name; bool, shape (N,)."""
-    layers = _layers(model, code_of(name))
-    return np.array([id(tensor) in layers for tensor in model.tensors])
+    return np.isin(np.arange(len(model.tensors)), [*_able(model, name)])
 
 
 def channel_axes(model: Any, name: str) -> dict[int, int]:
     """The axis of the channels of each kernel that can be trained by some of them, by its index."""
-    mode = MODES[code_of(name)]
-    if mode.axis is None:
-        return {}
-    layers = _layers(model, mode.code)
-    return {k: mode.axis(layers[id(v)]) for k, v in enumerate(model.tensors) if id(v) in layers}
+    axis = MODES[code_of(name)].axis
+    return {} if axis is None else {k: axis(layer) for k, layer in _able(model, name).items()}
 
 
 def everywhere(model: Any, name: str) -> Plan:
@@ -138,18 +134,16 @@ def everywhere(model: Any, name: str) -> Plan:
     Raises:
         ValueError: no such mode, or no kernel can have it.
     """
-    mode = MODES.get(code_of(name))
-    layers = {} if mode is None else _layers(model, mode.code)
-    able = {k: layers[id(v)] for k, v in enumerate(model.tensors) if id(v) in layers}
-    if mode is None or not able:
+    able, plan = _able(model, name), Plan.full(len(model.tensors))
+    if not able:
         raise ValueError(
             f"A mode must be one that kernels of the model can have. Received: '{name}' for "
             f"'{model.name}'. Leave it out."
         )
-    plan = Plan.full(len(model.tensors))
+    mode = MODES[code_of(name)]
     if mode.axis is not None:
         return plan.with_channels(name, {k: range(mode.channels(v)[0]) for k, v in able.items()})
-    return plan.with_mode(name, np.isin(np.arange(len(plan)), list(able)))
+    return plan.with_mode(name, kernels(model, name))
 
 
 @contextlib.contextmanager
@@ -214,6 +208,13 @@ def _uses(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> 
             parts = (Slice.of(mode.kernel(layer), mode.axis(layer), count),)
         found.append(_Use(k, mode, layer, parts))
     return found
+
+
+def _able(model: Any, name: str) -> dict[int, Any]:
+    """The layers of the kernels that can be trained in the mode of that name, by index."""
+    code = code_of(name)
+    layers = _layers(model, code) if code in MODES else {}
+    return {k: layers[id(v)] for k, v in enumerate(model.tensors) if id(v) in layers}
 
 
 def _layers(model: tf.keras.Model, code: int) -> dict[int, Any]:
