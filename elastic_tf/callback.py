@@ -21,7 +21,7 @@ from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.importance import measures
 from elastic_tf.importance.probe import Probe
-from elastic_tf.inputs import fit_data
+from elastic_tf.inputs.samples import known_of
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.timing.profile import TimingProfile
@@ -174,10 +174,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         state.callback = self
         self._check_replicas(count)
         data = state.data if state.rows is None else state.rows.samples
-        size = fit_data.batch_size(data)
+        size, shapes = known_of(data)
         size = None if size is None else -(-size // count)
         if self.settings.profile is not None:
-            shapes = fit_data.sample_shapes(data)
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
         board = None
         if self.log_dir is not None:

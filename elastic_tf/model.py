@@ -12,12 +12,8 @@ from elastic_tf.engine.mixin import ElasticMixin
 
 # What `from_model` cannot carry over from another class of model.
 _TRAINING_METHODS = (
-    "train_step",
-    "test_step",
-    "predict_step",
-    "make_train_function",
-    "compute_loss",
-    "compute_metrics",
+    *("train_step", "test_step", "predict_step"),
+    *("make_train_function", "compute_loss", "compute_metrics"),
 )
 
 
@@ -30,20 +26,28 @@ class ElasticModel(ElasticMixin, tf.keras.Model):
         """An elastic model with the layers and weights of `model`.
 
         The weights are shared: training one trains the other. Optimizer, loss and metrics are not
-        taken over: compile the new model.
-
-        Args:
-            model: any Keras model, built.
-
-        Returns:
-            A functional model if `model` is one, else a model that calls `model`.
+        taken over: compile the new model. It is functional if `model` is, else it calls `model`.
 
         Raises:
             TypeError: not a Keras model, or one that overrides how it is trained.
         """
-        _check_source(model)
+        stack.keras_model("model", model)
         if isinstance(model, ElasticMixin):
             return model
+        kind = type(model)
+        custom = [
+            name
+            for name in _TRAINING_METHODS
+            if getattr(kind, name) is not getattr(tf.keras.Model, name)
+        ]
+        if custom:
+            raise TypeError(
+                "`model` must be trained as a plain Keras model. Received: a model of class "
+                f"{kind.__name__}, which overrides {', '.join(custom)}. Define class "
+                f"Elastic{kind.__name__}(elastic_tf.ElasticMixin, {kind.__name__}) and write its "
+                "train_step with self.gradients(data, variables), "
+                "elastic_tf.optimizers.apply_selected and self.finish(step)."
+            )
         with model.distribute_strategy.scope():
             ends = stack.graph_ends(model)
             if ends is not None:
@@ -69,23 +73,3 @@ class ElasticWrapper(ElasticMixin, tf.keras.Model):
         """The model's own forward pass; Keras hands `training` on where it is taken."""
         del training
         return self.model(inputs)
-
-
-def _check_source(model: Any) -> None:
-    """Refuse what `from_model` cannot take over whole."""
-    stack.keras_model("model", model)
-    kind = type(model)
-    custom = [name for name in _TRAINING_METHODS if _overrides(kind, name)]
-    if custom and not isinstance(model, ElasticMixin):
-        raise TypeError(
-            "`model` must be trained as a plain Keras model. Received: a model of class "
-            f"{kind.__name__}, which overrides {', '.join(custom)}. Define class "
-            f"Elastic{kind.__name__}(elastic_tf.ElasticMixin, {kind.__name__}) and write its "
-            "train_step with self.gradients(data, variables), elastic_tf.optimizers.apply_selected "
-            "and self.finish(step)."
-        )
-
-
-def _overrides(kind: type, name: str) -> bool:
-    """Whether a class has its own version of a method of Keras's models."""
-    return getattr(kind, name) is not getattr(tf.keras.Model, name)

@@ -41,9 +41,6 @@ class Plan:
         modes: of each tensor, a key of `elastic_tf.plan.NAMES`; int8, shape (N,), read-only.
         channels: of each tensor of which some channels are trained, by its index: these channels,
             in ascending order.
-
-    Raises:
-        ValueError: no tensors, a mode that is none, or `channels` of other tensors.
     """
 
     modes: np.ndarray
@@ -72,14 +69,7 @@ class Plan:
 
     @classmethod
     def from_mask(cls, mask: np.ndarray) -> Plan:
-        """Exact where `mask` is True, frozen elsewhere.
-
-        Args:
-            mask: bool, shape (N,), forward order.
-
-        Raises:
-            ValueError: another dtype or shape.
-        """
+        """Exact where `mask` is True, frozen elsewhere; bool, shape (N,), forward order."""
         return cls(np.where(arguments.mask("mask", mask, np.size(mask)), EXACT, FROZEN))
 
     @classmethod
@@ -89,18 +79,13 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Any) -> Plan:
-        """The plan that `to_json` wrote.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """The plan that `to_json` wrote; a `ValueError` for anything else."""
         if not isinstance(value, dict) or "modes" not in value:
             raise ValueError(
                 f"A plan in JSON must be an object with `modes`. Received: {brief(value)}. "
                 "Plan.to_json writes one."
             )
-        channels = value.get("channels", {})
-        return cls(value["modes"], {int(k): channels[k] for k in channels})
+        return cls(value["modes"], {int(k): v for k, v in value.get("channels", {}).items()})
 
     def filtered(self, r: int, where: np.ndarray) -> Plan:
         """The same, but filtered gradients (Yang et al., CVPR 2023) for some kernels.
@@ -108,12 +93,7 @@ class Plan:
         Args:
             r: side of a patch in pixels of the convolution's output: 2, 4 or 7.
             where: True for these kernels; bool, shape (N,).
-
-        Raises:
-            ValueError: another r, or no mask.
         """
-        if r not in FILTERED:
-            raise ValueError(f"`r` must be one of {sorted(FILTERED)}. Received: {brief(r)}.")
         return self.with_mode(f"filtered:{r}", where)
 
     def with_mode(self, name: str, where: np.ndarray) -> Plan:
@@ -122,9 +102,6 @@ class Plan:
         Args:
             name: one of `elastic_tf.plan.NAMES` that needs no channels.
             where: True for these tensors; bool, shape (N,).
-
-        Raises:
-            ValueError: no such mode, or no mask.
         """
         modes = np.where(arguments.mask("where", where, len(self)), code_of(name), self.modes)
         return Plan(modes, {k: v for k, v in self.channels.items() if not where[k]})
@@ -136,9 +113,6 @@ class Plan:
             name: "channels:1/2", "channels:1/4" or "channels:1/8"; or "channels:any", of which each
                 number of channels is a trace of its own.
             channels: the channels of each kernel, by its index among the tensors.
-
-        Raises:
-            ValueError: no such mode, or channels that are none.
         """
         modes = self.modes.copy()
         for k in channels:
@@ -207,10 +181,7 @@ def _channels(given: Any) -> tuple[int, ...]:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """The layer that owns each tensor of an elastic model, in forward order.
-
-    It is the model itself for a tensor that no layer owns.
-    """
+    """The layer that owns each tensor of an elastic model, or the model itself; forward order."""
     from elastic_tf import stack  # loads TensorFlow
 
     owners = {
@@ -225,7 +196,7 @@ def describe_trained(plan: Plan | None, tensors: Sequence[Any]) -> str:
     """How much of `tensors`, of which each has a shape, a plan trains; None: everything."""
     sizes = [math.prod(tensor.shape) for tensor in tensors]
     mask = np.ones(len(sizes), bool) if plan is None else plan.mask
-    some = "" if plan is None or not plan.channels else f", of {len(plan.channels)} some channels"
+    some = f", of {len(plan.channels)} some channels" if plan and plan.channels else ""
     return (
         f"trains {np.sum(mask)} of {len(sizes)} tensors{some}, {np.dot(sizes, mask):,} of "
         f"{sum(sizes):,} parameters"
@@ -235,13 +206,8 @@ def describe_trained(plan: Plan | None, tensors: Sequence[Any]) -> str:
 def as_plan(value: Plan | np.ndarray | None, count: int) -> Plan:
     """The plan that `value` is or means, for a model of `count` tensors.
 
-    Args:
-        value: a plan; a bool mask of shape (count,), True where a tensor is trained; or None for
-            everything exact.
-        count: tensors of the model.
-
-    Raises:
-        ValueError: none of these, or for another number of tensors.
+    That is a plan; a bool mask of shape (count,), True where a tensor is trained; or None for
+    everything exact. Anything else is a `ValueError`.
     """
     if value is None:
         return Plan.full(count)

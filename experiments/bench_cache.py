@@ -65,7 +65,7 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         started = time.perf_counter()
         rows.cache(trained, epochs=2)
         seconds = time.perf_counter() - started
-        cache = rows.cache_for(trained)
+        cache = rows.kept(trained)
         runs = [
             StepFunction(model, np.ones(count, bool), uncached),
             StepFunction(model, mask, uncached),

@@ -98,7 +98,8 @@ def compared(
     model: Any, limit: Any, mask: np.ndarray, x: Any, y: Any, *, largest: bool = False
 ) -> dict[str, Any]:
     """Bytes predicted for a plan, and measured: the median of some steps, or the largest."""
-    function = tf.function(lambda data: model.step(data, mask), autograph=False)
+    model.set_mask(mask)
+    function = tf.function(model.train_step, autograph=False)
     for _ in range(2):
         function((x, y))
     gc.collect()

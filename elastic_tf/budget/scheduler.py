@@ -23,9 +23,9 @@ from elastic_tf.files.json_form import to_json
 from elastic_tf.head.solve import SolveHead
 from elastic_tf.importance.probe import joined, size_of
 from elastic_tf.importance.tracking import Worth
-from elastic_tf.inputs import fit_data
 from elastic_tf.inputs.batches import sample_shapes
 from elastic_tf.memory.steps import Limit
+from elastic_tf.inputs.samples import known_of
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.selection.selector import select_plan, select_tensors, smallest_feasible_rho
@@ -282,7 +282,7 @@ class Scheduler:
     def _sizes_differ(self) -> bool:
         """Whether samples may be of several sizes: neither the model nor the data tell of one."""
         inputs = sample_shapes(getattr(self._model, "inputs", None) or [])
-        given = fit_data.sample_shapes(self._model._elastic.data) or []
+        given = known_of(self._model._elastic.data)[1] or []
         is_fixed = inputs and not any(None in shape for shape in inputs)
         return not is_fixed and any(None in shape for shape in given)
 

@@ -23,11 +23,7 @@ _REFUSED_STRATEGIES = (
 
 
 def check_bases(cls: type, mixin: type) -> None:
-    """Refuse a class in which `mixin` does not stand before Keras's model.
-
-    Raises:
-        TypeError: the mixin comes after the model, or hides a train step of another base.
-    """
+    """Refuse a class in which `mixin` comes after Keras's model, or hides another train step."""
     order = cls.__mro__
     if tf.keras.Model in order and order.index(tf.keras.Model) < order.index(mixin):
         names = ", ".join(base.__name__ for base in cls.__bases__)
@@ -51,11 +47,7 @@ def check_bases(cls: type, mixin: type) -> None:
 
 
 def check_strategy(strategy: tf.distribute.Strategy) -> None:
-    """Refuse a strategy that splits the tensors or runs steps elsewhere.
-
-    Raises:
-        TypeError: the strategy is not served.
-    """
+    """Refuse a strategy that splits the tensors or runs steps elsewhere."""
     if isinstance(strategy, _REFUSED_STRATEGIES):
         raise TypeError(
             "The strategy must keep all tensors on every replica: MirroredStrategy, "
@@ -65,11 +57,7 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
 
 
 def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) -> None:
-    """Refuse what gradients cannot be accumulated with.
-
-    Raises:
-        ValueError: `steps` is no count, or another option stands against it.
-    """
+    """Refuse what gradients cannot be accumulated with."""
     if arguments.count("accumulate", steps) == 1:
         return
     if own_train_step:
@@ -93,25 +81,13 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
         )
 
 
-def check_trained(plan: Plan) -> None:
-    """Refuse a plan that trains nothing.
-
-    Raises:
-        ValueError: it does.
-    """
+def check_plan(model: Any, plan: Plan, accumulates: bool) -> None:
+    """Refuse a plan that trains nothing, or some channels where whole kernels alone can be."""
     if not plan.mask.any():
         raise ValueError(
             f"A tensor must be trained. Received: {len(plan)} frozen ones. Keep at least the head "
             "trained."
         )
-
-
-def check_channels(model: Any, plan: Plan, accumulates: bool) -> None:
-    """Refuse what channels cannot be trained alone with.
-
-    Raises:
-        ValueError: the plan trains some channels of kernels, and something stands against it.
-    """
     replicas = model.distribute_strategy.num_replicas_in_sync
     if plan.channels and (replicas > 1 or accumulates):
         received = f"{replicas} replicas" if replicas > 1 else "accumulated gradients"
@@ -123,10 +99,7 @@ def check_channels(model: Any, plan: Plan, accumulates: bool) -> None:
 
 @contextlib.contextmanager
 def batch_explained(data: Sequence[Any]) -> Iterator[None]:
-    """Say which batch a model could not be trained on, and why.
-
-    Args:
-        data: (x, y) or (x, y, sample_weight).
+    """Say which batch, (x, y) or (x, y, sample_weight), a model could not be trained on, and why.
 
     Raises:
         ValueError: the model refused it.

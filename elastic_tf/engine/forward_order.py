@@ -11,7 +11,7 @@ from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.graph import captured, members, nodes_of, reached_from
 
 
-def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
+def forward_order(model: tf.keras.Model) -> list[tf.Variable]:
     """The trainable variables of `model` in the order in which the forward pass first uses them.
 
     A tensor is used where its value first meets data: the first op, in tracing order, that depends
@@ -19,28 +19,18 @@ def forward_order(model: tf.keras.Model, spec: Any = None) -> list[tf.Variable]:
     and beta of a batch normalisation) keep their order in `model.trainable_variables`; tensors
     that the forward pass never uses come last.
 
-    Args:
-        model: a built Keras model.
-        spec: nested `tf.TensorSpec` of the model's input; taken from the model if left out.
-
-    Returns:
-        N variables, input side first.
-
     Raises:
         ValueError: the model is not built, or has no trainable tensor.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5 (tensors sorted in execution order).
     """
-    if spec is None:
-        spec = input_spec(model)
-    variables = stack.trainable(model)
+    spec, variables = input_spec(model), stack.trainable(model)
     if not variables:
         raise ValueError(
             f"The model must have a trainable tensor. Received: model '{model.name}' with "
             f"{len(model.weights)} weights, none trainable. Set `layer.trainable = True` on the "
             "layers to adapt."
         )
-
     graph = traced_pass(model, spec, training=True).graph
     on_replicas = model.distribute_strategy.experimental_local_results
     own = captured(graph, [on_replicas(variable)[0] for variable in variables])
@@ -66,11 +56,7 @@ def traced_pass(model: tf.keras.Model, spec: Any, *, training: bool) -> Any:
 
 
 def input_spec(model: tf.keras.Model) -> Any:
-    """Nested `tf.TensorSpec` of what `model` is called with.
-
-    Raises:
-        ValueError: the model has never seen an input.
-    """
+    """Nested `tf.TensorSpec` of what `model`, which must be built, is called with."""
     spec = stack.input_spec(model)
     if spec is None:
         raise ValueError(

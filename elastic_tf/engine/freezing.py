@@ -2,12 +2,10 @@
 
 A layer with buffers (batch normalisation) of whose own trainable tensors none is trained runs as
 Keras runs it with `layer.trainable = False`. For a batch normalisation that is inference mode:
-its moving statistics stand still, so the batch must be normalised with them. Normalising with the
-batch's statistics while the moving ones stand still would train the layers after it on activations
-that inference never produces, the further off the more the layers before it change or the data
-differ from those of pre-training. It also makes a mask comparable to a plain Keras model whose
-layers are frozen by `trainable = False`: the two train alike, up to the rounding of normalisations
-that are folded into the convolutions before them.
+its moving statistics stand still, so the batch must be normalised with them, or the layers after it
+would be trained on activations that inference never produces. So a mask and a plain Keras model
+with frozen layers train alike, up to the rounding of normalisations that are folded into the
+convolutions before them.
 
 A layer with buffers but no trainable tensor of its own cannot be left out: it behaves as in Keras.
 With `compile(statistics="stored")` all batch normalisations run in inference mode, trained or not.
@@ -36,9 +34,9 @@ def frozen(layers: Sequence[tf.keras.layers.Layer], *, is_left_out: bool = True)
     the assignment is left out of the graph. Only variable methods are caught, raw ops are not.
     """
     with contextlib.ExitStack() as changes:
-        for layer in layers:
-            change = functools.partial(_freeze, layer, is_left_out)
-            changes.enter_context(held(_key(layer, is_left_out), change))
+        for one in layers:
+            change = functools.partial(_freeze, one, is_left_out)
+            changes.enter_context(held(("frozen", id(one), is_left_out), change))
         yield
 
 
@@ -52,12 +50,12 @@ def left_out(
     """
     trained = {id(stack.raw(variable)) for variable in variables}
     stored = _on_stored_statistics(model)
-    found = []
-    for layer in _not_frozen(model):
-        own, buffers = stack.own_variables(layer)
-        if buffers and (own or layer in stored) and trained.isdisjoint(map(id, own)):
-            found.append(layer)
-    return found
+    found = ((layer, *stack.own_variables(layer)) for layer in _not_frozen(model))
+    return [
+        layer
+        for layer, own, buffers in found
+        if buffers and (own or layer in stored) and trained.isdisjoint(map(id, own))
+    ]
 
 
 def as_compiled(model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
@@ -80,12 +78,8 @@ def _not_frozen(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
     return [
         one
         for one in model._flatten_layers()
-        if one.trainable or any(is_held(_key(one, is_left_out)) for is_left_out in (True, False))
+        if one.trainable or any(is_held(("frozen", id(one), how)) for how in (True, False))
     ]
-
-
-def _key(layer: tf.keras.layers.Layer, is_left_out: bool) -> tuple[str, int, bool]:
-    return "frozen", id(layer), is_left_out
 
 
 def _freeze(layer: tf.keras.layers.Layer, is_left_out: bool, changes: contextlib.ExitStack) -> None:
@@ -94,14 +88,10 @@ def _freeze(layer: tf.keras.layers.Layer, is_left_out: bool, changes: contextlib
     if not is_left_out:
         return
     changes.enter_context(folding.folded(layer))
-    for variable in itertools.chain(*stack.own_variables(layer)):
-        skip = dict.fromkeys(_assignments(variable), _skip(variable))
-        changes.enter_context(attributes(variable, **skip))
-
-
-def _assignments(variable: tf.Variable) -> list[str]:
     starts = ("assign", "scatter_", "batch_scatter_")
-    return [name for name in dir(type(variable)) if name.startswith(starts)]
+    for variable in itertools.chain(*stack.own_variables(layer)):
+        names = [name for name in dir(type(variable)) if name.startswith(starts)]
+        changes.enter_context(attributes(variable, **dict.fromkeys(names, _skip(variable))))
 
 
 def _skip(variable: tf.Variable) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 else:
     _Model = object
 
+_FIT = list(inspect.signature(tf.keras.Model.fit).parameters)[1:]  # names, by their place
+
 
 class ElasticMixin(_Model):
     """Adds `set_plan` to a subclassed model: `class MyModel(et.ElasticMixin, tf.keras.Model)`.
@@ -46,21 +49,16 @@ class ElasticMixin(_Model):
 
     @property
     def train_tf_function(self) -> Any:
-        """The `tf.function` in the train function; None in eager execution."""
+        """The `tf.function` in the train function; None in eager execution. Keras 2 sets it."""
         return self._elastic.traceable
 
     @train_tf_function.setter
     def train_tf_function(self, value: Any) -> None:
-        """Called by Keras 2."""
         self._elastic.traceable = value
 
     @property
     def tensors(self) -> list[tf.Variable]:
-        """The N trainable variables in forward order.
-
-        Raises:
-            ValueError: the model is not built, or has no trainable tensor.
-        """
+        """The N trainable variables in forward order, of a model that is built."""
         state = self._elastic
         if state.tensors is None:
             started = time.perf_counter()
@@ -80,13 +78,11 @@ class ElasticMixin(_Model):
         return self.plan.mask
 
     def __repr__(self) -> str:
-        # without the order of the tensors, which takes a trace
-        said = "not built"
+        said, state = "not built", self._elastic
         if getattr(self, "built", False):
-            state, variables = self._elastic, stack.trainable(self)
-            said = describe_trained(None, variables)
-            if state.plan is not None and state.tensors is not None:
-                said = describe_trained(state.plan, state.tensors)
+            # without the order of the tensors, which takes a trace
+            tensors = stack.trainable(self) if state.plan is None else self.tensors
+            said = describe_trained(state.plan, tensors)
         return f"<{type(self).__name__} '{self.name}': {said}>"
 
     def summary(self, *args: Any, **kwargs: Any) -> None:
@@ -98,10 +94,9 @@ class ElasticMixin(_Model):
     def set_plan(self, plan: Plan | np.ndarray | None) -> None:
         """Train as `plan` says from the next step on.
 
-        Works before and during `fit`; at the end of `fit` the plan is again that of its beginning.
-        The train function of a plan used lately is taken up again; for another one the next step
-        traces a new function. Where other tensors are trainable when the model is compiled
-        again, the plan is forgotten and everything is trained.
+        At the end of `fit` the plan is again that of its beginning. The train function of a plan
+        used lately is taken up again; for another one the next step traces a new function. Where
+        other tensors are trainable when the model is compiled again, the plan is forgotten.
 
         Args:
             plan: for the model's tensors; or a bool mask, shape (N,), forward order; or None, to
@@ -112,15 +107,13 @@ class ElasticMixin(_Model):
         """
         if plan is not None:
             plan = as_plan(plan, len(self.tensors))
-            checks.check_trained(plan)
-            modes.check(self, self.tensors, plan)
-            checks.check_channels(self, plan, self._elastic.accumulation is not None)
+            checks.check_plan(self, plan, self._elastic.accumulation is not None)
         self._take(None if plan is None or plan == Plan.full(len(plan)) else plan)
         if self.train_function is not None:
             self.make_train_function()
 
     def set_mask(self, mask: np.ndarray | Plan | None) -> None:
-        """Train the tensors where `mask` is True from the next step on; as `set_plan`."""
+        """As `set_plan`."""
         self.set_plan(mask)
 
     @property
@@ -144,46 +137,39 @@ class ElasticMixin(_Model):
 
         Args:
             *args: as for `tf.keras.Model.compile`, like `**kwargs`.
-            accumulate: batches in one update of the weights: each of them is a micro-batch, the
-                update is made from the mean of their gradients. What was collected when the plan
-                changes or `fit` ends makes an update of its own, of fewer batches.
+            accumulate: batches in one update of the weights, by the mean of their gradients. What
+                was collected when the plan changes or `fit` ends makes an update of its own.
             keep: what a step may keep of its forward pass for the backward pass, as a share of what
-                it keeps otherwise, in [0, 1]. The rest is computed again, which takes time, up to
-                that of a forward pass, and changes no bit; 0 keeps as little as possible. With any
-                share each tensor is updated as soon as its gradient exists, which takes a few
-                per cent of a step. None leaves the order of the step to TensorFlow, as do several
-                replicas, XLA, and eager execution.
+                it keeps otherwise, in [0, 1]. The rest is computed again, which takes up to the
+                time of a forward pass and changes no bit. With any share each tensor is updated as
+                soon as its gradient exists, which takes a few per cent of a step. None leaves the
+                order of the step to TensorFlow, as do several replicas, XLA, and eager execution.
             statistics: what batch normalisations normalise by in training: "batch", as in Keras; or
                 "stored", as in inference: the moving statistics, which stay as they are, while
-                scale and offset can be trained. The latter serves pre-trained networks, small
-                batches, and batches unlike the data of pre-training. Other layers, as dropout and
-                augmentation, run as in training.
+                scale and offset can be trained. The latter serves pre-trained networks, and small
+                or unusual batches. Other layers, as dropout and augmentation, run as in training.
 
         Raises:
             TypeError: an optimizer or strategy that cannot leave tensors out.
-            ValueError: gradients cannot be accumulated here, `keep` is no share, or there are no
-                such `statistics`.
+            ValueError: gradients cannot be accumulated here, or another option is out of range.
         """
-        self._elastic.statistics = arguments.choice("statistics", statistics, ("batch", "stored"))
-        self._elastic.accumulation = None
-        if keep is not None:
-            keep = arguments.number("keep", keep, low=0.0, high=1.0)
-        self._elastic.keep = keep
+        state = self._elastic
+        state.statistics = arguments.choice("statistics", statistics, ("batch", "stored"))
+        state.accumulation = None
+        state.keep = keep if keep is None else arguments.number("keep", keep, low=0.0, high=1.0)
         super().compile(*args, **kwargs)
         self._forget_traces()
         optimizers.check(self.optimizer)
         checks.check_strategy(self.distribute_strategy)
-        self._elastic.steps_per_execution = stack.execution(self)
+        state.steps_per_execution = stack.execution(self)
         if kwargs.get("from_serialized"):
             self._build_optimizer()  # whose saved state Keras puts in next
         own = type(self).train_step is not ElasticMixin.train_step
         checks.check_accumulation(accumulate, own, self)
         if accumulate > 1:
-            if self._elastic.plan is not None:
-                checks.check_channels(self, self._elastic.plan, True)
-            self._elastic.accumulation = Accumulation(
-                accumulate, self.distribute_strategy, self.optimizer
-            )
+            if state.plan is not None:
+                checks.check_plan(self, state.plan, True)
+            state.accumulation = Accumulation(accumulate, self.distribute_strategy, self.optimizer)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As of any Keras model; layers of it run in one op where they can."""
@@ -205,12 +191,8 @@ class ElasticMixin(_Model):
 
         Layers with buffers of which no tensor is among `variables` run as not trainable; see
         `elastic_tf.engine.freezing`. Kernels get the gradients of their mode in the model's plan;
-        where that trains some channels, those of these channels alone.
-
-        Args:
-            data: batch as in `train_step`.
-            variables: what to differentiate for. None: all trainable variables, those too that a
-                model not yet built makes in this pass.
+        where that trains some channels, those of these channels alone. None means all trainable
+        variables, those too that a model not yet built makes in this pass.
 
         Returns:
             The step, and one gradient per variable: None where the loss does not depend on it.
@@ -230,9 +212,7 @@ class ElasticMixin(_Model):
         if not variables:
             return step, []
         found = optimizers.gradients(self.optimizer, tape, step.loss, variables)
-        keep = self._elastic.keep
-        if keep is not None and keep < 1.0 and schedule.is_ours(self):
-            schedule.recompute(step.loss, found, variables, keep)
+        schedule.recompute(self, step.loss, found, variables)
         if self._elastic.swap is not None:
             self._elastic.swap.enter(step, found)
         return step, found
@@ -243,37 +223,23 @@ class ElasticMixin(_Model):
             stack.track_loss(self, (step.y, step.x), step.loss)
             return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
 
-    def step(self, data: Any, plan: Plan | np.ndarray | None) -> dict[str, tf.Tensor]:
-        """One training step under `plan`.
-
-        Args:
-            data: batch as in `train_step`.
-            plan: as in `set_plan`. Nothing trained: forward pass, loss and metrics only.
-        """
-        with never_differentiated(), self._planned(plan):
-            step, gradients = self.gradients(data, None if plan is None else self._trained(plan))
-            if plan is None and all(gradient is None for gradient in gradients):
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """One training step under the model's plan; a micro-step where gradients accumulate."""
+        state = self._elastic
+        is_whole = state.plan is None and state.accumulation is None
+        with never_differentiated():
+            step, gradients = self.gradients(data, None if is_whole else self._trained(state.plan))
+            trained = self._trained(state.plan)  # which the pass may have made
+            if is_whole and all(gradient is None for gradient in gradients):
                 raise ValueError(
                     "The loss must depend on a trainable tensor. Received: model "
                     f"'{self.name}', no tensor of which gets a gradient. Look at its loss."
                 )
-            trained = self._trained(plan)
-            is_ours = schedule.is_ours(self)
-            before = len(step.loss.graph.get_operations()) if is_ours else 0
-            optimizers.apply_selected(self.optimizer, gradients, trained)
-            if is_ours:
-                schedule.update_early(step.loss, gradients, trained, before)
-            return self.finish(step)
-
-    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """One training step under the model's plan; a micro-step where gradients accumulate."""
-        state = self._elastic
-        if state.accumulation is None:
-            return self.step(data, state.plan)
-        variables = self._trained(state.plan)
-        with never_differentiated():
-            step, gradients = self.gradients(data, variables)
-            state.accumulation.add(gradients, variables)
+            if state.accumulation is not None:
+                state.accumulation.add(gradients, trained)
+                return self.finish(step)
+            with schedule.updating_early(self, step.loss, gradients, trained):
+                optimizers.apply_selected(self.optimizer, gradients, trained)
             return self.finish(step)
 
     def make_train_function(self, force: bool = False) -> Any:
@@ -284,23 +250,27 @@ class ElasticMixin(_Model):
         """`tf.keras.Model.fit`; moving averages replace the weights of trained tensors only.
 
         However it ends, by itself, by an exception or by Ctrl-C, the model is afterwards as it was
-        but for its weights: the plan and the train function are those of the beginning, whatever
-        callbacks did to them, and no callback is registered. No callback has to put them back.
+        but for its weights: plan and train function are those of the beginning, whatever callbacks
+        did to them.
         """
         stack.check_compiled(self)
         state, saved = self._elastic, self._fit_state
+        given = {**dict(zip(_FIT, args)), **kwargs}
         plan = state.plan
         state.averaged, state.noted = {}, False
         state.fit_started = time.perf_counter()
-        state.callbacks, args, kwargs = progress.with_bar(args, kwargs)
+        state.callbacks = given.get("callbacks")
+        if not isinstance(state.callbacks, tf.keras.callbacks.CallbackList):
+            given["callbacks"] = tf.nest.flatten(state.callbacks or [])
+            progress.add_bar(given["callbacks"])
         saved.values = {}
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None
         try:
-            args, kwargs = rows.enter(self, args, kwargs)
+            rows.enter(self, given)
             averaged = functools.partial(getattr, state, "averaged")
             with optimizers.finalizing_only(self.optimizer, averaged, before=flush):
-                history = super().fit(*args, **kwargs)
+                history = super().fit(**given)
             flush()
             return history
         finally:
@@ -309,12 +279,11 @@ class ElasticMixin(_Model):
             saved.listening = False
             self._take(plan)
             rows.leave(self)
-            key = (plan and plan.traced, None, state.swap)
-            functions = state.functions.get(key) or (None, None)  # None: made when needed
-            self.train_function, state.traceable = functions
+            functions = state.functions.get((plan and plan.traced, None, state.swap))
+            self.train_function, state.traceable = functions or (None, None)  # made when needed
+            leave = state.leave
             state.callback = state.data = state.callbacks = state.fit_started = None
-            state.lookahead = None
-            leave, state.leave = state.leave, None
+            state.lookahead = state.leave = None
             if leave is not None:
                 leave()
 
@@ -325,10 +294,9 @@ class ElasticMixin(_Model):
         super().reset_metrics()
 
     def cache_prefix(self, epochs: int) -> None:
-        """Compute once what of each sample never changes under the plan, in a `fit` of `Samples`.
+        """Compute once what of each sample never changes under a plan for so many epochs.
 
-        Args:
-            epochs: for which the plan will be trained.
+        For a `fit` of `Samples`; otherwise nothing happens.
         """
         state = self._elastic
         if state.rows is None:
@@ -356,9 +324,9 @@ class ElasticMixin(_Model):
 
     def _take(self, plan: Plan | None) -> None:
         """Train by a plan from the next step on, None for everything exact."""
-        self._elastic.plan = plan
         if plan is not None:
             modes.choose(self, self.tensors, plan)
+        self._elastic.plan = plan
 
     @property
     def _elastic(self) -> State:
@@ -385,7 +353,7 @@ class ElasticMixin(_Model):
     def _planned(self, plan: Plan | np.ndarray | None) -> Iterator[None]:
         """Trace under another plan than the model's."""
         state = self._elastic
-        own, state.plan = state.plan, None if plan is None else as_plan(plan, len(self.tensors))
+        own, state.plan = state.plan, plan if plan is None else as_plan(plan, len(self.tensors))
         try:
             yield
         finally:
@@ -395,9 +363,8 @@ class ElasticMixin(_Model):
         """Variables to train, in Keras's order: global norms are summed in that order."""
         if plan is None:
             return stack.trainable(self)
-        tensors = self.tensors
-        mask = as_plan(plan, len(tensors)).mask
-        chosen = {id(tensor) for tensor, keep in zip(tensors, mask) if keep}
+        mask = as_plan(plan, len(self.tensors)).mask
+        chosen = {id(tensor) for tensor, keep in zip(self.tensors, mask) if keep}
         return [variable for variable in self._elastic.variables if id(variable) in chosen]
 
     def _build_optimizer(self) -> None:
@@ -413,10 +380,7 @@ class ElasticMixin(_Model):
         """
         state = self._elastic
         state.functions.clear()
-        state.tensors = None
-        self.train_function = state.traceable = None
+        state.tensors = self.train_function = state.traceable = None
         if state.plan is not None:
-            before, now = (
-                {id(v) for v in part} for part in (state.variables, stack.trainable(self))
-            )
-            state.plan = state.plan if now == before else None
+            if {*map(id, state.variables)} != {*map(id, stack.trainable(self))}:
+                state.plan = None

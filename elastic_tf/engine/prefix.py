@@ -10,6 +10,7 @@ cached value; the prefix itself is then dead and is dropped from the executed gr
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -42,24 +43,15 @@ class NotCacheable(Exception):  # AutoGraph hands on what adds nothing to Except
 
 
 class Cut(NamedTuple):
-    """Where a traced graph is cut.
+    """Where a traced graph is cut."""
 
-    Attributes:
-        tensors: results of the prefix that an op outside it, or the caller, takes; none where no
-            layer with weights can be computed in advance.
-        reads: ids of the handles of the variables that they depend on.
-        prefix: the ops whose results never change, those that hold the inputs among them.
-        inputs: the latter.
-    """
-
+    # results of the prefix that an op outside it, or the caller, takes; none where no layer with
+    # weights can be computed in advance
     tensors: list[tf.Tensor]
-    reads: frozenset[int]
-    prefix: frozenset[tf.Operation]
-    inputs: frozenset[tf.Operation]
-
-    def is_same(self, other: Cut) -> bool:
-        """Whether the other cut of this graph is this one."""
-        return list(map(id, self.tensors)) == list(map(id, other.tensors))
+    # what tells whether two traces were cut alike: op type, dtype, shape for one sample
+    kinds: list[tuple[str, tf.DType, list[int | None]]]
+    reads: frozenset[int]  # ids of the handles of the variables that they depend on
+    prefix: frozenset[tf.Operation]  # whose results never change, what holds the inputs among them
 
     def depends_on(self, variables: Sequence[tf.Variable]) -> np.ndarray:
         """True for the variables that it depends on; bool, shape (variables,)."""
@@ -67,25 +59,11 @@ class Cut(NamedTuple):
 
     def varying(self, model: Any) -> list[tf.Variable]:
         """The trainable variables of a model that it does not depend on."""
-        return [one for one in trainable(model) if not self.depends_on([one]).any()]
-
-    def kinds(self) -> list[tuple[str, tf.DType, list[int | None]]]:
-        """What tells whether two traces were cut alike: op type, dtype, shape for one sample."""
-        # functions with a gradient of their own end in a copy
-        makers = [made(tensor, ("IdentityN",)).op for tensor in self.tensors]
-        return [
-            ("" if op in self.inputs else op.type, t.dtype, t.shape[1:].as_list())
-            for op, t in zip(makers, self.tensors)
-        ]
+        return [one for one in trainable(model) if id(one.handle) not in self.reads]
 
 
 class Forward:
-    """The forward pass of a model on numbers of rows, traced once with every layer frozen.
-
-    Args:
-        model: a built elastic model.
-        samples: what the rows are of.
-        rows: in a call.
+    """The forward pass of a model on so many rows of samples, traced once with all layers frozen.
 
     Raises:
         NotCacheable: no part of the model can be computed in advance, whatever is trained.
@@ -117,6 +95,7 @@ class Forward:
         given = self._graph.inputs[:1] if before is None else before.tensors
         return between(self._graph, given, cut.tensors)
 
+    @functools.cached_property
     def seconds_per_row(self) -> float:
         """What it takes for a row, after a first pass that is slower."""
         run = self.function(self.cut([]), None)
@@ -127,14 +106,120 @@ class Forward:
 
     def fingerprint(self, cut: Cut) -> Fingerprint:
         """Of all variables that the cut depends on, as they are now."""
-        return Fingerprint(
-            [
-                (handle, tf.as_dtype(handle._handle_data.shape_and_type[0].dtype))
-                for handle, _ in self._graph.captures
-                # a table has none of these, and is not written to
-                if id(handle) in cut.reads and handle._handle_data.shape_and_type
-            ]
-        )
+        return Fingerprint([one for one, _ in self._graph.captures if id(one) in cut.reads])
+
+
+class PrefixCache:
+    """The activations on a cut, for every row of some samples, of the weights that were then.
+
+    What a cache on a cut before holds is not computed again.
+
+    Raises:
+        NotCacheable: samples are not independent of each other.
+    """
+
+    def __init__(
+        self, forward: Forward, samples: Samples, cut: Cut, before: PrefixCache | None = None
+    ) -> None:
+        self.cut = cut
+        self._samples, self._size = samples, forward.rows
+        self._varying = cut.varying(forward.model)
+        self._made_of = forward.fingerprint(cut)
+        self._onward: dict[str, Callable[..., list[tf.Tensor]]] = {}
+        self._arrays, left = [], samples.memory
+        for tensor in cut.tensors:
+            is_half = samples.half and tensor.dtype == tf.float32
+            dtype = np.float16 if is_half else tensor.dtype.as_numpy_dtype
+            kept = array((samples.rows, *tensor.shape[1:]), dtype, memory=left)
+            left -= 0 if isinstance(kept, np.memmap) else kept.nbytes
+            self._arrays.append(kept)
+        self.read = _reader(self._arrays, [one.dtype.as_numpy_dtype for one in cut.tensors])
+        run = forward.function(cut, None if before is None else before.cut)
+
+        def of(rows: np.ndarray) -> list[tf.Tensor]:
+            return run(*map(tf.constant, [rows] if before is None else before.read(rows)))
+
+        self._fill(of)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the activations."""
+        return sum(kept.nbytes for kept in self._arrays)
+
+    def is_current(self) -> bool:
+        """Whether the weights before the cut are those that the activations were made of."""
+        return self._made_of.is_current()
+
+    def step(self, train_step: Callable[[Any], Any], rows: tf.Tensor) -> Any:
+        """Trace a step on rows, so many each time, that takes activations in place of inputs."""
+        kinds = self.cut.kinds
+        taken = tf.numpy_function(self.read, [rows], [dtype for _, dtype, _ in kinds])
+        for part, (_, _, shape) in zip(taken, kinds):
+            part.set_shape((rows.shape[0], *shape))
+        batch = (self._samples.inputs(rows.shape[0]), *self._samples.targets(rows))
+        return step_behind(train_step, batch, self._varying, kinds, taken)
+
+    def onward(self, function: Callable[[Any], tf.Tensor], name: str) -> Iterator[np.ndarray]:
+        """What a function of a batch of inputs gives, for all rows in turn, from the activations.
+
+        Its trace is kept under a name; the values of variables may change between two calls.
+
+        Raises:
+            NotCacheable: it does not run the model's forward pass as it is up to the cut.
+        """
+        if name not in self._onward:
+            self._onward[name] = self._traced(function)
+        for rows, count in self._batches():
+            yield self._onward[name](*map(tf.constant, self.read(rows)))[0].numpy()[:count]
+
+    def close(self) -> None:
+        """Forget the activations; a file that holds them is removed."""
+        self._arrays.clear()
+
+    def _traced(self, function: Callable[[Any], tf.Tensor]) -> Callable[..., list[tf.Tensor]]:
+        """From the activations to what the function gives."""
+        starts: list[tf.Tensor] = []
+        ends: list[tf.Tensor] = []
+
+        def traced() -> None:
+            inputs = tf.nest.map_structure(tf.identity, self._samples.inputs(self._size))
+            starts.extend(tf.nest.flatten(inputs))
+            ends.append(function(inputs))
+
+        graph = tf.function(traced, autograph=False).get_concrete_function().graph
+        cut = find_cut(graph, starts, ends, self._varying)
+        if cut.kinds != self.cut.kinds:
+            raise NotCacheable("inference does not run the model's forward pass as training does")
+        return between(graph, cut.tensors, ends)
+
+    def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
+        """All rows in batches of one size, and how many of each are not there a second time."""
+        every = np.arange(self._samples.rows)
+        for start in range(0, len(every), self._size):
+            rows = every[start : start + self._size]
+            yield np.resize(rows, self._size), len(rows)
+
+    def _fill(self, of: Callable[[np.ndarray], list[tf.Tensor]]) -> None:
+        for rows, _ in self._batches():
+            for kept, part in zip(self._arrays, of(rows)):
+                with np.errstate(over="ignore"):
+                    kept[rows] = part.numpy()
+                if kept.dtype == np.float16 and not np.isfinite(kept[rows]).all():
+                    raise NotCacheable("an activation is too large for float16")
+        # another batch: some of the rows, twice
+        mixed = np.random.default_rng(0).permutation(self._samples.rows)[: max(self._size // 2, 1)]
+        for kept, part in zip(self.read(mixed), of(np.resize(mixed, self._size))):
+            if not np.allclose(kept, part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
+                raise NotCacheable("what is computed of a sample depends on others in its batch")
+
+
+def _reader(
+    arrays: list[np.ndarray], dtypes: Sequence[Any]
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """What arrays hold of some rows. TensorFlow never lets go of what a step calls: of this."""
+    return lambda rows: [
+        kept[rows].astype(dtype, copy=False) for kept, dtype in zip(arrays, dtypes)
+    ]
 
 
 def frozen_pass(model: Any, inputs: Any) -> Any:
@@ -149,144 +234,6 @@ def between(
     """The ops of a traced graph between some tensors and others, as a function."""
     whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
     return whole.prune(given, taken)
-
-
-class _Kept:
-    """Arrays of a value for each row. TensorFlow never lets go of what a step calls: of this."""
-
-    def __init__(self, samples: Samples, tensors: Sequence[tf.Tensor]) -> None:
-        left, self.arrays, self._dtypes = samples.memory, [], []
-        for tensor in tensors:
-            shape = (samples.rows, *tensor.shape[1:])
-            self._dtypes.append(tensor.dtype.as_numpy_dtype)
-            is_half = samples.half and tensor.dtype == tf.float32
-            dtype = np.float16 if is_half else self._dtypes[-1]
-            self.arrays.append(array(shape, dtype, memory=left))
-            left -= 0 if isinstance(self.arrays[-1], np.memmap) else self.arrays[-1].nbytes
-
-    def read(self, rows: np.ndarray) -> list[np.ndarray]:
-        return [
-            kept[rows].astype(dtype, copy=False) for kept, dtype in zip(self.arrays, self._dtypes)
-        ]
-
-
-class PrefixCache:
-    """The activations on a cut, for every row of some samples, of the weights that were then.
-
-    Args:
-        forward: of the model.
-        samples: what it is trained on.
-        cut: of `forward`.
-        before: a cache on a cut before; what it holds is not computed again.
-
-    Attributes:
-        cut: the same.
-
-    Raises:
-        NotCacheable: samples are not independent of each other.
-    """
-
-    def __init__(
-        self, forward: Forward, samples: Samples, cut: Cut, before: PrefixCache | None = None
-    ) -> None:
-        self.cut = cut
-        self._samples, self._kinds = samples, cut.kinds()
-        self._varying = cut.varying(forward.model)
-        self._made_of = forward.fingerprint(cut)
-        self._kept = _Kept(samples, cut.tensors)
-        self._onward: dict[str, Callable[..., list[tf.Tensor]]] = {}
-        read = forward.function(cut, None if before is None else before.cut)
-
-        def of(rows: np.ndarray) -> list[tf.Tensor]:
-            return read(*map(tf.constant, [rows] if before is None else before.read(rows)))
-
-        self._size = forward.rows
-        self._fill(of)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the activations."""
-        return sum(kept.nbytes for kept in self._kept.arrays)
-
-    def is_current(self) -> bool:
-        """Whether the weights before the cut are those that the activations were made of."""
-        return self._made_of.is_current()
-
-    def step(self, train_step: Callable[[Any], Any], rows: tf.Tensor) -> Any:
-        """Trace a step that takes the activations in the place of the inputs.
-
-        Args:
-            train_step: function from a batch to logs, as in Keras.
-            rows: numbers of the rows, of a fixed shape.
-        """
-        inputs = self._samples.inputs(rows.shape[0])
-        batch = (inputs, *self._samples.targets(rows))
-        logs, cut = step_behind(train_step, batch, self._varying, self._kinds)
-        taken = tf.numpy_function(self._kept.read, [rows], [dtype for _, dtype, _ in self._kinds])
-        for part, (_, _, shape) in zip(taken, self._kinds):
-            part.set_shape((rows.shape[0], *shape))
-        hand_over(cut, taken)
-        return logs
-
-    def onward(self, function: Callable[[Any], tf.Tensor], name: str = "") -> Iterator[np.ndarray]:
-        """What a function of a batch of inputs gives, for all rows in turn, from the activations.
-
-        Args:
-            function: of the model's variables, whose values may change between two calls.
-            name: under which its trace is kept; empty where it is not.
-
-        Raises:
-            NotCacheable: it does not run the model's forward pass as it is up to the cut.
-        """
-        run = self._onward.get(name) or self._traced(function)
-        if name:
-            self._onward[name] = run
-        for rows, count in self._batches():
-            yield run(*map(tf.constant, self.read(rows)))[0].numpy()[:count]
-
-    def _traced(self, function: Callable[[Any], tf.Tensor]) -> Callable[..., list[tf.Tensor]]:
-        """From the activations to what the function gives."""
-        starts: list[tf.Tensor] = []
-        ends: list[tf.Tensor] = []
-
-        def traced() -> None:
-            inputs = tf.nest.map_structure(tf.identity, self._samples.inputs(self._size))
-            starts.extend(tf.nest.flatten(inputs))
-            ends.append(function(inputs))
-
-        graph = tf.function(traced, autograph=False).get_concrete_function().graph
-        cut = find_cut(graph, starts, ends, self._varying)
-        if cut.kinds() != self._kinds:
-            raise NotCacheable("inference does not run the model's forward pass as training does")
-        return between(graph, cut.tensors, ends)
-
-    def read(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The activations of these rows."""
-        return self._kept.read(rows)
-
-    def close(self) -> None:
-        """Forget the activations; a file that holds them is removed."""
-        self._kept.arrays = []
-
-    def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
-        """All rows in batches of one size, and how many of each are not there a second time."""
-        every = np.arange(self._samples.rows)
-        for start in range(0, len(every), self._size):
-            rows = every[start : start + self._size]
-            yield np.resize(rows, self._size), len(rows)
-
-    def _fill(self, of: Callable[[np.ndarray], list[tf.Tensor]]) -> None:
-        for rows, _ in self._batches():
-            for kept, part in zip(self._kept.arrays, of(rows)):
-                with np.errstate(over="ignore"):
-                    kept[rows] = part.numpy()
-                if kept.dtype == np.float16 and not np.isfinite(kept[rows]).all():
-                    raise NotCacheable("an activation is too large for float16")
-        # another batch: some of the rows, twice
-        mixed = np.random.default_rng(0).permutation(self._samples.rows)[: max(self._size // 2, 1)]
-        for kept, part in zip(self.read(mixed), of(np.resize(mixed, self._size))):
-            if not np.allclose(kept, part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
-                raise NotCacheable("what is computed of a sample depends on others in its batch")
 
 
 def find_cut(
@@ -304,9 +251,6 @@ def find_cut(
         inputs: what holds the samples, each (batch, ...).
         results: what the function will return.
         trained: variables that change while the cut is in use.
-
-    Returns:
-        The cut; without tensors where no layer with weights can be computed in advance.
     """
     batch = inputs[0].shape[0]
     sources = {tensor.op for tensor in inputs}
@@ -339,7 +283,14 @@ def find_cut(
         for outside, inside in graph.captures
         if inside.dtype == tf.resource and inside.op in behind
     )
-    return Cut(crossing if reads else [], reads, prefix, frozenset(sources))
+    tensors = crossing if reads else []
+    # functions with a gradient of their own end in a copy
+    makers = [made(tensor, ("IdentityN",)).op for tensor in tensors]
+    kinds = [
+        ("" if op in sources else op.type, one.dtype, one.shape[1:].as_list())
+        for op, one in zip(makers, tensors)
+    ]
+    return Cut(tensors, kinds, reads, prefix)
 
 
 def _varying(
@@ -364,36 +315,24 @@ def step_behind(
     batch: tuple[Any, ...],
     varying: Collection[tf.Variable],
     kinds: Sequence[Any],
-) -> tuple[Any, Cut]:
-    """Trace a step, and find the cut of its graph, whose values are then handed over.
+    values: Sequence[tf.Tensor],
+) -> Any:
+    """Trace a step that takes values in the place of the tensors on its cut.
 
     Args:
         train_step: function from a batch to logs, as in Keras.
         batch: whose inputs hold the place of the samples; any numbers will do.
         varying: the trainable variables that the prefix does not depend on.
-        kinds: of the cut that its values were computed at.
-
-    Raises:
-        NotCacheable: the step is cut elsewhere.
+        kinds: of the cut that the values were computed at; another one is `NotCacheable`.
+        values: a tensor for each of the cut's.
     """
     with folding.only_behind(varying):
         logs = train_step(batch)
     graph = tf.compat.v1.get_default_graph()
     results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]
     cut = find_cut(graph, tf.nest.flatten(batch[0]), results, varying)
-    if cut.kinds() != kinds:
+    if cut.kinds != kinds:
         raise NotCacheable("the training step does not run the model's forward pass as it is")
-    return logs, cut
-
-
-def hand_over(cut: Cut, values: Sequence[tf.Tensor]) -> None:
-    """Let everything outside the prefix take `values` instead of the tensors of the cut.
-
-    To be called while the step is traced, after its last op.
-
-    Args:
-        cut: of the graph that is being traced.
-        values: a tensor for each of the cut's.
-    """
     for tensor, value in zip(cut.tensors, values):
         replace(tensor, value, {*tensor.consumers()} - cut.prefix)
+    return logs

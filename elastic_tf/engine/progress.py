@@ -7,8 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-_CALLBACKS = 5  # their place among the arguments of Keras's `fit`
-
 
 class RatioBar(tf.keras.callbacks.ProgbarLogger):
     """The bar that Keras shows, with some values as they are now.
@@ -46,28 +44,12 @@ class RatioBar(tf.keras.callbacks.ProgbarLogger):
         return {name: value for name, value in shown.items() if value is not None}
 
 
-def with_bar(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The callbacks that a `fit` was given, and its arguments with a `RatioBar` beside them.
+def add_bar(callbacks: list[Any]) -> None:
+    """Add a `RatioBar` where one of the callbacks has a function `bar_ratios` for it.
 
-    There is one where a callback has values to show, by a function `bar_ratios` as `RatioBar` takes
-    it, unless `fit` was given a bar or a `CallbackList` of the user's own.
-
-    Args:
-        args: of `tf.keras.Model.fit`, by place.
-        kwargs: likewise, by name.
+    Unless there is a bar of the user's own.
     """
-    is_placed = len(args) > _CALLBACKS
-    given = args[_CALLBACKS] if is_placed else kwargs.get("callbacks")
-    if isinstance(given, tf.keras.callbacks.CallbackList):
-        return given, args, kwargs
-    callbacks = tf.nest.flatten(given) if given else []
     ratios = next(filter(None, (getattr(one, "bar_ratios", None) for one in callbacks)), None)
     has_bar = any(isinstance(one, tf.keras.callbacks.ProgbarLogger) for one in callbacks)
-    if ratios is None or has_bar:
-        return given, args, kwargs
-    callbacks.append(RatioBar(ratios))
-    if is_placed:
-        return given, (*args[:_CALLBACKS], callbacks, *args[_CALLBACKS + 1 :]), kwargs
-    return given, args, {**kwargs, "callbacks": callbacks}
+    if ratios is not None and not has_bar:
+        callbacks.append(RatioBar(ratios))

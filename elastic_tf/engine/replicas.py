@@ -35,11 +35,8 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 def from_chief(strategy: tf.distribute.Strategy, make: Callable[[], Answer]) -> Answer:
     """What `make()` returns on the chief, on every worker; it is called on the chief alone.
 
-    An exception that it raises there is raised on all, so that none waits for the others.
-
-    Args:
-        strategy: of the model.
-        make: computes the answer, which must pickle, without calling other workers.
+    It must pickle, and must not call other workers. An exception that `make` raises there is raised
+    on all, so that none waits for the others.
     """
     if not spans_workers(strategy):
         return make()
@@ -73,12 +70,8 @@ def sum_of_shares(
 
     Shares are equal: where the samples do not divide by the replicas, each of them gets all. Keras
     divides the loss of a replica by their number, so that either way the sum of the losses is the
-    mean loss over `data`. For use inside a `tf.function`.
-
-    Args:
-        strategy: of the model.
-        function: returns a list of dense tensors.
-        data: the same samples, or as many of its own, on each worker; samples first.
+    mean loss over `data`: the same samples, or as many of its own, on each worker; samples first.
+    For use inside a `tf.function`; `function` returns dense tensors.
     """
     replicas = count(strategy)
     if replicas == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,34 +17,58 @@ from elastic_tf.stack import KERAS, build_by, is_jit_compiled
 
 
 class RowTraining:
-    """One `fit` on `Samples`, whose batches are numbers of rows.
+    """One `fit` of a model on `Samples`, whose batches are numbers of rows.
 
-    Args:
-        model: the model that is trained.
-        samples: what it is trained on.
-        is_watched: whether callbacks of the user's own may change weights between steps.
-
-    Attributes:
-        samples: the same.
-        can_cache: whether anything may be computed in advance in this `fit`.
+    What is kept of them belongs to the weights that it was computed with. They change under a plan
+    that trains more, and by whoever sets the weights of a model. `kept` is the one place that asks.
+    In a `fit` that is watched, callbacks of the user's own may set them between steps.
     """
 
     def __init__(
-        self,
-        model: tf.keras.Model,
-        samples: Samples,
-        *,
-        is_watched: bool = False,
+        self, model: tf.keras.Model, samples: Samples, *, is_watched: bool = False
     ) -> None:
         self.samples = samples
         replicas = model.distribute_strategy.num_replicas_in_sync
         is_python = not model.run_eagerly and not is_jit_compiled(model)  # can be called by a step
+        # whether anything may be computed in advance in this `fit`
         self.can_cache = bool(samples.memory) and is_python and replicas == 1
         self._model, self._is_watched = model, is_watched
         self._begins, self._left = False, 1  # an epoch; epochs to come, this one included
-        self._forward: Forward | None = None
         self._cache: PrefixCache | None = None
-        self._seconds: float | None = None  # of a row in the forward pass that fills a cache
+
+    @functools.cached_property
+    def _forward(self) -> Forward:
+        rows = min(self.samples.cache_batch, self.samples.rows)
+        return Forward(self._model, self.samples, rows)
+
+    def kept(self, trained: Sequence[tf.Variable] = ()) -> PrefixCache | None:
+        """What steps that train these variables alone can take; dropped if the weights changed."""
+        if self._cache is not None and not self._cache.is_current():
+            self.close()
+        cache = self._cache
+        return None if cache is None or cache.cut.depends_on(trained).any() else cache
+
+    def cache(self, trained: Sequence[tf.Variable], epochs: int) -> None:
+        """Compute once what does not change while only these variables are trained.
+
+        Where what was computed before can still be used, it is where this begins. Nothing is
+        computed that no two of the epochs would take.
+        """
+        if not self.can_cache or self.fill(epochs) == 1.0:
+            return
+        before = self.kept(trained)
+        try:
+            forward = self._forward  # traced when it is needed first
+            cut = forward.cut(trained)
+            if before is None:
+                self.close()  # two of them may not fit
+            elif [*map(id, before.cut.tensors)] == [*map(id, cut.tensors)]:
+                return
+            cache = PrefixCache(forward, self.samples, cut, before) if cut.tensors else None
+            self.close()
+            self._cache = cache
+        except NotCacheable as reason:
+            self._cache_nothing(reason)
 
     def fill(self, epochs: int) -> float:
         """Passes that compute the activations / passes that take them in so many epochs."""
@@ -60,43 +84,17 @@ class RowTraining:
         share = self.fill(epochs)
         if share == 1.0:
             return share
-        if self._seconds is None:
-            try:
-                self._seconds = self._passed().seconds_per_row()
-            except NotCacheable as reason:
-                self.cache_nothing(reason)
-                return 1.0
-        return min(self._seconds * self.samples.batch_size / step, 1.0) * share
-
-    def _passed(self) -> Forward:
-        """The forward pass, traced when it is needed first."""
-        if self._forward is None:
-            self._forward = Forward(
-                self._model, self.samples, min(self.samples.cache_batch, self.samples.rows)
-            )
-        return self._forward
-
-    def cache(self, trained: Sequence[tf.Variable], epochs: int) -> None:
-        """Compute once what does not change while only these variables are trained.
-
-        Where what was computed before can still be used, it is where this begins. Nothing is
-        computed that no two of the epochs would take.
-        """
-        if not self.can_cache or self.fill(epochs) == 1.0:
-            return
-        before = self.cache_for(trained)
         try:
-            forward = self._passed()
-            cut = forward.cut(trained)
-            if before is not None and before.cut.is_same(cut):
-                return
-            if before is None:
-                self.close()  # two of them may not fit
-            cache = PrefixCache(forward, self.samples, cut, before) if cut.tensors else None
-            self.close()
-            self._cache = cache
+            row = self._forward.seconds_per_row
         except NotCacheable as reason:
-            self.cache_nothing(reason)
+            self._cache_nothing(reason)
+            return 1.0
+        return min(row * self.samples.batch_size / step, 1.0) * share
+
+    def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
+        """True for the tensors that the cached activations depend on; bool, shape (N,)."""
+        cache = self.kept()
+        return np.zeros(len(tensors), bool) if cache is None else cache.cut.depends_on(tensors)
 
     def held_bytes(self, plan: Plan) -> int:
         """Bytes of memory of the samples, and of what a plan leaves to be kept of them."""
@@ -105,7 +103,7 @@ class RowTraining:
         if not self.can_cache:
             return held
         try:
-            cut = self._passed().cut(self._model._trained(plan))
+            cut = self._forward.cut(self._model._trained(plan))
         except NotCacheable:
             return held
         halved = {tf.float32: 2} if samples.half else {}
@@ -115,45 +113,12 @@ class RowTraining:
         )
         return held + min(kept * samples.rows, samples.memory)
 
-    def cache_nothing(self, reason: NotCacheable) -> None:
-        """Run every step whole from now on, and say why."""
-        self.close()
-        self.can_cache = False
-        warnings.warn(f"Every step runs the whole forward pass: {reason}.", stacklevel=2)
-
-    def cache_for(self, trained: Sequence[tf.Variable]) -> PrefixCache | None:
-        """What steps that train these variables alone can take, if there is something."""
-        cache = self._current()
-        return None if cache is None or cache.cut.depends_on(trained).any() else cache
-
-    def _current(self) -> PrefixCache | None:
-        """What is kept, unless the weights that it was made of have changed: then it is dropped.
-
-        They change under a plan that trains more, and by whoever sets the weights of a model.
-        """
-        if self._cache is not None and not self._cache.is_current():
-            self.close()
-        return self._cache
-
-    def look(self, epochs: int | None = None) -> None:
-        """Look at the weights before the next step; so many epochs are to come, if that is told."""
-        self._begins, self._left = True, self._left if epochs is None else epochs
-
-    def onward(self, function: Callable[[Any], tf.Tensor], name: str = "") -> Iterator[np.ndarray]:
-        """What a function of a batch of inputs gives, for all rows in turn.
-
-        Raises:
-            NotCacheable: nothing is computed before it, or the function does not go on from there.
-        """
-        cache = self._current()
+    def onward(self, function: Callable[[Any], tf.Tensor], name: str) -> Iterator[np.ndarray]:
+        """As of the `PrefixCache`; a `NotCacheable` too where nothing is kept."""
+        cache = self.kept()
         if cache is None:
             raise NotCacheable("no activations are kept")
         return cache.onward(function, name)
-
-    def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
-        """True for the tensors that the cached activations depend on; bool, shape (N,)."""
-        cache = self._current()
-        return np.zeros(len(tensors), bool) if cache is None else cache.cut.depends_on(tensors)
 
     def step(
         self, train_step: Callable[[Any], Any], data: Any, trained: Sequence[tf.Variable]
@@ -163,14 +128,22 @@ class RowTraining:
         Raises:
             NotCacheable: it must be traced anew, for nothing is cached from now on.
         """
-        cache = self.cache_for(trained)
+        cache = self.kept(trained)
         if cache is None or not isinstance(data, Rows):
             return train_step(self.as_samples(data))
         try:
             return cache.step(train_step, data.numbers)
         except NotCacheable as reason:
-            self.cache_nothing(reason)
+            self._cache_nothing(reason)
             raise
+
+    def as_samples(self, data: Any) -> Any:
+        """A batch of `fit`, with samples in the place of the numbers of their rows."""
+        return self.samples.take(data.numbers) if isinstance(data, Rows) else data
+
+    def look(self, epochs: int | None = None) -> None:
+        """Look at the weights before the next step; so many epochs are to come, if that is told."""
+        self._begins, self._left = True, self._left if epochs is None else epochs
 
     def or_whole(self, train_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A train function that takes cached activations; another one where it cannot.
@@ -181,7 +154,7 @@ class RowTraining:
 
         def function(iterator: Any) -> Any:
             model, begins, self._begins = self._model, self._begins, False
-            if (begins or self._is_watched) and self._current() is None:
+            if (begins or self._is_watched) and self.kept() is None:
                 model.make_train_function()
                 if begins:
                     model.cache_prefix(self._left)
@@ -193,61 +166,44 @@ class RowTraining:
 
         return function
 
-    def as_samples(self, data: Any) -> Any:
-        """A batch of `fit`, with samples in the place of the numbers of their rows."""
-        return self.samples.take(data.numbers) if isinstance(data, Rows) else data
-
     def close(self) -> None:
         """Forget what was computed."""
         if self._cache is not None:
             self._cache.close()
         self._cache = None
 
+    def _cache_nothing(self, reason: NotCacheable) -> None:
+        """Run every step whole from now on, and say why."""
+        self.close()
+        self.can_cache = False
+        warnings.warn(f"Every step runs the whole forward pass: {reason}.", stacklevel=2)
 
-def enter(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Begin a `fit`: its arguments, with numbers of rows in the place of `Samples`.
 
-    Args:
-        model: elastic model.
-        args: of `tf.keras.Model.fit`, by place.
-        kwargs: likewise, by name.
-    """
-    samples = args[0] if args else kwargs.get("x")
+def enter(model: Any, given: dict[str, Any]) -> None:
+    """Begin a `fit` of an elastic model: where its arguments have `Samples`, they get rows."""
+    samples = given.get("x")
     if not isinstance(samples, Samples):
-        return args, kwargs
-    given = inspect.signature(tf.keras.Model.fit).bind(model, *args, **kwargs).arguments
+        return
     weights = given.pop("class_weight", None)
     if weights:
         samples = samples.weighted(weights)
-    epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
-    callbacks = given.get("callbacks") or []
+    ends, callbacks = given.get("epochs", 1), given["callbacks"]
     is_list = isinstance(callbacks, tf.keras.callbacks.CallbackList)  # of a user's own
-    callbacks = [] if is_list else tf.nest.flatten(callbacks)
-    is_watched = is_list or any(map(_acts_between_steps, callbacks))
     state, own = model._elastic, type(model).train_step.__get__(model)
+    is_watched = is_list or any(map(_acts_between_steps, callbacks))
     rows = state.rows = RowTraining(model, samples, is_watched=is_watched)
     if not is_list:
-        given["callbacks"] = [*callbacks, _Epochs(rows)]
+
+        def look(epoch: int, logs: Any) -> None:
+            rows.look(ends - epoch)
+
+        callbacks.append(tf.keras.callbacks.LambdaCallback(on_epoch_begin=look))
     # not a variable of the model's: Keras does not track it
     model.__dict__["train_step"] = lambda data: rows.step(own, data, model._trained(state.plan))
     state.functions.clear()
-    model.cache_prefix(epochs)
+    model.cache_prefix(ends - given.get("initial_epoch", 0))
     build_by(model, lambda: samples.take(np.arange(samples.batch_size)))
-    del given["self"]
-    return (), {**given, "x": samples.row_batches(), "shuffle": False}
-
-
-class _Epochs(tf.keras.callbacks.Callback):
-    """Says when an epoch begins."""
-
-    def __init__(self, rows: RowTraining) -> None:
-        super().__init__()
-        self._rows = rows
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._rows.look(self.params["epochs"] - epoch)
+    given.update(x=samples.row_batches(), shuffle=False)
 
 
 def _acts_between_steps(callback: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,27 +15,18 @@ from elastic_tf.stack import memory, seeds_kept
 
 # Ops that change what is no variable and has no way back.
 _LASTING = frozenset(
-    {
-        "LookupTableInsertV2",
-        "LookupTableRemoveV2",
-        "LookupTableImportV2",
-        "QueueEnqueueV2",
-        "QueueDequeueV2",
-    }
+    "LookupTableInsertV2 LookupTableRemoveV2 LookupTableImportV2 "
+    "QueueEnqueueV2 QueueDequeueV2".split()
 )
 
 
 @contextmanager
 def kept(model: tf.keras.Model, graphs: Iterable[Any]) -> Iterator[None]:
-    """Put back, bit for bit, all that running the traced functions of `graphs` changes.
+    """Put back, bit for bit, all that running traced functions of a model changes.
 
-    That is every variable that one of the graphs writes to (weights, slots, step counts, moving
+    That is every variable that one of their graphs writes to (weights, slots, step counts, moving
     statistics, random generators, metrics), and what tracing itself moves: the seeds that layers
     draw and the state of Python's and NumPy's generators.
-
-    Args:
-        model: the model the functions belong to.
-        graphs: FuncGraphs of the functions that will run inside.
 
     Raises:
         ValueError: a graph changes a table or a queue, which cannot be put back.
@@ -76,11 +67,17 @@ def _written(graph: Any) -> Iterator[tuple[tf.Tensor, tf.DType]]:
                 f"Received: the op {lasting[0]} on '{handle}'. Keep that state in a tf.Variable, "
                 "or change it outside the step."
             )
-        about = getattr(handle, "_handle_data", None)
-        if handle.dtype != tf.resource or about is None or not about.is_set:
-            continue  # a value, a table or an iterator, not a variable
-        if about.shape_and_type and any(op.type not in READS for op in inside.consumers()):
-            yield handle, tf.as_dtype(about.shape_and_type[0].dtype)
+        dtype = _dtype(handle)
+        if dtype is not None and any(op.type not in READS for op in inside.consumers()):
+            yield handle, dtype
+
+
+def _dtype(handle: tf.Tensor) -> tf.DType | None:
+    """Of the variable with that handle; None of a value, a table or an iterator."""
+    about = getattr(handle, "_handle_data", None)
+    if handle.dtype != tf.resource or about is None or not about.is_set:
+        return None
+    return tf.as_dtype(about.shape_and_type[0].dtype) if about.shape_and_type else None
 
 
 class Fingerprint:
@@ -92,11 +89,12 @@ class Fingerprint:
     the bits decide.
 
     Args:
-        variables: handle and dtype of each.
+        handles: of the variables; those of tables, which have no values and are not written to,
+            are left out.
     """
 
-    def __init__(self, variables: Sequence[tuple[tf.Tensor, tf.DType]]) -> None:
-        self._variables = list(variables)
+    def __init__(self, handles: Iterable[tf.Tensor]) -> None:
+        self._variables = [(one, dtype) for one in handles if (dtype := _dtype(one)) is not None]
         self._held = self._read()
 
     def is_current(self) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -55,16 +54,6 @@ class State:
         self.callbacks: Any = None  # that it was given
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
 
-    def note_trained(self, tensors: Sequence[tf.Variable], trained: Sequence[tf.Variable]) -> None:
-        """Add to `averaged` what was trained under the plan."""
-        some = {} if self.plan is None else self.plan.channels
-        parts = {id(tensors[k]): set(channels) for k, channels in some.items()}
-        for one in map(id, trained):
-            before = self.averaged.get(one, set())
-            is_whole = before is None or one not in parts
-            self.averaged[one] = None if is_whole else (before or set()) | parts[one]
-        self.noted = self.plan
-
 
 class FitState(SavedState):
     """The plan, and what callbacks remember, as a part of the model's checkpoints.
@@ -72,10 +61,6 @@ class FitState(SavedState):
     `tf.keras.callbacks.BackupAndRestore` saves the model with everything it tracks, and restores it
     when `fit` starts again. Only then is the state taken over: weights that are loaded at any other
     time leave the plan alone.
-
-    Attributes:
-        values: what callbacks want to find again, JSON values by name; empty when `fit` starts.
-        listening: whether a checkpoint that is read now is that of an interrupted `fit`.
 
     Args:
         plan: returns the plan, None where everything is trained.
@@ -86,8 +71,9 @@ class FitState(SavedState):
         self, plan: Callable[[], Plan | None], set_plan: Callable[[Plan | None], None]
     ) -> None:
         self._plan, self._set_plan = plan, set_plan
+        # what callbacks want to find again, JSON values by name; empty when `fit` starts
         self.values: dict[str, Any] = {}
-        self.listening = False
+        self.listening = False  # whether a checkpoint read now is that of an interrupted `fit`
 
     def serialize(self) -> str:
         """Called when a checkpoint is written."""
@@ -102,33 +88,22 @@ class FitState(SavedState):
             self._set_plan(data["plan"] and Plan.from_json(data["plan"]))
 
 
-class LastUsed:
-    """The values used last, by their key, as train functions by plan; no others stay in memory.
-
-    Args:
-        size: how many are kept; the least recently used one is dropped.
-    """
+class LastUsed(dict[Hashable, Any]):
+    """The values that were used last, `size` of them, as train functions by plan."""
 
     def __init__(self, size: int = 4) -> None:
+        super().__init__()
         self.size = size
-        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, key: Hashable) -> Any:
-        """The value of that key, or None."""
-        if key in self._entries:
-            self._entries.move_to_end(key)
-        return self._entries.get(key)
+    def get(self, key: Hashable, default: Any = None) -> Any:
+        """The value of that key."""
+        if key in self:
+            self[key] = self.pop(key)
+        return super().get(key, default)
 
     def put(self, key: Hashable, value: Any) -> None:
-        """Keep a value under that key; drop the least recently used beyond `size`."""
-        self._entries[key] = value
-        self._entries.move_to_end(key)
-        while len(self._entries) > self.size:
-            self._entries.popitem(last=False)
-
-    def clear(self) -> None:
-        """Drop all."""
-        self._entries.clear()
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        """Keep a value under that key, and drop the one whose last use is longest ago."""
+        self.pop(key, None)
+        self[key] = value
+        if len(self) > self.size:
+            del self[next(iter(self))]

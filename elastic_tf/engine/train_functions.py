@@ -22,25 +22,25 @@ def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
     trained = model._trained(state.plan)
     if state.accumulation is not None:
         state.accumulation.hold(trained)  # which updates what was trained before
-    cache = None if state.rows is None else state.rows.cache_for(trained)
+    cache = None if state.rows is None else state.rows.kept(trained)
     key = (state.plan and state.plan.traced, cache, state.swap)
     kept = state.functions.get(key)
     if kept is None:
         model._build_optimizer()
-        model.train_function, state.traceable = stack.made_train_function(
+        function, state.traceable = stack.made_train_function(
             model, make, state.steps_per_execution
         )
         if state.accumulation is not None:
-            model.train_function = state.accumulation.function(model.train_function, trained)
+            function = state.accumulation.function(function, trained)
         if getattr(optimizers.unwrapped(model.optimizer), "use_ema", False):
-            model.train_function = _noting(model, model.train_function)
+            function = _noting(model, function)
         if state.rows is not None and cache is not None:
-            model.train_function = state.rows.or_whole(model.train_function)
+            function = state.rows.or_whole(function)
         if state.swap is not None:
-            model.train_function = state.swap.watching(model.train_function)
-        state.functions.put(key, (model.train_function, state.traceable))
-    else:
-        model.train_function, state.traceable = kept
+            function = state.swap.watching(function)
+        kept = function, state.traceable
+        state.functions.put(key, kept)
+    model.train_function, state.traceable = kept
     if state.data is None:
         state.data = stack.running_fit(model)
     if state.lookahead is not None:  # it has drawn batches that come before the next one
@@ -59,8 +59,13 @@ def _noting(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
             optimizers.start_averages(inner, model._trained(state.plan))
         logs = function(iterator)
         if is_new:
-            tensors = [] if state.plan is None else model.tensors
-            state.note_trained(tensors, model._trained(state.plan))
+            channels = {} if state.plan is None else state.plan.channels
+            some = {id(model.tensors[k]): set(chosen) for k, chosen in channels.items()}
+            for one in map(id, model._trained(state.plan)):
+                before = state.averaged.get(one, set())
+                is_whole = before is None or one not in some
+                state.averaged[one] = None if is_whole else before | some[one]
+            state.noted = state.plan
         return logs
 
     return train_function

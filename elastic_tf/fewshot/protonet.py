@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers, stack
-from elastic_tf.engine.prefix import between, find_cut, frozen_pass, hand_over, step_behind
+from elastic_tf.engine.prefix import between, find_cut, frozen_pass, step_behind
 from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.engine.state import LastUsed
 from elastic_tf.files.arrays import array, quarter_of_memory
@@ -211,10 +211,8 @@ class Suffix:
             return model.train_step((taken[0], labels))
         kind = model.inputs[0]
         images = tf.zeros([tf.shape(labels)[0], *kind.shape[1:]], kind.dtype)
-        varying, kinds = self._cut.varying(model), self._cut.kinds()
-        logs, cut = step_behind(model.train_step, (images, labels), varying, kinds)
-        hand_over(cut, taken)
-        return logs
+        varying, kinds = self._cut.varying(model), self._cut.kinds
+        return step_behind(model.train_step, (images, labels), varying, kinds, taken)
 
 
 def _is_graph(model: tf.keras.Model) -> bool:

@@ -14,23 +14,13 @@ from elastic_tf.arguments import brief
 
 
 def as_batch(x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, ...]:
-    """One batch as `train_step` takes it.
-
-    Raises:
-        ValueError: it is no arrays with samples first, equally many in each and at least one.
-    """
-    given = [("x", x), ("y", y)]
-    if sample_weight is not None:
-        given.append(("sample_weight", sample_weight))
-    return tuple(tensors(given))
+    """One batch as `train_step` takes it; refused as by `tensors`."""
+    given = [("x", x), ("y", y), ("sample_weight", sample_weight)]
+    return tuple(tensors(given if sample_weight is not None else given[:2]))
 
 
 def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
-    """(x, y) or (x, y, sample_weight) of the first batch of a dataset.
-
-    Raises:
-        ValueError: it is empty, or yields no batches of that form.
-    """
+    """(x, y) or (x, y, sample_weight) of the first batch of a dataset."""
     batch = next(iter(dataset), None)
     if batch is None:
         raise ValueError("The dataset must hold a batch. Received: an empty one.")
@@ -44,11 +34,7 @@ def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
 
 
 def batch_of(data: Any) -> Any:
-    """One batch as `train_step` takes it, of such a batch or of a dataset of them.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """One batch as `train_step` takes it, of such a batch or of a dataset of them."""
     if isinstance(data, tf.data.Dataset):
         data = first_batch(data)
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
@@ -62,9 +48,7 @@ def batch_of(data: Any) -> Any:
 def is_batched(element: Any) -> bool:
     """Whether targets have a first axis and all parts are equally long, as in a batch.
 
-    Args:
-        element: of a dataset, or the specification of its elements; what is unknown, or left out,
-            is taken to fit.
+    Of an element of a dataset, or its specification; what is unknown is taken to fit.
     """
     x, y, _ = tf.keras.utils.unpack_x_y_sample_weight(element)
     of_x, of_y = ([getattr(a, "shape", None) for a in tf.nest.flatten(part)] for part in (x, y))
@@ -74,10 +58,9 @@ def is_batched(element: Any) -> bool:
 
 
 def sample_shapes(x: Any) -> list[tuple[int | None, ...]] | None:
-    """Shape of one sample of each input; None where one does not state its number of axes.
+    """Shape of one sample of each input of a batch, or of its specification.
 
-    Args:
-        x: inputs of a batch, or their specification, nested.
+    None where one does not state its number of axes.
     """
     shapes: list[Any] = [getattr(part, "shape", None) for part in tf.nest.flatten(x)]
     if any(shape is None or tf.TensorShape(shape).rank is None for shape in shapes):

@@ -1,4 +1,4 @@
-"""The samples of a dataset as one tensor, with hardly more memory than they take."""
+"""A dataset of single samples as tensors, with hardly more memory than the samples take."""
 
 from __future__ import annotations
 
@@ -7,34 +7,59 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.arguments import brief
+
+_READ = 64  # samples at a time
+_OF_SIZES = ("different shapes", "ConcatOp : Dimension")  # in what TensorFlow 2.15 says of them
 _ALIGNED = 64  # bytes: TensorFlow takes an array over at such an address, and copies others
 _SHARE = 16  # an array that is full grows by 1 / 16 of itself
 
 
+def read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
+    """Inputs, targets and weights of all samples of a dataset of single samples.
+
+    Raises:
+        ValueError: it is empty, does not end, or its samples have several sizes.
+    """
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError(
+            "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."
+        )
+    try:
+        grown = None
+        for batch in dataset.batch(_READ):
+            grown = grown or tf.nest.map_structure(Growing, batch)
+            tf.nest.map_structure(Growing.add, grown, batch)
+        if grown is None:
+            raise ValueError("The dataset must hold a sample. Received: an empty one.")
+        joined = tf.nest.map_structure(Growing.tensor, grown)
+    except (tf.errors.InvalidArgumentError, ValueError) as error:
+        if not any(said in str(error) for said in _OF_SIZES):
+            raise
+        raise ValueError(
+            "Samples must be of one size: what is computed of them once is kept in one array. "
+            f"Received: sizes that differ, in {brief(dataset)}. Resize or pad them, or give "
+            "batches of each size to `fit` of an et.ElasticModel."
+        ) from error
+    return tf.keras.utils.unpack_x_y_sample_weight(joined)
+
+
 class Growing:
-    """Batches of samples, one after the other, in an array that becomes the tensor.
+    """Batches of samples like the first, one after the other, in an array that becomes the tensor.
 
     Nothing is copied where the system makes an array longer by moving its pages, as Linux does.
-
-    Args:
-        like: a batch.
     """
 
-    def __init__(self, like: Any) -> None:
-        self._shape, self._dtype = like.shape[1:], like.dtype
+    def __init__(self, first: Any) -> None:
+        self._shape, self._dtype = first.shape[1:], first.dtype
         # texts, and what is no array, have no bytes of their own
-        self._others: list[Any] | None = None
-        if not isinstance(like, tf.Tensor) or like.dtype == tf.string:
-            self._others = []
+        has_bytes = isinstance(first, tf.Tensor) and first.dtype != tf.string
+        self._others: list[Any] | None = None if has_bytes else []
         self._bytes = np.empty(0, np.uint8)
         self._start = self._used = self._count = 0
 
     def add(self, part: Any) -> None:
-        """Append a batch.
-
-        Raises:
-            ValueError: its samples have a different shape.
-        """
+        """Append a batch."""
         if self._others is not None:
             self._others.append(part)
             return

@@ -13,10 +13,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.inputs import batches
-from elastic_tf.inputs.growing import Growing
-
-_READ = 64  # samples at a time, of a dataset
-_OF_SIZES = ("different shapes", "ConcatOp : Dimension")  # in what TensorFlow 2.15 says of them
+from elastic_tf.inputs.growing import read
 
 
 class Rows(NamedTuple):
@@ -55,8 +52,10 @@ class Samples:
             product depends on the place in the batch too, as attention's do.
 
     Attributes:
+        arrays: all samples as they were given, (x, y) or (x, y, sample_weight).
         count: number of samples.
         rows: number of rows, count * views.
+        steps: steps in an epoch.
         epoch: passes begun.
     """
 
@@ -77,9 +76,9 @@ class Samples:
     ) -> None:
         with tf.device("CPU:0"):  # the whole data may not fit beside the model
             if isinstance(x, tf.data.Dataset):
-                x, y, sample_weight = _read(x)
+                x, y, sample_weight = read(x)
             parts = batches.as_batch(x, y, sample_weight)
-            self._parts = tf.nest.map_structure(tf.identity, parts)
+            self.arrays = tf.nest.map_structure(tf.identity, parts)
         self.count = int(tf.nest.flatten(parts)[0].shape[0])
         self.batch_size = arguments.count("batch_size", batch_size, most=self.count)
         self.shuffle = arguments.flag("shuffle", shuffle)
@@ -97,17 +96,8 @@ class Samples:
         self.half = arguments.flag("half", half)
         self.cache_batch = arguments.count("cache_batch", cache_batch)
         self.rows = self.count * self.views
+        self.steps = self.count // self.batch_size
         self.epoch = 0
-
-    @property
-    def arrays(self) -> tuple[Any, ...]:
-        """All samples as they were given, (x, y) or (x, y, sample_weight)."""
-        return self._parts
-
-    @property
-    def steps(self) -> int:
-        """Steps in an epoch."""
-        return self.count // self.batch_size
 
     def weighted(self, class_weight: Mapping[int, float]) -> Samples:
         """The same samples with the weights that `fit` of Keras gives them by their class.
@@ -115,16 +105,13 @@ class Samples:
         Inputs and targets are shared; weights of samples are multiplied by those of classes.
 
         Args:
-            class_weight: weight of each class, which are numbered from 0 without gaps.
-
-        Raises:
-            ValueError: a class has no weight, or there are several outputs.
+            class_weight: weight of each class of the one output, numbered from 0 without gaps.
         """
         arguments.instance("class_weight", class_weight, Mapping, "a dict of weights by class")
         made = copy.copy(self)
-        x, y, *weight = self._parts
+        x, y, weight = (*self.arrays, None)[:3]
         with tf.device("CPU:0"):  # where classes without a weight are found
-            made._parts = x, y, _class_weighted(y, weight[0] if weight else None, class_weight)
+            made.arrays = x, y, _class_weighted(y, weight, class_weight)
         return made
 
     def of_views(self, views: int) -> Samples:
@@ -155,26 +142,23 @@ class Samples:
 
     def take(self, rows: tf.Tensor) -> tuple[Any, ...]:
         """The batch (x, y) or (x, y, sample_weight) of these rows, as tensors."""
-        x, *rest = self._gathered(rows, self._parts)
-        if self.augment is not None:
-            augment = self.augment
+        x, *rest = self._gathered(rows, self.arrays)
+        augment = self.augment
+        if augment is not None:
             seeds = tf.stack([tf.fill(tf.shape(rows), tf.cast(self.seed, tf.int64)), rows], axis=1)
-            x = tf.map_fn(
-                lambda pair: augment(*pair),
-                (x, seeds),
-                fn_output_signature=tf.nest.map_structure(_spec_of_one, x),
-            )
+            specs = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), x)
+            x = tf.map_fn(lambda pair: augment(*pair), (x, seeds), fn_output_signature=specs)
             tf.nest.map_structure(lambda part: part.set_shape((rows.shape[0], *part.shape[1:])), x)
         return (x, *rest)
 
     def targets(self, rows: tf.Tensor) -> tuple[Any, ...]:
         """The batch of these rows without its inputs: (y,) or (y, sample_weight)."""
-        return tuple(self._gathered(rows, self._parts[1:]))
+        return tuple(self._gathered(rows, self.arrays[1:]))
 
     def inputs(self, size: int) -> Any:
         """Zeros in the place of the inputs of `size` rows."""
         return tf.nest.map_structure(
-            lambda part: tf.zeros((size, *part.shape[1:]), part.dtype), self._parts[0]
+            lambda part: tf.zeros((size, *part.shape[1:]), part.dtype), self.arrays[0]
         )
 
     def _gathered(self, rows: tf.Tensor, parts: Any) -> Any:
@@ -214,30 +198,24 @@ def _class_weighted(y: Any, weight: Any, class_weight: Mapping[int, float]) -> t
     return tf.reshape(weight, [*weight.shape, *missing]) * tf.cast(found, weight.dtype)
 
 
-def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
-    """Inputs, targets and weights of all samples of a dataset of single samples."""
-    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+def known_of(data: Any) -> tuple[int | None, list[tuple[int | None, ...]] | None]:
+    """Samples in a batch of all replicas, and the shape of one sample of each input.
+
+    Of `Samples`, or of the `stack.RunningFit` of a `fit` before its data are read; None for what is
+    not known, as in a loop of one's own, where `data` is None. A dataset of single samples is
+    refused.
+    """
+    if isinstance(data, Samples):
+        return data.batch_size, batches.sample_shapes(data.inputs(1))
+    if data is None or data.spec is None:
+        return None, None
+    shapes = batches.sample_shapes(tf.keras.utils.unpack_x_y_sample_weight(data.spec)[0])
+    if not data.is_dataset:
+        return data.batch_size, shapes
+    if not batches.is_batched(data.spec):
         raise ValueError(
-            "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."
+            "`fit` must be given batches. Received: a dataset of single samples, "
+            f"{arguments.brief(data.spec)}. Use dataset.batch(batch_size)."
         )
-    try:
-        grown = None
-        for batch in dataset.batch(_READ):
-            grown = grown or tf.nest.map_structure(Growing, batch)
-            tf.nest.map_structure(Growing.add, grown, batch)
-        if grown is None:
-            raise ValueError("The dataset must hold a sample. Received: an empty one.")
-        joined = tf.nest.map_structure(Growing.tensor, grown)
-    except (tf.errors.InvalidArgumentError, ValueError) as error:
-        if not any(said in str(error) for said in _OF_SIZES):
-            raise
-        raise ValueError(
-            "Samples must be of one size: what is computed of them once is kept in one array. "
-            f"Received: sizes that differ, in {arguments.brief(dataset)}. Resize or pad them, or "
-            "give batches of each size to `fit` of an et.ElasticModel."
-        ) from error
-    return tf.keras.utils.unpack_x_y_sample_weight(joined)
-
-
-def _spec_of_one(part: tf.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec(part.shape[1:], part.dtype)
+    first = getattr(next(iter(tf.nest.flatten(data.spec)), None), "shape", None)
+    return first[0] if first is not None and first.rank else None, shapes

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import network
 
 from elastic_tf import stack
 from elastic_tf.engine.forward_order import forward_order
@@ -45,7 +46,7 @@ def test_forward_order_puts_a_shared_layer_at_its_first_use():
 
 
 def test_forward_order_holds_every_trainable_variable_once():
-    model = tf.keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, classes=3)
+    model = network()
     order = forward_order(model)
     assert sorted(map(id, order)) == sorted(map(id, stack.trainable(model)))
 
@@ -79,13 +80,10 @@ def test_forward_order_puts_unused_tensors_last():
     assert names(forward_order(model))[-1].split("/")[-1] == "idle"
 
 
-def test_forward_order_raises_when_nothing_is_trainable():
+def test_forward_order_raises_when_nothing_is_trainable_or_built():
     model = tf.keras.Sequential([L.Input((3,)), L.Dense(2)], name="frozen")
     model.trainable = False
     with pytest.raises(ValueError, match="'frozen' with 2 weights, none trainable"):
         forward_order(model)
-
-
-def test_forward_order_raises_when_the_model_is_not_built():
     with pytest.raises(ValueError, match="never seen an input"):
         forward_order(tf.keras.Sequential([L.Dense(2)], name="unbuilt"))

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import worker
-
-from elastic_tf.engine import replicas
 
 # The gradients of the shares are summed in another order than those of a joint batch.
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
@@ -120,11 +117,3 @@ def test_a_worker_that_died_comes_back_and_all_go_on(workers, tmp_path):
         assert result["epochs"].tolist() == [2, 4]
         np.testing.assert_array_equal(result["masks"], workers[0]["masks"][1:])
         np.testing.assert_allclose(result["weight0"], workers[0]["weight0"], **CLOSE)
-
-
-def test_one_process_answers_itself():
-    strategy = tf.distribute.get_strategy()
-    assert replicas.is_chief(strategy)
-    assert replicas.from_chief(strategy, lambda: 3) == 3
-    values = np.arange(3.0)
-    assert replicas.mean_over_workers(strategy, values) is values

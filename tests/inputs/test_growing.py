@@ -60,3 +60,15 @@ def test_samples_stay_as_they_were_when_the_arrays_they_came_from_change():
     samples = Samples(x, np.zeros(100))
     x[:] = 2.0
     assert (samples.arrays[0].numpy() == 1.0).all()
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (*[3] * 64, 2)])  # in the first batch, and after it
+def test_samples_of_several_sizes_are_refused(sizes):
+    spec = tf.TensorSpec((None,)), tf.TensorSpec((), tf.int64)
+    data = tf.data.Dataset.from_generator(
+        lambda: ((np.zeros(size), 0) for size in sizes), output_signature=spec
+    )
+    with pytest.raises(ValueError, match="sizes that differ, in .*Resize or pad them"):
+        Samples(data, batch_size=2)
+    with pytest.raises(ValueError, match=r"RaggedTensor of shape \(2, None\). Pad them"):
+        Samples(tf.ragged.constant([[1.0, 2.0], [3.0]]), np.zeros(2), batch_size=2)

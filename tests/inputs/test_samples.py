@@ -9,14 +9,22 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import chain, data, elastic, regularised, residual, subclassed
+from small_networks import (
+    L,
+    chain,
+    data,
+    elastic,
+    nested,
+    regularised,
+    residual,
+    skips_to_the_head,
+    subclassed,
+)
 
 import elastic_tf as et
 from elastic_tf import Samples
-from elastic_tf.baselines.fixed import TrainOnly
 from elastic_tf.engine import prefix
 from elastic_tf.engine.rows import RowTraining
-from elastic_tf.importance import measures
 from elastic_tf.timing.cost_items import CostItem
 
 pytestmark = pytest.mark.usefixtures("deterministic")
@@ -33,37 +41,88 @@ def trained(build, samples, plan, epochs=3):
     return model, history.history
 
 
+def assert_alike(build, plan, x=None, **options):
+    """What is kept changes neither weights nor history."""
+    (own, y), results = data(), []
+    for memory in (options.pop("memory", 1 << 30), 0):
+        samples = Samples(own if x is None else x, y, batch_size=4, memory=memory, **options)
+        model, history = trained(build, samples, plan)
+        results.append((model.get_weights(), history))
+        options.pop("half", None)
+    np.testing.assert_equal(*results)
+
+
 def attending():
     """Attention makes layers of its own when it is called first, dropout among them."""
-    layers = tf.keras.layers
-    inputs = layers.Input((8,))
-    x = layers.Reshape((4, 2))(inputs)
-    x = layers.MultiHeadAttention(2, 3)(x, x)
-    return tf.keras.Model(inputs, layers.Dense(3)(layers.Dense(4)(layers.Flatten()(x))))
+    inputs = L.Input((8,))
+    x = L.Reshape((4, 2))(inputs)
+    x = L.MultiHeadAttention(2, 3)(x, x)
+    return tf.keras.Model(inputs, L.Dense(3)(L.Dense(4)(L.Flatten()(x))))
+
+
+def own_step():
+    class OwnStep(et.ElasticMixin, tf.keras.Sequential):
+        def train_step(self, batch):
+            variables = [v for v, on in zip(self.tensors, self.mask) if on]
+            step, gradients = self.gradients(batch, variables)
+            et.optimizers.apply_selected(self.optimizer, gradients, variables)
+            return self.finish(step)
+
+    return OwnStep([L.Input((8,)), L.Dense(6, "relu"), L.Dense(3)])
 
 
 @pytest.mark.parametrize(
     ("build", "plan", "memory"),
     [
-        (chain, 2, 1 << 30),
         (chain, 4, 1),
-        (residual, 2, 1),
+        (residual, 2, 1 << 30),
+        (skips_to_the_head, 4, 1),  # a cut of two tensors
+        (nested, 4, 1 << 30),
         (regularised, 2, 1 << 30),
         (subclassed, 4, 1 << 30),
         (attending, 8, 1 << 30),
+        (own_step, 2, 1 << 30),
     ],
 )
 def test_cached_training_is_bit_identical(build, plan, memory):
-    x, y = data()
-    options = {"batch_size": 4, "augment": flipped, "views": 2}
-    one, history = trained(build, Samples(x, y, memory=0, **options), plan)
-    two, cached = trained(build, Samples(x, y, memory=memory, **options), plan)
-    np.testing.assert_equal(one.get_weights(), two.get_weights())
-    assert history == cached
+    assert_alike(build, plan, memory=memory, augment=flipped, views=2)
 
 
-@pytest.mark.parametrize("memory", [1, 1 << 30])
-def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch, memory):
+def mixing():
+    inputs = L.Input((8,))
+    x = L.Lambda(lambda x: x - tf.reduce_mean(x, axis=0))(inputs)
+    return tf.keras.Model(inputs, L.Dense(3)(L.Dense(4)(x)))
+
+
+def noisy():
+    inputs = L.Input((8,))
+    return tf.keras.Model(inputs, L.Dense(3)(L.Dense(4)(L.Dropout(0.5, seed=0)(inputs))))
+
+
+def twice():
+    class Twice(et.ElasticMixin, tf.keras.Sequential):
+        def train_step(self, data):
+            self(tf.reverse(data[0], axis=[1]), training=True)
+            return super().train_step((data[0] + self(data[0])[:, :1], data[1]))
+
+    return Twice([L.Input((8,)), L.Dense(6), L.Dense(3)])
+
+
+@pytest.mark.parametrize(
+    ("build", "message", "options"),
+    [
+        (mixing, "whole forward pass: .* depends on others in its batch", {}),
+        (noisy, "at random", {}),
+        (twice, "does not run the model's forward pass as it is", {}),
+        (chain, "too large for float16", {"x": 1e6 * data()[0], "half": True}),
+    ],
+)
+def test_where_nothing_can_be_kept_steps_run_whole_and_it_is_said(build, message, options):
+    with pytest.warns(UserWarning, match=message):
+        assert_alike(build, 2, **options)
+
+
+def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch):
     x, y = data()
     made = []
 
@@ -73,30 +132,14 @@ def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch, memo
 
     prefix_array = prefix.array
     monkeypatch.setattr(prefix, "array", kept)
-    one, _ = trained(chain, Samples(x, y, batch_size=4, memory=memory), 2)
-    two, _ = trained(chain, Samples(x, y, batch_size=4, memory=memory, half=True), 2)
+    one, _ = trained(chain, Samples(x, y, batch_size=4, memory=1), 2)
+    two, _ = trained(chain, Samples(x, y, batch_size=4, memory=1, half=True), 2)
     whole, half = made
     assert (whole.dtype, half.dtype) == (np.float32, np.float16)
     assert whole.shape == half.shape
     for a, b in zip(one.get_weights(), two.get_weights()):
         np.testing.assert_allclose(a, b, atol=2e-3)
     assert any((a != b).any() for a, b in zip(one.get_weights(), two.get_weights()))
-
-
-def test_activations_too_large_for_float16_are_told_and_computed_in_every_step():
-    x, y = data()
-    one, _ = trained(chain, Samples(1e6 * x, y, batch_size=4, memory=0), 2)
-    samples = Samples(1e6 * x, y, batch_size=4, half=True)
-    with pytest.warns(UserWarning, match="too large for float16"):
-        two, _ = trained(chain, samples, 2)
-    np.testing.assert_equal(one.get_weights(), two.get_weights())
-
-
-def test_samples_train_as_the_same_batches_do():
-    x, y = data()
-    one, _ = trained(chain, Samples(x, y, batch_size=4, shuffle=False), 2)
-    two, _ = trained(chain, tf.data.Dataset.from_tensor_slices((x, y)).batch(4), 2)
-    np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
 def test_a_strategy_takes_no_batch_away():
@@ -140,35 +183,6 @@ def test_weights_and_datasets_of_single_samples_are_served():
     np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
-class OwnStep(et.ElasticMixin, tf.keras.Sequential):
-    def train_step(self, batch):
-        variables = [v for v, on in zip(self.tensors, self.mask) if on]
-        step, gradients = self.gradients(batch, variables)
-        et.optimizers.apply_selected(self.optimizer, gradients, variables)
-        return self.finish(step)
-
-
-def test_a_step_of_ones_own_is_cut_too():
-    x, y = data()
-    weights = []
-    for memory in (0, 1 << 30):
-        tf.keras.utils.set_random_seed(0)
-        L = tf.keras.layers
-        model = OwnStep([L.Input((8,)), L.Dense(6, "relu"), L.Dense(3)])
-        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.set_mask(np.array([False, False, True, True]))
-        model.fit(Samples(x, y, batch_size=4, memory=memory), epochs=3, verbose=0)
-        weights.append(model.get_weights())
-    np.testing.assert_equal(*weights)
-
-
-def test_nothing_is_left_behind():
-    x, y = data()
-    model, _ = trained(chain, Samples(x, y, batch_size=4), 4)
-    assert "train_step" not in vars(model) and model._elastic.rows is None
-    model.fit(x, y, verbose=0)
-
-
 def test_what_is_kept_is_computed_in_batches_of_the_size_that_is_asked_for(monkeypatch):
     sizes = []
     make = prefix.Forward.__init__
@@ -183,9 +197,8 @@ def test_what_is_kept_is_computed_in_batches_of_the_size_that_is_asked_for(monke
     assert sizes == [4, 16]
 
 
-@pytest.mark.parametrize("memory", [0, 1 << 30])
-def test_samples_and_what_was_computed_of_them_are_freed(memory):
-    samples = Samples(*data(), batch_size=4, memory=memory)
+def test_samples_and_what_was_computed_of_them_are_freed():
+    samples = Samples(*data(), batch_size=4)
     model, _ = trained(chain, samples, 4)
     freed = weakref.ref(samples)
     del samples
@@ -193,57 +206,12 @@ def test_samples_and_what_was_computed_of_them_are_freed(memory):
     assert freed() is None and model.built
 
 
-def test_samples_that_see_each_other_are_trained_whole_and_said_so():
-    def mixing():
-        inputs = tf.keras.layers.Input((8,))
-        x = tf.keras.layers.Lambda(lambda x: x - tf.reduce_mean(x, axis=0))(inputs)
-        x = tf.keras.layers.Dense(4)(x)
-        return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(x))
-
-    x, y = data()
-    with pytest.warns(UserWarning, match="whole forward pass: .* depends on others in its batch"):
-        one, history = trained(mixing, Samples(x, y, batch_size=4), 2)
-    two, whole = trained(mixing, Samples(x, y, batch_size=4, memory=0), 2)
-    assert history == whole
-
-
-def test_a_step_that_runs_the_model_twice_is_trained_whole_and_said_so():
-    class Twice(et.ElasticMixin, tf.keras.Sequential):
-        def train_step(self, data):
-            self(tf.reverse(data[0], axis=[1]), training=True)
-            return super().train_step((data[0] + self(data[0])[:, :1], data[1]))
-
-    def train(memory):
-        tf.keras.utils.set_random_seed(0)
-        L = tf.keras.layers
-        model = Twice([L.Input((8,)), L.Dense(6), L.Dense(3)])
-        model.compile("sgd", "mse")
-        model.set_mask(np.array([False, False, True, True]))
-        samples = Samples(data()[0], np.ones((16, 3)), batch_size=4, memory=memory)
-        return model.fit(samples, epochs=3, verbose=0).history
-
-    with pytest.warns(UserWarning, match="does not run the model's forward pass as it is"):
-        history = train(1 << 30)
-    assert history == train(0)
-
-
-def test_a_model_that_draws_at_random_first_is_trained_whole_and_said_so():
-    def noisy():
-        inputs = tf.keras.layers.Input((8,))
-        x = tf.keras.layers.Dense(4)(tf.keras.layers.Dropout(0.5)(inputs))
-        return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(x))
-
-    with pytest.warns(UserWarning, match="at random"):
-        trained(noisy, Samples(*data(), batch_size=4), 2)
-
-
 def of_equal_layers():
     layers = [tf.keras.layers.Dense(8, "relu") for _ in range(3)]
     return tf.keras.Sequential([tf.keras.layers.Input((8,)), *layers, tf.keras.layers.Dense(3)])
 
 
-@pytest.mark.parametrize("build", [residual, of_equal_layers])
-def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch, build):
+def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch):
     calls = []
     function = prefix.Forward.function
     monkeypatch.setattr(
@@ -252,7 +220,7 @@ def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch, build):
     x, y = data()
 
     def train(memory):
-        model = elastic(build)
+        model = elastic(of_equal_layers)
         firsts = iter([2, 4, 2, 3])
         move = tf.keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs: (
@@ -277,15 +245,6 @@ def test_epochs_are_counted_wherever_they_stand_among_the_arguments():
     assert history.history["served"] == [True, True]
 
 
-def test_a_method_that_trains_one_set_caches_what_lies_before_it():
-    model = elastic(chain)
-    method = TrainOnly(np.arange(len(model.tensors)) >= 4)
-    history = model.fit(
-        Samples(*data(), batch_size=4), epochs=2, verbose=0, callbacks=[method, Served()]
-    )
-    assert history.history["served"] == [True, True]
-
-
 def test_missing_targets_are_taken_for_no_single_sample():
     with pytest.raises(ValueError, match=r"`y` must be .* object of shape \(\): None\.$"):
         Samples(data()[0], batch_size=4)
@@ -305,19 +264,7 @@ class Served(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         state = self.model._elastic
-        logs["served"] = state.rows.cache_for(self.model._trained(state.plan)) is not None
-
-
-def test_callback_selects_on_samples_and_caches_what_its_plan_leaves_out():
-    model = elastic(chain)
-    profile = et.TimingProfile.from_chain(t_dw=[1.0] * 8, t_dy=[1.0] * 8, t_forward=8.0)
-    options = {"importance": et.importance.loss_decrease, "control": et.Control(share=0.0)}
-    callback = et.ElasticCallback(profile, rho=0.5, interval=2, **options)
-    samples = Samples(*data(), batch_size=4)
-    history = model.fit(samples, epochs=4, callbacks=[callback, Served()], verbose=0)
-    assert [record.epoch for record in callback.selections] == [0, 2]
-    assert not callback.selections[0].mask[0]
-    assert all(history.history["served"])
+        logs["served"] = state.rows.kept(self.model._trained(state.plan)) is not None
 
 
 def with_forward_items():
@@ -345,55 +292,13 @@ def test_selection_knows_what_a_cached_prefix_saves():
             assert record.selection.time == pytest.approx(steps + fill * 4.0 * first)
 
 
-def test_by_default_the_last_tensors_that_fit_are_trained_from_one_selection_on():
-    model, seen = elastic(chain), []
-    callback = et.ElasticCallback(
-        with_forward_items(), rho=0.6, interval=1, control=et.Control(share=0.0)
-    )
-    look = tf.keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: seen.append(model.mask)
-    )
-    samples = Samples(*data(), batch_size=4)
-    history = model.fit(samples, epochs=5, callbacks=[callback, look, Served()], verbose=0).history
-    assert history["served"] == [True] * 5
-    # 1 beside the forward pass; 4 for the forward work of a tensor, a fifth of it before the cut
-    cost = [1.0 + 4.0 * (8 - first) + (8 - first) + 0.2 * 4.0 * first for first in range(9)]
-    first = next(k for k in range(9) if cost[k] <= 0.6 * 41.0)
-    (record,) = callback.selections
-    assert [mask.tolist() for mask in (record.mask, *seen)] == [
-        (np.arange(8) >= first).tolist()
-    ] * 6
-    assert record.seconds_importance < 1.0
-    np.testing.assert_array_equal(record.importance, measures.depth(model))
-
-
 def test_filling_costs_what_it_takes_here(monkeypatch):
-    monkeypatch.setattr(prefix.Forward, "seconds_per_row", lambda self: 1.0)
+    monkeypatch.setattr(prefix.Forward, "seconds_per_row", 1.0)
     samples = Samples(*data(), batch_size=4)
     rows = RowTraining(elastic(chain), samples)
     assert rows.fill_cost(2, step=40.0) == pytest.approx(0.5 * 4.0 / 40.0)
     assert rows.fill_cost(2, step=1.0) == 0.5  # never more than the steps would
     assert rows.fill_cost(1, step=40.0) == 1.0  # nothing is kept for one pass
-
-
-def test_samples_of_several_sizes_are_refused():
-    spec = tf.TensorSpec((None,)), tf.TensorSpec((), tf.int64)
-    data = tf.data.Dataset.from_generator(
-        lambda: ((np.zeros(size), 0) for size in (2, 3)), output_signature=spec
-    )
-    with pytest.raises(ValueError, match="sizes that differ, in .*Resize or pad them"):
-        Samples(data, batch_size=2)
-    with pytest.raises(ValueError, match=r"RaggedTensor of shape \(2, None\). Pad them"):
-        Samples(tf.ragged.constant([[1.0, 2.0], [3.0]]), np.zeros(2), batch_size=2)
-
-
-def test_samples_whose_size_changes_late_in_a_dataset_are_refused():
-    spec = tf.TensorSpec((None,)), tf.TensorSpec((), tf.int64)
-    data = tf.data.Dataset.from_generator(
-        lambda: ((np.zeros(3 if k < 64 else 2), 0) for k in range(70)), output_signature=spec
-    )
-    with pytest.raises(ValueError, match="sizes that differ, in .*Resize or pad them"):
-        Samples(data, batch_size=2)
 
 
 CLASS_WEIGHT = {0: 0.5, 2: 3.0, 1: 1.0}
@@ -421,16 +326,6 @@ def test_class_weights_multiply_those_of_the_samples(targets, sample_weight):
     assert found.dtype == tf.float32
     np.testing.assert_array_equal(found, expected)
     assert x is before[0] and y is before[1] and samples.arrays is before
-
-
-def test_class_weights_train_as_those_of_keras():
-    x, y = data()
-    options = {"epochs": 2, "shuffle": False, "batch_size": 4, "verbose": 0}
-    one, two = elastic(chain), elastic(chain)
-    one.fit(x, y, class_weight=CLASS_WEIGHT, **options)
-    samples = Samples(x, y, batch_size=4, shuffle=False).weighted(CLASS_WEIGHT)
-    two.fit(samples, epochs=2, verbose=0)
-    np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
 @pytest.mark.parametrize(

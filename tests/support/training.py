@@ -7,6 +7,7 @@ import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, fit, network, shared_state, values
 
 from elastic_tf import optimizers, stack
+from elastic_tf.inputs.samples import Samples
 from elastic_tf.model import ElasticModel
 
 UPPER = ("conv2", "head")  # tensors of these layers; both batch normalisations are left out
@@ -73,6 +74,18 @@ def assert_trained_alike(fitted=(), **options) -> None:
     ours, theirs = elastic(**options), plain(**options)
     assert fit(ours, **dict(fitted)) == fit(theirs, **dict(fitted))
     assert everything(ours) == everything(theirs)
+
+
+def assert_kept_alike(make, data, *, batch_size=4, **tolerance) -> None:
+    """A model trains on what is kept of samples as in whole steps."""
+    weights = []
+    for memory in (1 << 30, 0):
+        model = make()
+        samples = Samples(*data, batch_size=batch_size, memory=memory)
+        model.fit(samples, epochs=3, verbose=0)
+        weights.append(model.get_weights())
+    for kept, whole in zip(*weights):
+        np.testing.assert_allclose(kept, whole, **{"rtol": 0.0, **tolerance})
 
 
 def everything(model) -> list[bytes]:

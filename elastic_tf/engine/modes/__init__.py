@@ -4,41 +4,12 @@ In: a model, its tensors and a plan. Out: contexts in which the layers of the pl
 other gradients, approximate ones or those of some channels, while one step is traced.
 """
 
-from elastic_tf.engine.modes import channels, convolutions
+from elastic_tf.engine.modes import channels, filtering, registry
 from elastic_tf.engine.modes.one_op import in_one_op
 from elastic_tf.engine.modes.operations import Use, kernel_of, recorded, replaced
-from elastic_tf.engine.modes.registry import (
-    MODES,
-    Mode,
-    channel_axes,
-    check,
-    choose,
-    everywhere,
-    installed,
-    kernels,
-    register,
-    slices,
-    watched,
-)
+from elastic_tf.engine.modes.registry import *  # noqa: F403
 
-__all__ = [
-    "MODES",
-    "Mode",
-    "Use",
-    "channel_axes",
-    "check",
-    "choose",
-    "everywhere",
-    "in_one_op",
-    "installed",
-    "kernel_of",
-    "kernels",
-    "recorded",
-    "register",
-    "replaced",
-    "slices",
-    "watched",
-]
+__all__ = ["Use", "in_one_op", "kernel_of", "recorded", "replaced", *registry.__all__]
 
-for _mode in (*convolutions.MODES, *channels.MODES):
-    register(_mode)
+for _mode in (*filtering.MODES, *channels.MODES):
+    registry.register(_mode)

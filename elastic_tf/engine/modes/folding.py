@@ -30,15 +30,15 @@ _tracing = threading.local()
 
 
 def folded(layer: tf.keras.layers.Layer) -> AbstractContextManager[None]:
-    """Let a layer in inference mode be folded, if it is one of these."""
+    """Let a layer in inference mode be folded, if it is a normalisation."""
     if type(layer) not in stack.PLAIN_NORMALISATIONS:
         return contextlib.nullcontext()
 
     def call(inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:
         found = convolution_before(layer, inputs)
-        if found is None:
-            return one_op.normalised(layer, inputs, training=training, mask=mask)
-        return _folded(layer, *found)
+        if found is not None:
+            return _folded(layer, *found)
+        return one_op.normalised(layer, inputs, training=training, mask=mask)
 
     return attributes(layer, call=tf.autograph.experimental.do_not_convert(call))
 
@@ -77,9 +77,7 @@ def _pays(op: tf.Operation) -> bool:
 
 def _may_change(op: tf.Operation) -> bool:
     variables = getattr(_tracing, "variables", None)
-    return variables is None or not captured(op.graph, variables).keys().isdisjoint(
-        reach([op], takes)
-    )
+    return variables is None or bool(captured(op.graph, variables).keys() & reach([op], takes))
 
 
 def _folded(layer: Any, op: tf.Operation, bias: tf.Tensor | None) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Changes of layers that several holders share while they trace a step.
+"""Changes of layers while a step is traced, which are taken back.
 
 Replicas of a mirrored strategy trace the same layers interleaved, each with the same changes. The
 first one in makes a change, and the last one out takes it back.
@@ -16,12 +16,7 @@ _held: dict[Hashable, tuple[contextlib.ExitStack, int]] = {}  # how to take it b
 
 @contextlib.contextmanager
 def held(key: Hashable, change: Callable[[contextlib.ExitStack], None]) -> Iterator[None]:
-    """Hold a change.
-
-    Args:
-        key: of the change; equal for all who share it.
-        change: makes it, and says on the stack how it is taken back.
-    """
+    """Hold a change, which says on a stack how it is taken back; all who share it have its key."""
     with _lock:
         if key not in _held:
             with contextlib.ExitStack() as stack:

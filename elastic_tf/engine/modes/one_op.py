@@ -34,10 +34,8 @@ def in_one_op(model: tf.keras.Model) -> Iterator[None]:
 
 def normalised(layer: Any, inputs: tf.Tensor, **options: Any) -> tf.Tensor:
     """What a batch normalisation makes of its inputs, in one op where it can be."""
-    own = _instead(layer).get("call")
-    if own is not None:
-        return own(inputs, **options)
-    return type(layer).call(layer, inputs, **options)
+    call = _instead(layer).get("call") or type(layer).call.__get__(layer)
+    return call(inputs, **options)
 
 
 def _instead(layer: Any) -> dict[str, Any]:

@@ -23,27 +23,20 @@ def kernel_of(layer: Any) -> tf.Variable | None:
     Convolutions have channels last and no dilation. What another class makes of a kernel is not
     known.
     """
-    if type(layer) is L.Dense:
-        return _raw(layer)
-    if type(layer) not in (L.Conv2D, L.DepthwiseConv2D):
+    if type(layer) in (L.Conv2D, L.DepthwiseConv2D):
+        if layer.data_format != "channels_last" or set(layer.dilation_rate) != {1}:
+            return None
+    elif type(layer) is not L.Dense:
         return None
-    if layer.data_format != "channels_last" or set(layer.dilation_rate) != {1}:
-        return None
-    return _raw(layer)
-
-
-def _raw(layer: Any) -> tf.Variable | None:
     kernel = stack.kernel(layer)
     return None if kernel is None else stack.raw(kernel)
 
 
 def replaced(layer: Any, operation: Operation) -> AbstractContextManager[None]:
-    """Let a layer with such a kernel make its outputs by another operation.
+    """Let a layer with such a kernel, built, make its outputs by another operation.
 
-    Args:
-        layer: built; bias and activation stay its own.
-        operation: called with the layer's own operation, its inputs and its kernel, which are the
-            arguments of the former.
+    It is called with the layer's own operation, its inputs and its kernel, which are the arguments
+    of the former. Bias and activation stay the layer's.
     """
 
     def plain(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -79,15 +72,16 @@ def recorded(model: tf.keras.Model) -> Iterator[list[Use]]:
     """The uses of all kernels while a model is called, in their order."""
     uses: list[Use] = []
 
-    def listening(layer: Any) -> Operation:
+    def listening(layer: Any, kernel_of_layer: tf.Variable) -> Operation:
         def operation(plain: Plain, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-            uses.append(Use(kernel_of(layer), layer, x, plain(x, kernel)))
+            uses.append(Use(kernel_of_layer, layer, x, plain(x, kernel)))
             return uses[-1].y
 
         return operation
 
     with contextlib.ExitStack() as changes:
         for layer in model._flatten_layers():
-            if layer.built and kernel_of(layer) is not None:
-                changes.enter_context(replaced(layer, listening(layer)))
+            kernel = kernel_of(layer) if layer.built else None
+            if kernel is not None:
+                changes.enter_context(replaced(layer, listening(layer, kernel)))
         yield uses

@@ -6,17 +6,29 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.engine.modes import sparing
 from elastic_tf.engine.modes.held import held
 from elastic_tf.engine.modes.operations import kernel_of
 from elastic_tf.optimizers.slices import Slice
 from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of, in_row
+
+__all__ = [
+    "MODES",
+    "Mode",
+    "channel_axes",
+    "choose",
+    "everywhere",
+    "installed",
+    "kernels",
+    "register",
+    "slices",
+    "watched",
+]
 
 
 @dataclass(frozen=True)
@@ -34,8 +46,8 @@ class Mode:
             sizes.
         axis: of a layer's kernel, the axis of its channels, of which the share `keeps` is trained,
             or as many as a plan says where that is None; without an axis all are.
-        drops: whether the layer's inputs are not kept for the backward pass; rectifiers and
-            normalisations keep less then.
+        beside: changes other layers of a model while a step is traced in which some kernel has the
+            mode; called with the model and the layers of kernels that are trained without it.
     """
 
     name: str
@@ -45,7 +57,7 @@ class Mode:
     what: str = "kernels of layers that the mode knows"
     keeps: float | None = None
     axis: Callable[[Any], int] | None = None
-    drops: bool = False
+    beside: Callable[[Any, list[Any]], AbstractContextManager[Any]] | None = None
 
     def channels(self, layer: Any) -> tuple[int, int]:
         """How many channels of a layer's kernel are trained, and of how many."""
@@ -57,10 +69,14 @@ class Mode:
         """How many of so many channels are trained."""
         return max(int(channels * (self.keeps or 1.0)), 1)
 
-    def slice(self, layer: Any, count: int) -> Slice:
-        """So many trained channels of a layer's kernel."""
-        assert self.axis is not None  # of a mode that trains some channels
-        return Slice.of(self.kernel(layer), self.axis(layer), count)
+
+class _Use(NamedTuple):
+    """A kernel in a mode: its index, its layer, and its trained channels where not all are."""
+
+    k: int
+    mode: Mode
+    layer: Any
+    parts: tuple[Slice, ...]  # one or none
 
 
 #: Every mode that a plan can hold beside frozen and exact, by its code.
@@ -68,11 +84,7 @@ MODES: dict[int, Mode] = {}
 
 
 def register(mode: Mode) -> None:
-    """Let plans hold a mode.
-
-    Raises:
-        ValueError: its name or code is that of another one, or the code is out of range.
-    """
+    """Let plans hold a mode; a `ValueError` where its name or code is that of another one."""
     arguments.count("code", mode.code, most=127, hint="Use one from 100 on.")
     others = [name for code, name in NAMES.items() if code != mode.code]
     is_ours = mode.code == EXACT or (mode.code in MODES and mode.code < 100)
@@ -87,17 +99,99 @@ def register(mode: Mode) -> None:
     MODES[mode.code] = mode
 
 
-def check(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
-    """Refuse a plan with a mode that a tensor cannot have.
+def slices(
+    model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan
+) -> list[tuple[Slice, tuple[int, ...]]]:
+    """The slice of each kernel of which some channels are trained, and these channels.
 
     Raises:
         ValueError: a tensor is no kernel for its mode, or has other channels.
     """
-    layers = {code: _layers(model, code) for code in _used(plan)}
+    uses = _uses(model, tensors, plan)
+    return [(use.parts[0], tuple(plan.channels[use.k])) for use in uses if use.parts]
+
+
+def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
+    """Train the channels of a plan from the next step on; refuses a plan as `slices`."""
+    for found, channels in slices(model, tensors, plan):
+        found.choose(channels)
+
+
+def kernels(model: Any, name: str) -> np.ndarray:
+    """True for the kernels that can be trained in the mode of that name; bool, shape (N,)."""
+    return np.isin(np.arange(len(model.tensors)), [*_able(model, name)])
+
+
+def channel_axes(model: Any, name: str) -> dict[int, int]:
+    """The axis of the channels of each kernel that can be trained by some of them, by its index."""
+    axis = MODES[code_of(name)].axis
+    return {} if axis is None else {k: axis(layer) for k, layer in _able(model, name).items()}
+
+
+def everywhere(model: Any, name: str) -> Plan:
+    """All exact, but the mode of that name for each kernel that can have it: its first channels.
+
+    Raises:
+        ValueError: no such mode, or no kernel can have it.
+    """
+    able, plan = _able(model, name), Plan.full(len(model.tensors))
+    if not able:
+        raise ValueError(
+            f"A mode must be one that kernels of the model can have. Received: '{name}' for "
+            f"'{model.name}'. Leave it out."
+        )
+    mode = MODES[code_of(name)]
+    if mode.axis is not None:
+        return plan.with_channels(name, {k: range(mode.channels(v)[0]) for k, v in able.items()})
+    return plan.with_mode(name, kernels(model, name))
+
+
+@contextlib.contextmanager
+def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> Iterator[None]:
+    """Trace the layers of a model as the modes of a plan change them."""
+    uses = _uses(model, tensors, plan)
+    for use in uses:
+        for part in use.parts:
+            part.in_row = in_row(plan.channels[use.k])
+
+    def change(stack: contextlib.ExitStack) -> None:
+        for beside in {use.mode.beside: None for use in uses if use.mode.beside}:
+            own = {id(use.layer) for use in uses if use.mode.beside is beside}
+            trained = {id(tensor) for tensor, code in zip(tensors, plan.modes) if code != FROZEN}
+            others = [
+                layer
+                for layer in model._flatten_layers()
+                if id(kernel_of(layer)) in trained and id(layer) not in own
+            ]
+            stack.enter_context(beside(model, others))
+        for use in uses:
+            stack.enter_context(use.mode.context(use.layer, *use.parts))
+
+    with held((plan, id(model)), change):
+        yield
+
+
+def watched(
+    model: tf.keras.Model,
+    tensors: Sequence[tf.Variable],
+    plan: Plan,
+    variables: Sequence[tf.Variable],
+) -> list[tf.Variable]:
+    """What gradients are taken for to train some of the tensors: slices in the place of kernels."""
+    uses = _uses(model, tensors, plan)
+    parts = {id(tensors[use.k]): use.parts[0].variable for use in uses if use.parts}
+    return [parts.get(id(variable), variable) for variable in variables]
+
+
+def _uses(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> list[_Use]:
+    """The kernels that a plan trains in other modes; refuses those that cannot have theirs."""
+    layers = {code: _layers(model, code) for code in {*plan.modes.tolist()} & MODES.keys()}
+    found = []
     for k, (tensor, code) in enumerate(zip(tensors, plan.modes.tolist())):
         if code not in layers:
             continue
         mode, layer = MODES[code], layers[code].get(id(tensor))
+        parts: tuple[Slice, ...] = ()
         if layer is None:
             raise ValueError(
                 f"'{mode.name}' is for {mode.what}. Received: the mode '{mode.name}' for "
@@ -111,106 +205,16 @@ def check(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> 
                     f"'{mode.name}' trains {count} of the {most} channels of '{tensor.name}'. "
                     f"Received: {len(chosen)} up to number {chosen[-1]}. Give as many as that."
                 )
-
-
-def slices(
-    model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan
-) -> list[tuple[Slice, tuple[int, ...]]]:
-    """The slice of each kernel of which some channels are trained, and these channels.
-
-    Raises:
-        ValueError: as of `check`.
-    """
-    check(model, tensors, plan)
-    layers = {code: _layers(model, code) for code in _used(plan)}
-    found = []
-    for k, channels in plan.channels.items():
-        code = int(plan.modes[k])
-        layer = layers[code][id(tensors[k])]
-        found.append((MODES[code].slice(layer, len(channels)), tuple(channels)))
+            parts = (Slice.of(mode.kernel(layer), mode.axis(layer), count),)
+        found.append(_Use(k, mode, layer, parts))
     return found
 
 
-def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
-    """Train the channels of a plan, where it has some, from the next step on."""
-    for found, channels in slices(model, tensors, plan):
-        found.choose(channels)
-
-
-def kernels(model: Any, name: str) -> np.ndarray:
-    """True for the kernels that can be trained in the mode of that name; bool, shape (N,)."""
-    layers = _layers(model, code_of(name))
-    return np.array([id(tensor) in layers for tensor in model.tensors])
-
-
-def channel_axes(model: Any, name: str) -> dict[int, int]:
-    """The axis of the channels of each kernel that can be trained by some of them, by its index."""
+def _able(model: Any, name: str) -> dict[int, Any]:
+    """The layers of the kernels that can be trained in the mode of that name, by index."""
     code = code_of(name)
-    layers, mode = _layers(model, code), MODES[code]
-    if mode.axis is None:
-        return {}
-    found = ((k, layers.get(id(tensor))) for k, tensor in enumerate(model.tensors))
-    return {k: mode.axis(layer) for k, layer in found if layer is not None}
-
-
-def everywhere(model: Any, name: str) -> Plan:
-    """All exact, but the mode of that name for each kernel that can have it: its first channels.
-
-    Raises:
-        ValueError: no such mode, or no kernel can have it.
-    """
-    code, layers = code_of(name), _layers(model, code_of(name)) if code_of(name) in MODES else {}
-    able = {k: layers[id(v)] for k, v in enumerate(model.tensors) if id(v) in layers}
-    if not able:
-        raise ValueError(
-            f"A mode must be one that kernels of the model can have. Received: '{name}' for "
-            f"'{model.name}'. Leave it out."
-        )
-    plan, mode = Plan.full(len(model.tensors)), MODES[code]
-    if mode.axis is not None:
-        return plan.with_channels(name, {k: range(mode.channels(v)[0]) for k, v in able.items()})
-    return plan.with_mode(name, np.isin(np.arange(len(plan)), list(able)))
-
-
-@contextlib.contextmanager
-def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> Iterator[None]:
-    """Trace the layers of a model as the modes of a plan change them."""
-    layers = {code: _layers(model, code) for code in _used(plan)}
-    parts: dict[int, tuple[Slice]] = {}
-    for k, (found, channels) in zip(plan.channels, slices(model, tensors, plan)):
-        found.in_row, parts[k] = in_row(channels), (found,)
-
-    def change(stack: contextlib.ExitStack) -> None:
-        if any(MODES[code].drops for code in layers):
-            trained = {id(v): int(c) for v, c in zip(tensors, plan.modes) if c != FROZEN}
-            codes = [(one, trained.get(id(kernel_of(one)))) for one in model._flatten_layers()]
-            kept = [
-                one for one, c in codes if c is not None and not (c in MODES and MODES[c].drops)
-            ]
-            stack.enter_context(sparing.spared(model, kept))
-        for k, code in enumerate(plan.modes.tolist()):
-            if code in layers:
-                layer = layers[code][id(tensors[k])]
-                stack.enter_context(MODES[code].context(layer, *parts.get(k, ())))
-
-    with held((plan, id(model)), change):
-        yield
-
-
-def watched(
-    model: tf.keras.Model,
-    tensors: Sequence[tf.Variable],
-    plan: Plan,
-    variables: Sequence[tf.Variable],
-) -> list[tf.Variable]:
-    """What gradients are taken for to train some of the tensors: slices in the place of kernels."""
-    found = zip(plan.channels, slices(model, tensors, plan))
-    parts = {id(tensors[k]): one.variable for k, (one, _) in found}
-    return [parts.get(id(variable), variable) for variable in variables]
-
-
-def _used(plan: Plan) -> set[int]:
-    return set(plan.modes.tolist()) & MODES.keys()
+    layers = _layers(model, code) if code in MODES else {}
+    return {k: layers[id(v)] for k, v in enumerate(model.tensors) if id(v) in layers}
 
 
 def _layers(model: tf.keras.Model, code: int) -> dict[int, Any]:

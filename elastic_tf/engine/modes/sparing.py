@@ -21,9 +21,9 @@ from elastic_tf.engine.modes import folding, one_op
 from elastic_tf.engine.modes.held import attributes
 
 L = tf.keras.layers
-#: Rectifiers and the number that they cut at.
 _RELU6 = getattr(tf.keras.activations, "relu6", tf.nn.relu6)  # of Keras 3
-RELUS = {tf.nn.relu: None, tf.keras.activations.relu: None, tf.nn.relu6: 6.0, _RELU6: 6.0}
+# Rectifiers and the number that they cut at.
+_RELUS = {tf.nn.relu: None, tf.keras.activations.relu: None, tf.nn.relu6: 6.0, _RELU6: 6.0}
 
 
 def masked_relu(x: tf.Tensor, most: float | None) -> tf.Tensor:
@@ -78,8 +78,8 @@ def rectifier(layer: Any) -> tuple[float | None] | None:
     """What a layer that is nothing but a rectifier of these kinds cuts at; None of other layers."""
     if type(layer) is L.ReLU and not (layer.negative_slope or layer.threshold):
         return (layer.max_value,) if layer.max_value in (None, 6.0) else None
-    if type(layer) is L.Activation and layer.activation in RELUS:
-        return (RELUS[layer.activation],)
+    if type(layer) is L.Activation and layer.activation in _RELUS:
+        return (_RELUS[layer.activation],)
     return None
 
 
@@ -89,14 +89,12 @@ def can_spare(layer: Any) -> bool:
 
 
 @contextlib.contextmanager
-def spared(model: tf.keras.Model, kept: Collection[Any]) -> Iterator[None]:
+def spared(model: tf.keras.Model, keeping: Collection[Any]) -> Iterator[None]:
     """Let rectifiers and normalisations keep less while a step of a model is traced.
 
-    Args:
-        model: built.
-        kept: layers whose inputs are kept anyway; the rectifiers right before them stay.
+    Those right before layers that are `keeping` their inputs anyway stay.
     """
-    kept = {id(layer) for layer in kept}
+    kept = {id(layer) for layer in keeping}
     with contextlib.ExitStack() as changes:
         for layer in model._flatten_layers():
             if not any(id(one) in kept for one in stack.layers_behind(layer)):
@@ -111,8 +109,8 @@ def _instead(layer: Any) -> dict[str, Callable[..., tf.Tensor]]:
         return {"call": lambda inputs: masked_relu(inputs, cut[0])}
     if can_spare(layer):
         return {"call": tf.autograph.experimental.do_not_convert(_normalising(layer))}
-    if type(layer) in (L.Conv2D, L.DepthwiseConv2D, L.Dense) and layer.activation in RELUS:
-        most = RELUS[layer.activation]
+    if type(layer) in (L.Conv2D, L.DepthwiseConv2D, L.Dense) and layer.activation in _RELUS:
+        most = _RELUS[layer.activation]
         return {"activation": lambda x: masked_relu(x, most)}
     return {}
 

@@ -12,14 +12,23 @@ Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, Sec. 4
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf.engine.schedule.backward import is_large, places, size
-from elastic_tf.engine.schedule.segments import Sizes, cuts
 from elastic_tf.graph import SHAPES, captured, has_state, nodes_of, reach, reached_from, replace
+
+_HALVINGS = 14  # of the range in which the smallest limit is looked for
+
+
+class Sizes(NamedTuple):
+    """Bytes of a forward pass, after or in each of its ops; shape (ops,)."""
+
+    crossing: np.ndarray  # results that later ops take
+    taken: np.ndarray  # results of the op that the backward pass takes
+    largest: np.ndarray  # result of the op
 
 
 def recompute(
@@ -27,14 +36,9 @@ def recompute(
 ) -> None:
     """Let a step that is being traced keep less of its forward pass.
 
-    To be called after the gradients are traced, and before they are applied.
-
-    Args:
-        loss: of the step.
-        gradients: of it; None for variables that it does not depend on.
-        variables: that are trained.
-        keep: what may be kept at a time, as a share of what is kept without; as few ops as will do
-            are run again. Where it is too small for any cuts, as little as possible is kept.
+    To be called after the gradients of its loss by the trained variables are traced, and before
+    they are applied. As few ops as will do are run again to `keep` that share of what is kept at a
+    time without. Where it is too small for any cuts, as little as possible is kept.
     """
     graph = loss.graph
     place = places(loss, gradients)
@@ -131,3 +135,68 @@ def _run_again(
         copies.update(zip((tensor.ref() for tensor in op.outputs), copy.outputs))
     for tensor in wanted:
         replace(tensor, copies[tensor.ref()], users)
+
+
+def cuts(sizes: Sizes, start: int, keep: float) -> list[int]:
+    """The ops after which to cut, so that little is kept at a time.
+
+    When the backward pass is in a segment it holds what crosses the cuts before, what it takes of
+    the segment, and an error as large as the segment's largest result. The last segment is kept
+    as it is: the backward pass begins there.
+
+    Args:
+        start: the op before the first that may run again; -1 where that is the very first.
+
+    Returns:
+        Numbers of ops in ascending order, `start` first; `start` alone: no cut pays.
+    """
+    crossing = sizes.crossing
+    least = [
+        k
+        for k in range(start + 1, len(crossing) - 1)
+        if 0 < crossing[k] <= min(crossing[k - 1], crossing[k + 1])
+    ]
+    places = [start, *least]
+    held = np.array([0.0, *crossing[least]])
+    taken = np.add.reduceat(sizes.taken, np.array(places) + 1)
+    largest = np.maximum.reduceat(sizes.largest, np.array(places) + 1)
+    low, high = 0.0, float(taken.sum() + largest.max())
+    found = _within(held, taken, largest, keep * high)
+    if found is None:
+        low, found = keep * high, [0]
+        for _ in range(_HALVINGS):
+            limit = (low + high) / 2
+            tried = _within(held, taken, largest, limit)
+            if tried is None:
+                low = limit
+            else:
+                high, found = limit, tried
+    return [places[k] for k in found]
+
+
+def _within(
+    held: np.ndarray, taken: np.ndarray, largest: np.ndarray, limit: float
+) -> list[int] | None:
+    """Cuts that keep to a limit of bytes, with as much kept at the end as fits; or None.
+
+    Among the ways to cut at one place last, the one that has the least crossing the cuts before.
+    """
+    count = len(held)
+    sums, before = np.full(count, np.inf), np.full(count, -1)
+    sums[0] = 0.0
+    rest = np.cumsum(taken[::-1])[::-1] + np.maximum.accumulate(largest[::-1])[::-1]
+    for i in range(count):
+        if sums[i] + rest[i] <= limit:
+            found = [i]
+            while before[found[0]] >= 0:
+                found.insert(0, int(before[found[0]]))
+            return found
+        bytes_, most = sums[i], 0.0
+        for j in range(i + 1, count):
+            bytes_ += taken[j - 1]
+            most = max(most, largest[j - 1])
+            if bytes_ + most > limit:
+                break
+            if sums[i] + held[j] < sums[j]:
+                sums[j], before[j] = sums[i] + held[j], i
+    return None

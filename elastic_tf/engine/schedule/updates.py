@@ -30,13 +30,7 @@ def update_early(
     """Let the updates of a step that is being traced run as early as they can.
 
     Tensors whose update takes the gradients of others too (clipping by a global norm, a loss scale)
-    stay as they are.
-
-    Args:
-        loss: of the step.
-        gradients: of it, one per variable; None for those that it does not depend on.
-        variables: that are trained.
-        applied: ops of the graph before the optimizer was applied.
+    stay as they are. `applied` is how many ops the graph had before the optimizer was applied.
     """
     graph = loss.graph
     place = places(loss, gradients)

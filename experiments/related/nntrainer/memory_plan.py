@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, optimizers
-from elastic_tf.engine import modes
 from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.memory.executor import live_bytes
@@ -158,7 +157,6 @@ def plan(
     elastic = isinstance(model, ElasticMixin)
     tensors = model.tensors if elastic else forward_order(model)
     chosen = model.plan if elastic and plan is None else as_plan(plan, len(tensors))
-    modes.check(model, tensors, chosen)
     found = network.read(model, batch_size, tensors, chosen)
     step = Step(found, clip=clip, slots=_slots(getattr(model, "optimizer", None)))
     return placed(step, batch_size, _SWAPPED[swap] if swap else (), lookahead)

@@ -1,4 +1,4 @@
-"""Filtered gradients: against a loop over patches, and where they must be exact."""
+"""Filtered gradients: against a loop over patches, and training under plans that have them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,23 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from training import assert_kept_alike
 
-from elastic_tf.engine.modes.filtering import filtered_gradients
+import elastic_tf as et
+from elastic_tf.engine.modes.filtering import Filter
+from elastic_tf.timing.trace import StepFunction
+
+pytestmark = pytest.mark.usefixtures("deterministic")
+L = tf.keras.layers
+SCE = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def gradients(x, kernel, upstream, r, s=1, padding="SAME", depthwise=False):
+    """Filtered gradients of a convolution by its inputs and by its kernel."""
+    x, kernel, upstream = map(tf.convert_to_tensor, (x, kernel, upstream))
+    made = Filter(x.shape, kernel.shape, r, s, padding, depthwise)
+    means = made.means(upstream)
+    return made.of_input(means, kernel), made.of_kernel(made.sums(x), means)
 
 
 def shapes_of(size, k, s, padding):
@@ -84,79 +99,104 @@ def test_gradients_are_those_of_a_loop_over_patches(size, k, s, r, padding, kind
     last = 8 if kind == "depthwise" else shape[1]
     x, kernel, upstream = drawn(seed, (2, *size, 4), (k, k, *shape), (2, *outputs, last))
     given_ = (x, kernel, upstream, r, s, padding, kind == "depthwise")
-    for found, expected in zip(filtered_gradients(*given_), by_loops(*given_)):
+    for found, expected in zip(gradients(*given_), by_loops(*given_)):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def exact(x, kernel, upstream):
-    x, kernel = tf.constant(x), tf.constant(kernel)
+def model(optimizer="sgd", **compiled):
+    tf.keras.utils.set_random_seed(0)
+    inputs = L.Input((12, 12, 3))
+    x = L.Conv2D(4, 3, 2, padding="same", activation="relu", name="first")(inputs)
+    x = L.DepthwiseConv2D(3, padding="same", activation="relu", name="depthwise")(x)
+    x = L.Conv2D(6, 1, use_bias=False, name="point")(x)
+    x = L.Conv2D(6, 3, padding="same", groups=2, use_bias=False, name="groups")(x)
+    x = L.Dense(3, name="head")(L.GlobalAveragePooling2D()(x))
+    made = et.ElasticModel.from_model(tf.keras.Model(inputs, x))
+    made.compile(optimizer, SCE, **compiled)
+    return made
+
+
+def batch(count=8):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count, 12, 12, 3)).astype(np.float32), np.arange(count) % 3
+
+
+def kernels(made, *names):
+    return np.array([t.name.split("/")[0] in names and "bias" not in t.name for t in made.tensors])
+
+
+def plan(made, r, *names):
+    return et.Plan.full(len(made.tensors)).filtered(r, kernels(made, *names))
+
+
+def test_a_step_takes_the_filtered_gradients_and_all_others_follow_from_them():
+    made, (x, y) = model(), batch()
+    made.set_plan(plan(made, 2, "groups"))
+    names = [tensor.name for tensor in made.tensors]
+    before = dict(zip(names, [tensor.numpy() for tensor in made.tensors]))
+    point, groups, head = (made.get_layer(name) for name in ("point", "groups", "head"))
+    inside = tf.keras.Model(made.input, made.get_layer("depthwise").output)(x)
+    between = point(inside)
     with tf.GradientTape() as tape:
-        tape.watch([x, kernel])
-        y = tf.nn.conv2d(x, kernel, 1, "SAME")
-    return tape.gradient(y, [x, kernel], output_gradients=tf.constant(upstream))
-
-
-def by_patches(upstream, r):
-    """The mean of each patch at all of its pixels."""
-    found = upstream.copy()
-    for i in range(0, upstream.shape[1], r):
-        for j in range(0, upstream.shape[2], r):
-            part = found[:, i : i + r, j : j + r]
-            part[:] = part.mean((1, 2), keepdims=True)
-    return found
-
-
-@pytest.mark.parametrize(("size", "r"), [(8, 2), (7, 2), (9, 4), (7, 5)])
-def test_a_kernel_of_one_pixel_gets_the_exact_gradients_of_patch_means(size, r):
-    x, kernel, upstream = drawn(0, (2, size, size, 3), (1, 1, 3, 4), (2, size, size, 4))
-    expected = exact(x, kernel, by_patches(upstream, r))
-    for found, one in zip(filtered_gradients(x, kernel, upstream, r), expected):
-        np.testing.assert_allclose(found, one, rtol=1e-9, atol=1e-9)
-
-
-def test_the_middle_of_a_kernel_is_exact_and_the_sum_by_the_inputs_is_kept():
-    x, kernel, upstream = drawn(1, (2, 8, 8, 3), (3, 3, 3, 4), (2, 8, 8, 4))
-    upstream = by_patches(upstream, 4)
-    of_x, of_kernel = filtered_gradients(x, kernel, upstream, 4)
-    exact_x, exact_kernel = exact(x, kernel, upstream)
-    np.testing.assert_allclose(of_kernel[1, 1], exact_kernel[1, 1], rtol=1e-9)
-    # where the kernel's window stays in one patch
-    inside = np.ix_(range(2), [1, 2, 5, 6], [1, 2, 5, 6], range(3))
-    np.testing.assert_allclose(of_x.numpy()[inside], exact_x.numpy()[inside], rtol=1e-9)
-    upstream[:, [0, -1]] = upstream[:, :, [0, -1]] = 0.0
-    of_x, _ = filtered_gradients(x, kernel, upstream, 2)
-    np.testing.assert_allclose(tf.reduce_sum(of_x), tf.reduce_sum(exact(x, kernel, upstream)[0]))
-
-
-@pytest.mark.parametrize("s", [1, 2])
-def test_constant_inputs_get_the_exact_kernel_gradient_away_from_the_border(s):
-    _, kernel, upstream = drawn(2, (1,), (3, 3, 2, 4), (2, 8 // s, 8 // s, 4))
-    x = np.ones((2, 8, 8, 2))
-    upstream[:, [0, -1]] = upstream[:, :, [0, -1]] = 0.0
+        outputs = groups(between)
+        tape.watch(outputs)
+        loss = SCE(y, head(tf.reduce_mean(outputs, [1, 2])))
+    of_x, of_kernel = gradients(between, groups.kernel, tape.gradient(loss, outputs), 2)
     with tf.GradientTape() as tape:
-        weight = tf.Variable(kernel)
-        y = tf.nn.conv2d(x, weight, s, "SAME")
-    expected = tape.gradient(y, weight, output_gradients=tf.constant(upstream))
-    _, found = filtered_gradients(x, kernel, upstream, 2, s)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+        y_point = point(inside)
+    of_point = tape.gradient(y_point, point.trainable_variables, output_gradients=of_x)
+    made.fit(x, y, batch_size=8, verbose=0)
+    for name, expected in (("groups", of_kernel), ("point", of_point[0])):
+        name = f"{name}/kernel:0"
+        moved = before[name] - made.tensors[names.index(name)].numpy()
+        np.testing.assert_allclose(moved, 0.01 * expected, rtol=1e-3, atol=1e-7)
+
+
+def test_no_convolution_is_left_in_the_backward_pass_of_filtered_layers():
+    made, data = model(), batch()
+    chosen = plan(made, 2, "first", "depthwise", "point", "groups")
+    graph = StepFunction(made, chosen).graph(data)
+    assert not [op for op in graph.get_operations() if "Backprop" in op.type]
+
+
+def test_filtering_ends_with_the_step_and_changes_no_forward_pass():
+    made, (x, y) = model(), batch()
+    before = made.predict(x, verbose=0)
+    made.set_plan(plan(made, 2, "first", "depthwise", "groups"))
+    loss = made.train_on_batch(x, y)
+    np.testing.assert_allclose(loss, SCE(y, before), rtol=1e-6)
+    for layer in made.layers:
+        assert not {"call", "convolution_op", "_jit_compiled_convolution_op"} & set(vars(layer))
+    one, two = model(), model()
+    two.set_plan(plan(two, 2, "groups"))
+    two.set_plan(None)
+    for either in (one, two):
+        either.fit(x, y, batch_size=4, verbose=0)
+    np.testing.assert_equal(one.get_weights(), two.get_weights())
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"r": 9}, "at most 8"),
-        ({"r": 0}, "at least 1. Received: 0"),
-        ({"padding": "same"}, "SAME"),
-        ({"upstream": np.ones((2, 8, 8, 5))}, r"\(2, 8, 8, 5\)"),
-        ({"kernel": np.ones((3, 3))}, "two dimensions"),
-    ],
+    ("frozen", "filtered"),
+    # an exact kernel is the first that is trained, a filtered one, one behind a rectifier
+    [(4, ["groups"]), (5, ["groups"]), (2, ["depthwise", "groups"])],
 )
-def test_what_does_not_fit_is_refused(change, message):
-    given_ = {
-        "x": np.ones((2, 8, 8, 3)),
-        "kernel": np.ones((3, 3, 3, 4)),
-        "upstream": np.ones((2, 8, 8, 4)),
-        "r": 2,
-    }
-    with pytest.raises(ValueError, match=message):
-        filtered_gradients(**{**given_, **change})
+@pytest.mark.filterwarnings("error:Every step runs the whole forward pass")
+def test_filtered_steps_take_what_lies_before_them_from_the_samples(frozen, filtered):
+    def made():
+        found = model()
+        modes = plan(found, 2, *filtered).modes.copy()
+        modes[:frozen] = 0
+        found.set_plan(et.Plan(modes))
+        return found
+
+    assert_kept_alike(made, batch(16))
+
+
+def test_a_mode_that_a_tensor_cannot_have_is_refused():
+    made = model()
+    with pytest.raises(ValueError, match=r"filtered:2' for 'head/kernel:0'"):
+        made.set_plan(plan(made, 2, "head"))
+    with pytest.raises(ValueError, match="filtered:7, .*Received: name='filtered:3'"):
+        plan(made, 3, "point")
+    with pytest.raises(ValueError, match="outputs are known to have at least 7 pixels a side"):
+        made.set_plan(plan(made, 7, "point"))

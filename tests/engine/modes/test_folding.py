@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from training import assert_kept_alike
 
 import elastic_tf as et
 from elastic_tf import stack
-from elastic_tf.engine import freezing
-from elastic_tf.memory.activations import activation_bytes
+from elastic_tf.graph import reach, takes
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 L = tf.keras.layers
@@ -24,17 +24,9 @@ def no_scale(x):
     return L.BatchNormalization(scale=False)(L.Conv2D(4, 3, use_bias=False, name="conv")(x))
 
 
-def no_offset(x):
-    return L.BatchNormalization(center=False)(L.Conv2D(4, 3, strides=2, name="conv")(x))
-
-
 def depthwise(x):
     layer = L.DepthwiseConv2D(3, 2, depth_multiplier=2, use_bias=False, name="conv")
     return L.BatchNormalization()(layer(x))
-
-
-def separable(x):
-    return L.BatchNormalization()(L.SeparableConv2D(4, 3, name="conv")(x))
 
 
 def two_users(x):
@@ -42,15 +34,11 @@ def two_users(x):
     return L.Add()([x, L.BatchNormalization()(x)])
 
 
-FOLDED = [bias_before, no_scale, no_offset, depthwise, separable, two_users]
+FOLDED = [bias_before, no_scale, depthwise, two_users]
 
 
 def after_an_activation(x):
     return L.BatchNormalization()(L.Conv2D(4, 3, activation="relu", name="conv")(x))
-
-
-def dilated(x):  # TensorFlow moves pixels before and after
-    return L.BatchNormalization()(L.Conv2D(4, 3, dilation_rate=2, name="conv")(x))
 
 
 def other_axis(x):
@@ -62,7 +50,7 @@ def half(x):
     return L.BatchNormalization(dtype="mixed_bfloat16")(x)
 
 
-KEPT = [after_an_activation, dilated, other_axis, half]
+KEPT = [after_an_activation, other_axis, half]
 
 
 def network(end):
@@ -96,12 +84,7 @@ def gradients_of(model, variables):
         lambda: (lambda step, found: (step.loss, *found))(*model.gradients(data, variables))
     )
     graph = traced.get_concrete_function().graph
-    wanted, waiting = set(), [tensor.op for tensor in graph.outputs]
-    while waiting:
-        op = waiting.pop()
-        if op not in wanted:
-            wanted.add(op)
-            waiting += [tensor.op for tensor in op.inputs]
+    wanted = reach((tensor.op for tensor in graph.outputs), takes)
     return [part.numpy() for part in traced()], [op.type for op in wanted]
 
 
@@ -145,14 +128,6 @@ def test_a_trained_normalisation_is_not_folded():
     assert "FusedBatchNormV3" in kinds
 
 
-def test_layers_are_as_before_when_they_are_thawed():
-    model = elastic(bias_before)
-    layer = next(one for one in model.layers if isinstance(one, L.BatchNormalization))
-    with freezing.frozen([layer]):
-        assert "call" in vars(layer)
-    assert "call" not in vars(layer) and layer.trainable
-
-
 def test_eager_training_runs_keras_own():
     losses = []
     for run_eagerly in (False, True):
@@ -164,30 +139,17 @@ def test_eager_training_runs_keras_own():
 
 
 @pytest.mark.filterwarnings("ignore:.*nothing is computed")
-@pytest.mark.parametrize("first", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("first", [2, 3, 5])
 def test_training_on_samples_is_that_on_batches(first):
-    """Whatever is the first trained tensor, before, in or behind the normalisation."""
-    x, y = batch(16)
-    weights = []
-    for is_cached in (False, True):
+    """Whatever is the first trained tensor: before, in or behind the normalisation."""
+
+    def made():
         model = elastic(depthwise)
         mask = np.arange(len(model.tensors)) >= first
-        model.set_mask(mask if first % 2 else mask & ~normal_of(model) | (mask & (first > 2)))
-        samples = et.Samples(x, y, batch_size=4, shuffle=False, memory=int(2**30 * is_cached))
-        model.fit(samples, epochs=3, verbose=0)
-        weights.append(model.get_weights())
-    for one, other in zip(*weights):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+        model.set_mask(mask & ~normal_of(model) if first == 2 else mask)
+        return model
 
-
-def test_a_step_keeps_less_and_takes_no_normalisation():
-    model = elastic(bias_before)
-    everything = np.ones(len(model.tensors), bool)
-    kept = [
-        activation_bytes(model, batch(), mask)
-        for mask in (everything, everything & ~normal_of(model))
-    ]
-    assert kept[1] < kept[0]
+    assert_kept_alike(made, batch(16), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [4, 8])  # samples: 4 * 4 * 4 * 16 results, then twice as many

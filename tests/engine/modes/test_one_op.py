@@ -149,19 +149,3 @@ def test_all_calls_of_a_model_run_them_and_leave_nothing():
     graph = tf.function(lambda: model(x, training=False)).get_concrete_function().graph
     kinds = {op.type for op in graph.get_operations()}
     assert {"FusedBatchNormV3", "Conv2D"} <= kinds and "PartitionedCall" not in kinds
-
-
-@pytest.mark.filterwarnings("error:Every step runs the whole forward pass")
-def test_activations_are_kept_behind_a_convolution_of_groups():
-    def trained(memory: int) -> list[np.ndarray]:
-        tf.keras.utils.set_random_seed(0)
-        layers = [L.Conv2D(6, 3, groups=3), L.GlobalAveragePooling2D(), L.Dense(2)]
-        model = et.ElasticModel.from_model(tf.keras.Sequential([L.Input((6, 6, 3)), *layers]))
-        model.compile("sgd", "mse")
-        model.set_mask(np.arange(4) >= 2)
-        x = np.random.default_rng(0).normal(size=(8, 6, 6, 3)).astype(np.float32)
-        samples = et.Samples(x, np.ones((8, 2), np.float32), batch_size=4, memory=memory)
-        model.fit(samples, epochs=3, verbose=0)
-        return model.get_weights()
-
-    np.testing.assert_equal(trained(1 << 30), trained(0))

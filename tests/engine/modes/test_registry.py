@@ -8,9 +8,10 @@ import numpy as np
 import pages
 import pytest
 import tensorflow as tf
+from training import assert_kept_alike
 
 import elastic_tf as et
-from elastic_tf import optimizers, plan
+from elastic_tf import plan
 from elastic_tf.engine import modes
 from elastic_tf.memory.ops import graph_flops
 from elastic_tf.timing.trace import StepFunction
@@ -113,61 +114,20 @@ def test_channels_are_refused_where_an_update_is_not_of_each_step_or_not_of_each
         made.compile("sgd", MSE, accumulate=2)
 
 
-def test_a_fit_that_goes_on_trains_the_same_channels(tmp_path):
-    class Stop(tf.keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 1:
-                raise KeyboardInterrupt
-
-    def trained(*callbacks, chosen=(1, 3)):
-        made = model(optimizer=tf.keras.optimizers.SGD(0.1, 0.9), run_eagerly=True)
-        made.set_plan(some(made, chosen))
-        backup = tf.keras.callbacks.BackupAndRestore(tmp_path / "backup")
-        options = {"epochs": 3, "shuffle": False, "verbose": 0}
-        made.fit(*batch(), **options, callbacks=[backup, *callbacks])
-        return made.get_weights()
-
-    with pytest.raises(KeyboardInterrupt):
-        trained(Stop())
-    went_on = trained(chosen=(0, 2))
-    for one, whole in zip(went_on, trained()):
-        np.testing.assert_array_equal(one, whole)
-
-
-def test_a_delta_holds_the_trained_channels_alone(tmp_path):
-    made = model()
-    base = made.get_weights()
-    modes_of = some(made, [1, 3]).modes.copy()
-    modes_of[1:] = plan.FROZEN
-    made.set_plan(et.Plan(modes_of, {0: [1, 3]}))
-    made.train_on_batch(*batch())
-    et.save_delta(made, base, tmp_path / "delta")
-    other = model()
-    et.load_delta(other, tmp_path / "delta")
-    np.testing.assert_equal(other.get_weights(), made.get_weights())
-    from safetensors import safe_open
-
-    with safe_open(tmp_path / "delta", framework="np") as file:
-        assert file.get_tensor("0.slices").tolist() == [1, 3]
-
-
 @pytest.mark.filterwarnings("error:.*[Ee]very step")  # where nothing can be kept
-@pytest.mark.parametrize("k", [0, 2])
-def test_channels_are_trained_on_what_is_kept_of_samples(k):
-    def trained(memory):
+def test_channels_are_trained_on_what_is_kept_of_samples():
+    def made():
         tf.keras.utils.set_random_seed(0)
         layers = [L.Input((6, 6, 3)), L.DepthwiseConv2D(3, depth_multiplier=2)]
         layers += [L.GlobalAveragePooling2D(), L.Dense(4), L.Dense(1)]
-        made = et.ElasticModel.from_model(tf.keras.Sequential(layers))
-        made.compile("sgd", MSE)
-        optimizers.build(made.optimizer, made.trainable_variables)
-        codes = np.where(np.arange(len(made.tensors)) > 2, plan.EXACT, plan.FROZEN)
-        codes[k] = plan.code_of("channels:1/2")
-        made.set_plan(et.Plan(codes, {k: [1, 2] if k else [2]}))
-        made.fit(et.Samples(*batch(8), batch_size=4, memory=memory), epochs=3, verbose=0)
-        return made.get_weights()
+        model = et.ElasticModel.from_model(tf.keras.Sequential(layers))
+        model.compile("sgd", MSE)
+        codes = np.where(np.arange(6) > 2, plan.EXACT, plan.FROZEN)
+        codes[2] = plan.code_of("channels:1/2")
+        model.set_plan(et.Plan(codes, {2: [1, 2]}))
+        return model
 
-    np.testing.assert_equal(trained(1 << 30), trained(0))
+    assert_kept_alike(made, batch(8))
 
 
 def test_replicas_that_trace_in_turn_keep_a_mode_to_the_end_and_leave_nothing():

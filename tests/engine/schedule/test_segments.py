@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from elastic_tf.engine.schedule.segments import Sizes, cuts
+from elastic_tf.engine.schedule.recomputation import Sizes, cuts
 
 
 def peak(sizes: Sizes, chosen: list[int]) -> float:
@@ -41,14 +41,14 @@ def ways(sizes: Sizes) -> list[list[int]]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_as_little_as_possible_is_what_enumeration_finds(seed):
     sizes = random_sizes(seed)
     best = min(peak(sizes, way) for way in ways(sizes))
     assert peak(sizes, cuts(sizes, 0, 0.0)) <= best * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_share_is_kept_to_with_the_last_segment_as_long_as_it_can_be(seed):
     sizes = random_sizes(seed)
     limit = 0.6 * (sizes.taken[1:].sum() + sizes.largest[1:].max())
