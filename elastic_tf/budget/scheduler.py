@@ -24,8 +24,8 @@ from elastic_tf.head.solve import SolveHead
 from elastic_tf.importance.probe import joined, size_of
 from elastic_tf.importance.tracking import Worth
 from elastic_tf.inputs.batches import sample_shapes
-from elastic_tf.memory.steps import Limit
 from elastic_tf.inputs.samples import known_of
+from elastic_tf.memory.steps import Limit
 from elastic_tf.selection import records
 from elastic_tf.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.selection.selector import select_plan, select_tensors, smallest_feasible_rho
