@@ -10,7 +10,7 @@ from instances import chain_table, instance
 from paper_selection import paper_selection
 
 from elastic_tf.selection.dynamic_program import recurrence
-from elastic_tf.selection.problem import reduce
+from elastic_tf.selection.problem import Choices, reduce
 from elastic_tf.selection.selector import select_tensors
 
 
@@ -22,7 +22,8 @@ def test_recurrence_is_best_on_a_chain_whose_times_are_whole_ticks() -> None:
         importance = rng.random(count) + 0.01
         members, times = table.conditions()
         room, none = np.array([float(ticks)]), np.zeros(count, bool)
-        problem = reduce(importance, np.arange(count), members, times[:, None], room, none)
+        choices = Choices(np.arange(count), members, times[:, None])
+        problem = reduce(choices, importance, room, none)
         found = recurrence(problem, ticks)
         masks = np.array(list(itertools.product([False, True], repeat=count)))
         fits = [table.step_time(mask) <= 4.0 + ticks for mask in masks]
