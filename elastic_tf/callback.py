@@ -179,23 +179,24 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         if self.settings.profile is not None:
             shapes = fit_data.sample_shapes(data)
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
-        board = None
+        self._board = None
         if self.log_dir is not None:
             from elastic_tf.runs.board import Board  # Matplotlib takes a while to load
 
             names = [tensor.name.split(":")[0] for tensor in self.model.tensors]
-            board = Board(self.log_dir, names)
-        self._ledger = Ledger(self.clock, epochs=self.params["epochs"], steps=self.params["steps"])
+            self._board = Board(self.log_dir, names)
         deadline = self.settings.rho if isinstance(self.settings.rho, Deadline) else None
-        if self.clock is time.perf_counter:
-            if state.fit_started is not None:  # else it begins here, in a loop of the user's own
-                self._ledger.already(time.perf_counter() - state.fit_started)
-        if deadline is not None:
-            self._ledger.ends_in(deadline.validation)
-        self._scheduler = Scheduler(
-            self.model, self.settings, self._ledger, batch_size=size, clock=self.clock, board=board
+        self._ledger = Ledger(
+            self.clock,
+            epochs=self.params["epochs"],
+            steps=self.params["steps"],
+            ending=deadline.validation if deadline is not None else 0.0,
         )
-        self.selections, self.profiles = self._scheduler.selections, self._scheduler.profiles
+        # else `fit` begins here, in a loop of the user's own
+        if self.clock is time.perf_counter and state.fit_started is not None:
+            self._ledger.already(time.perf_counter() - state.fit_started)
+        self._scheduler = Scheduler(self.model, self.settings, self._ledger, batch_size=size)
+        self.selections, self.profiles = self._scheduler.selections, self._scheduler.costs.records
         if self.backup is not None:
             self._recovery = Recovery(self.model, self.backup, self._scheduler)
             said = self._recovery.begin(anew=self._has_ended)
@@ -224,12 +225,23 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Note what was measured."""
-        self._scheduler.epoch_ends(epoch, logs)
+        self._scheduler.epoch_ends(logs)
+        if self._board is not None:
+            here = [record for record in self.selections if record.epoch == epoch]
+            for record in here:
+                self._board.selection(record)
+            self._board.epoch(epoch, self.selections[-1], logs or {})
+            if here:
+                self._board.picture(records.masks(self.selections, epoch), epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Show and keep what came out."""
         self._has_ended = True
         self.model._elastic.callback = None
+        if self._board is not None:
+            epoch = self._ledger.epoch
+            self._board.picture(records.masks(self.selections, epoch), epoch, is_last=True)
+            self._board.close()
         self._scheduler.end()
         if self._recovery is not None:
             self._recovery.end()

@@ -104,7 +104,7 @@ def search(
         return None
     worth = np.array([offer.worth for offer in offers])
     found = best_choices(Choices(kernel, member, cost), worth, room, must).chosen
-    return [offers[at] for at in np.flatnonzero(found)]
+    return [offer for offer, is_chosen in zip(offers, found) if is_chosen]
 
 
 def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Budgets) -> Plan:

@@ -74,7 +74,7 @@ def best_choices(
     for safe in (0.0, _SAFE):
         found = milp(
             -value,
-            integrality=upper > -1.0,
+            integrality=np.ones(columns),
             bounds=Bounds(lower, upper),
             constraints=[
                 LinearConstraint(needs, -np.inf, 0.0),

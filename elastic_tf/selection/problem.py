@@ -40,9 +40,10 @@ class Choices(NamedTuple):
 
     def spent(self, chosen: np.ndarray) -> np.ndarray:
         """(R,) cost of the chosen ones; bool, shape (n,)."""
-        paid = self.member[:, chosen].any(axis=1)
+        paid = np.asarray(self.member[:, chosen].any(axis=1))
         spent = self.cost[paid].sum(axis=0)
-        spent[0] -= sum(time for k, item, time in self.refunds if chosen[k] and paid[item])
+        for k, item, time in self.refunds:
+            spent[0] -= time * bool(chosen[k] and paid[item])
         return spent
 
 
@@ -100,7 +101,7 @@ def reduce(choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.n
         room: (1,), at least the cost of the required tensors.
         required: (n,) bool.
     """
-    is_unpaid = ~choices.member[:, required].any(axis=1)
+    is_unpaid = ~np.asarray(choices.member[:, required].any(axis=1))
     left = float(room[0] - choices.cost[~is_unpaid].sum())
     member, cost = choices.member[is_unpaid], choices.cost[is_unpaid, 0]
     cost = cost / (left if left > 0.0 else 1.0)
@@ -130,7 +131,7 @@ def in_order(
 
     Args are those of `reduce`, of any number of resources.
     """
-    chosen, paid = required.copy(), choices.member[:, required].any(axis=1)
+    chosen, paid = required.copy(), np.asarray(choices.member[:, required].any(axis=1))
     left = room - choices.cost[paid].sum(axis=0)
     alone = choices.member.T @ (choices.cost * ~paid[:, None])
     able = (worth > 0.0) & ~required & (alone <= left).all(axis=1)

@@ -48,9 +48,11 @@ def _of_tensors(
     return Solution(every, bound * problem.scale + math.fsum(worth[required]))
 
 
-def _exact(choices: Choices, *given: np.ndarray) -> Solution:
-    is_plain = choices.cost.shape[1] == 1 and choices.tensor[-1] + 1 == len(choices.tensor)
-    return _of_tensors(solve, choices, *given) if is_plain else best_choices(choices, *given)
+def _exact(choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.ndarray) -> Solution:
+    is_plain = len(room) == 1 and choices.tensor[-1] + 1 == len(choices.tensor)
+    if is_plain:
+        return _of_tensors(solve, choices, worth, room, required)
+    return best_choices(choices, worth, room, required)
 
 
 # (choices, worth, room, required) -> the best choices beside the required ones

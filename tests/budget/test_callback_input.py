@@ -11,6 +11,7 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
 from networks import crossentropy, images, network, values
 
+from elastic_tf.budget.ledger import Ledger
 from elastic_tf.budget.lookahead import Lookahead
 from elastic_tf.budget.settings import Control, Deadline
 from elastic_tf.callback import ElasticCallback
@@ -94,7 +95,7 @@ def test_ratios_are_of_steps_on_batches_of_one_size():
     model, _ = profiled_at(6)
     batches = [sized(size) for size in (7, 7, 6, 7)]
     spec = tf.TensorSpec((None, None, None, 2)), tf.TensorSpec((None,), tf.int64)
-    ahead = Lookahead(model, time.perf_counter)
+    ahead = Lookahead(model, Ledger(time.perf_counter, epochs=1, steps=None))
     model.make_train_function()
     data = iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec))
     ahead.ask(batches=4)
