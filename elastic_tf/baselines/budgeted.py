@@ -19,7 +19,7 @@ from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine import modes
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.fewshot.rule import Budgets, Offer, paper_rule, search, with_best
-from elastic_tf.importance.evaluation import Evaluator, Samples
+from elastic_tf.importance.evaluation import Evaluator, as_probe, batches_of, halves
 from elastic_tf.importance.fisher import ChannelFisher
 from elastic_tf.importance.probe import Probe
 from elastic_tf.memory.kernels import KernelCosts, kernel_costs
@@ -128,8 +128,8 @@ class _Trials:
 
     def __init__(self, model: ElasticMixin, x: Any, y: Any) -> None:
         self._model: Any = model
-        one, self._judge = Samples(x, y).halves()
-        self._batches = one.batches(None)
+        one, self._judge = halves(as_probe(x, y))
+        self._batches = batches_of(one, None)
         self._evaluator, loss = Evaluator.of(self._model), _loss(model)
         self._mean_loss = tf.function(
             lambda x, y: tf.reduce_mean(loss(model(x, training=False), y)), reduce_retracing=True
@@ -158,7 +158,7 @@ class _Trials:
                     for k, some in parts.items()
                     if k in gradients
                 )
-            return float(self._mean_loss(*self._judge.data[:2]))
+            return float(self._mean_loss(*self._judge[:2]))
         finally:
             for k, tensor in tensors.items():
                 tensor.assign(before[k])

@@ -132,7 +132,8 @@ def select_tensors(
     items instead of a chain.
     """
     arguments.choice("strategy", strategy, STRATEGIES)
-    worth = arguments.numbers("importance", importance, shape=(_count(profile),), **_WORTH)
+    arguments.profile("profile", profile, *_USED)
+    worth = arguments.numbers("importance", importance, shape=(profile.count,), **_WORTH)
     if memory is not None and strategy == "paper":
         raise ValueError(
             "`strategy` must be 'exact' or 'order' where `memory` is limited: the paper's has one "
@@ -286,11 +287,6 @@ def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = 
         return profile.step_time(must) / profile.t_full
     members, times = profile.conditions()
     return (profile.t_forward + float((times @ members).min())) / profile.t_full
-
-
-def _count(profile: TimingProfile) -> int:
-    arguments.profile("profile", profile, *_USED)
-    return profile.count
 
 
 def _required(profile: TimingProfile, required: np.ndarray | None) -> np.ndarray:

@@ -13,7 +13,7 @@ from networks import crossentropy, half_precision, images, network
 
 from elastic_tf import stack
 from elastic_tf.importance import measures
-from elastic_tf.importance.evaluation import Evaluator, Samples
+from elastic_tf.importance.evaluation import Evaluator, as_probe, batches_of
 from elastic_tf.model import ElasticModel
 
 
@@ -223,7 +223,7 @@ def test_second_evaluation_traces_nothing_and_ever_new_shapes_do_not_pile_up() -
 def test_compiling_anew_takes_the_new_optimizer_and_frees_the_old_traces() -> None:
     model = linear(learning_rate=0.01)
     slow = measures.loss_decrease(model, *points(), gradient="before")
-    batches = Samples(*points()).batches(None)
+    batches = batches_of(as_probe(*points()), None)
     graph = weakref.ref(Evaluator.of(model)._pass.get_concrete_function(batches[0][1]).graph)
     model.compile(tf.keras.optimizers.SGD(0.02), "mse")
     fast = measures.loss_decrease(model, *points(), gradient="before")
