@@ -38,19 +38,15 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     every tensor, selects, and hands the plan to the model.
 
     Between selections it times some steps, and full steps for comparison, which change nothing. If
-    the achieved ratio leaves the band around `rho`, it corrects the budget and selects again at
-    once, also within an epoch, with the importance evaluated last.
-
-    With a deadline, `rho` follows from the time left: at every selection, and in between if steps
-    are faster or slower than planned. If nothing else helps, training stops a few steps early
-    rather than late, with a warning. If there is time for everything, `rho` is 1 and `fit` ends
-    before the deadline. The time of the first validation of a `fit` is not known in advance.
+    the achieved ratio leaves the band around `rho`, or the planned end is off the deadline, it
+    selects again at once, also within an epoch, with the importance evaluated last. A training that
+    would end late is stopped a few steps early, with a warning.
 
     The same callback can be used again; `copy.deepcopy` makes an unused one with equal settings.
 
     Args:
-        profile: times measured on this device by `profile_model`. None: foretold from the
-            operations of a forward pass, in about a second, and corrected by the steps that run.
+        profile: times measured on this device by `profile_model`. None: foretold from a forward
+            pass, in about a second, and corrected by the steps that run.
         rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`; or
             `et.Deadline(seconds)` for the whole `fit`, everything included.
         interval: epochs between two selections; 3 keeps 80 % of the importance (paper, Fig. 7a).
@@ -64,9 +60,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             with a `probe`, `importance.loss_decrease`.
         required: True where a tensor is always trained; bool, shape (N,).
         memory: bytes that a step may take, or a text like "256 MiB": weights, slots, the batch and
-            what `et.Samples` keeps included; not the library, nor data that are read ahead.
-            Importance is evaluated on so many samples at a time as fit, and no full steps are
-            timed. See `et.memory.Limit`.
+            what `et.Samples` keeps included; not the library, nor data that are read ahead. No full
+            steps are timed then. See `et.memory.Limit`.
         control: an `et.Control`: what keeping the ratio may cost, profiling again.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
             with the same results (see "Power cuts" in keras.md). None keeps none.

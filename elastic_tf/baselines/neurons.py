@@ -35,7 +35,6 @@ class TrainNeurons(tf.keras.callbacks.Callback):
             stays random.
         share: weights that are trained / weights of all convolutions.
         mu: of `Velocity`.
-        per_weight: whether a neuron's velocity is divided by its weights (Eq. 7).
         seed: of the random choices.
 
     Source: Quelennec et al., WACV 2024, Sec. 3.3. Its released code charges a random choice for
@@ -47,12 +46,11 @@ class TrainNeurons(tf.keras.callbacks.Callback):
         probe: Probe | None,
         share: float = SHARE,
         mu: float = 0.5,
-        per_weight: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self._probe, self._share, self._mu = probe, share, mu
-        self._per_weight, self._seed = per_weight, seed
+        self._seed = seed
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._neurons, self._velocity = Neurons.of(self.model), None
@@ -66,7 +64,7 @@ class TrainNeurons(tf.keras.callbacks.Callback):
         order = np.random.default_rng([self._seed, epoch]).permutation(len(neurons.cost))
         if self._velocity is not None and known is not None:
             self._velocity.phi, self._velocity.v = (np.array(known[name]) for name in ("phi", "v"))
-            order = self._velocity.order(self._per_weight)
+            order = self._velocity.order()
         chosen = neurons.within(order, self._share * neurons.cost.sum())
         self.model.set_plan(neurons.plan(chosen, models.head_tensors(self.model)))
         self.model.cache_prefix(1)

@@ -28,13 +28,7 @@ class DeadlineImpossible(ValueError):
 class DeadlineControl:
     """Which `rho` ends on time, whether there is time to select, and when to stop.
 
-    Args:
-        seconds: of the whole `fit`.
-        model: that is trained.
-        ledger: its clock.
-        costs: of steps.
-        interval: epochs between two selections.
-        probe_steps: how many steps the first evaluation of the importance is thought to take.
+    `probe_steps`: how many steps the first evaluation of the importance is thought to take.
     """
 
     def __init__(
@@ -90,12 +84,10 @@ class DeadlineControl:
         self._look_at = 0
 
     def rho(self, smallest: float, present: float | None = None) -> float:
-        """What ends on time with another plan, `smallest` at least.
+        """What ends on time with another plan than one of the ratio `present`, `smallest` at least.
 
-        Args:
-            smallest: feasible `rho`.
-            present: the ratio of the plan that is trained now. Where half of that is too much, it
-                is better to stop early: few tensors, trained further alone, end up worse.
+        Where half of the present ratio is too much, it is better to stop early: few tensors,
+        trained further alone, end up worse.
         """
         seconds = self._seconds_for_steps() - self._retrace - self._seconds_of_heads()
         full = (self._ledger.steps_left or 0) * self._full_seconds
@@ -156,10 +148,7 @@ class DeadlineControl:
         return evaluating + self._retrace
 
     def _seconds_of_heads(self) -> float:
-        """What solving heads will take, at the beginning and at the end of `fit`.
-
-        As long as a forward pass over the samples, about.
-        """
+        """What solving heads will take: about as long as a forward pass over the samples each."""
         rows, profile = self._model._elastic.rows, self._costs.profile
         given = tf.nest.flatten(self._model._elastic.callbacks or [])
         heads = [one for one in given if isinstance(one, SolveHead)]

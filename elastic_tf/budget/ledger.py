@@ -17,12 +17,8 @@ class Ledger:
     A step under a plan is thought to take `full_seconds` times the plan's predicted ratio, where
     `full_seconds` is the mean of seconds / predicted ratio over the last steps. Data waiting and
     other callbacks are part of it.
-
-    Args:
-        clock: gives seconds.
-        epochs: number of the epoch after the last one.
-        steps: in an epoch; None if not known before one has passed.
-        ending: seconds that the end of an epoch is thought to take before one was seen.
+    `epochs` is the number of the epoch after the last one, `steps` those in an epoch, None if not
+    known before one has passed; `ending` is thought of the first end of an epoch, in seconds.
     """
 
     def __init__(

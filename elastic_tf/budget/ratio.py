@@ -28,14 +28,7 @@ class RatioControl:
 
     Both times of an achieved ratio are measured one right after the other: the speed of a shared
     device drifts by more than what is measured.
-
-    Args:
-        model: that is trained.
-        ledger: of its `fit`.
-        lookahead: where a batch for a full step comes from.
-        share: of the training time that timing full steps and early selections may take; 0
-            measures nothing.
-        band: relative distance from `rho` within which the achieved ratio counts as kept.
+    `share` and `band` are those of `Control`.
     """
 
     def __init__(

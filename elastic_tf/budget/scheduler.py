@@ -37,17 +37,13 @@ class Scheduler:
 
     What is due at the beginning of an epoch is done there; where it needs a batch of `fit`, as soon
     as the first ones of the epoch are drawn. In between it is selected anew where `rho` or the
-    deadline is not kept, by the importance evaluated last.
-
-    Attributes:
-        selections: a record of each.
-        costs: of steps, as they are known now.
+    deadline is not kept, by the importance evaluated last. `batch_size` is that of one replica,
+    where known.
     """
 
     def __init__(
         self, model: ElasticMixin, settings: Settings, ledger: Ledger, *, batch_size: int | None
     ) -> None:
-        """`batch_size` is that of one replica, where known."""
         self._model, self._settings, self._ledger = model, settings, ledger
         self.selections: list[SelectionRecord] = []
         self.costs = StepCosts(model, settings.profile, ledger)

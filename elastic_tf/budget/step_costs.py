@@ -38,11 +38,7 @@ class StepCosts:
         return said
 
     def remember(self, delivered: float) -> None:
-        """Keep for the next `fit` what part of the savings was delivered, if they were foretold.
-
-        Args:
-            delivered: of those of the present profile.
-        """
+        """Keep for the next `fit` what part of the foretold savings was delivered."""
         if self._prior is not None and self.profile is not None and self._profiler is None:
             before, after = (one.t_full - one.t_forward for one in (self._prior, self.profile))
             remember(self._prior, delivered * after / before)

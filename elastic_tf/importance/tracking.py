@@ -35,11 +35,7 @@ class Worth:
 
     Where the function has parameters `sample_weight`, `micro_batch_size` or `gradient_data`, it is
     given the weights of the probe, the size of the batches of training and the second probe.
-
-    Attributes:
-        needs_probe: whether the function needs samples.
-        strategy: of `select_tensors`.
-        modes, channels: of the last `Worths`.
+    `modes` and `channels` are those of the last `Worths`.
     """
 
     def __init__(

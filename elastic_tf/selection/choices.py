@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 def offered(profile: TimingProfile, modes: Sequence[str] = ()) -> tuple[Choices, np.ndarray]:
     """Exact, and these modes where the profile has them and they are not slower.
 
-    Returns:
-        The choices, tensor by tensor, exact first; and the column of each, 0 for exact.
+    The choices, tensor by tensor, and the column of each: 0 for exact, which comes first.
     """
     members, times = profile.conditions()
     if not modes:
@@ -57,13 +56,7 @@ def with_bytes(
 
     A filtered kernel keeps 1 / r^2 of what is kept for it alone; other modes as much as exact. Of
     what a rectifier gives it, a byte of four stays for the tensors before: the kernel is the last
-    tensor that needs it.
-
-    Args:
-        choices: as `offered`.
-        mode: the column of each.
-        items: as of `elastic_tf.memory.Limit`.
-        modes: names of the modes.
+    tensor that needs it. `items` are those of a `Limit`.
     """
     members, sizes, rectified = items
     scale = np.array([1.0, *(_share_kept(name) for name in modes)])[mode]

@@ -31,14 +31,8 @@ def best_within(
 ) -> Any:
     """The most important selection found whose peak is within the limit.
 
-    Args:
-        memory: the limit.
-        select: the best selection for so many kept bytes, with these tensors in any case.
-        required: True where a tensor is trained in any case; bool, shape (N,).
-        affordable: True where a tensor alone is within the time.
-
-    Returns:
-        None where the time admits no tensor.
+    `select` gives the best one for so many kept bytes, beside some tensors; of the `affordable`
+    ones, bool, shape (N,), each alone is within the time. None where the time admits no tensor.
 
     Raises:
         ValueError: no step fits; the message names the smallest limit.

@@ -29,12 +29,7 @@ def best_choices(
 ) -> Solution:
     """Choices worth at least 1 - gap of the best ones, or what a bounded search suffices for.
 
-    Args:
-        choices: what to choose from.
-        worth: (n,) finite.
-        room: (R,) at least the cost of the required choices.
-        required: (n,) bool, at most one for each tensor.
-        gap: share of the worth that may be missing.
+    (n,) finite `worth`; (R,) `room`, at least the cost of the required choices, (n,) bool.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # takes long to load
 

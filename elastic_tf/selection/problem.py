@@ -95,11 +95,7 @@ def per_cost(worth: np.ndarray, cost: np.ndarray) -> np.ndarray:
 def reduce(choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.ndarray) -> Problem:
     """The choice among what is worth more than 0 and fits, beside the required tensors.
 
-    Args:
-        choices: one for each tensor, of one resource, without refunds.
-        worth: (n,) finite.
-        room: (1,), at least the cost of the required tensors.
-        required: (n,) bool.
+    (n,) finite `worth`; (1,) `room`, at least the cost of the required ones, (n,) bool.
     """
     is_unpaid = ~np.asarray(choices.member[:, required].any(axis=1))
     left = float(room[0] - choices.cost[~is_unpaid].sum())
@@ -129,7 +125,7 @@ def in_order(
 ) -> Solution:
     """The tensors by their worth, the largest first, each that fits beside those before it.
 
-    Args are those of `reduce`, of any number of resources.
+    As `reduce` is given them, of any number of resources.
     """
     chosen, paid = required.copy(), np.asarray(choices.member[:, required].any(axis=1))
     left = room - choices.cost[paid].sum(axis=0)

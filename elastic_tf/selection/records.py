@@ -85,6 +85,10 @@ class ProfileRecord:
     traced: bool
 
 
+_MEASURED = (
+    *("predicted_ratio", "achieved_ratio", "similarity"),
+    *("seconds_importance", "seconds_solve", "seconds_retrace"),
+)
 _NOISE = 0.1  # what a ratio measured once may be off by on a busy machine
 COLUMNS = (
     Column("epoch", "epoch"),
@@ -133,12 +137,7 @@ def rows(records: Sequence[SelectionRecord]) -> list[dict[str, Any]]:
             "tensors": len(record.mask),
             "rho": record.rho,
             "asked": record.selection.rho,
-            "predicted_ratio": record.predicted_ratio,
-            "achieved_ratio": record.achieved_ratio,
-            "similarity": record.similarity,
-            "seconds_importance": record.seconds_importance,
-            "seconds_solve": record.seconds_solve,
-            "seconds_retrace": record.seconds_retrace,
+            **{name: getattr(record, name) for name in _MEASURED},
         }
         for record in records
     ]

@@ -37,29 +37,16 @@ class Node(NamedTuple):
 
 
 class Relaxed(NamedTuple):
-    """What is known of the selections among open tensors.
+    """What is known of the selections among open tensors."""
 
-    Attributes:
-        bound: nothing is worth more.
-        price: worth per cost.
-        gain: (n,) worth beyond the priced costs; -inf where a tensor is not open.
-        order: the open tensors by worth for their own cost and shares of the common ones.
-    """
-
-    bound: float
-    price: float
-    gain: np.ndarray
-    order: np.ndarray
+    bound: float  # nothing is worth more
+    price: float  # worth per cost
+    gain: np.ndarray  # (n,) worth beyond the priced costs; -inf where a tensor is not open
+    order: np.ndarray  # the open tensors by worth for their own cost and shares of common ones
 
 
 def solve(problem: Problem, gap: float = GAP, work: int = _WORK) -> Solution:
-    """A selection worth at least 1 - gap of the best one, or what the work suffices for.
-
-    Args:
-        problem: what to choose from.
-        gap: share of the worth that may be missing.
-        work: nodes visited at most; the bound holds in any case.
-    """
+    """A selection worth at least 1 - gap of the best one, or what so many nodes suffice for."""
     if not len(problem.worth):
         return Solution(np.zeros(0, bool), 0.0)
     return _Search(problem, gap).run(work)
