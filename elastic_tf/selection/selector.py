@@ -162,16 +162,13 @@ def select_plan(
         worth: expected decrease of the loss from each tensor in each mode; shape (N, 1 + M),
             forward order, the first column for exact, the others for `modes`.
         profile: times measured on the target device, by `profile_model` with the same modes.
-        rho: allowed step time / full step time, in (0, 1].
+        rho: as of `select_tensors`, like `memory`.
         modes: names of the M modes. None: those of the profile, in the order of
             `elastic_tf.plan.NAMES`.
         channels: worth of each channel of kernels, by their index: where some channels of a kernel
             are trained, they are those that follow each other and are worth most together.
         required: True where a tensor is trained exactly in any case; bool, shape (N,).
-        memory: as of `select_tensors`.
-
-    Returns:
-        The selection, as of `select_tensors`.
+        memory: see `rho`.
 
     Raises:
         ValueError: as of `select_tensors`.
