@@ -38,19 +38,15 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     every tensor, selects, and hands the plan to the model.
 
     Between selections it times some steps, and full steps for comparison, which change nothing. If
-    the achieved ratio leaves the band around `rho`, it corrects the budget and selects again at
-    once, also within an epoch, with the importance evaluated last.
-
-    With a deadline, `rho` follows from the time left: at every selection, and in between if steps
-    are faster or slower than planned. If nothing else helps, training stops a few steps early
-    rather than late, with a warning. If there is time for everything, `rho` is 1 and `fit` ends
-    before the deadline. The time of the first validation of a `fit` is not known in advance.
+    the achieved ratio leaves the band around `rho`, or the planned end is off the deadline, it
+    selects again at once, also within an epoch, with the importance evaluated last. A training that
+    would end late is stopped a few steps early, with a warning.
 
     The same callback can be used again; `copy.deepcopy` makes an unused one with equal settings.
 
     Args:
-        profile: times measured on this device by `profile_model`. None: foretold from the
-            operations of a forward pass, in about a second, and corrected by the steps that run.
+        profile: times measured on this device by `profile_model`. None: foretold from a forward
+            pass, in about a second, and corrected by the steps that run.
         rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`; or
             `et.Deadline(seconds)` for the whole `fit`, everything included.
         interval: epochs between two selections; 3 keeps 80 % of the importance (paper, Fig. 7a).
@@ -64,9 +60,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             with a `probe`, `importance.loss_decrease`.
         required: True where a tensor is always trained; bool, shape (N,).
         memory: bytes that a step may take, or a text like "256 MiB": weights, slots, the batch and
-            what `et.Samples` keeps included; not the library, nor data that are read ahead.
-            Importance is evaluated on so many samples at a time as fit, and no full steps are
-            timed. See `et.memory.Limit`.
+            what `et.Samples` keeps included; not the library, nor data that are read ahead. No full
+            steps are timed then. See `et.memory.Limit`.
         control: an `et.Control`: what keeping the ratio may cost, profiling again.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
             with the same results (see "Power cuts" in keras.md). None keeps none.
@@ -178,23 +173,24 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         size = None if size is None else -(-size // count)
         if self.settings.profile is not None:
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
-        board = None
+        self._board = None
         if self.log_dir is not None:
             from elastic_tf.runs.board import Board  # Matplotlib takes a while to load
 
             names = [tensor.name.split(":")[0] for tensor in self.model.tensors]
-            board = Board(self.log_dir, names)
-        self._ledger = Ledger(self.clock, epochs=self.params["epochs"], steps=self.params["steps"])
+            self._board = Board(self.log_dir, names)
         deadline = self.settings.rho if isinstance(self.settings.rho, Deadline) else None
-        if self.clock is time.perf_counter:
-            if state.fit_started is not None:  # else it begins here, in a loop of the user's own
-                self._ledger.already(time.perf_counter() - state.fit_started)
-        if deadline is not None:
-            self._ledger.ends_in(deadline.validation)
-        self._scheduler = Scheduler(
-            self.model, self.settings, self._ledger, batch_size=size, clock=self.clock, board=board
+        self._ledger = Ledger(
+            self.clock,
+            epochs=self.params["epochs"],
+            steps=self.params["steps"],
+            ending=deadline.validation if deadline is not None else 0.0,
         )
-        self.selections, self.profiles = self._scheduler.selections, self._scheduler.profiles
+        # else `fit` begins here, in a loop of the user's own
+        if self.clock is time.perf_counter and state.fit_started is not None:
+            self._ledger.already(time.perf_counter() - state.fit_started)
+        self._scheduler = Scheduler(self.model, self.settings, self._ledger, batch_size=size)
+        self.selections, self.profiles = self._scheduler.selections, self._scheduler.costs.records
         if self.backup is not None:
             self._recovery = Recovery(self.model, self.backup, self._scheduler)
             said = self._recovery.begin(anew=self._has_ended)
@@ -223,12 +219,23 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Note what was measured."""
-        self._scheduler.epoch_ends(epoch, logs)
+        self._scheduler.epoch_ends(logs)
+        if self._board is not None:
+            here = [record for record in self.selections if record.epoch == epoch]
+            for record in here:
+                self._board.selection(record)
+            self._board.epoch(epoch, self.selections[-1], logs or {})
+            if here:
+                self._board.picture(records.masks(self.selections, epoch), epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Show and keep what came out."""
         self._has_ended = True
         self.model._elastic.callback = None
+        if self._board is not None:
+            epoch = self._ledger.epoch
+            self._board.picture(records.masks(self.selections, epoch), epoch, is_last=True)
+            self._board.close()
         self._scheduler.end()
         if self._recovery is not None:
             self._recovery.end()

@@ -19,7 +19,7 @@ from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine import modes
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.fewshot.rule import Budgets, Offer, paper_rule, search, with_best
-from elastic_tf.importance.evaluation import Evaluator, Samples
+from elastic_tf.importance.evaluation import Evaluator, as_probe, batches_of, halves
 from elastic_tf.importance.fisher import ChannelFisher
 from elastic_tf.importance.probe import Probe
 from elastic_tf.memory.kernels import KernelCosts, kernel_costs
@@ -104,8 +104,8 @@ def _contributions(model: Any, x: Any, y: Any) -> Callable[[dict[int, Any]], flo
 
     It is what the loss falls by more than with the head alone; the model is left as it was.
     """
-    one, judge = Samples(x, y).halves()
-    batches, evaluator, loss = one.batches(None), Evaluator.of(model), _loss(model)
+    one, judge = halves(as_probe(x, y))
+    batches, evaluator, loss = batches_of(one, None), Evaluator.of(model), _loss(model)
     mean_loss = tf.function(
         lambda x, y: tf.reduce_mean(loss(model(x, training=False), y)), reduce_retracing=True
     )
@@ -132,7 +132,7 @@ def _contributions(model: Any, x: Any, y: Any) -> Callable[[dict[int, Any]], flo
                 found = gradients() if step else first
                 known = [k for k in parts if k in found]
                 adam.apply_gradients((part(k, found[k], parts[k]), tensors[k]) for k in known)
-            return float(mean_loss(*judge.data[:2]))
+            return float(mean_loss(*judge[:2]))
         finally:
             for k, tensor in tensors.items():
                 tensor.assign(before[k])

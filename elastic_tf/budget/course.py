@@ -54,17 +54,8 @@ def rate_for(share: float) -> float:
 class Course(tf.keras.callbacks.Callback):
     """Trains a compiled classifier in so many seconds.
 
-    Args:
-        model: elastic, with a linear head and an optimizer whose rate can be set.
-        samples: to train on.
-        validation: arrays (x, y) or a `tf.data.Dataset` of batches to judge by; None: nothing is
-            judged, and the trained weights are kept.
-        seconds: in which everything must be over.
-        started: from when they count, a time of `time.perf_counter`.
-        epochs: passes over the samples at most.
-        learning_rate: at its highest; None: by what is trained.
-        profile: of the model; None: foretold.
-        verbose: as in `fit`.
+    Args are those of `elastic_tf.finetune`, the model compiled; the seconds count from `started`, a
+    time of `time.perf_counter`.
 
     Attributes:
         head: the solved head; None before.

@@ -8,7 +8,10 @@ import warnings
 import tensorflow as tf
 
 from elastic_tf.budget.ledger import Ledger
+from elastic_tf.budget.prior import first_step_seconds
 from elastic_tf.budget.step_costs import StepCosts
+from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.head.solve import SolveHead
 
 _LATE = 0.01  # of a deadline: what it may be passed by
 _AIM = 0.97  # of a deadline: what is planned for; the rest is for steps slower than the last ones
@@ -25,35 +28,29 @@ class DeadlineImpossible(ValueError):
 class DeadlineControl:
     """Which `rho` ends on time, whether there is time to select, and when to stop.
 
-    Args:
-        seconds: of the whole `fit`.
-        ledger: its clock.
-        costs: of steps.
-        interval: epochs between two selections.
-        probe_steps: how many steps the first evaluation of the importance is thought to take.
-        first_step: seconds that tracing a step is thought to take, before one was traced.
+    `probe_steps`: how many steps the first evaluation of the importance is thought to take.
     """
 
     def __init__(
         self,
         seconds: float,
+        model: ElasticMixin,
         ledger: Ledger,
         costs: StepCosts,
         interval: int,
         probe_steps: float,
-        first_step: float,
     ) -> None:
         self.seconds = seconds
-        self._first_step = first_step
-        self._ledger, self._costs = ledger, costs
+        self._model, self._ledger, self._costs = model, ledger, costs
         self._interval, self._probe_steps = interval, probe_steps
+        self._first_step = first_step_seconds(model, 1.0)  # before one was traced
         self._evaluating: float | None = None  # least seconds of an evaluation but the first
         self._evaluated_at: int | None = None  # epoch of the last one
         self._selected = 0.0  # seconds at the last selection
         self._look_at = 0  # step under a plan at which the end is looked at
 
-    def check_feasible(self, smallest: float | None) -> None:
-        """Refuse what no selection can keep; `smallest` feasible `rho`, None while not known."""
+    def check_feasible(self, smallest: float) -> None:
+        """Refuse what no selection can keep; `smallest` feasible `rho`."""
         steps = self._ledger.steps_left
         if steps is None:
             raise ValueError(
@@ -61,8 +58,6 @@ class DeadlineControl:
                 f"length with Deadline({self.seconds:g}). Give `fit` steps_per_epoch, or the "
                 "dataset tf.data.experimental.assert_cardinality."
             )
-        if smallest is None:
-            return
         endings = (self._ledger.epochs - self._ledger.epoch) * self._ledger.ending
         needed = self._ledger.elapsed + smallest * steps * self._full_seconds + endings
         if needed > self.seconds:
@@ -88,15 +83,13 @@ class DeadlineControl:
         self._selected = self._ledger.elapsed
         self._look_at = 0
 
-    def rho(self, smallest: float, present: float | None = None, beside: float = 0.0) -> float:
-        """What ends on time with another plan, `smallest` at least.
+    def rho(self, smallest: float, present: float | None = None) -> float:
+        """What ends on time with another plan than one of the ratio `present`, `smallest` at least.
 
-        Args:
-            present: the ratio of the plan that is trained now. Where half of that is too much, it
-                is better to stop early: few tensors, trained further alone, end up worse.
-            beside: seconds that other callbacks will take.
+        Where half of the present ratio is too much, it is better to stop early: few tensors,
+        trained further alone, end up worse.
         """
-        seconds = self._seconds_for_steps() - self._retrace - beside
+        seconds = self._seconds_for_steps() - self._retrace - self._seconds_of_heads()
         full = (self._ledger.steps_left or 0) * self._full_seconds
         least = max(smallest, _LEAST * (present or 0.0))
         return min(max(seconds / full, least), 1.0) if full > 0.0 else 1.0
@@ -110,21 +103,15 @@ class DeadlineControl:
         self._look_at = ledger.own + left // 10
         full = left * self._full_seconds
         off = self._seconds_for_steps() - full * predicted
-        profile = self._costs.profile
-        known = profile.uncertainty if profile else 0.0
-        error = max(known, _ERROR, _DRIFT * predicted)
-        least = max(full * error, self._retrace)
+        known = self._costs.profile.uncertainty if self._costs.profile else 0.0
+        least = max(full * max(known, _ERROR, _DRIFT * predicted), self._retrace)
         return abs(off) > least and not (off > 0.0 and is_full)
 
-    def stops(self, model: tf.keras.Model, beside: float) -> bool:
-        """Stop where one more step, and the end of its epoch, would be too late; whether so.
-
-        Args:
-            beside: seconds that other callbacks will take.
-        """
-        ledger = self._ledger
-        ending = ledger.before_the_end + beside
-        is_over = bool(ledger.steps_left) and ledger.elapsed + ending > self.seconds
+    def stops(self) -> bool:
+        """Stop where one more step, and the end of its epoch, would be too late; whether so."""
+        ledger, model = self._ledger, self._model
+        ends = ledger.elapsed + ledger.before_the_end + self._seconds_of_heads()
+        is_over = bool(ledger.steps_left) and ends > self.seconds
         if is_over and not model.stop_training:
             model.stop_training = True
             warnings.warn(
@@ -159,6 +146,16 @@ class DeadlineControl:
         if evaluating is None:
             evaluating = self._probe_steps * self._full_seconds
         return evaluating + self._retrace
+
+    def _seconds_of_heads(self) -> float:
+        """What solving heads will take: about as long as a forward pass over the samples each."""
+        rows, profile = self._model._elastic.rows, self._costs.profile
+        given = tf.nest.flatten(self._model._elastic.callbacks or [])
+        heads = [one for one in given if isinstance(one, SolveHead)]
+        times = sum((one.solution is None) + one.again for one in heads)
+        if rows is None or profile is None:
+            return 0.0
+        return times * 1e-6 * profile.t_forward * rows.samples.rows / rows.samples.batch_size
 
     @property
     def _retrace(self) -> float:

@@ -16,11 +16,14 @@ class Ledger:
 
     A step under a plan is thought to take `full_seconds` times the plan's predicted ratio, where
     `full_seconds` is the mean of seconds / predicted ratio over the last steps. Data waiting and
-    other callbacks are part of it. `epochs` is the number of the epoch after the last one, `steps`
-    those in an epoch, None if not known before one has passed.
+    other callbacks are part of it.
+    `epochs` is the number of the epoch after the last one, `steps` those in an epoch, None if not
+    known before one has passed; `ending` is thought of the first end of an epoch, in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float], *, epochs: int, steps: int | None) -> None:
+    def __init__(
+        self, clock: Callable[[], float], *, epochs: int, steps: int | None, ending: float = 0.0
+    ) -> None:
         self.epochs, self.steps = epochs, steps
         self.epoch = self.done = 0  # steps made in the present epoch
         self.own = 0  # steps under the present plan, but for its first one
@@ -32,7 +35,7 @@ class Ledger:
         self._full: deque[float] = deque(maxlen=_LONGEST)
         self._slowest: deque[float] = deque(maxlen=_SETTLED)  # seconds of the last calls
         self._is_new = True  # no step under the plan was made
-        self._endings: list[float] = []
+        self._endings = [ending] if ending else []
         self.seconds: dict[str, float] = {}  # where they went, by name; their sum is `elapsed`
         self._counted = 0.0
 
@@ -47,10 +50,6 @@ class Ledger:
         parts = sorted(self.seconds.items(), key=lambda part: -part[1])
         told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts if seconds >= 0.05)
         return f"Seconds: {told}; {math.fsum(self.seconds.values()):.1f} in all."
-
-    def ends_in(self, seconds: float) -> None:
-        """What the end of an epoch is thought to take, before one was seen."""
-        self._endings = [seconds] if seconds else []
 
     @property
     def elapsed(self) -> float:

@@ -15,9 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import stack
+from elastic_tf.budget.ledger import Ledger
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.snapshot import kept
-from elastic_tf.engine.state import LastUsed
 from elastic_tf.importance.probe import size_of
 
 
@@ -27,16 +26,12 @@ class Lookahead:
     Several replicas share an iterator that cannot be looked into: there no batch is drawn ahead.
     """
 
-    def __init__(self, model: ElasticMixin, clock: Callable[[], float]) -> None:
-        self.model = model
+    def __init__(self, model: ElasticMixin, ledger: Ledger) -> None:
         # Of a step in each call on batches drawn ahead that are as large as `batch`, since `ask`.
         self.seconds: list[float] = []
-        self.batch: tuple[Any, Any] | None = None  # of the largest drawn; its iterator's spec
-        self.is_traced = False  # the full step
-        self._functions = LastUsed(1)  # of the full step
-        self._clock = clock
+        self.batch: tuple[Any, Any] | None = None  # the largest drawn first; its iterator's spec
+        self._model, self._ledger = model, ledger
         self._function: Any = None
-        self._size = 0  # of `batch`
         self._asked: Any = None
         self._drawn: deque[Any] = deque()
 
@@ -47,19 +42,20 @@ class Lookahead:
 
     def ask(
         self,
+        then: Callable[[list[Any]], None] | None = None,
+        *,
         batches: int = 1,
         samples: int = 0,
-        then: Callable[[list[Any]], None] | None = None,
     ) -> None:
         """Draw so many batches, and samples, at the next call; `then` is called before it."""
-        self._asked = batches, samples, then
+        self._asked = then, batches, samples
         self.seconds.clear()
 
     def attach(self) -> None:
         """Take part in the next call, if there is something to do."""
-        if self.is_active and self.model.train_function is not self:
-            self.model.train_function = self.before(self.model.train_function)
-            self.model._elastic.lookahead = self
+        if self.is_active and self._model.train_function is not self:
+            self._model.train_function = self.before(self._model.train_function)
+            self._model._elastic.lookahead = self
 
     def before(self, function: Any) -> Lookahead:
         """Stand in for another train function, of a plan that was set in between."""
@@ -68,67 +64,43 @@ class Lookahead:
 
     def __call__(self, iterator: Any) -> Any:
         """Called by Keras as the train function."""
-        self.model.train_function, self.model._elastic.lookahead = self._function, None
+        model = self._model
+        model.train_function, model._elastic.lookahead = self._function, None
         if self._asked is not None:
-            (batches, samples, then), self._asked = self._asked, None
-            if isinstance(iterator, tf.data.Iterator):
-                self._draw(iterator, batches, samples)
-            elif then is not None:
-                raise ValueError(
-                    "`profile` and `probe` must be given under a strategy whose batches cannot be "
-                    f"looked into. Received: {self.model.distribute_strategy}. Measure a profile "
-                    "with elastic_tf.profile_model, and use the training data: probe=train."
-                )
-            if self._drawn and size_of(self._drawn[0]) >= self._size:
-                # the last batch of an epoch may be smaller
-                self.batch = self._drawn[0], iterator.element_spec
-                self._size = size_of(self._drawn[0])
-            if then is not None and self._drawn:
-                rows = self.model._elastic.rows
-                then([rows.as_samples(one) if rows else one for one in self._drawn])
-        function = self.model.train_function  # another one where `then` has set a plan
+            self._look(iterator)
+        function = model.train_function  # another one where `then` has set a plan
         if not self._drawn:
             return function(iterator)
-        count = steps_of(self.model)
+        count = stack.execution(model)
         self._draw(iterator, count)
         taken = [self._drawn.popleft() for _ in range(min(count, len(self._drawn)))]
         few = of_batches(taken, iterator.element_spec)
-        started = self._clock()
+        started = self._ledger.elapsed
         logs = finished(function(few))
-        seconds = (self._clock() - started) / len(taken)
+        seconds = (self._ledger.elapsed - started) / len(taken)
         if self.batch is None or all(shapes(one) == shapes(self.batch[0]) for one in taken):
             self.seconds.append(seconds)
         return logs
 
-    def full_step_seconds(self) -> float | None:
-        """Time of one step of all tensors on `batch`; None where none could be drawn.
-
-        It is the function that Keras would train with if everything were selected, kept apart from
-        those of the training: its dropout has counters of its own. All that the step changes is
-        put back, bit for bit.
-        """
-        if self.batch is None:
-            return None
-        (batch, spec), count = self.batch, steps_of(self.model)
-        model, state = self.model, self.model._elastic
-        held = {name: getattr(state, name) for name in ("plan", "functions", "averaged", "noted")}
-        in_use = model.train_function, state.traceable
-        state.functions, state.averaged, state.noted = self._functions, {}, False
-        try:
-            model.set_plan(None)
-            graph = model.train_tf_function.get_concrete_function(of_batches([batch], spec)).graph
-            with kept(model, [graph]):
-                # what is kept shares its memory with the variables: the first update copies it
-                for _ in range(2 if self.is_traced else 3):
-                    few = of_batches([batch] * count, spec)
-                    started = self._clock()
-                    finished(model.train_function(few))
-                    seconds = (self._clock() - started) / count
-            self.is_traced = True
-            return seconds
-        finally:
-            vars(state).update(held)
-            model.train_function, state.traceable = in_use
+    def _look(self, iterator: Any) -> None:
+        """Draw what is asked for, and show it."""
+        (then, batches, samples), self._asked = self._asked, None
+        if isinstance(iterator, tf.data.Iterator):
+            self._draw(iterator, batches, samples)
+        elif then is not None:
+            raise ValueError(
+                "`profile` and `probe` must be given under a strategy whose batches cannot be "
+                f"looked into. Received: {self._model.distribute_strategy}. Measure a profile "
+                "with elastic_tf.profile_model, and use the training data: probe=train."
+            )
+        if not self._drawn:
+            return
+        first = self._drawn[0]  # the last batch of an epoch may be smaller
+        if self.batch is None or size_of(first) >= size_of(self.batch[0]):
+            self.batch = first, iterator.element_spec
+        if then is not None:
+            rows = self._model._elastic.rows
+            then([rows.as_samples(one) if rows else one for one in self._drawn])
 
     def _draw(self, iterator: Any, batches: int, samples: int = 0) -> None:
         while len(self._drawn) < batches or sum(map(size_of, self._drawn)) < samples:
@@ -158,8 +130,3 @@ def finished(logs: Any) -> Any:
         if tf.is_tensor(value):
             value.numpy()
     return logs
-
-
-def steps_of(model: ElasticMixin) -> int:
-    """Training steps in one call of the train function."""
-    return stack.execution(model)

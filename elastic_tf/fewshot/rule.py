@@ -10,8 +10,8 @@ import numpy as np
 from elastic_tf import arguments
 from elastic_tf.memory.kernels import KernelCosts
 from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan
-from elastic_tf.selection.problem import reduce
-from elastic_tf.selection.solver import solve
+from elastic_tf.selection.mixed_integer import best_choices
+from elastic_tf.selection.problem import Choices
 
 # Which of the choices for kernels (1, n) pay for what each tensor (N, 1) costs: to keep its inputs,
 # to keep what its results need, and to pass the gradient through it.
@@ -102,9 +102,9 @@ def search(
     must = np.arange(len(kernel)) < required
     if (cost[member[:, must].any(axis=1)].sum(axis=0) > room).any():
         return None
-    problem = reduce(np.array([x.worth for x in offers]), kernel, member, cost, room, must)
-    found = problem.index[solve(problem).chosen]
-    return [*offers[:required], *(offers[at] for at in found)]
+    worth = np.array([offer.worth for offer in offers])
+    found = best_choices(Choices(kernel, member, cost), worth, room, must).chosen
+    return [offer for offer, is_chosen in zip(offers, found) if is_chosen]
 
 
 def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Budgets) -> Plan:

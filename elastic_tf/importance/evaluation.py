@@ -26,29 +26,36 @@ _MOST_TRACES = 8
 Batches = Sequence[tuple[float, Any]]
 
 
-class Samples:
-    """The probe as tensors, cut into batches; `name` is of the argument that holds all parts."""
+def as_probe(x: Any, y: Any, sample_weight: Any = None, *, name: str = "") -> tuple[Any, ...]:
+    """x, y and sample weights (or None) as tensors; `name` is of the argument that holds all."""
+    given = [("x", x), ("y", y)]
+    if sample_weight is not None:
+        given.append(("sample_weight", sample_weight))
+    found = tensors([(name or part, value) for part, value in given], as_fit=True)
+    return (*found, None)[:3]
 
-    def __init__(self, x: Any, y: Any, sample_weight: Any = None, *, name: str = "") -> None:
-        others = {"y": y, "sample_weight": sample_weight}
-        given = {"x": x, **{part: value for part, value in others.items() if value is not None}}
-        found = tensors([(name or part, value) for part, value in given.items()], as_fit=True)
-        by_part = dict(zip(given, found))
-        self.data = tuple(by_part.get(part) for part in ("x", "y", "sample_weight"))
-        self.count = len(tf.nest.flatten(self.data[0])[0])
 
-    def halves(self) -> tuple[Samples, Samples]:
-        """Every second sample, and the others."""
-        return Samples(*self._cut(slice(0, None, 2))), Samples(*self._cut(slice(1, None, 2)))
+def cut(probe: Any, part: slice) -> Any:
+    """Those samples of it."""
+    return tf.nest.map_structure(lambda one: None if one is None else one[part], probe)
 
-    def batches(self, size: int | None) -> Batches:
-        """(share of the samples, (x, y, sample_weight)) of each batch; one batch if None."""
-        size = self.count if size is None else arguments.count("micro_batch_size", size)
-        cuts = [slice(k, min(k + size, self.count)) for k in range(0, self.count, size)]
-        return [((cut.stop - cut.start) / self.count, self._cut(cut)) for cut in cuts]
 
-    def _cut(self, cut: slice) -> Any:
-        return tf.nest.map_structure(lambda part: None if part is None else part[cut], self.data)
+def halves(probe: Any) -> tuple[Any, Any]:
+    """Every second sample, and the others."""
+    return cut(probe, slice(0, None, 2)), cut(probe, slice(1, None, 2))
+
+
+def count_of(probe: Any) -> int:
+    """Samples in it."""
+    return len(tf.nest.flatten(probe[0])[0])
+
+
+def batches_of(probe: Any, size: int | None) -> Batches:
+    """(share of the samples, (x, y, sample_weight)) of each batch; one batch if None."""
+    count = count_of(probe)
+    size = count if size is None else arguments.count("micro_batch_size", size)
+    starts = range(0, count, size)
+    return [((min(k + size, count) - k) / count, cut(probe, slice(k, k + size))) for k in starts]
 
 
 class Evaluator:

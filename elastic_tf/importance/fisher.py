@@ -21,15 +21,13 @@ class ChannelFisher:
     """Fisher information of each output channel of the kernels of a model.
 
     delta[o] = sum over n of (sum over places of a * g)^2 / (2 count), a the channel's activation of
-    sample n and g the gradient of the loss of that sample alone. Layers run as in inference. A
-    kernel's Fisher potential is the sum of its deltas.
+    sample n, behind the activation function of its kernel, and g the gradient of the loss of that
+    sample alone. Layers run as in inference. A kernel's Fisher potential is the sum of its deltas.
 
     Args:
         model: elastic model, built.
         loss: (outputs, y, *shared) -> (n,), the loss of each sample.
         kernels: indices of the tensors that are looked at; None: of all kernels.
-        activated: whether a is what the activation function behind the kernel gives, after a batch
-            normalisation; else the product with the kernel.
 
     Source: Kwon et al., TinyTrain, ICML 2024, Eq. (2), which leaves open where a is taken.
     """
@@ -39,9 +37,8 @@ class ChannelFisher:
         model: tf.keras.Model,
         loss: Callable[..., tf.Tensor],
         kernels: Any = None,
-        activated: bool = True,
     ) -> None:
-        self._model, self._loss, self._activated = arguments.elastic(model), loss, activated
+        self._model, self._loss = arguments.elastic(model), loss
         chosen = range(len(model.tensors)) if kernels is None else kernels
         self._index = {id(model.tensors[k]): int(k) for k in chosen}
         self._found: list[int] = []  # kernel of each result of the trace
@@ -87,7 +84,7 @@ class ChannelFisher:
         with never_differentiated(), modes.recorded(self._model) as uses:
             total = tf.reduce_sum(self._loss(self._model(x, training=False), *given))
         uses = [use for use in uses if id(use.kernel) in self._index]
-        outputs = [_activated(use.y) if self._activated else use.y for use in uses]
+        outputs = [_activated(use.y) for use in uses]
         results: dict[int, tf.Tensor] = {}
         for use, a, g in zip(uses, outputs, tf.gradients(total, outputs)):
             if g is not None:

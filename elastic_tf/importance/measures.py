@@ -15,7 +15,13 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.engine.snapshot import host_generators_kept
-from elastic_tf.importance.evaluation import Evaluator, Samples
+from elastic_tf.importance.evaluation import (
+    Evaluator,
+    as_probe,
+    batches_of,
+    count_of,
+    halves,
+)
 from elastic_tf.plan import layers_of
 
 if TYPE_CHECKING:
@@ -69,8 +75,7 @@ def loss_decrease(
     """
     arguments.elastic(model, compiled=True)
     arguments.choice("gradient", gradient, _READINGS)
-    samples = Samples(x, y, sample_weight)
-    parts = [samples]
+    parts = [as_probe(x, y, sample_weight)]
     if gradient_data is not None:
         if gradient != "other":
             raise ValueError(
@@ -78,10 +83,10 @@ def loss_decrease(
                 f"gradient={gradient!r}. Leave one of them out."
             )
         given = arguments.items("gradient_data", gradient_data, least=2, what="(x, y)")
-        parts.append(Samples(*given[:3], name="gradient_data"))
-    elif gradient == "other" and samples.count > 1:
-        parts = list(samples.halves())
-    batches = [part.batches(micro_batch_size) for part in parts]
+        parts.append(as_probe(*given[:3], name="gradient_data"))
+    elif gradient == "other" and count_of(parts[0]) > 1:
+        parts = list(halves(parts[0]))
+    batches = [batches_of(part, micro_batch_size) for part in parts]
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
         found = [evaluator.gradients(part) for part in batches]
@@ -120,10 +125,10 @@ def gradient_magnitude(
 ) -> np.ndarray:
     """Sum of the absolute gradient of each tensor over the probe ("Grad." in Sec. 8.4)."""
     arguments.elastic(model, compiled=True)
-    samples = Samples(x, y, sample_weight)
+    batches = batches_of(as_probe(x, y, sample_weight), micro_batch_size)
     with host_generators_kept(model):
         evaluator = Evaluator.of(model)
-        gradients = evaluator.gradients(samples.batches(micro_batch_size))
+        gradients = evaluator.gradients(batches)
     magnitudes = [float(tf.reduce_sum(tf.abs(gradient))) for gradient in gradients]
     return _finite(evaluator.in_forward_order(magnitudes), model)
 

@@ -13,7 +13,7 @@ from elastic_tf import arguments
 from elastic_tf.engine import modes as known
 from elastic_tf.engine import replicas
 from elastic_tf.engine.snapshot import host_generators_kept, kept
-from elastic_tf.importance.evaluation import Batches, Evaluator, Samples
+from elastic_tf.importance.evaluation import Batches, Evaluator, as_probe, batches_of
 from elastic_tf.importance.measures import loss_decrease
 from elastic_tf.importance.tracking import Worths, cosine_similarity
 from elastic_tf.plan import EXACT, Plan
@@ -58,7 +58,7 @@ def of_modes(
             "importance of exact tensors."
         )
     plans = {name: known.everywhere(model, name) for name in modes}
-    batches = Samples(x, y, sample_weight).batches(micro_batch_size)
+    batches = batches_of(as_probe(x, y, sample_weight), micro_batch_size)
     exact: Any = importance
     if callable(importance):
         taken = inspect.signature(importance).parameters

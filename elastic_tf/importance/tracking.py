@@ -35,10 +35,7 @@ class Worth:
 
     Where the function has parameters `sample_weight`, `micro_batch_size` or `gradient_data`, it is
     given the weights of the probe, the size of the batches of training and the second probe.
-    Without a probe, samples are given at each evaluation.
-
-    Attributes:
-        modes, channels: of the last `Worths`.
+    `modes` and `channels` are those of the last `Worths`.
     """
 
     def __init__(
@@ -48,24 +45,23 @@ class Worth:
         gradient_probe: Draws | None = None,
         micro_batch_size: int | None = None,
     ) -> None:
-        parameters = set(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
         if gradient_probe is not None and "gradient_data" not in parameters:
             raise ValueError(
                 "`Probe(gradient=...)` needs an importance function that takes `gradient_data`. "
                 f"Received: {getattr(function, '__name__', function)!r}. Use "
                 "elastic_tf.importance.loss_decrease, or leave `gradient` out."
             )
-        self._function, self._parameters = function, parameters
-        second = [*inspect.signature(function).parameters.values()][1:2]
+        second = [*parameters.values()][1:2]
         self.needs_probe = not second or second[0].default is inspect.Parameter.empty
         self.strategy: str = getattr(function, "strategy", "exact")
-        self._probe, self._gradient_probe = probe, gradient_probe
-        self._probes = [one for one in (probe, gradient_probe) if one is not None]
+        self.modes: tuple[str, ...] = ()
+        self.channels: dict[int, np.ndarray] = {}
+        self._function, self._parameters = function, set(parameters)
+        self._probes = [probe, gradient_probe] if self.needs_probe else [None, None]
         self._micro_batch_size = micro_batch_size
         self._drawn: dict[int, list[int]] = {}  # by the epoch, batches of each probe until then
         self._evaluated: np.ndarray | None = None
-        self.modes: tuple[str, ...] = ()
-        self.channels: dict[int, np.ndarray] = {}
 
     def at_most(self, rows: int) -> None:
         """Evaluate on no more samples at a time."""
@@ -78,18 +74,45 @@ class Worth:
         size = self._micro_batch_size
         self._micro_batch_size = rows if size is None else min(size, rows)
 
-    def evaluate(
-        self, model: ElasticMixin, check: Callable[..., None], epoch: int, given: Any = None
-    ) -> tuple[np.ndarray, float | None]:
-        """The importance as `epoch` begins, and its cosine similarity to that before.
+    def draw(self, model: ElasticMixin, check: Callable[..., None], epoch: int) -> list[Any]:
+        """x, y and sample weights (or None) of each probe as `epoch` begins; None of none.
 
-        `check` is called with `batch_size` and `input_shape` of the probe, before it is used;
-        `given` are x, y and sample weights (or None) instead of a draw from the probe.
+        `check` is called with `batch_size` and `input_shape` of the first one.
         """
         try:
-            importance = self._evaluate(model, check, given)
+            found = [None if probe is None else probe.draw() for probe in self._probes]
         finally:
-            self._drawn[epoch] = [probe.drawn for probe in self._probes]
+            self._drawn[epoch] = [probe.drawn for probe in self._probes if probe is not None]
+        first, shared = self._probes[0], replicas.count(model.distribute_strategy)
+        if first is not None and found[0] is not None:
+            size = None if first.batch_size is None else -(-first.batch_size // shared)
+            check(batch_size=size, input_shape=sample_shapes(found[0][0]))
+        return found
+
+    def evaluate(
+        self, model: ElasticMixin, probe: Any, gradient_probe: Any = None
+    ) -> tuple[np.ndarray, float | None]:
+        """The importance on what was drawn, and its cosine similarity to that before."""
+        if self.needs_probe:
+            shared, size = replicas.count(model.distribute_strategy), self._micro_batch_size
+            x, y, weight = probe
+            options = {
+                "sample_weight": weight,
+                "micro_batch_size": None if size is None else size * shared,
+                "gradient_data": gradient_probe,
+            }
+            taken = {
+                name: value
+                for name, value in options.items()
+                if value is not None and name in self._parameters
+            }
+            found = self._function(model, x, y, **taken)
+            if isinstance(found, Worths):
+                found, self.modes, self.channels = found
+            importance = np.asarray(found, np.float64)
+            importance = replicas.mean_over_workers(model.distribute_strategy, importance)
+        else:
+            importance = np.asarray(self._function(model), np.float64)
         before, self._evaluated = self._evaluated, importance
         if before is None or before.shape != importance.shape:
             return importance, None
@@ -114,33 +137,9 @@ class Worth:
 
     def pass_over(self, epoch: int) -> None:
         """Draw what the probes drew before that epoch, and drop it."""
-        for probe, batches in zip(self._probes, self._drawn.get(epoch, [])):
+        probes = (probe for probe in self._probes if probe is not None)
+        for probe, batches in zip(probes, self._drawn.get(epoch, [])):
             probe.skip(batches)
-
-    def _evaluate(self, model: ElasticMixin, check: Callable[..., None], given: Any) -> np.ndarray:
-        if not self.needs_probe:
-            return np.asarray(self._function(model), np.float64)
-        shared, size = replicas.count(model.distribute_strategy), self._micro_batch_size
-        x, y, weight = given if self._probe is None else self._probe.draw()
-        if self._probe is not None:
-            of_batch = self._probe.batch_size
-            each = None if of_batch is None else -(-of_batch // shared)
-            check(batch_size=each, input_shape=sample_shapes(x))
-        options = {
-            "sample_weight": weight,
-            "micro_batch_size": None if size is None else size * shared,
-            "gradient_data": self._gradient_probe and self._gradient_probe.draw(),
-        }
-        taken = {
-            name: value
-            for name, value in options.items()
-            if value is not None and name in self._parameters
-        }
-        found = self._function(model, x, y, **taken)
-        if isinstance(found, Worths):
-            found, self.modes, self.channels = found
-        importance = np.asarray(found, np.float64)
-        return replicas.mean_over_workers(model.distribute_strategy, importance)
 
 
 def cosine_similarity(one: np.ndarray, two: np.ndarray) -> float:

@@ -151,10 +151,9 @@ class Velocity:
         self.v = phi - self.phi - self._mu * self.v
         self.phi = phi
 
-    def order(self, per_weight: bool = True) -> np.ndarray:
-        """(n,) the neurons from the fastest to the slowest; by v for each weight as in Eq. (7)."""
-        speed = np.abs(self.v) / (self.neurons.cost if per_weight else 1.0)
-        return np.argsort(-speed, kind="stable")
+    def order(self) -> np.ndarray:
+        """(n,) the neurons from the fastest to the slowest, by v for each weight (Eq. 7)."""
+        return np.argsort(-np.abs(self.v) / self.neurons.cost, kind="stable")
 
     def _set(self, values: list[tf.Tensor]) -> None:
         for variable, value in zip(weights(self._model), values):

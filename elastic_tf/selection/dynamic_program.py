@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from elastic_tf.selection.bounds import relax
 from elastic_tf.selection.problem import Problem, Solution
+from elastic_tf.selection.solver import relax
 
 TICKS = 10_000
 _ROUNDING = 1e-9  # of a tick
@@ -19,7 +19,7 @@ def recurrence(problem: Problem, ticks: int = TICKS) -> Solution:
     input: row[b] is the most worth that fits into b ticks over the tensors after d.
 
     Args:
-        problem: of one resource and one mode; an item that several tensors need is charged for
+        problem: what to choose from; an item that several tensors need is charged for
             all up to the last of them, as a chain charges it.
         ticks: steps into which the budget is divided.
 
@@ -28,11 +28,11 @@ def recurrence(problem: Problem, ticks: int = TICKS) -> Solution:
     """
     count = len(problem.worth)
     chosen = np.zeros(count, bool)
-    if not count or not problem.room[0]:
+    if not count or not problem.room:
         return Solution(chosen, float(problem.worth.sum()))
-    cost = problem.own[:, 0] * ticks - _ROUNDING
+    cost = problem.own * ticks - _ROUNDING
     last = count - 1 - problem.member[:, ::-1].argmax(axis=1)
-    tail = np.cumsum(np.bincount(last, problem.cost[:, 0], count)[::-1])[::-1]
+    tail = np.cumsum(np.bincount(last, problem.cost, count)[::-1])[::-1]
     room = (1.0 - tail) * ticks + _ROUNDING
     steps = np.ceil(np.maximum(cost, 0.0))
     row, taken = np.zeros(ticks + 1), np.zeros((count, ticks + 1), bool)
@@ -59,4 +59,4 @@ def recurrence(problem: Problem, ticks: int = TICKS) -> Solution:
                 chosen[k] = True
                 left -= int(steps[k])
     every, rows = np.ones(count, bool), np.arange(len(problem.cost))
-    return Solution(chosen, relax(problem, every, rows, problem.room, 1.0, problem.own).bound)
+    return Solution(chosen, relax(problem, every, rows, problem.room, 1.0).bound)

@@ -31,14 +31,8 @@ def best_within(
 ) -> Any:
     """The most important selection found whose peak is within the limit.
 
-    Args:
-        memory: the limit.
-        select: the best selection for so many kept bytes, with these tensors in any case.
-        required: True where a tensor is trained in any case; bool, shape (N,).
-        affordable: True where a tensor alone is within the time.
-
-    Returns:
-        None where the time admits no tensor.
+    `select` gives the best one for so many kept bytes, beside some tensors; of the `affordable`
+    ones, bool, shape (N,), each alone is within the time. None where the time admits no tensor.
 
     Raises:
         ValueError: no step fits; the message names the smallest limit.
@@ -48,9 +42,23 @@ def best_within(
     def kept(mask: np.ndarray) -> float:
         return float(sizes[members[:, mask].any(axis=1)].sum())
 
-    least = _smallest(memory, kept, required, affordable)
-    if least is None:
+    def peak(mask: np.ndarray) -> int:
+        return memory.peak(Plan.from_mask(mask))
+
+    tried = [required]
+    if not required.any():
+        tried = sorted(np.eye(len(required), dtype=bool)[affordable], key=kept)[:_CANDIDATES]
+    if not tried:
         return None
+    least = min(tried, key=peak)
+    if peak(least) > memory.bytes:
+        what = f"the {required.sum()} required tensors" if required.any() else "any tensor"
+        given, smallest = (arguments.mebibytes(size) for size in (memory.bytes, peak(least)))
+        raise ValueError(
+            f"`memory` is too small to train {what}. Received: {given}; the smallest feasible "
+            f"limit is {smallest}, weights and slots included. Give more, a smaller batch, or an "
+            "optimizer with fewer slots."
+        )
     low, high = kept(least), float(sizes.sum())
     best, room = None, high
     for _ in range(_TRIES):
@@ -72,30 +80,3 @@ def best_within(
         if not low < room < high:
             room = (low + high) / 2
     return best or select(kept(least), least)
-
-
-def _smallest(
-    memory: Limit,
-    kept: Callable[[np.ndarray], float],
-    required: np.ndarray,
-    affordable: np.ndarray,
-) -> np.ndarray | None:
-    """The smallest selection, bool (N,), which fits; the required tensors, or one that is cheap."""
-    if required.any():
-        tried = [required]
-    else:
-        single = np.eye(len(required), dtype=bool)[affordable]
-        tried = sorted(single, key=kept)[:_CANDIDATES]
-    if not tried:
-        return None
-    least = min(tried, key=lambda mask: memory.peak(Plan.from_mask(mask)))
-    needed = memory.peak(Plan.from_mask(least))
-    if needed > memory.bytes:
-        what = f"the {required.sum()} required tensors" if required.any() else "any tensor"
-        given, smallest = (arguments.mebibytes(size) for size in (memory.bytes, needed))
-        raise ValueError(
-            f"`memory` is too small to train {what}. Received: {given}; the smallest feasible "
-            f"limit is {smallest}, weights and slots included. Give more, a smaller batch, or an "
-            "optimizer with fewer slots."
-        )
-    return least

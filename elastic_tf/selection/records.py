@@ -85,6 +85,10 @@ class ProfileRecord:
     traced: bool
 
 
+_MEASURED = (
+    *("predicted_ratio", "achieved_ratio", "similarity"),
+    *("seconds_importance", "seconds_solve", "seconds_retrace"),
+)
 _NOISE = 0.1  # what a ratio measured once may be off by on a busy machine
 COLUMNS = (
     Column("epoch", "epoch"),
@@ -133,12 +137,7 @@ def rows(records: Sequence[SelectionRecord]) -> list[dict[str, Any]]:
             "tensors": len(record.mask),
             "rho": record.rho,
             "asked": record.selection.rho,
-            "predicted_ratio": record.predicted_ratio,
-            "achieved_ratio": record.achieved_ratio,
-            "similarity": record.similarity,
-            "seconds_importance": record.seconds_importance,
-            "seconds_solve": record.seconds_solve,
-            "seconds_retrace": record.seconds_retrace,
+            **{name: getattr(record, name) for name in _MEASURED},
         }
         for record in records
     ]
@@ -160,6 +159,15 @@ def dataframe(records: Sequence[SelectionRecord]) -> Any:
     frame = pd.DataFrame(rows(records))
     unknown = [name for name in frame if frame[name].isna().any()]
     return frame.astype(dict.fromkeys(unknown, float))
+
+
+def masks(records: Sequence[SelectionRecord], epoch: int) -> list[np.ndarray]:
+    """What was trained at the end of each epoch, from that of the first selection on."""
+    held = {record.epoch: record.mask for record in records}
+    found: list[np.ndarray] = []
+    for at in range(min(held, default=epoch + 1), epoch + 1):
+        found.append(held[at] if at in held else found[-1])
+    return found
 
 
 def line(record: SelectionRecord) -> str:

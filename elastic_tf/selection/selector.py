@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,25 +16,51 @@ from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of
 from elastic_tf.selection import keeping
-from elastic_tf.selection.choices import Choices
+from elastic_tf.selection.choices import offered, with_bytes
 from elastic_tf.selection.dynamic_program import recurrence
-from elastic_tf.selection.problem import Problem, Solution, in_order
+from elastic_tf.selection.mixed_integer import best_choices
+from elastic_tf.selection.problem import Choices, Problem, Solution, in_order, reduce
 from elastic_tf.selection.solver import solve
 
 if TYPE_CHECKING:
     from elastic_tf.memory import Limit
     from elastic_tf.timing.profile import TimingProfile
 
-STRATEGIES: dict[str, Callable[[Problem], Solution]] = {
-    "exact": solve,
-    "paper": recurrence,
-    "order": in_order,
-}
 # Sums of a few thousand float64 times differ in the last digits with the order of summation.
 _ROUNDING = 1e-10
 _MOST_WORTH = 1e100  # sums and quotients of such numbers are still finite
 _WORTH: Any = {"low": -_MOST_WORTH, "high": _MOST_WORTH, "hint": "Look at the loss on the probe."}
 _USED = ("count", "t_forward", "t_full", "conditions", "step_time")  # of a profile
+
+
+def _of_tensors(
+    solved: Callable[[Problem], Solution],
+    choices: Choices,
+    worth: np.ndarray,
+    room: np.ndarray,
+    required: np.ndarray,
+) -> Solution:
+    """What a solver of the plain problem chooses beside the required tensors."""
+    problem = reduce(choices, worth, room, required)
+    chosen, bound = solved(problem)
+    every = required.copy()
+    every[problem.index[chosen]] = True
+    return Solution(every, bound * problem.scale + math.fsum(worth[required]))
+
+
+def _exact(choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.ndarray) -> Solution:
+    is_plain = len(room) == 1 and choices.tensor[-1] + 1 == len(choices.tensor)
+    if is_plain:
+        return _of_tensors(solve, choices, worth, room, required)
+    return best_choices(choices, worth, room, required)
+
+
+# (choices, worth, room, required) -> the best choices beside the required ones
+STRATEGIES: dict[str, Callable[..., Solution]] = {
+    "exact": _exact,
+    "paper": functools.partial(_of_tensors, recurrence),
+    "order": in_order,
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,7 +132,8 @@ def select_tensors(
     items instead of a chain.
     """
     arguments.choice("strategy", strategy, STRATEGIES)
-    worth = arguments.numbers("importance", importance, shape=(_count(profile),), **_WORTH)
+    arguments.profile("profile", profile, *_USED)
+    worth = arguments.numbers("importance", importance, shape=(profile.count,), **_WORTH)
     if memory is not None and strategy == "paper":
         raise ValueError(
             "`strategy` must be 'exact' or 'order' where `memory` is limited: the paper's has one "
@@ -134,16 +162,13 @@ def select_plan(
         worth: expected decrease of the loss from each tensor in each mode; shape (N, 1 + M),
             forward order, the first column for exact, the others for `modes`.
         profile: times measured on the target device, by `profile_model` with the same modes.
-        rho: allowed step time / full step time, in (0, 1].
+        rho: as of `select_tensors`, like `memory`.
         modes: names of the M modes. None: those of the profile, in the order of
             `elastic_tf.plan.NAMES`.
         channels: worth of each channel of kernels, by their index: where some channels of a kernel
             are trained, they are those that follow each other and are worth most together.
         required: True where a tensor is trained exactly in any case; bool, shape (N,).
-        memory: as of `select_tensors`.
-
-    Returns:
-        The selection, as of `select_tensors`.
+        memory: see `rho`.
 
     Raises:
         ValueError: as of `select_tensors`.
@@ -184,30 +209,29 @@ def _selected(
     if profile.step_time(must) > limit:
         raise _too_small(profile, rho, must)
 
-    choices = Choices.of(profile, modes)
+    choices, mode = offered(profile, modes)
     if memory is not None:
         if not hasattr(memory, "items"):
             raise ValueError(
                 "`memory` must be an et.memory.Limit, which knows the model. Received: "
                 f"{brief(memory)}. Use et.memory.Limit(memory, model, (x, y))."
             )
-        choices = choices.with_bytes(*memory.items, modes)
-    worths = worth[choices.tensor, choices.mode]
+        choices = with_bytes(choices, mode, memory.items, modes)
+    worths = worth[choices.tensor, mode]
     ranks = 1.0 + np.unique(worths, return_inverse=True)[1]
     left, solved = limit - profile.t_forward, STRATEGIES[strategy]
     of_column = np.array([EXACT, *map(code_of, modes)])
 
     def within(space: float, certain: np.ndarray) -> Selection | None:
         """The best selection within the time, and so many kept bytes."""
-        due = certain[choices.tensor] & (choices.mode == 0)
         room = np.array([left, space][: choices.cost.shape[1]])
-        best, bound = choices.extended(due, worths, room, solved)
-        reached, bound = math.fsum(worths[best]), bound + math.fsum(worths[due])
-        chosen, _ = choices.extended(best, ranks, room, solved)
+        best, bound = solved(choices, worths, room, certain[choices.tensor] & (mode == 0))
+        reached = math.fsum(worths[best])
+        chosen, _ = solved(choices, ranks, room, best)
         if not chosen.any():
             return None
         codes = np.full(profile.count, FROZEN)
-        codes[choices.tensor[chosen]] = of_column[choices.mode[chosen]]
+        codes[choices.tensor[chosen]] = of_column[mode[chosen]]
         plan = Plan(codes, _best_channels(codes, channels))
         return Selection(
             plan=plan,
@@ -260,11 +284,6 @@ def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = 
         return profile.step_time(must) / profile.t_full
     members, times = profile.conditions
     return (profile.t_forward + float((times @ members).min())) / profile.t_full
-
-
-def _count(profile: TimingProfile) -> int:
-    arguments.profile("profile", profile, *_USED)
-    return profile.count
 
 
 def _required(profile: TimingProfile, required: np.ndarray | None) -> np.ndarray:

@@ -1,11 +1,13 @@
-"""The selection, solved to a certified gap by branch and bound.
+"""The selection of tensors, solved to a certified gap by branch and bound.
 
-The items that several choices need are decided one by one: either the item is paid, or the choices
-that need it stay out. On the way choices are made or left for good where the opposite could not
-beat the best selection so far. When all common items are decided a multiple-choice knapsack is
-left, which is solved with a list of undominated states.
+No selection is worth more than price * room plus what its tensors are worth beyond their priced
+costs, whatever the price. The cost of an item that several tensors need is divided among them: no
+selection pays more that way than it does in truth.
 
-The work is limited, and counted rather than timed: the same problem has the same answer anywhere.
+These items are decided one by one: either the item is paid, or the tensors that need it stay out.
+On the way tensors are taken or left for good where the opposite could not beat the best selection
+so far. When all common items are decided a knapsack is left, which is solved with a list of
+undominated states. The work is counted, not timed: the same problem has the same answer anywhere.
 """
 
 from __future__ import annotations
@@ -16,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_tf.selection.bounds import Relaxed, relax
-from elastic_tf.selection.problem import Problem, Solution, fill, per_cost
+from elastic_tf.selection.problem import Problem, Solution, per_cost
 
 GAP = 1e-3  # proven share of the worth that may be missing
 _WORK = 1_000  # nodes; a node of 214 tensors takes about half a millisecond
@@ -30,22 +31,53 @@ class Node(NamedTuple):
     """All selections of `taken` and some of `open`."""
 
     taken: np.ndarray  # (n,) bool
-    open: np.ndarray  # (n,) bool, none of them for a tensor of a taken one
+    open: np.ndarray  # (n,) bool, none of them taken
     paid: np.ndarray  # (S,) bool, the common items that are paid in any case
     states: int  # of its knapsack's list
 
 
-def solve(problem: Problem, gap: float = GAP, work: int = _WORK) -> Solution:
-    """A selection worth at least 1 - gap of the best one, or what the work suffices for.
+class Relaxed(NamedTuple):
+    """What is known of the selections among open tensors."""
 
-    Args:
-        problem: what to choose from.
-        gap: share of the worth that may be missing.
-        work: nodes visited at most; the bound holds in any case.
-    """
+    bound: float  # nothing is worth more
+    price: float  # worth per cost
+    gain: np.ndarray  # (n,) worth beyond the priced costs; -inf where a tensor is not open
+    order: np.ndarray  # the open tensors by worth for their own cost and shares of common ones
+
+
+def solve(problem: Problem, gap: float = GAP, work: int = _WORK) -> Solution:
+    """A selection worth at least 1 - gap of the best one, or what so many nodes suffice for."""
     if not len(problem.worth):
         return Solution(np.zeros(0, bool), 0.0)
     return _Search(problem, gap).run(work)
+
+
+def relax(
+    problem: Problem, is_open: np.ndarray, rows: np.ndarray, room: float, price: float
+) -> Relaxed:
+    """The bound of the open tensors, (n,) bool, at the best price.
+
+    The costs of the common items `rows`, which are not paid, are shared at a guess of the price.
+    """
+    # the smallest items, which have the least choice, take first
+    rows = rows[np.argsort(problem.member[rows] @ is_open, kind="stable")]
+    cost = problem.own.copy()
+    # at that price a tensor can bear what its worth leaves after its own cost
+    able = np.where(is_open, np.maximum(problem.worth - price * cost, 0.0), 0.0)
+    for member, common in zip(problem.member[rows], problem.cost[rows].tolist()):
+        total = float(able @ member)
+        if total > 0.0 and common > 0.0:
+            share = able * member * (common / total)
+            cost += share
+            able -= share * min(price, total / common)
+    ratio = per_cost(problem.worth, cost)
+    order = np.flatnonzero(is_open)
+    order = order[np.argsort(-ratio[order], kind="stable")]
+    # the best price is what the first tensor pays that is not wholly within the room
+    ends = int(np.searchsorted(np.cumsum(cost[order]), room, side="right"))
+    best = float(ratio[order[ends]]) if ends < len(order) else 0.0
+    gain = np.where(is_open, problem.worth - best * cost, -np.inf)
+    return Relaxed(best * room + float(np.maximum(gain, 0.0).sum()), best, gain, order)
 
 
 class _Search:
@@ -53,7 +85,7 @@ class _Search:
 
     def __init__(self, problem: Problem, gap: float) -> None:
         self.problem, self.gap = problem, gap
-        self.best = fill(problem, np.zeros(len(problem.worth), bool))
+        self.best = problem.filled(np.zeros(len(problem.worth), bool))
         self.value = float(problem.worth[self.best].sum())
         self.dropped = self.value  # nothing that was left out is worth more
         self.price = self.value  # last one at which a budget ended
@@ -91,63 +123,38 @@ class _Search:
         problem, (taken, is_open, paid, states) = self.problem, node
         self.work += 1
         paid = paid | (problem.member @ taken > 0.0)
-        # what may be paid counts as paid where that gives a refund
-        own = problem.net(paid | (problem.member @ is_open > 0.0))
-        room = problem.room - taken @ own - paid @ problem.cost
-        most = room + np.maximum(-own[is_open], 0.0).sum(axis=0)
-        if (most < 0.0).any():
+        room = problem.room - float(taken @ problem.own + paid @ problem.cost)
+        if room < 0.0:
             return
-        is_open = is_open & (own <= most).all(axis=1)
+        is_open = is_open & (problem.own <= room)
         rows = np.flatnonzero(~paid & (problem.member @ is_open > 0.0))
-        relaxed = relax(problem, is_open, rows, room, self.price, own)
-        self.price = float(relaxed.price.sum()) or self.price
+        relaxed = relax(problem, is_open, rows, room, self.price)
+        self.price = relaxed.price or self.price
         reach = relaxed.bound + float(problem.worth[taken].sum())
-        node = Node(taken, is_open, paid, states)
         if not self._keeps(min(bound, reach)):
             return
-        self._round(node, relaxed)
+        self._round(taken, relaxed.order)
         if not len(rows):
-            self._decide(reach, node, room, relaxed, own)
+            self._decide(reach, Node(taken, is_open, paid, states), room, relaxed)
             return
-        inside, loss = _losses(problem, relaxed)
+        loss = np.abs(relaxed.gain)  # of deciding otherwise than the relaxed selection
         sure = is_open & (loss >= reach - self.floor)
         self.dropped = max(self.dropped, reach - float(loss[sure].min(initial=np.inf)))
-        is_open = is_open & ~sure & (problem.best(sure & inside) == 0)
-        node = Node(taken | (sure & inside), is_open, paid, states)
-        self._split(min(bound, reach), node, rows, relaxed)
+        taken = taken | (sure & (relaxed.gain > 0.0))
+        self._split(min(bound, reach), Node(taken, is_open & ~sure, paid, states), rows, relaxed)
 
-    def _round(self, node: Node, relaxed: Relaxed) -> None:
-        """Offer as many open choices as fit, by worth per shared cost."""
-        problem, chosen = self.problem, node.taken.copy()
-        order = np.flatnonzero(node.open)
-        ratio = per_cost(problem.worth[order], relaxed.cost[order])
-        order = problem.once(order[np.argsort(-ratio, kind="stable")])
-        spent = node.taken @ problem.own + np.cumsum(problem.own[order], axis=0)
-        met = np.cumsum(problem.member[:, order], axis=1) + (problem.member @ node.taken)[:, None]
-        spent += (met > 0.0).T @ problem.cost
-        spent -= self._refunds(node.taken, order, met > 0.0)
-        fits = np.flatnonzero((spent <= problem.room).all(axis=1))
-        chosen[order[: fits.max(initial=-1) + 1]] = True
+    def _round(self, taken: np.ndarray, order: np.ndarray) -> None:
+        """Offer as many open tensors as fit, in that order."""
+        problem, chosen = self.problem, taken.copy()
+        met = np.cumsum(problem.member[:, order], axis=1) + (problem.member @ taken)[:, None]
+        spent = taken @ problem.own + np.cumsum(problem.own[order]) + problem.cost @ (met > 0.0)
+        chosen[order[: int((spent <= problem.room).sum())]] = True
         self._offer(chosen)
-
-    def _refunds(self, taken: np.ndarray, order: np.ndarray, met: np.ndarray) -> np.ndarray:
-        """(n, R) refunds of the taken and so many of the ordered, which pay the items `met`."""
-        problem = self.problem
-        refunds = np.zeros((len(order) + 1, len(problem.room)))
-        if not problem.has_refunds or not len(order):
-            return refunds[:-1]
-        place = np.full(len(taken), -1)
-        place[taken], place[order] = 0, np.arange(len(order))
-        gives = np.flatnonzero((place >= 0) & (problem.refunded >= 0))
-        first = np.where(met.any(axis=1), met.argmax(axis=1), len(order))
-        when = np.maximum(place[gives], first[problem.refunded[gives]])
-        np.add.at(refunds, when, problem.refund[gives])
-        return np.cumsum(refunds[:-1], axis=0)
 
     def _offer(self, chosen: np.ndarray) -> None:
         """Remember the selection, filled up, if it fits and is better than the best so far."""
-        if self.problem.fits(chosen):
-            chosen = fill(self.problem, chosen)
+        if self.problem.spent(chosen) <= self.problem.room:
+            chosen = self.problem.filled(chosen)
             value = float(self.problem.worth[chosen].sum())
             if value > self.value:
                 self.value, self.best = value, chosen
@@ -156,83 +163,54 @@ class _Search:
         """Decide the item for which both answers cost most."""
         problem = self.problem
         member = problem.member[rows] * node.open
-        # an item that the choices of another one need is paid with that one
+        # an item that the tensors of another one need is paid with that one
         holds = member @ member.T >= member.sum(axis=1)[:, None]
-        paying = holds @ (problem.cost[rows] @ relaxed.price)
-        losing = member @ np.maximum(problem.worth - problem.own @ relaxed.price, 0.0)
+        paying = holds @ (problem.cost[rows] * relaxed.price)
+        losing = member @ np.maximum(problem.worth - problem.own * relaxed.price, 0.0)
         k = int(np.argmax(np.minimum(paying, losing)))
         paid = node.paid.copy()
         paid[rows[holds[k]]] = True
         self._push(bound, node._replace(paid=paid))
         self._push(bound, node._replace(open=node.open & (member[k] == 0.0)))
 
-    def _decide(
-        self, bound: float, node: Node, room: np.ndarray, relaxed: Relaxed, own: np.ndarray
-    ) -> None:
+    def _decide(self, bound: float, node: Node, room: float, relaxed: Relaxed) -> None:
         """Solve the knapsack that is left when no common item is open.
 
-        Tensor after tensor each state goes on with each option that does not lose too much. States
-        are dropped that cannot exceed the floor, that have less worth in more room than another
-        one, and the least promising ones where they become too many.
+        Tensor after tensor each state goes on with it and without it. States are dropped that
+        cannot exceed the floor, that have less worth in more room than another one, and the least
+        promising ones where they become too many.
         """
-        problem, floor = self.problem, self.floor
-        inside, loss = _losses(problem, relaxed)
-        best = np.maximum(problem.best(relaxed.gain), 0.0)
+        problem, gain, floor = self.problem, relaxed.gain, self.floor
         slack = bound - floor
-        options = node.open & (best - relaxed.gain < slack)
-        sure = inside & (loss >= slack)
-        undecided = problem.once(np.flatnonzero(options & ~sure))
-        order = undecided[np.argsort(-np.maximum(best, -relaxed.gain)[undecided], kind="stable")]
-        taken = node.taken | sure
-        worths = np.append(problem.worth, 0.0)
-        costs = np.vstack([own, np.zeros(len(room))])
+        taken = node.taken | (gain >= slack)
+        order = np.flatnonzero(node.open & (np.abs(gain) < slack))
+        order = order[np.argsort(-np.abs(gain[order]), kind="stable")]
         value = np.array([problem.worth[taken].sum()])
-        left = (room - sure @ own)[None]
-        rest = float(best[order].sum())
+        left = np.array([room - (taken & ~node.taken) @ problem.own])
+        rest = float(np.maximum(gain[order], 0.0).sum())
         history, cut = [], -np.inf
-        offered = [self._options(k, options, bool(best[k] < slack)) for k in order]
-        least = [costs[these].min(axis=0) for these in offered]
-        due = np.sum(least, axis=0) if offered else np.zeros(len(room))
-        for k, these, low in zip(order, offered, least):
-            due = due - low  # what the tensors to come cost at least
-            value = (value[:, None] + worths[these]).ravel()
-            left = (left[:, None] - costs[these]).reshape(-1, len(room))
-            rest -= float(best[k])
-            reach = value + left @ relaxed.price + rest
-            keep = np.flatnonzero((left - due >= -_ROUNDING).all(axis=1) & (reach > floor))
-            if len(room) == 1:
-                keep = keep[np.lexsort((-value[keep], -left[keep, 0]))]
-                most = np.maximum.accumulate(value[keep])
-                keep = keep[np.append(True, value[keep][1:] > most[:-1])[: len(keep)]]
+        for k in order:
+            value = (value[:, None] + [problem.worth[k], 0.0]).ravel()
+            left = (left[:, None] - [problem.own[k], 0.0]).ravel()
+            rest -= max(float(gain[k]), 0.0)
+            reach = value + left * relaxed.price + rest
+            keep = np.flatnonzero((left >= -_ROUNDING) & (reach > floor))
+            keep = keep[np.lexsort((-value[keep], -left[keep]))]
+            most = np.maximum.accumulate(value[keep])
+            keep = keep[np.append(True, value[keep][1:] > most[:-1])[: len(keep)]]
             if len(keep) > node.states:
                 keep = keep[np.argsort(-reach[keep], kind="stable")]
                 cut = max(cut, float(reach[keep[node.states]]))
                 keep = keep[: node.states]
-            history.append((these, keep))
+            history.append(keep)
             value, left = value[keep], left[keep]
             self.work += len(value) // _STATES_PER_NODE
         self.dropped = max(self.dropped, floor)
-        fits = np.flatnonzero((left >= 0.0).all(axis=1))
+        fits = np.flatnonzero(left >= 0.0)
         if len(fits):
-            state = fits[np.argmax(value[fits])]
-            for these, keep in reversed(history):
-                state, option = divmod(int(keep[state]), len(these))
-                if these[option] >= 0:
-                    taken[these[option]] = True
+            state = int(fits[np.argmax(value[fits])])
+            for k, keep in zip(order[::-1], reversed(history)):
+                state, is_out = divmod(int(keep[state]), 2)
+                taken[k] = not is_out
             self._offer(taken)
         self._push(min(bound, cut), node._replace(states=16 * node.states))
-
-    def _options(self, k: int, options: np.ndarray, may_none: bool) -> np.ndarray:
-        """The open choices for the tensor of one; -1 stands for none of them."""
-        these = np.flatnonzero(options & (self.problem.tensor == self.problem.tensor[k]))
-        return np.append(these, -1) if may_none else these
-
-
-def _losses(problem: Problem, relaxed: Relaxed) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) bool, the choices of the relaxed selection; (n,) what deciding otherwise loses."""
-    gain = relaxed.gain
-    best = np.maximum(problem.best(gain), 0.0)
-    inside = np.zeros(len(gain), bool)
-    inside[problem.once(np.flatnonzero((gain > 0.0) & (gain == best)))] = True
-    second = np.maximum(problem.best(np.where(inside, -np.inf, gain)), 0.0)
-    return inside, np.where(inside, gain - second, best - gain)

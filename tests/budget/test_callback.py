@@ -101,24 +101,6 @@ def test_schedule_gives_each_selection_its_rho():
     assert [record.rho for record in elastic_callback.selections] == pytest.approx([0.4, 0.6, 0.8])
 
 
-def test_each_selection_sees_a_fresh_probe():
-    seen = []
-
-    def watch(model, x, y):
-        seen.append(np.asarray(x).tobytes())
-        return np.ones(len(model.tensors))
-
-    fit(elastic(), callback(importance=watch, probe=Probe(dataset(), size=4), interval=1), epochs=3)
-    assert len(set(seen)) == 3
-
-
-def test_required_tensors_are_always_trained():
-    required = np.arange(10) == 9
-    elastic_callback = callback(importance=favour(8), required=required)
-    fit(elastic(), elastic_callback, epochs=1)
-    assert elastic_callback.selections[0].mask[9]
-
-
 def test_training_goes_on_with_the_last_selection_when_a_probe_fails():
     turns = iter([favour(8), None])
 
@@ -141,15 +123,6 @@ def test_gradient_may_come_from_validation_data():
     one, two = elastic_callback.selections[0], callback(rho=0.7)
     fit(elastic(), two, epochs=1)
     assert not np.array_equal(one.importance, two.selections[0].importance)
-
-
-def test_verbose_prints_a_line_for_each_selection(capsys):
-    fit(elastic(), callback(rho=0.44, verbose=1, importance=favour(8)), epochs=3)
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in said] == [
-        "Epoch 1: trains 1 of 10 tensors",
-        "Epoch 3: trains 1 of 10 tensors",
-    ]
 
 
 def test_log_dir_holds_scalars_and_a_picture(tmp_path):
@@ -238,14 +211,6 @@ def test_probe_of_fits_own_data_is_what_comes_next():
     assert [len(probe) for probe in probes] == [6, 6, 6]
 
 
-def test_several_steps_in_a_call_take_their_own_probe():
-    seen = order(
-        ElasticCallback(table(), 0.6, 1, Probe(size=20), importance=favour(8)),
-        steps_per_execution=2,
-    )
-    assert seen == order(steps_per_execution=2)
-
-
 def test_a_profile_measured_in_fit_refuses_a_rho_that_is_too_small():
     with pytest.raises(ValueError, match="rho=0.001.*smallest feasible rho is"):
         fit(elastic(), ElasticCallback(None, 0.001, importance=favour(8)), epochs=1)
@@ -270,3 +235,8 @@ def test_without_a_profile_times_are_foretold(kind, memory):
     assert (record.profile.method, record.profile.batch_size) == ("prior", 4)
     assert 0.0 < elastic_callback.selections[0].predicted_ratio <= 0.8
     assert np.isfinite(history["loss"]).all() and values(model.variables) != before
+
+
+def test_several_steps_in_a_call_take_their_own_probe():
+    of_fit = ElasticCallback(table(), 0.6, 1, Probe(size=20), importance=favour(8))
+    assert order(of_fit, steps_per_execution=2) == order(steps_per_execution=2)

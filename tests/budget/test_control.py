@@ -35,14 +35,6 @@ def test_ratio_is_achieved_although_savings_are_not_delivered():
     assert elastic.model.history.history["achieved_ratio"][-1] <= 0.7 * 1.07
 
 
-def test_open_loop_trains_what_the_profile_says():
-    device = Device(**cheap(0.5))
-    elastic = run(device, 0.7, control=Control(share=0.0))
-    assert [record.reason for record in elastic.selections] == ["interval"] * 2
-    assert not any(mask.all() for mask in device.calls)  # no full step
-    assert "achieved_ratio" not in elastic.model.history.history
-
-
 def test_load_on_the_whole_device_changes_no_ratio():
     device = Device(noise=0.05, drift=0.02)
     elastic = run(device, 0.7, Passing(device, from_1=2.5, from_4=0.8), control=OFTEN)
@@ -94,15 +86,8 @@ def test_control_spends_no_more_than_its_share():
     assert 0 < full <= 0.1 * device.now
 
 
-def test_training_too_short_for_it_goes_on_uncontrolled():
-    device = Device(overhead=0.5, tracing=1000.0)
-    elastic = run(device, 0.7, epochs=2)
-    assert [record.achieved_ratio for record in elastic.selections] == [None]
-
-
 # the device, the deadline, changes of its speed, the training
 DEADLINES = {
-    "a device that traces and validates": ({"tracing": 2.0, "validating": 2.0}, 200.0, {}, {}),
     "slower than its profile, drifting": (
         {"speed": 1.4, "noise": 0.1, "drift": 0.01, "tracing": 2.0, "validating": 1.0},
         200.0,

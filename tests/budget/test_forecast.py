@@ -48,13 +48,18 @@ def test_seconds_are_those_of_the_profile_and_of_tracing(model):
     assert "elastic, rho=0.6" in str(found) and "train everything" not in str(found)
 
 
-def test_full_training_that_is_about_as_quick_is_said(model):
+@pytest.fixture
+def unmeasured(monkeypatch):
+    """Steps that take no memory, and are not traced to know it."""
+    monkeypatch.setattr(budget.forecast, "step", lambda *_: SimpleNamespace(peak=0))
+
+
+def test_full_training_that_is_about_as_quick_is_said(model, unmeasured):
     found = et.forecast(model, batches(), rho=1.0, epochs=6, profile=table())
     assert str(found).endswith("Full training is about as quick: train everything.")
 
 
-def test_more_is_trained_in_the_same_time_where_activations_are_kept(model, monkeypatch):
-    monkeypatch.setattr(budget.forecast, "step", lambda *_: SimpleNamespace(peak=0))
+def test_more_is_trained_in_the_same_time_where_activations_are_kept(model, unmeasured):
     prefix = tuple(CostItem.of(range(k + 1), 1e6 / 30, kind="forward") for k in range(10))
     profile = dataclasses.replace(table(), prefix=prefix)
     samples = et.Samples(*images(), batch_size=4)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.files.json_form import to_json
-from elastic_tf.plan import EXACT, FROZEN, code_of
+from elastic_tf.plan import EXACT, code_of
 from elastic_tf.selection import records
 from elastic_tf.timing.cost_items import CostItem, ModeCost
 
@@ -78,28 +78,3 @@ def test_a_profile_made_anew_has_the_modes_of_the_one_before(model: et.ElasticMo
     model.fit(x, y, batch_size=8, epochs=2, callbacks=[callback], verbose=0)
     measured = callback.profiles[-1].profile.modes
     assert {cost.mode for cost in measured} == set(MODES)
-
-
-def test_modes_are_chosen_within_a_limit_of_memory(model: et.ElasticModel) -> None:
-    x, y = np.ones((32, 8, 8, 3), np.float32), np.arange(32) % 4
-    callback = et.ElasticCallback(
-        profile(ModeCost(0, MODES[1], 1.0), ModeCost(1, MODES[0], 1.0)),
-        rho=1.0,
-        importance=functools.partial(et.importance.of_modes, modes=MODES[::-1]),
-        probe=et.Probe((x, y), size=16),
-        control=et.Control(share=0.0),
-        memory="64 MiB",
-    )
-    model.fit(x, y, batch_size=8, epochs=1, callbacks=[callback], verbose=0)
-    assert callback.selections[0].selection.plan.mask.all()
-
-
-def test_without_costs_of_modes_tensors_are_exact_or_frozen(model: et.ElasticModel) -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(16, 8, 8, 3)).astype(np.float32), np.arange(16) % 4
-    only = functools.partial(et.importance.of_modes, modes=())
-    callback = et.ElasticCallback(
-        profile(), rho=0.7, importance=only, probe=et.Probe((x, y), size=16)
-    )
-    model.fit(x, y, batch_size=8, epochs=1, callbacks=[callback], verbose=0)
-    assert set(callback.selections[0].selection.plan.modes.tolist()) <= {FROZEN, EXACT}

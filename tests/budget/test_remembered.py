@@ -10,7 +10,7 @@ from networks import crossentropy, network
 
 import elastic_tf as et
 from elastic_tf.budget import remembered
-from elastic_tf.budget.ratio import FullSteps
+from elastic_tf.budget.ratio import RatioControl
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_a_place_that_cannot_be_written_stops_no_training(tmp_path, monkeypatch)
 
 def test_a_training_without_a_profile_teaches_the_next_one(cache, capsys, monkeypatch):
     def timed(self, *, is_full: bool) -> None:
-        self._ratio.ratios.append(0.98)
+        self.ratios.append(0.98)
 
-    monkeypatch.setattr(FullSteps, "step_was_made", timed)
+    monkeypatch.setattr(RatioControl, "step_was_made", timed)
     for number in range(2):
         model = et.ElasticModel.from_model(network())
         model.compile("sgd", crossentropy())

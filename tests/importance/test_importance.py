@@ -13,11 +13,11 @@ from networks import crossentropy, half_precision, images, network
 
 from elastic_tf import stack
 from elastic_tf.importance import measures
-from elastic_tf.importance.evaluation import Evaluator, Samples
+from elastic_tf.importance.evaluation import Evaluator, as_probe, batches_of
 from elastic_tf.model import ElasticModel
 
 
-@pytest.mark.parametrize("optimizer", ["sgdw", "average", "adam", "scaled"])
+@pytest.mark.parametrize("optimizer", ["average", "scaled"])
 def test_nothing_is_left_behind(optimizer: str) -> None:
     model = elastic(optimizer)
     before = state(model)
@@ -58,7 +58,7 @@ def test_training_goes_on_as_without_an_evaluation(gradient: str, traced: bool) 
     assert same(train(evaluate=True), train(evaluate=False))
 
 
-@pytest.mark.parametrize("optimizer", ["sgdw", "average", "schedule"])
+@pytest.mark.parametrize("optimizer", ["sgdw", "average"])
 def test_update_is_the_one_that_training_makes(optimizer: str) -> None:
     model = elastic(optimizer)
     x, y = map(tf.convert_to_tensor, images())
@@ -223,7 +223,7 @@ def test_second_evaluation_traces_nothing_and_ever_new_shapes_do_not_pile_up() -
 def test_compiling_anew_takes_the_new_optimizer_and_frees_the_old_traces() -> None:
     model = linear(learning_rate=0.01)
     slow = measures.loss_decrease(model, *points(), gradient="before")
-    batches = Samples(*points()).batches(None)
+    batches = batches_of(as_probe(*points()), None)
     graph = weakref.ref(Evaluator.of(model)._pass.get_concrete_function(batches[0][1]).graph)
     model.compile(tf.keras.optimizers.SGD(0.02), "mse")
     fast = measures.loss_decrease(model, *points(), gradient="before")

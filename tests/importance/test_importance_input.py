@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from evaluated import READINGS, L, elastic, linear, noisy, points, same, state
+from evaluated import READINGS, L, linear, noisy, points, same, state
 from networks import images, network
 
 from elastic_tf.importance import measures
@@ -39,34 +41,20 @@ def test_model_that_is_not_compiled_is_refused() -> None:
         measures.loss_decrease(model, *images())
 
 
-def test_empty_probe_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Received: \[0\] samples"):
-        measures.loss_decrease(linear(), *points(0))
+X, Y = points()
 
 
-def test_probe_of_uneven_lengths_is_refused() -> None:
-    x, y = points()
-    with pytest.raises(ValueError, match=r"Received: \[11, 12\] samples"):
-        measures.loss_decrease(linear(), x, y[:-1])
-
-
-def test_unknown_reading_is_refused() -> None:
-    with pytest.raises(ValueError, match="gradient='later'"):
-        measures.loss_decrease(linear(), *points(), gradient="later")
-
-
-@pytest.mark.parametrize("size", [0, -4])
-def test_micro_batch_of_no_sample_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"`micro_batch_size` .* Received: {size}"):
-        measures.loss_decrease(linear(), *points(), micro_batch_size=size)
-
-
-def test_uneven_gradient_data_are_named() -> None:
-    x, y = points()
-    with pytest.raises(ValueError, match=r"of `gradient_data`. Received: \[11, 12\] samples"):
-        measures.loss_decrease(linear(), x, y, gradient_data=(x, y[:-1]))
-
-
-def test_gradient_data_with_another_reading_is_refused() -> None:
-    with pytest.raises(ValueError, match="gradient='before'"):
-        measures.loss_decrease(elastic(), *images(), gradient="before", gradient_data=images())
+@pytest.mark.parametrize(
+    ("probe", "options", "received"),
+    [
+        (points(0), {}, r"Received: \[0\] samples"),
+        ((X, Y[:-1]), {}, r"Received: \[11, 12\] samples"),
+        ((X, Y), {"gradient": "later"}, "gradient='later'"),
+        ((X, Y), {"micro_batch_size": 0}, "`micro_batch_size` .* Received: 0"),
+        ((X, Y), {"gradient_data": (X, Y[:-1])}, r"`gradient_data`. Received: \[11, 12\] samples"),
+        ((X, Y), {"gradient": "before", "gradient_data": (X, Y)}, "gradient='before'"),
+    ],
+)
+def test_what_cannot_be_is_refused(probe: Any, options: dict[str, Any], received: str) -> None:
+    with pytest.raises(ValueError, match=received):
+        measures.loss_decrease(linear(), *probe, **options)

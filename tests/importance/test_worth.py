@@ -23,7 +23,7 @@ def sequence(*values: list[float]):
 
 
 def evaluated(worth: Worth) -> tuple[np.ndarray, float | None]:
-    return worth.evaluate(MODEL, lambda **shapes: None, 0)
+    return worth.evaluate(MODEL, *worth.draw(MODEL, lambda **shapes: None, 0))
 
 
 def test_similarity_is_that_of_consecutive_evaluations() -> None:

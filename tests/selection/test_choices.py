@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan, code_of
-from elastic_tf.selection.choices import Choices
-from elastic_tf.selection.problem import reduce
+from elastic_tf.selection.choices import offered
 from elastic_tf.timing.cost_items import CostItem, ModeCost
 from elastic_tf.timing.profile import TimingProfile
 
@@ -77,28 +76,14 @@ def test_all_say_the_same_of_a_plan(seed: int, is_cached: bool) -> None:
     held = rng.random(whole.count) < 0.5
     fill = float(rng.choice([0.0, rng.random(), 1.0])) if is_cached else None
     profile = whole if fill is None else whole.with_cached_prefix(fill, held)
-    choices = Choices.of(profile, MODES)
+    choices, mode = offered(profile, MODES)
     codes = np.array([EXACT, *map(code_of, MODES)])
     for _ in range(20):
         chosen = np.zeros(len(choices.tensor), bool)
         for k in np.flatnonzero(rng.random(whole.count) < 0.6):
             chosen[rng.choice(np.flatnonzero(choices.tensor == k))] = True
         plan = np.full(whole.count, FROZEN)
-        plan[choices.tensor[chosen]] = codes[choices.mode[chosen]]
+        plan[choices.tensor[chosen]] = codes[mode[chosen]]
         expected = counted(whole, Plan(plan), fill, held)
         assert profile.step_time(Plan(plan)) == pytest.approx(expected, abs=1e-9)
-        due = chosen & (choices.mode == 0) & (rng.random(len(chosen)) < 0.3)
-        room = np.array([100.0])
-        paid = choices.cost[choices.member[:, due].any(axis=1)].sum()
-        problem = reduce(
-            np.ones(len(chosen)),
-            choices.tensor,
-            choices.member,
-            choices.cost,
-            room,
-            due,
-            choices.refund,
-            choices.refunded,
-        )
-        spent = problem.spent((chosen & ~due)[problem.index])[0] * (room[0] - paid)
-        assert profile.t_forward + paid + spent == pytest.approx(expected, abs=1e-9)
+        assert profile.t_forward + choices.spent(chosen)[0] == pytest.approx(expected, abs=1e-9)

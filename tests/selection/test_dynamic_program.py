@@ -1,4 +1,4 @@
-"""The paper's recurrence, at the resolution of its ticks."""
+"""The paper's recurrence, ours and as published, at the resolution of its ticks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from instances import chain_table, instance
 from paper_selection import paper_selection
 
 from elastic_tf.selection.dynamic_program import recurrence
-from elastic_tf.selection.problem import reduce
+from elastic_tf.selection.problem import Choices, reduce
 from elastic_tf.selection.selector import select_tensors
 
 
@@ -21,18 +21,18 @@ def test_recurrence_is_best_on_a_chain_whose_times_are_whole_ticks() -> None:
         table = chain_table(rng.integers(0, 5, count), rng.integers(0, 5, count), 4.0)
         importance = rng.random(count) + 0.01
         members, times = table.conditions
-        room, none = np.array([float(ticks)]), np.zeros(count, bool)
-        problem = reduce(importance, np.arange(count), members, times[:, None], room, none)
+        choices = Choices(np.arange(count), members, times[:, None])
+        problem = reduce(choices, importance, np.array([float(ticks)]), np.zeros(count, bool))
         found = recurrence(problem, ticks)
         masks = np.array(list(itertools.product([False, True], repeat=count)))
         fits = [table.step_time(mask) <= 4.0 + ticks for mask in masks]
         best = (masks[fits] @ importance).max()
         assert importance[problem.index[found.chosen]].sum() == pytest.approx(best)
         assert found.bound * problem.scale >= best * (1.0 - 1e-12)
-        paper = paper_selection(
-            importance, table, min(1.0, (4 + ticks) / table.t_full), int(table.t_full)
-        )
-        assert importance[paper.mask].sum() <= best * (1.0 + 1e-12)
+        rho = min(1.0, (4 + ticks) / table.t_full)
+        published = paper_selection(importance, table, rho, int(table.t_full))
+        assert importance[published.mask].sum() <= best * (1.0 + 1e-12)
+        assert published.subproblems <= published.all_subproblems
 
 
 @pytest.mark.parametrize("kind", ["chain", "inception"])
@@ -44,3 +44,6 @@ def test_recurrence_keeps_the_budget_and_tells_its_gap(kind: str) -> None:
         assert table.step_time(paper.mask) <= rho * table.t_full * (1.0 + 1e-9)
         assert paper.upper_bound >= importance[exact.mask & (importance > 0.0)].sum() * (1.0 - 1e-9)
         assert paper.gap >= 0.0
+        published = paper_selection(importance, table, rho, 1_000).mask
+        if table.step_time(published) <= rho * table.t_full:
+            assert importance[published].sum() <= exact.upper_bound * (1.0 + 1e-9)

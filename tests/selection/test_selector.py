@@ -98,13 +98,6 @@ def test_hard_chain_of_the_size_of_resnet101_is_certified() -> None:
     assert selection.gap <= GAP
 
 
-def test_same_problem_has_the_same_answer() -> None:
-    importance, table, rho = instance("towers", 60, 4)
-    one, two = (select_tensors(importance, table, rho) for _ in range(2))
-    assert one.plan == two.plan
-    assert one.upper_bound == two.upper_bound
-
-
 def test_branches_are_not_charged_for_each_other() -> None:
     # Two towers of three tensors, then the head. The chain charges the second tower's gradient
     # (9 microseconds) when only the first tower's last tensor is trained.
@@ -191,14 +184,6 @@ def test_positive_importance_comes_first_and_the_least_bad_fill_what_is_left() -
 def test_a_tensor_worth_something_that_does_not_fit_is_no_reason_to_refuse() -> None:
     table = Table.from_sets([((0,), 2.0), ((1,), 1.0)], count=2, t_forward=5.0)
     assert select_tensors(np.array([1.0, -1.0]), table, 0.8).mask.tolist() == [False, True]
-
-
-def test_arguments_are_not_changed() -> None:
-    importance, table, rho = instance("residual", 30, 3)
-    required = np.arange(len(importance)) == len(importance) - 1
-    before = importance.copy(), required.copy()
-    select_tensors(importance, table, min(1.0, rho + 0.2), required=required)
-    assert all((a == b).all() for a, b in zip(before, (importance, required)))
 
 
 def test_budget_too_small_names_a_rho_that_works() -> None:
