@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from elastic_tf import arguments, optimizers, stack
-from elastic_tf.backup import data_position, state
+from elastic_tf.backup import state
 from elastic_tf.backup.slots import Slots, State
 from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
@@ -112,7 +112,11 @@ class Recovery:
             self._write()
             return 0
         self._resumed = None
-        data_position.check(self._data, epoch)
+        if self._data.is_moved:
+            raise ValueError(
+                "`fit` must go on from one backup. Received: `Backup` and another callback, which "
+                f"begins with epoch {epoch}. Leave BackupAndRestore out."
+            )
         self._take_up_logs(found)
         if self._done:
             items = state.metrics(self._model)
@@ -170,11 +174,10 @@ class Recovery:
             sums = [found.arrays[f"sum/{k}"] for k in range(len(chosen))]
             accumulation.go_on(chosen, count, without, sums)
         self._resumed = found
-        data_position.start_at(
-            self._data,
-            epoch=self._data.epochs if self._is_over(data) else data["epoch"],
-            step=data["step"],
-            steps=data["steps"],
+        self._data.begin_at(
+            self._data.epochs if self._is_over(data) else data["epoch"],
+            data["step"],
+            data["steps"],
             arrived=self._scheduler.pass_over,
             ready=lambda iterator: state.make_metrics(model, iterator),
         )

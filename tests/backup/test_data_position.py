@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.backup import data_position
 from elastic_tf.importance.probe import Draws
 
 ROWS, SIZE = 7, 2
@@ -68,7 +67,7 @@ class Begin(tf.keras.callbacks.Callback):
         self.fit = stack.running_fit(self.model)
         if self.place:
             nothing = {"arrived": lambda epoch: None, "ready": lambda iterator: None}
-            data_position.start_at(self.fit, **{**nothing, "steps": self.fit.steps, **self.place})
+            self.fit.begin_at(**{**nothing, "steps": self.fit.steps, **self.place})
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.model.seen[str(epoch)] = []

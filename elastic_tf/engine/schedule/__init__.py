@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from elastic_tf.engine.schedule.recomputation import recompute
 from elastic_tf.engine.schedule.updates import update_early
-from elastic_tf.stack import is_jit_compiled
 
 __all__ = ["is_ours", "recompute", "update_early"]
 
@@ -20,4 +19,4 @@ def is_ours(model: Any) -> bool:
     """Whether the order of the ops of a model's step is ours to choose."""
     if model._elastic.keep is None or model.distribute_strategy.num_replicas_in_sync > 1:
         return False
-    return not (tf.executing_eagerly() or is_jit_compiled(model))
+    return not (tf.executing_eagerly() or model.jit_compile)
