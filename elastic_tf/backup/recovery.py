@@ -93,7 +93,8 @@ class Recovery:
         if found is None:
             return None
         self._go_on(found)
-        said, epoch = f"The backup in '{self._slots.path}'", found.data["epoch"]
+        said = f"The backup in '{self._slots.path}'"
+        epoch, step = found.data["epoch"], found.data["step"]
         if epoch >= self._data.epochs or self._is_over(found.data):
             warnings.warn(
                 f"{said} is of a training of {epoch} epochs, `fit` was asked for "
@@ -101,7 +102,6 @@ class Recovery:
                 "remove the backup to train anew.",
                 stacklevel=3,
             )
-        step = found.data["step"]
         return f"{said} is taken up: epoch {epoch + 1}, after {step} of its steps."
 
     def epoch_begins(self, epoch: int) -> int:

@@ -165,8 +165,7 @@ def cosine(
 def check_rate(name: str, value: Any) -> None:
     """Refuse a number that is no rate; schedules, variables and functions are Keras's to judge."""
     if isinstance(value, (bool, int, float, str)) or value is None:
-        hint = "A LearningRateSchedule will do as well."
-        arguments.rate(name, value, hint)
+        arguments.rate(name, value, hint="A LearningRateSchedule will do as well.")
 
 
 def _each_row_once(gradient: tf.IndexedSlices) -> tf.IndexedSlices:

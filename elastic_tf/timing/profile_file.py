@@ -17,10 +17,9 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.files import strict_json
+from elastic_tf.files import json_form
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.json_form import to_json
-from elastic_tf.files.ranges import MOST_TENSORS, from_ranges, to_ranges
+from elastic_tf.files.json_form import MOST_TENSORS, from_ranges, to_json, to_ranges
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, ModeCost
 from elastic_tf.timing.runtime import RuntimeSettings
 
@@ -108,7 +107,7 @@ def read(path: str | Path, make: Callable[..., Made]) -> Made:
             the message names the field.
     """
     try:
-        return make(**_fields(strict_json.read(path)))
+        return make(**_fields(json_form.read(path)))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"There is no timing profile '{path}'. " + REMEASURE) from error
     except (ValueError, TypeError, RecursionError) as error:
@@ -154,7 +153,7 @@ def _checked(name: str, value: Any, like: Any, count: int) -> Any:
     if isinstance(like, bool):
         return arguments.flag(name, value)
     if isinstance(like, str):
-        return arguments.text(name, value)
+        return arguments.instance(name, value, str, "a text")
     if isinstance(like, int):
         return arguments.count(name, value, least=0, most=2**40)
     return arguments.number(name, value, low=0.0, high=MAX_TIME)
