@@ -110,10 +110,6 @@ def of_unknown_length() -> dict:
     return {"x": shuffled().filter(lambda x, y: True)}
 
 
-def in_samples() -> dict:
-    return {"x": et.Samples(*arrays(), batch_size=BATCH, seed=1)}
-
-
 class Batches(tf.keras.utils.Sequence):
     def __len__(self):
         return STEPS
@@ -139,14 +135,12 @@ class Batches(tf.keras.utils.Sequence):
             "backup": {"every": None},
             "compiled": {"run_eagerly": True},
         },
-        {"data": in_samples},
     ],
     ids=[
         "arrays, learning-rate schedule, several steps in a call",
         "repeated dataset, class weights, moving averages, probe of arrays",
         "dataset of unknown length, gradient probe, accumulation",
         "sequence, loss scale, eager steps, backups of epochs alone",
-        "samples, whose cached activations are computed anew",
     ],
 )
 def test_ends_as_if_nothing_had_happened(tmp_path, options):
@@ -266,26 +260,19 @@ def test_a_backup_of_another_training_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="Received: initial_epoch 1, in the backup 0"):
         train(tmp_path, fitted={"initial_epoch": 1}, **CHEAP)
     with pytest.raises(ValueError, match="Received: batches in an epoch 20, in the backup 5"):
-        train(
-            tmp_path,
-            data=lambda: {"x": tf.data.Dataset.from_tensor_slices(arrays()).batch(1)},
-            **CHEAP,
-        )
+        train(tmp_path, data=lambda: {**in_arrays(), "batch_size": 1}, **CHEAP)
 
 
-def test_an_optimizer_that_does_not_tell_its_settings_is_named(tmp_path):
+def test_an_optimizer_that_does_not_tell_its_settings_is_named(tmp_path, monkeypatch):
     class Halving(tf.keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step):
             return 0.1 * 0.5 ** tf.cast(step, tf.float32)
 
-    model = et.ElasticModel.from_model(networks.network())
-    model.compile(tf.keras.optimizers.SGD(Halving()), crossentropy())
-    x, y = networks.images()
-    profile = et.profile_model(model, x[:4], y[:4], repeats=1, calibrate=False)
-    callback = et.ElasticCallback(profile, rho=1.0, backup=et.Backup(tmp_path / "backup"))
+    untold = functools.partial(tf.keras.optimizers.SGD, Halving())
+    monkeypatch.setitem(networks.MORE_OPTIMIZERS, "untold", untold)
     with pytest.warns(UserWarning, match=r"Received: SGD, which does not list.*get_config"):
-        model.fit(x, y, batch_size=4, verbose=0, callbacks=[callback])
-    assert list((tmp_path / "backup").iterdir())
+        train(tmp_path, optimizer="untold", fitted={"epochs": 1}, **CHEAP)
+    assert [*tmp_path.iterdir()]
 
 
 def test_two_backups_of_one_training_are_refused(tmp_path):
