@@ -205,6 +205,7 @@ class Recovery:
         metrics = state.metrics(model) if self._done else []
         accumulation = elastic.accumulation
         count, without, sums = accumulation.collected() if accumulation else (0, [], [])
+        memories, remembered = state.memories(self._callbacks)
         data = {
             "epoch": self._epoch,
             "step": self._done,
@@ -228,7 +229,7 @@ class Recovery:
                 for name, values in self._history.history.items()
             },
             "history_epochs": self._history.epoch,
-            "callbacks": state.memories(self._callbacks),
+            "callbacks": memories,
             "fit_state": model.fit_state,
             "random": state.host_generators(),
         }
@@ -240,7 +241,7 @@ class Recovery:
                     raise FloatingPointError(f"NaN or infinity in '{item.name}'")
                 yield name, value
             yield from state.arrays(metrics, "metric")
-            yield from state.remembered_weights(self._callbacks)
+            yield from remembered.items()
             yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
 
         self._since, self._written_at = 0, time.monotonic()
