@@ -65,10 +65,8 @@ def test_killed_again_and_again(tmp_path, monkeypatch, whole, capsys):
     for moment, *place in [
         ("importance", 1),
         ("on_train_batch_end", 0, 0),
-        ("on_train_batch_begin", 0, 3),
         ("array", 40),
         ("on_train_batch_end", 1, STEPS - 1),
-        ("on_test_batch_end", 1),
         ("data", 1),
         ("rename", 3),
         ("on_epoch_end", 2),
