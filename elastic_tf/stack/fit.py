@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.stack.layers import raw, variables_of
-from elastic_tf.stack.which import IS_KERAS2, KERAS
+from elastic_tf.stack.which import IS_KERAS2, KERAS, raw, variables_of
 
 _Saveable: Any = type("Saveable", (), {})  # Keras 2 asks for none
 if IS_KERAS2:

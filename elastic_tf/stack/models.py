@@ -1,8 +1,9 @@
-"""The seam to models and the step that trains them."""
+"""The seam to layers, models and the step that trains them."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -10,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.stack.layers import PLAIN_NORMALISATIONS, BatchNormalization
+from elastic_tf import arguments
 from elastic_tf.stack.tensorflow import traced_once
-from elastic_tf.stack.which import IS_KERAS2, KERAS
+from elastic_tf.stack.which import IS_KERAS2, KERAS, KERAS_VERSION
 
 if not IS_KERAS2:
     from keras.src.losses.loss import unscale_loss_for_distribution
@@ -20,6 +21,146 @@ if not IS_KERAS2:
 _HOME = f"{KERAS}.src.{'engine' if IS_KERAS2 else 'models'}.functional"
 _Functional: Any = import_module(_HOME).Functional
 _SPEC = "_elastic_input_spec"  # attribute of a model of Keras 3
+
+
+@tf.keras.utils.register_keras_serializable("elastic_tf")
+class BatchNormalization(tf.keras.layers.BatchNormalization):
+    """One that uses stored statistics in training; files of weights have the name of its class.
+
+    Keras 3 overrides the `training=False` of a call in a graph: `fit` passes its own everywhere.
+    """
+
+    def __call__(self, inputs: Any, training: Any = None, **options: Any) -> Any:
+        """Call it as in inference."""
+        del training
+        return super().__call__(inputs, training=False, **options)
+
+
+_LEAST_EPSILON = 1.001e-5  # that cuDNN takes
+#: Batch normalisations that compute as Keras does, by class.
+PLAIN_NORMALISATIONS: tuple[type, ...] = (tf.keras.layers.BatchNormalization, BatchNormalization)
+#: Batch normalisations, and what is derived from them.
+NORMALISATIONS = PLAIN_NORMALISATIONS
+if IS_KERAS2:
+    NORMALISATIONS = (*NORMALISATIONS, tf.keras.layers.experimental.SyncBatchNormalization)
+
+
+# Layers
+
+
+def normalises_last(layer: Any) -> bool:
+    """Whether a batch normalisation normalises the last of four axes, in the usual way."""
+    if IS_KERAS2:
+        return bool(layer.fused) and list(layer.axis) == [3]
+    is_last = layer.axis in (3, -1) and layer.input_spec.ndim == 4
+    return is_last and not layer.renorm and layer.variable_dtype == "float32"
+
+
+def uses_stored(layer: Any, training: Any) -> bool:
+    """Whether a batch normalisation called so normalises by its stored statistics."""
+    if IS_KERAS2:
+        return layer._get_training_value(training) in (False, 0)
+    return not (training and layer.trainable)
+
+
+def kernel(layer: Any) -> Any:
+    """Keras's variable of the kernel of a Dense, Conv2D or DepthwiseConv2D.
+
+    None where the layer of Keras 3 multiplies by something else: with LoRA, or quantised.
+    """
+    if IS_KERAS2:
+        is_depthwise = isinstance(layer, tf.keras.layers.DepthwiseConv2D)
+        return layer.depthwise_kernel if is_depthwise else layer.kernel
+    is_other = getattr(layer, "lora_enabled", False) or layer.quantization_mode
+    return None if is_other else layer.kernel
+
+
+def in_one_op(layer: Any) -> dict[str, Any]:
+    """Attributes by which a layer runs in one op, in the place of several or of one under XLA."""
+    if type(layer) in PLAIN_NORMALISATIONS and not IS_KERAS2:
+        return {"call": functools.partial(_normalised, layer)}
+    if type(layer) is tf.keras.layers.Conv2D and layer.groups > 1:
+        if IS_KERAS2:
+            return {"_jit_compiled_convolution_op": layer.convolution_op}
+        return {"convolution_op": functools.partial(_convolved, layer)}
+    return {}
+
+
+def _normalised(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    """What a plain batch normalisation of Keras 3 makes of its inputs, its statistics moved.
+
+    The last of four axes is normalised in one op: Keras takes a dozen, which make a step half as
+    long again. Results are Keras's up to rounding, half precision included: statistics are computed
+    in float32. Keras's own runs for other axes and dtypes, with a mask or renormalisation, and for
+    statistics of all replicas.
+    """
+    on_batch = bool(training and layer.trainable)
+    has_op = normalises_last(layer) and layer.epsilon >= _LEAST_EPSILON
+    has_op = has_op and inputs.dtype in (tf.float32, tf.float16, tf.bfloat16)
+    if not has_op or mask is not None or (on_batch and layer.synchronized):
+        return type(layer).call(layer, inputs, training=training, mask=mask)
+    mean, variance = (tf.convert_to_tensor(v) for v in (layer.moving_mean, layer.moving_variance))
+    gamma = tf.ones_like(mean) if layer.gamma is None else tf.convert_to_tensor(layer.gamma)
+    beta = tf.zeros_like(mean) if layer.beta is None else tf.convert_to_tensor(layer.beta)
+    given = (tf.zeros([0]), tf.zeros([0])) if on_batch else (mean, variance)
+    found = tf.raw_ops.FusedBatchNormV3(
+        x=inputs,
+        scale=gamma,
+        offset=beta,
+        mean=given[0],
+        variance=given[1],
+        epsilon=layer.epsilon,
+        is_training=on_batch,
+    )
+    if on_batch:
+        count = tf.cast(tf.size(inputs) / inputs.shape[3], tf.float64)
+        biased = tf.cast((count - 1.0) / count, tf.float32)  # the op gives the unbiased variance
+        old, new = layer.momentum, 1.0 - layer.momentum
+        layer.moving_mean.assign(mean * old + found.batch_mean * new)
+        layer.moving_variance.assign(variance * old + found.batch_variance * biased * new)
+    return tf.cast(found.y, layer.compute_dtype)
+
+
+def _convolved(layer: Any, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
+    """The convolution of a Conv2D; Keras 3 has XLA compile that of several groups."""
+    if layer.data_format != "channels_last":
+        return type(layer).convolution_op(layer, inputs, kernel)
+    return tf.nn.convolution(
+        inputs,
+        tf.convert_to_tensor(kernel),
+        list(layer.strides),
+        layer.padding.upper(),
+        dilations=list(layer.dilation_rate),
+    )
+
+
+def layers_behind(layer: Any) -> list[Any]:
+    """The layers that take what a layer gives, in graphs of layers."""
+    nodes = getattr(layer, "_outbound_nodes", ())
+    return [node.outbound_layer if IS_KERAS2 else node.operation for node in nodes]
+
+
+def output_shapes(layer: Any) -> list[Any]:
+    """The shape of what a layer gives, at each of its places in graphs of layers."""
+    nodes = getattr(layer, "_inbound_nodes", ())
+    return [node.output_shapes if IS_KERAS2 else node.outputs[0].shape for node in nodes]
+
+
+# Models
+
+
+def keras_model(name: str, value: Any) -> Any:
+    """A model of the Keras that `tf.keras` is; else a TypeError, also of a model of another one."""
+    homes, hint = (".src.engine.training", ".src.models.model"), ""
+    kinds = [kind.__module__ for kind in type(value).__mro__ if kind.__name__ == "Model"]
+    package = next((one.partition(".")[0] for one in kinds if one.endswith(homes)), KERAS)
+    if package != KERAS:
+        switch = "unset TF_USE_LEGACY_KERAS" if KERAS == "tf_keras" else "set TF_USE_LEGACY_KERAS=1"
+        hint = (
+            f"It is a model of the package {package}; `tf.keras` is {KERAS} {KERAS_VERSION}. Build "
+            f"it with `tf.keras`, or {switch} before TensorFlow is imported."
+        )
+    return arguments.instance(name, value, tf.keras.Model, "a Keras model", hint)
 
 
 def layers_of(model: Any) -> list[Any]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.stack.layers import raw
-from elastic_tf.stack.which import IS_KERAS2
+from elastic_tf.stack.which import IS_KERAS2, attributes, raw
 
 #: Kinds whose updates use the step count to correct moments, and for nothing else.
 CORRECTS_MOMENTS: tuple[Any, ...] = (
@@ -187,20 +186,8 @@ def apply_gradients(optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]) ->
         if scale is not None and inner is not optimizer:
             gradient = _each(gradient, lambda part: part * scale)  # a power of two: exact
         given.append((gradient, known if raw(known) is variable else variable))
-    with _replaced(inner, loss_scale_factor=None):
+    with attributes(inner, loss_scale_factor=None):
         optimizer.apply_gradients(given)
-
-
-@contextlib.contextmanager
-def _replaced(optimizer: Any, **values: Any) -> Iterator[None]:
-    """Other values of attributes, past `setattr`, which would track what is put there."""
-    own = vars(optimizer)
-    before = {name: own[name] for name in values}
-    own.update(values)
-    try:
-        yield
-    finally:
-        own.update(before)
 
 
 @contextlib.contextmanager
@@ -230,19 +217,15 @@ def averaging_only(
     def moved(every: Sequence[Any]) -> None:
         for k in chosen:
             only = {_AVERAGES: [own[_AVERAGES][k]], "_iterations": steps[k]}
-            with _replaced(optimizer, **only):
+            with attributes(optimizer, **only):
                 move([every[k]])
 
     def overwritten(every: Sequence[Any]) -> None:
-        with _replaced(optimizer, **{_AVERAGES: [own[_AVERAGES][k] for k in chosen]}):
+        with attributes(optimizer, **{_AVERAGES: [own[_AVERAGES][k] for k in chosen]}):
             overwrite([every[k] for k in chosen])
 
-    own.update(zip(hooks, (moved, overwritten)))
-    try:
+    with attributes(optimizer, **dict(zip(hooks, (moved, overwritten)))):
         yield
-    finally:
-        for hook in hooks:
-            del own[hook]
 
 
 def finalized(
@@ -257,5 +240,5 @@ def finalized(
     if not IS_KERAS2:
         every = vars(inner)[_AVERAGES]
         only = {_AVERAGES: [every[index_of(inner, variable)] for variable in variables]}
-    with _replaced(inner, **only):
+    with attributes(inner, **only):
         finalize(variables)

@@ -1,14 +1,14 @@
-"""Which Keras `tf.keras` is, and what is said where it is the wrong one."""
+"""Which Keras `tf.keras` is, what is said where it is the wrong one, and its variables."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 import tensorflow as tf
-
-from elastic_tf import arguments
 
 _OLDEST = (3, 15)
 
@@ -50,15 +50,52 @@ def _is_keras2() -> bool:
 IS_KERAS2 = _is_keras2()
 
 
-def keras_model(name: str, value: Any) -> Any:
-    """A model of the Keras that `tf.keras` is; else a TypeError, also of a model of another one."""
-    homes, hint = (".src.engine.training", ".src.models.model"), ""
-    kinds = [kind.__module__ for kind in type(value).__mro__ if kind.__name__ == "Model"]
-    package = next((one.partition(".")[0] for one in kinds if one.endswith(homes)), KERAS)
-    if package != KERAS:
-        switch = "unset TF_USE_LEGACY_KERAS" if KERAS == "tf_keras" else "set TF_USE_LEGACY_KERAS=1"
-        hint = (
-            f"It is a model of the package {package}; `tf.keras` is {KERAS} {KERAS_VERSION}. Build "
-            f"it with `tf.keras`, or {switch} before TensorFlow is imported."
-        )
-    return arguments.instance(name, value, tf.keras.Model, "a Keras model", hint)
+def raw(variable: Any) -> tf.Variable:
+    """The `tf.Variable` of a variable of Keras.
+
+    Not its `value`, which is a cast copy while a layer is called under mixed precision. Its name is
+    Keras's path.
+    """
+    if IS_KERAS2 or not isinstance(variable, tf.keras.Variable):
+        return variable
+    found = variable._value
+    if hasattr(found, "_handle_name"):  # which lacks the layer, in a model with a `call` of its own
+        found._handle_name = f"{variable.path}:0"
+    return found
+
+
+def trainable(part: Any) -> list[tf.Variable]:
+    """The trainable variables of a model or a layer, in Keras's order."""
+    return [raw(variable) for variable in part.trainable_variables]
+
+
+def weights(part: Any) -> list[tf.Variable]:
+    """The weights of a model or a layer, in Keras's order."""
+    return [raw(variable) for variable in part.weights]
+
+
+def variables_of(part: Any) -> list[tf.Variable]:
+    """All that a model, a layer or a metric holds, random generators and metrics too."""
+    return [raw(variable) for variable in part.variables]
+
+
+def own_variables(layer: Any) -> tuple[list[tf.Variable], list[tf.Variable]]:
+    """What a layer itself can train, frozen or not, and its buffers."""
+    kind = "weights" if IS_KERAS2 else "variables"
+    parts = getattr(layer, f"_trainable_{kind}"), getattr(layer, f"_non_trainable_{kind}")
+    own, buffers = ([raw(variable) for variable in part] for part in parts)
+    return own, buffers
+
+
+@contextlib.contextmanager
+def attributes(owner: object, **others: object) -> Iterator[None]:
+    """Other attributes of an object, past `setattr`, by which Keras tracks what is put there."""
+    own = vars(owner)
+    before = {name: own[name] for name in others if name in own}
+    own.update(others)
+    try:
+        yield
+    finally:
+        own.update(before)
+        for name in others.keys() - before.keys():
+            del own[name]

@@ -7,7 +7,8 @@ import types
 
 import pytest
 
-from elastic_tf.engine.modes.held import attributes, held, is_held
+from elastic_tf.engine.modes.held import held, is_held
+from elastic_tf.stack import attributes
 
 
 def change(owner, **others):
