@@ -13,14 +13,13 @@ import re
 from collections.abc import Collection, Sequence
 from functools import partial
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 MOST = 10**9  # of anything that is counted
 _MOST_SHOWN = 120  # characters of a value in a message
 _LARGEST = 1e308
-_MOST_WIDTH = 4.0
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -28,6 +27,11 @@ def brief(value: Any) -> str:
     """A value as a message shows it: in one line, and its beginning, if it is long."""
     text = re.sub(r"\s*\n\s*", " ", repr(value))
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def nearest(text: str, known: Collection[str]) -> str:
+    """The one of the known texts that may have been meant; empty if none is near."""
+    return next(iter(difflib.get_close_matches(text, known, 1)), "")
 
 
 def number(
@@ -47,35 +51,28 @@ def number(
     if not fits or (above and value == low) or (below and value == high):
         ends = _range(low, high, above=above, below=below)
         rule = ", ".join(filter(None, ("a finite number", ends)))
-        raise _refusal(ValueError, name, rule, f"{name}={brief(value)}", hint)
+        _refuse(name, rule, f"{name}={brief(value)}", hint)
     return float(value)
+
+
+#: A share of the step time to train in.
+rho = partial(number, low=0.0, above=True, high=1.0, hint="Use 0.5 to halve the step time.")
+#: A share of something that is not all of it.
+part = partial(number, low=0.0, high=1.0, below=True)
+#: A width multiplier of a network.
+width = partial(number, low=0.0, high=4.0, above=True)
+#: A learning rate.
+rate = partial(number, low=0.0)
 
 
 def count(name: str, value: Any, *, least: int = 1, most: int = MOST, hint: str = "") -> int:
     """An integer from `least` to `most`."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not whole or not least <= value <= most:
-        rule = f"an integer of at least {least}"
-        if whole and value > most:
-            rule = f"an integer from {least} to {most}"
-        raise _refusal(ValueError, name, rule, brief(value), hint)
+        is_large = whole and value > most
+        rule = f"from {least} to {most}" if is_large else f"of at least {least}"
+        _refuse(name, f"an integer {rule}", brief(value), hint)
     return int(value)
-
-
-def rho(name: str, value: Any, hint: str = "Use 0.5 to halve the step time.") -> float:
-    """A share of the step time to train in."""
-    return number(name, value, low=0.0, above=True, high=1.0, hint=hint)
-
-
-#: A share of something that is not all of it.
-part = partial(number, low=0.0, high=1.0, below=True)
-#: A width multiplier of a network.
-width = partial(number, low=0.0, high=_MOST_WIDTH, above=True)
-
-
-def rate(name: str, value: Any, hint: str = "") -> float:
-    """A learning rate."""
-    return number(name, value, low=0.0, hint=hint)
 
 
 def memory(name: str, value: Any) -> int:
@@ -86,7 +83,7 @@ def memory(name: str, value: Any) -> int:
     whole = isinstance(size, Integral) and not isinstance(size, bool)
     if not whole or not 1 <= size < 2**60:
         rule = "bytes, or a text with KiB, MiB or GiB, below 1 EiB"
-        raise _refusal(ValueError, name, rule, f"{name}={brief(value)}", "Use '256 MiB'.")
+        _refuse(name, rule, f"{name}={brief(value)}", "Use '256 MiB'.")
     return int(size)
 
 
@@ -96,32 +93,19 @@ def mebibytes(size: float) -> str:
     return f"{math.ceil(size * 10 / _UNITS[unit]) / 10:.1f} {unit}"
 
 
-def nearest(text: str, known: Collection[str]) -> str:
-    """The one of the known texts that may have been meant; empty if none is near."""
-    return next(iter(difflib.get_close_matches(text, known, 1)), "")
-
-
 def flag(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, (bool, np.bool_)):
-        raise _refusal(TypeError, name, "True or False", f"{name}={brief(value)}")
+        _refuse(name, "True or False", f"{name}={brief(value)}", error=TypeError)
     return bool(value)
-
-
-def text(name: str, value: Any) -> str:
-    """A text."""
-    if not isinstance(value, str):
-        raise _refusal(TypeError, name, "a text", f"{name}={brief(value)}")
-    return value
 
 
 def choice(name: str, value: Any, choices: Collection[str]) -> str:
     """One of some texts."""
     if not isinstance(value, str) or value not in choices:
-        rule = f"one of {', '.join(choices)}"
         near = nearest(str(value), choices)
         hint = f"Did you mean {near!r}?" if near else ""
-        raise _refusal(ValueError, name, rule, f"{name}={brief(value)}", hint)
+        _refuse(name, f"one of {', '.join(choices)}", f"{name}={brief(value)}", hint)
     return value
 
 
@@ -129,7 +113,7 @@ def path(name: str, value: Any) -> str:
     """A path, as text."""
     found: str = os.fspath(value)
     if not found:
-        raise _refusal(ValueError, name, "the path of a file", f"{name}={found!r}")
+        _refuse(name, "the path of a file", f"{name}={found!r}")
     return found
 
 
@@ -137,7 +121,7 @@ def file(name: str, value: Any, what: str) -> str:
     """The path of a file that is there."""
     found = path(name, value)
     if not os.path.isfile(found):
-        raise FileNotFoundError(f"`{name}` must be {what}. Received: '{found}', which is no file.")
+        _refuse(name, what, f"'{found}', which is no file", error=FileNotFoundError)
     return found
 
 
@@ -157,14 +141,13 @@ def numbers(
     )
     if not fits or found.dtype.kind not in "iuf":
         said = str(tuple("n" if size is None else size for size in shape)).replace("'", "")
-        raise _refusal(ValueError, name, f"numbers of shape {said}", _kind(found, values), hint)
+        _refuse(name, f"numbers of shape {said}", _kind(found, values), hint)
     result = found.astype(np.float64)
     wrong = ~(np.isfinite(result) & (result >= low) & (result <= high))
     if wrong.any():
         where = tuple(int(k) for k in np.argwhere(wrong)[0])
         rule = " and ".join(filter(None, ("finite", _range(low, high))))
-        received = f"{result[where]} at {name}[{', '.join(map(str, where))}]"
-        raise _refusal(ValueError, name, rule, received, hint)
+        _refuse(name, rule, f"{result[where]} at {name}[{', '.join(map(str, where))}]", hint)
     return result
 
 
@@ -172,8 +155,7 @@ def mask(name: str, values: Any, size: int, *, hint: str = "") -> np.ndarray:
     """One bool for each tensor, as a new array."""
     found = array(name, values)
     if found.dtype != np.bool_ or found.shape != (size,):
-        rule = f"a bool array of shape ({size},)"
-        raise _refusal(ValueError, name, rule, _kind(found, values), hint)
+        _refuse(name, f"a bool array of shape ({size},)", _kind(found, values), hint)
     return found.copy()
 
 
@@ -181,9 +163,8 @@ def array(name: str, values: Any) -> np.ndarray:
     """An array of what is given."""
     try:
         return np.asarray(values)
-    except ValueError as error:
-        received = f"rows of different lengths: {brief(values)}"
-        raise _refusal(ValueError, name, "an array", received) from error
+    except ValueError:
+        _refuse(name, "an array", f"rows of different lengths: {brief(values)}")
 
 
 def samples(name: str, values: Any) -> np.ndarray:
@@ -192,7 +173,7 @@ def samples(name: str, values: Any) -> np.ndarray:
     if found.ndim == 0 or found.dtype.kind not in "biufSU":
         is_one = found.ndim == 0 and values is not None
         hint = f"A single sample is `np.asarray({name})[None]`." if is_one else ""
-        raise _refusal(ValueError, name, "arrays with samples first", _kind(found, values), hint)
+        _refuse(name, "arrays with samples first", _kind(found, values), hint)
     return found
 
 
@@ -200,11 +181,10 @@ def items(name: str, values: Any, *, least: int = 0, what: str = "a sequence") -
     """The elements of a sequence that is no text."""
     is_list = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
     if not is_list and not (isinstance(values, np.ndarray) and values.ndim):
-        raise _refusal(TypeError, name, what, f"{name}={brief(values)}")
+        _refuse(name, what, f"{name}={brief(values)}", error=TypeError)
     found = list(values)
     if len(found) < least:
-        rule = f"{what} of at least {least}"
-        raise _refusal(ValueError, name, rule, f"{len(found)}: {brief(values)}")
+        _refuse(name, f"{what} of at least {least}", f"{len(found)}: {brief(values)}")
     return found
 
 
@@ -212,7 +192,7 @@ def instance(name: str, value: Any, kind: Any, what: str, hint: str = "") -> Any
     """An object of a class, or of one of several."""
     if not isinstance(value, kind):
         received = f"{brief(value)} of type {type(value).__name__}"
-        raise _refusal(TypeError, name, what, received, hint)
+        _refuse(name, what, received, hint, error=TypeError)
     return value
 
 
@@ -222,7 +202,7 @@ def profile(name: str, value: Any, *parts: str) -> Any:
         if not hasattr(value, part):
             hint = "Measure one with elastic_tf.profile_model, or read one: TimingProfile.load."
             received = f"{brief(value)} without {part}"
-            raise _refusal(TypeError, name, "a TimingProfile", received, hint)
+            _refuse(name, "a TimingProfile", received, hint, error=TypeError)
     return value
 
 
@@ -232,18 +212,17 @@ def elastic(model: Any, *, compiled: bool = False) -> Any:
     if any(not hasattr(type(model), part) for part in ("tensors", "set_mask")):
         hint = "Make one with elastic_tf.ElasticModel.from_model(model)."
         received = f"{type(model).__name__}: {brief(model)}"
-        raise _refusal(TypeError, "model", "an elastic model", received, hint)
+        _refuse("model", "an elastic model", received, hint, error=TypeError)
     if compiled and getattr(model, "optimizer", None) is None:
         received = f"model '{model.name}' without an optimizer"
-        hint = "Call model.compile(optimizer=..., loss=...)."
-        raise _refusal(ValueError, "model", "compiled", received, hint)
+        _refuse("model", "compiled", received, "Call model.compile(optimizer=..., loss=...).")
     return model
 
 
-def _refusal(
-    error: type[Exception], name: str, rule: str, received: str, hint: str = ""
-) -> Exception:
-    return error(f"`{name}` must be {rule}. Received: {received}. {hint}".strip())
+def _refuse(
+    name: str, rule: str, received: str, hint: str = "", *, error: type[Exception] = ValueError
+) -> NoReturn:
+    raise error(f"`{name}` must be {rule}. Received: {received}. {hint}".strip()) from None
 
 
 def _kind(found: np.ndarray, values: Any) -> str:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from elastic_tf import arguments, stack
 from elastic_tf.arguments import brief
-from elastic_tf.files import atomic, strict_json
+from elastic_tf.files import atomic, json_form
 
 _HEADER = "elastic_tf.delta 1"  # its key in the metadata of the file, with the format's number
 _LARGEST = {"float16": 1.0, "int8": 127.0}  # what the largest number of a channel becomes
@@ -237,7 +237,7 @@ def _bits(value: np.ndarray) -> np.ndarray:
 def _read(file: str) -> tuple[dict[str, Any], dict[int, _Change]]:
     """The header, and the changes by weight; errors as of a damaged file."""
     with safe_open(file, framework="np") as opened:
-        header = strict_json.parse((opened.metadata() or {})[_HEADER].encode())
+        header = json_form.parse((opened.metadata() or {})[_HEADER].encode())
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}
     changes = {}
     for k, axis in header["axes"].items():

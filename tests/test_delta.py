@@ -17,7 +17,7 @@ L = tf.keras.layers
 TRAINED = np.arange(10) >= 5  # from conv2's bias on
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trained():
     """A model of which the last tensors were trained."""
     model = et.ElasticModel.from_model(network())
@@ -47,16 +47,6 @@ def test_what_was_trained_comes_back_bit_for_bit_and_nothing_else_is_stored(trai
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_weights_from_before_training_are_a_base(tmp_path):
-    model = network()
-    base = model.get_weights()
-    model.get_layer("head").bias.assign([1.0, 2.0, 3.0])
-    et.save_delta(model, base, tmp_path / "a")
-    model.set_weights(base)
-    et.load_delta(model, tmp_path / "a")
-    assert model.get_layer("head").bias.numpy().tolist() == [1.0, 2.0, 3.0]
-
-
 def embedding(vocabulary=50):
     tf.keras.utils.set_random_seed(0)
     return tf.keras.Sequential([L.Input((2,)), L.Embedding(vocabulary, 4), L.Dense(6)])
@@ -69,7 +59,7 @@ def test_only_changed_channels_and_rows_are_stored(tmp_path):
     kernel[:, 2] = np.nan
     bias[1] = -0.0  # the same number as 0.0, but other bits
     model.set_weights([table, kernel, bias])
-    et.save_delta(model, embedding(), tmp_path / "a")
+    et.save_delta(model, embedding().get_weights(), tmp_path / "a")
     tensors = stored(tmp_path / "a")[1]
     assert {name: part.shape for name, part in tensors.items() if "values" in name} == {
         "0.values": (2, 4),
@@ -102,30 +92,23 @@ def test_shorter_types_keep_differences_within_half_a_unit_of_their_channel(tmp_
     assert tensors["0.values"].dtype == dtype and tensors["0.scales"].shape == (1, 1, 1, 3)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_a_new_head_comes_onto_any_head(tmp_path, dtype):
-    path = tmp_path / "a"
-    model, base, other = network(), network(), network()
-    for one, value in ((model, 0.01), (other, 7.0)):
-        one.get_layer("head").set_weights([np.full((16, 3), value), np.full(3, 2 * value)])
-    et.save_delta(model, base, path, dtype)
-    et.load_delta(other, path)
-    np.testing.assert_allclose(other.get_layer("head").kernel.numpy(), 0.01, rtol=1e-3)
-    assert other.get_layer("head").bias.numpy().tolist() == model.layers[-2].bias.numpy().tolist()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_head_of_other_classes_is_stored_whole(tmp_path, dtype):
-    same = network()
-    model = tf.keras.Model(same.input, L.Dense(5)(same.get_layer("flat").output))
-    et.save_delta(model, network(), tmp_path / "a", dtype)
-    kernel = model.layers[-1].kernel.numpy()
-    model.layers[-1].kernel.assign(0.0 * kernel)
-    et.load_delta(model, tmp_path / "a")
-    np.testing.assert_allclose(
-        model.layers[-1].kernel, kernel, atol=0.0 if dtype == "float32" else 0.01
-    )
-    assert len(stored(tmp_path / "a")[0]["names"]) == 2
+def test_a_new_head_comes_onto_any_head(tmp_path, dtype):
+    """One of the base's classes, and one of others, which is stored whole."""
+    path, same = tmp_path / "a", network()
+    larger = tf.keras.Model(same.input, L.Dense(5)(same.get_layer("flat").output))
+    model, other = network(), network()
+    model.get_layer("head").set_weights([np.full((16, 3), 0.01), np.full(3, 0.02)])
+    other.get_layer("head").set_weights([np.full((16, 3), 7.0), np.full(3, 14.0)])
+    for one, onto, head in ((model, other, "head"), (larger, larger, larger.layers[-1].name)):
+        et.save_delta(one, network(), path, dtype)
+        new = one.get_layer(head).kernel.numpy()
+        onto.get_layer(head).kernel.assign(7.0 + 0.0 * new)
+        et.load_delta(onto, path)
+        np.testing.assert_allclose(
+            onto.get_layer(head).kernel, new, atol=0.0 if dtype == "float32" else 0.01
+        )
+        assert len(stored(path)[0]["names"]) == 2
 
 
 def test_another_base_is_refused_and_nothing_changes(trained, tmp_path):
@@ -150,7 +133,7 @@ def test_a_damaged_file_is_refused_and_nothing_changes(trained, tmp_path, dtype)
     model = network()
     before = values(model.weights)
     names = whole.index(b"names"), whole.index(b"axes")
-    for _ in range(150):
+    for _ in range(50):
         data = bytearray(whole)
         at = int(rng.integers(len(data)))
         if names[0] <= at < names[1]:
@@ -159,7 +142,7 @@ def test_a_damaged_file_is_refused_and_nothing_changes(trained, tmp_path, dtype)
         path.write_bytes(data)
         with pytest.raises(ValueError, match="Received: '"):
             et.load_delta(model, path)
-    for length in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+    for length in (0, 7, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(ValueError, match=f"whole file of save_delta. Received: '{path}'"):
             et.load_delta(model, path)

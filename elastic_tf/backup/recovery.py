@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from elastic_tf import arguments, optimizers, stack
-from elastic_tf.backup import data_position, state
+from elastic_tf.backup import state
 from elastic_tf.backup.slots import Slots, State
 from elastic_tf.engine import replicas
 from elastic_tf.engine.mixin import ElasticMixin
@@ -93,7 +93,8 @@ class Recovery:
         if found is None:
             return None
         self._go_on(found)
-        said, epoch = f"The backup in '{self._slots.path}'", found.data["epoch"]
+        said = f"The backup in '{self._slots.path}'"
+        epoch, step = found.data["epoch"], found.data["step"]
         if epoch >= self._data.epochs or self._is_over(found.data):
             warnings.warn(
                 f"{said} is of a training of {epoch} epochs, `fit` was asked for "
@@ -101,7 +102,6 @@ class Recovery:
                 "remove the backup to train anew.",
                 stacklevel=3,
             )
-        step = found.data["step"]
         return f"{said} is taken up: epoch {epoch + 1}, after {step} of its steps."
 
     def epoch_begins(self, epoch: int) -> int:
@@ -112,7 +112,11 @@ class Recovery:
             self._write()
             return 0
         self._resumed = None
-        data_position.check(self._data, epoch)
+        if self._data.is_moved:
+            raise ValueError(
+                "`fit` must go on from one backup. Received: `Backup` and another callback, which "
+                f"begins with epoch {epoch}. Leave BackupAndRestore out."
+            )
         self._take_up_logs(found)
         if self._done:
             items = state.metrics(self._model)
@@ -170,11 +174,10 @@ class Recovery:
             sums = [found.arrays[f"sum/{k}"] for k in range(len(chosen))]
             accumulation.go_on(chosen, count, without, sums)
         self._resumed = found
-        data_position.start_at(
-            self._data,
-            epoch=self._data.epochs if self._is_over(data) else data["epoch"],
-            step=data["step"],
-            steps=data["steps"],
+        self._data.begin_at(
+            self._data.epochs if self._is_over(data) else data["epoch"],
+            data["step"],
+            data["steps"],
             arrived=self._scheduler.pass_over,
             ready=lambda iterator: state.make_metrics(model, iterator),
         )
@@ -202,6 +205,7 @@ class Recovery:
         metrics = state.metrics(model) if self._done else []
         accumulation = elastic.accumulation
         count, without, sums = accumulation.collected() if accumulation else (0, [], [])
+        memories, remembered = state.memories(self._callbacks)
         data = {
             "epoch": self._epoch,
             "step": self._done,
@@ -225,7 +229,7 @@ class Recovery:
                 for name, values in self._history.history.items()
             },
             "history_epochs": self._history.epoch,
-            "callbacks": state.memories(self._callbacks),
+            "callbacks": memories,
             "fit_state": model.fit_state,
             "random": state.host_generators(),
         }
@@ -237,7 +241,7 @@ class Recovery:
                     raise FloatingPointError(f"NaN or infinity in '{item.name}'")
                 yield name, value
             yield from state.arrays(metrics, "metric")
-            yield from state.remembered_weights(self._callbacks)
+            yield from remembered.items()
             yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
 
         self._since, self._written_at = 0, time.monotonic()

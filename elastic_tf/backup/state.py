@@ -123,23 +123,15 @@ def remembering(callbacks: Any) -> list[tuple[tf.keras.callbacks.Callback, tuple
     ]
 
 
-def memories(callbacks: Any) -> list[dict[str, Any]]:
-    """What each of them remembers but weights, as JSON values; NaN and infinity are allowed."""
-    return [
-        {
-            name: np.array(getattr(callback, name)).tolist()
-            for name in names
-            if name != _WEIGHTS and hasattr(callback, name)
-        }
-        for callback, names in remembering(callbacks)
-    ]
-
-
-def remembered_weights(callbacks: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """The weights that are remembered, with names."""
-    for k, (callback, _) in enumerate(remembering(callbacks)):
-        for i, value in enumerate(getattr(callback, _WEIGHTS, None) or []):
-            yield f"callback/{k}/{i}", value
+def memories(callbacks: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """What each of them remembers as JSON values, NaN and infinity allowed; weights by name."""
+    held, weights = [], {}
+    for k, (callback, names) in enumerate(remembering(callbacks)):
+        found = {name: getattr(callback, name) for name in names if hasattr(callback, name)}
+        for i, value in enumerate(found.pop(_WEIGHTS, None) or []):
+            weights[f"callback/{k}/{i}"] = value
+        held.append({name: np.array(value).tolist() for name, value in found.items()})
+    return held, weights
 
 
 def remind(callbacks: Any, states: list[dict[str, Any]], values: dict[str, np.ndarray]) -> None:

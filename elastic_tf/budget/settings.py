@@ -111,5 +111,5 @@ class Settings:
         if not callable(self.rho):
             return float(self.rho)
         value = self.rho(epoch)
-        arguments.rho("rho", value, f"The schedule gave it for epoch {epoch}.")
+        arguments.rho("rho", value, hint=f"The schedule gave it for epoch {epoch}.")
         return float(value)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elastic_tf.commands.commandline import option, parse
-from elastic_tf.files import strict_json
+from elastic_tf.files import json_form
 from elastic_tf.plan import Plan
 from elastic_tf.runs import run as runs
 from elastic_tf.timing.profile import TimingProfile
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
         profile = TimingProfile.load(settings.profile)
         figures = {settings.out: plots.timing_bars(profile, title=title)}
     elif settings.comparison is not None:
-        found = strict_json.read(settings.comparison)
+        found = json_form.read(settings.comparison)
         if not isinstance(found, dict) or "equal_epochs" not in found.get("tables", ()):
             raise ValueError(
                 "`comparison` must be what compare wrote. Received: "

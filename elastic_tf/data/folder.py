@@ -16,7 +16,7 @@ from elastic_tf import arguments
 from elastic_tf.data.pipelines import MOST_SIZE, Batching, ImageData, fits_memory, from_rows
 from elastic_tf.files import class_folders
 from elastic_tf.files.atomic import as_utf8
-from elastic_tf.files.strict_json import read_bytes
+from elastic_tf.files.json_form import read_bytes
 from elastic_tf.timing.runtime import usable_cores
 
 _MOST_BYTES = 2**28  # of a file

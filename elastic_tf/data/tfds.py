@@ -81,7 +81,7 @@ def _found(name: str) -> tuple[Any, str, str]:
         import tensorflow_datasets as tfds
 
     try:
-        builder = tfds.builder(arguments.text("name", name))
+        builder = tfds.builder(arguments.instance("name", name, str, "a text"))
     except tfds.core.DatasetNotFoundError as error:
         near = arguments.nearest(name, tfds.list_builders())
         raise ValueError(

@@ -23,7 +23,8 @@ import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.engine.modes import folding
-from elastic_tf.engine.modes.held import attributes, held, is_held
+from elastic_tf.engine.modes.held import held, is_held
+from elastic_tf.stack import attributes
 
 
 @contextlib.contextmanager

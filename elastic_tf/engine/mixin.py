@@ -319,7 +319,7 @@ class ElasticMixin(_Model):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Called when a saved model is read; Keras leaves it to those who override `compile`."""
-        self.compile(**stack.saving.deserialize_keras_object(config))
+        self.compile(**tf.keras.utils.deserialize_keras_object(config))
         self._build_optimizer()
 
     def _take(self, plan: Plan | None) -> None:

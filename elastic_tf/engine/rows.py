@@ -13,7 +13,7 @@ import tensorflow as tf
 from elastic_tf.engine.prefix import Forward, NotCacheable, PrefixCache
 from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan
-from elastic_tf.stack import KERAS, build_by, is_jit_compiled
+from elastic_tf.stack import KERAS, build_by
 
 
 class RowTraining:
@@ -29,7 +29,7 @@ class RowTraining:
     ) -> None:
         self.samples = samples
         replicas = model.distribute_strategy.num_replicas_in_sync
-        is_python = not model.run_eagerly and not is_jit_compiled(model)  # can be called by a step
+        is_python = not model.run_eagerly and not model.jit_compile  # can be called by a step
         # whether anything may be computed in advance in this `fit`
         self.can_cache = bool(samples.memory) and is_python and replicas == 1
         self._model, self._is_watched = model, is_watched

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from elastic_tf.files.strict_json import MOST_BYTES
-
 
 def directory(path: str | Path) -> Path:
     """Make a directory, and those above it, where it is not there; an OSError names it."""
@@ -62,14 +60,8 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 
 
 def write_json(path: str | Path, data: Any) -> None:
-    """Write `data` as JSON, whole or not at all; a ValueError if no reader would take it."""
-    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-    if len(text) > MOST_BYTES:
-        raise ValueError(
-            f"A JSON file must have at most {MOST_BYTES} bytes, or else it cannot be read again. "
-            f"Received: {len(text)} bytes for '{path}'. Keep it in memory, or less in it."
-        )
-    write_text(path, text)
+    """Write `data` as JSON, whole or not at all; a ValueError if a number is not finite."""
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def append_line(path: str | Path, line: str) -> None:

@@ -13,11 +13,11 @@ import tensorflow as tf
 from elastic_tf import stack
 from elastic_tf.arguments import brief
 from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.modes.held import attributes
 from elastic_tf.engine.prefix import NotCacheable
 from elastic_tf.inputs.batches import is_batched
 from elastic_tf.inputs.samples import Samples
 from elastic_tf.lite.disk import Rows
+from elastic_tf.stack import attributes
 
 _BATCH = 64  # rows in a pass
 _SOLVING = 0.3  # seconds of the closed form / of the features: 0.13 of MobileNet, 0.24 of V2

@@ -22,7 +22,6 @@ from elastic_tf.engine.schedule.backward import size
 from elastic_tf.engine.state import Step
 from elastic_tf.graph import replace, takes
 from elastic_tf.memory.activations import crossings
-from elastic_tf.stack import is_jit_compiled
 
 # Smaller tensors stay: two calls of Python take longer than it takes to copy so much.
 _AT_LEAST = 1 << 18  # bytes
@@ -59,10 +58,10 @@ def swapped(model: ElasticMixin, folder: str | Path | None = None) -> Iterator[S
     """
     state = arguments.elastic(model, compiled=True)._elastic
     replicas = model.distribute_strategy.num_replicas_in_sync
-    if model.run_eagerly or is_jit_compiled(model) or replicas > 1:
+    if model.run_eagerly or model.jit_compile or replicas > 1:
         raise ValueError(
             "Only a graph that TensorFlow runs on one device can be swapped. Received: "
-            f"run_eagerly={model.run_eagerly}, jit_compile={is_jit_compiled(model)}, "
+            f"run_eagerly={model.run_eagerly}, jit_compile={bool(model.jit_compile)}, "
             f"{replicas} replicas. Compile the model without them."
         )
     if state.keep is not None:

@@ -32,15 +32,15 @@ class Accumulation:
 
     def hold(self, variables: Sequence[tf.Variable]) -> None:
         """Make room for the gradients of `variables`, and give back that of all others."""
-        trained, before = ({id(v): v for v in part} for part in (variables, self._trained))
-        if trained.keys() == before.keys():
+        now, before = ({id(one) for one in part} for part in (variables, self._trained))
+        if now == before:
             return
         self.flush()
-        for key in before.keys() - trained.keys():
+        for key in before - now:
             # Not dropped: functions that are kept refer to it. An empty value takes no memory.
             self._sums[key].assign(tf.zeros((0,), self._sums[key].dtype))
-        for key in trained.keys() - before.keys():
-            zeros = tf.zeros(trained[key].shape, trained[key].dtype)
+        for key, one in ((id(one), one) for one in variables if id(one) not in before):
+            zeros = tf.zeros(one.shape, one.dtype)
             if key in self._sums:
                 self._sums[key].assign(zeros)
             else:

@@ -120,8 +120,5 @@ def finalizing_only(
             if values is not None:
                 slices.keep_others(variable, trained[id(variable)] or (), values)
 
-    optimizer.finalize_variable_values = finalize_trained
-    try:
+    with stack.attributes(optimizer, finalize_variable_values=finalize_trained):
         yield
-    finally:
-        del optimizer.finalize_variable_values

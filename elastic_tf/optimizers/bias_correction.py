@@ -67,29 +67,21 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
         yield
         return
     iterations, update_step = optimizer._iterations, optimizer.update_step
-    own = vars(optimizer)  # past `setattr`, which would track what is put there
 
     def update_one(gradient: Any, variable: tf.Variable, *rate: Any) -> None:
-        own["_iterations"] = taken_part[stack.index_of(optimizer, variable)]
-        try:
+        count = taken_part[stack.index_of(optimizer, variable)]
+        with stack.attributes(optimizer, _iterations=count):
             update_step(gradient, variable, *rate)
-        finally:
-            own["_iterations"] = iterations
 
     taken = {stack.index_of(optimizer, variable) for variable in variables}
     left_out = [int(index not in taken) for index in range(missed.shape[0])]
     before = tf.identity(stack.raw(iterations))
     taken_part = tf.unstack(before - missed)  # ops of their own for each take long to trace
     # replicas are in here together, and one of them makes the updates of all
-    is_first = _corrects(optimizer) and "update_step" not in own
-    if is_first:
-        own["update_step"] = update_one
-    try:
-        with stack.averaging_only(optimizer, variables, taken_part):
-            yield
-    finally:
-        if is_first:
-            del own["update_step"]
+    is_first = _corrects(optimizer) and "update_step" not in vars(optimizer)
+    changed = stack.attributes(optimizer, **({"update_step": update_one} if is_first else {}))
+    with changed, stack.averaging_only(optimizer, variables, taken_part):
+        yield
     if any(left_out):
         # a step that Keras 3 leaves out for its loss scale does not count
         made = tf.identity(stack.raw(iterations)) - before

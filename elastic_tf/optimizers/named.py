@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.stack import deduplicated, index_of, raw, registered
+from elastic_tf.stack import index_of, raw, registered
 
 
 @registered
@@ -43,7 +43,7 @@ class SGDW(tf.keras.optimizers.SGD):
         if self.momentum:
             accumulator = raw(self.momentums[index_of(self, variable)]).handle
         if isinstance(gradient, tf.IndexedSlices):
-            gradient = deduplicated(gradient)
+            gradient = _each_row_once(gradient)
             rows, values = gradient.indices, gradient.values
             variable.scatter_sub(tf.IndexedSlices(decay * tf.gather(variable, rows), rows))
             if accumulator is None:
@@ -108,7 +108,7 @@ class FusedAdam(tf.keras.optimizers.Adam):
         rate, beta_1, beta_2, epsilon = (tf.cast(part, dtype) for part in given)
         first, second = (tf.pow(beta, tf.cast(step, dtype)) for beta in (beta_1, beta_2))
         if isinstance(gradient, tf.IndexedSlices):
-            gradient = deduplicated(gradient)
+            gradient = _each_row_once(gradient)
             rows, values = gradient.indices, gradient.values
             m.assign(beta_1 * m)
             m.scatter_add(tf.IndexedSlices((1.0 - beta_1) * values, rows))
@@ -165,5 +165,12 @@ def cosine(
 def check_rate(name: str, value: Any) -> None:
     """Refuse a number that is no rate; schedules, variables and functions are Keras's to judge."""
     if isinstance(value, (bool, int, float, str)) or value is None:
-        hint = "A LearningRateSchedule will do as well."
-        arguments.rate(name, value, hint)
+        arguments.rate(name, value, hint="A LearningRateSchedule will do as well.")
+
+
+def _each_row_once(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """A sparse gradient without repeated rows; Keras 2 gives it so to updates."""
+    rows, places = tf.unique(gradient.indices)
+    return tf.IndexedSlices(
+        tf.math.unsorted_segment_sum(gradient.values, places, tf.shape(rows)[0]), rows
+    )

@@ -196,10 +196,9 @@ def _swapped(optimizer: Any, kernel: tf.Variable, found: Slice) -> Iterator[list
     found_lists = stack.slot_lists(optimizer, index)
     lists = {name: value for name, value in found_lists.items() if name not in common}
     slots = [stack.raw(value[index]) for value in lists.values()]
-    for (name, value), part in zip(lists.items(), found.in_slots(slots)):
-        # past `setattr`, which would track what is put there
-        vars(optimizer)[name] = [*value[:index], part, *value[index + 1 :]]
-    try:
+    swapped = {
+        name: [*value[:index], part, *value[index + 1 :]]
+        for (name, value), part in zip(lists.items(), found.in_slots(slots))
+    }
+    with stack.attributes(optimizer, **swapped):
         yield [slot for slot in slots if slot.shape.rank and slot is not kernel]
-    finally:
-        vars(optimizer).update(lists)

@@ -24,9 +24,7 @@ from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files.atomic import append_line, directory, write_json, write_text
 from elastic_tf.files.file_lock import claim
-from elastic_tf.files.json_form import now, to_json
-from elastic_tf.files.ranges import from_ranges, to_ranges
-from elastic_tf.files.strict_json import parse, read_bytes
+from elastic_tf.files.json_form import from_ranges, now, parse, read_bytes, to_json, to_ranges
 from elastic_tf.files.table import Column
 from elastic_tf.plan import Plan
 from elastic_tf.timing.runtime import describe_device

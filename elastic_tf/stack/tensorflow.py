@@ -10,26 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.autograph.core import config as autograph
-from tensorflow.python.eager import context, wrap_function
-from tensorflow.python.framework import op_def_registry
-from tensorflow.python.framework.ops import gradient_registry
-from tensorflow.python.ops import stateful_random_ops
+from tensorflow.python.eager import context as context
+from tensorflow.python.eager import wrap_function as wrap_function
+from tensorflow.python.framework import op_def_registry as op_def_registry
+from tensorflow.python.framework.ops import gradient_registry as gradient_registry
+from tensorflow.python.ops import stateful_random_ops as stateful_random_ops
 from tensorflow.python.util import _pywrap_util_port
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-__all__ = [
-    "context",
-    "gradient_registry",
-    "memory",
-    "never_differentiated",
-    "op_def_registry",
-    "optimized_once",
-    "runs_onednn",
-    "stateful_random_ops",
-    "traced_once",
-    "wrap_function",
-    "xplane_pb2",
-]
+from tensorflow.tsl.profiler.protobuf import xplane_pb2 as xplane_pb2
 
 # As TensorFlow's own code and Keras's, ours is traced as it stands: steps are traced in two thirds
 # of the time. What you wrote, layers and losses, is still converted.

@@ -20,10 +20,9 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.files import strict_json
+from elastic_tf.files import json_form
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.json_form import to_json
-from elastic_tf.files.ranges import MOST_TENSORS, from_ranges, to_ranges
+from elastic_tf.files.json_form import MOST_TENSORS, from_ranges, to_json, to_ranges
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem
 
 SCHEMA_VERSION = 6
@@ -37,7 +36,7 @@ REMEASURE = (
 _SETS = ("].tensors", "].shared")
 _CHECKS: dict[Any, Callable[..., Any]] = {
     bool: arguments.flag,
-    str: arguments.text,
+    str: functools.partial(arguments.instance, kind=str, what="a text"),
     int: functools.partial(arguments.count, least=0, most=2**40),
     float: functools.partial(arguments.number, low=0.0, high=MAX_TIME),
 }
@@ -79,7 +78,7 @@ def read(path: str | Path, kind: type[Made]) -> Made:
         ValueError: the file is not a profile that this version reads; the message names the field.
     """
     try:
-        data = arguments.instance("it", strict_json.read(path), dict, "an object")
+        data = arguments.instance("it", json_form.read(path), dict, "an object")
         version, stored, found = data.get("schema_version"), data.get("checksum"), checksum(data)
         if version != SCHEMA_VERSION:
             raise ValueError(

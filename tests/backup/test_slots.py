@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 
 import numpy as np
 import pytest
@@ -36,15 +35,11 @@ def kill() -> None:
     raise Kill
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_last_backup_is_read(tmp_path, count):
-    written(tmp_path, count)
-    assert newest(tmp_path) == count
-
-
-def test_there_is_nothing_to_read_at_first_and_after_clear(tmp_path):
-    assert Slots(tmp_path / "new").read() is None
-    slots = written(tmp_path, 2)
+def test_the_last_backup_is_read_and_nothing_before_it_and_after_clear(tmp_path):
+    assert Slots(tmp_path).read() is None
+    for count in (1, 2, 3):
+        slots = written(tmp_path / str(count), count)
+        assert newest(tmp_path / str(count)) == count
     slots.clear()
     assert slots.read() is None
 
@@ -70,13 +65,6 @@ def test_every_kind_of_number_comes_back(tmp_path):
         assert state.arrays[name].tobytes() == array.tobytes()
 
 
-def test_objects_are_not_written(tmp_path):
-    slots = written(tmp_path, 1)
-    with pytest.raises(ValueError, match="Object arrays"):
-        slots.write({}, [("values/0", np.array([object()]))])
-    assert newest(tmp_path) == 1
-
-
 @pytest.mark.parametrize(
     "place, name, count",
     [(backup, "_add", 1), (backup, "_add", 2), (os, "fsync", 1), (os, "replace", 1)],
@@ -96,33 +84,24 @@ def test_a_kill_while_writing_leaves_the_backup_before(tmp_path, monkeypatch, pl
     assert newest(tmp_path) == 5
 
 
-def damaged(content: bytes, kind: str) -> bytes:
+def flipped(content: bytes) -> bytes:
     half = len(content) // 2
-    return {
-        "empty": b"",
-        "cut off": content[:half],
-        "one byte short": content[:-1],
-        "zeros": bytes(len(content)),
-        "flipped": content[:half] + bytes([content[half] ^ 4]) + content[half + 1 :],
-        "of another program": b"one array",
-    }[kind]
+    return content[:half] + bytes([content[half] ^ 4]) + content[half + 1 :]
 
 
-@pytest.mark.parametrize(
-    "kind", ["empty", "cut off", "one byte short", "zeros", "flipped", "of another program"]
-)
-def test_the_other_file_is_taken_when_one_is_damaged(tmp_path, kind):
+@pytest.mark.parametrize("damage", [lambda content: b"", lambda content: content[:-1], flipped])
+def test_the_other_file_is_taken_when_one_is_damaged(tmp_path, damage):
     written(tmp_path, 4)
     names = ("a.npz", "b.npz")  # 4 is in the first, 3 in the second
     contents = [(tmp_path / name).read_bytes() for name in names]
-    (tmp_path / names[0]).write_bytes(damaged(contents[0], kind))
+    (tmp_path / names[0]).write_bytes(damage(contents[0]))
     slots = Slots(tmp_path)
     with pytest.warns(UserWarning, match=r"other backup is taken: '.*a.npz' is no "):
         assert slots.read().data["number"] == 3
     write(slots, 5)  # in the place of the damaged one
     assert newest(tmp_path) == 5
     for name, content in zip(names, contents):
-        (tmp_path / name).write_bytes(damaged(content, kind))
+        (tmp_path / name).write_bytes(damage(content))
     with pytest.raises(ValueError, match=r"/a.npz' is no .*/b.npz' is no .*Remove"):
         slots.read()
 
@@ -133,38 +112,6 @@ def test_a_backup_of_another_version_is_refused(tmp_path, monkeypatch):
         written(tmp_path, 1)
     with pytest.raises(ValueError, match=r"b.npz' is of format 99, this version reads 2\. Remove"):
         Slots(tmp_path).read()
-
-
-def test_a_flipped_bit_is_seen_or_changes_nothing(tmp_path):
-    slots = written(tmp_path, 1)
-    path = tmp_path / "b.npz"
-    content, seen = path.read_bytes(), 0
-    for place in range(len(content)):
-        wrong = bytearray(content)
-        wrong[place] ^= 1 << place % 8
-        path.write_bytes(wrong)
-        try:
-            data, arrays = slots.read()
-            assert data == {"number": 1} and arrays["values/0"].tolist() == [1] * 50
-        except ValueError as error:
-            assert "Remove" in str(error)
-            seen += 1
-    assert seen > 0.7 * len(content)  # the others are dates, and who may read it
-
-
-def test_a_full_disk_leaves_both_files(tmp_path):
-    slots = written(tmp_path, 2)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))  # bytes in a file
-    try:
-        with pytest.raises(OSError, match="too large"):
-            write(slots, 3)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz", "lock"]
-    assert newest(tmp_path) == 2
-    write(slots, 4)
-    assert newest(tmp_path) == 4
 
 
 def test_a_place_that_is_no_directory_is_refused(tmp_path):

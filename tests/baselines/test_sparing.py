@@ -9,8 +9,8 @@ from test_baselines import CLASSES
 from test_tinytl import compiled
 
 from elastic_tf import stack
-from elastic_tf.engine.modes.held import attributes
 from elastic_tf.memory.activations import activation_bytes
+from elastic_tf.stack import attributes
 
 FLOAT, BOOL = 4, 1  # bytes
 

@@ -8,7 +8,7 @@ from networks import crossentropy, images, network, step_flops
 
 from elastic_tf.commands.training import measurement, recording, sources
 from elastic_tf.engine import modes
-from elastic_tf.files.ranges import to_ranges
+from elastic_tf.files.json_form import to_ranges
 from elastic_tf.memory import energy
 from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel

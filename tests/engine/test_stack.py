@@ -10,14 +10,13 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
 import elastic_tf
 from elastic_tf import stack
-from elastic_tf.stack import gradient_registry, never_differentiated
+from elastic_tf.stack import gradient_registry, never_differentiated, which
 
 ROOT = Path(elastic_tf.__file__).parents[1]
 INSIDE = re.compile(r"tensorflow\.(python|tsl)\b|keras\.src\b|import keras\b|from keras\b")
@@ -76,23 +75,22 @@ def test_another_backend_is_refused_with_what_to_do():
 def test_a_keras_that_runs_elsewhere_is_refused_with_what_to_do(backend, monkeypatch):
     monkeypatch.setattr(tf.keras.backend, "backend", lambda: backend)
     with pytest.raises(ImportError, match=rf"'{backend}'\. Set KERAS_BACKEND=tensorflow"):
-        stack._major()
+        which._is_keras2()
 
 
 @pytest.mark.parametrize("version", ["3.0.5", "3.14.1", "2.14.0"])
 def test_an_old_keras_is_refused_with_what_to_do(version, monkeypatch):
-    monkeypatch.setattr(stack, "KERAS", "keras")
-    monkeypatch.setattr(stack, "KERAS_VERSION", version)
+    monkeypatch.setattr(which, "KERAS", "keras")
+    monkeypatch.setattr(which, "KERAS_VERSION", version)
     with pytest.raises(ImportError, match=rf"Received: Keras {version} .*pip install -U"):
-        stack._major()
+        which._is_keras2()
 
 
 @pytest.mark.skipif(stack.KERAS == "tf_keras", reason="it is the other one there")
 def test_a_model_of_another_keras_is_told_from_others():
     other = type("Model", (), {"__module__": "tf_keras.src.engine.training"})
-    assert "is a model of the package tf_keras" in stack.other_keras(other())
-    assert stack.other_keras(tf.keras.Sequential()) == ""
-    assert stack.other_keras(SimpleNamespace()) == ""
+    with pytest.raises(TypeError, match="is a model of the package tf_keras"):
+        stack.keras_model("model", other())
 
 
 def test_only_the_seam_looks_inside_tensorflow_and_keras():

@@ -7,26 +7,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import L, crossentropy, images, mask_of, values
+from networks import L, crossentropy, half_precision, images, mask_of, values
 from training import read_again
 
 import elastic_tf as et
 from elastic_tf import optimizers, stack
 from elastic_tf.export import optimizer as exported
 from elastic_tf.lite import updates
-from elastic_tf.optimizers.shampoo import Shampoo, inverse_root, rows_of
+from elastic_tf.optimizers.shampoo import inverse_root, rows_of
 from elastic_tf.optimizers.slices import Slice
 
-SHAPES = {
-    (3, 3, 2, 20): 18,
+SHAPES = {  # of tensors, and their rows as matrices
     (1, 1, 20, 24): 20,
     (101, 17): 101,
-    (32, 4, 8): 32,
     (4, 8, 32): 32,
-    (5, 16, 48): 80,
     (5,): 0,
     (3, 3, 8, 1): 0,
-    (300, 4): 0,
 }
 
 
@@ -47,23 +43,22 @@ def network() -> tf.keras.Model:
     return tf.keras.Model(inputs, L.Dense(3, name="head")(x))
 
 
-def elastic(optimizer=None) -> et.ElasticModel:
+def elastic(optimizer=None, **options) -> et.ElasticModel:
     model = et.ElasticModel.from_model(network())
-    model.compile(optimizer or optimizers.shampoo(1e-2), crossentropy())
+    model.compile(optimizer or optimizers.shampoo(1e-2), crossentropy(), **options)
     return model
 
 
-def fit(model, epochs=3, **options):
-    x, y = images()
-    return model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, **options)
+def fit(model, epochs=3, batch_size=8, samples=20):
+    x, y = (part[:samples] for part in images())
+    options = {"epochs": epochs, "shuffle": False, "verbose": 0}
+    return model.fit(x, y, batch_size=batch_size, **options)
 
 
-@pytest.mark.parametrize(("shape", "rows"), SHAPES.items())
-def test_axes_are_parted_where_a_kernel_is_squarest(shape, rows):
-    assert rows_of(tf.Variable(tf.zeros(shape), name="kernel")) == rows
-
-
-def test_an_embedding_is_no_matrix():
+def test_axes_are_parted_where_a_kernel_is_squarest():
+    more = {(3, 3, 2, 20): 18, (32, 4, 8): 32, (5, 16, 48): 80, (300, 4): 0}
+    for shape, rows in (SHAPES | more).items():
+        assert rows_of(tf.Variable(tf.zeros(shape), name="kernel")) == rows
     assert rows_of(tf.Variable(tf.zeros((64, 32)), name="embedding/embeddings")) == 0
 
 
@@ -117,26 +112,6 @@ def test_an_update_has_the_size_of_the_rate(rng):
     assert np.sqrt(np.mean((kernel.numpy() - before) ** 2)) == pytest.approx(0.02, rel=1e-3)
 
 
-def test_it_is_quicker_than_adam_where_directions_differ_in_scale(rng):
-    inputs = rng.normal(size=(256, 32)) @ np.linalg.qr(rng.normal(size=(32, 32)))[0]
-    inputs = (inputs * np.geomspace(1.0, 0.03, 32)).astype(np.float32)
-    wanted = inputs @ rng.normal(size=(32, 16)).astype(np.float32)
-    lost = {}
-    for made in (optimizers.shampoo, optimizers.adam):
-        kernel, optimizer = tf.Variable(tf.zeros((32, 16)), name="kernel"), made(0.02)
-        optimizers.build(optimizer, [kernel])
-
-        @tf.function
-        def step(kernel=kernel, optimizer=optimizer):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(inputs @ kernel - wanted))
-            optimizers.apply_selected(optimizer, tape.gradient(loss, [kernel]), [kernel])
-            return loss
-
-        lost[made] = [float(step()) for _ in range(60)][-1]
-    assert lost[optimizers.shampoo] < lost[optimizers.adam]
-
-
 def test_some_channels_move_and_the_others_keep_every_bit(rng):
     kernel = tf.Variable(rng.normal(size=(1, 1, 20, 24)), dtype=tf.float32, name="kernel")
     optimizer, before = optimizers.shampoo(0.01), kernel.numpy()
@@ -167,7 +142,7 @@ def test_what_is_left_out_keeps_every_bit(deterministic):
     assert values([model.get_layer("point").kernel]) != trained
 
 
-@pytest.mark.parametrize("ending", [".keras", ".weights.h5", "checkpoint"])
+@pytest.mark.parametrize("ending", [".keras", "checkpoint"])
 def test_training_goes_on_from_every_file(ending, tmp_path, deterministic):
     model = elastic()
     model.set_mask(mask_of(model, "point", "head"))
@@ -180,43 +155,17 @@ def test_training_goes_on_from_every_file(ending, tmp_path, deterministic):
 
 
 def test_accumulated_steps_are_those_of_larger_batches(deterministic):
-    x, y = images()
     found = []
     for size, steps in ((8, 1), (4, 2)):
-        model = et.ElasticModel.from_model(network())
-        model.compile(
-            optimizers.shampoo(1e-2), crossentropy(), accumulate=steps, statistics="stored"
-        )
-        model.fit(x[:16], y[:16], batch_size=size, epochs=3, shuffle=False, verbose=0)
+        model = elastic(accumulate=steps, statistics="stored")
+        fit(model, samples=16, batch_size=size)
         found.append(model.get_weights())
     for one, other in zip(*found):
         np.testing.assert_allclose(one, other, rtol=1e-2, atol=2e-3)
 
 
 def test_it_trains_in_half_precision(deterministic):
-    tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
+    with half_precision():
         model = elastic(tf.keras.mixed_precision.LossScaleOptimizer(optimizers.shampoo(1e-2)))
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     losses = fit(model, epochs=8).history["loss"]
     assert losses[-1] < losses[0]
-
-
-def test_the_profile_knows_what_its_updates_take():
-    model, (x, y) = elastic(), images()
-    profile = et.profile_model(model, x[:8], y[:8], repeats=2)
-    assert profile.optimizer == "Shampoo"
-    kernels = [k for k, tensor in enumerate(model.tensors) if rows_of(tensor)]
-    assert len(kernels) == 3
-    assert (profile.t_dw[kernels] > 0.0).all()
-
-
-def test_settings_are_those_it_was_made_with():
-    made = optimizers.shampoo(0.1, momentum=0.8, memory=0.9)
-    again = Shampoo.from_config(made.get_config())
-    assert (again.momentum, again.memory) == (0.8, 0.9)
-    with pytest.raises(ValueError, match="memory=1.0"):
-        optimizers.shampoo(0.1, memory=1.0)
-    with pytest.raises(ValueError, match="`amsgrad` must be False"):
-        Shampoo(0.1, amsgrad=True)

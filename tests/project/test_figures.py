@@ -12,7 +12,7 @@ import pytest
 from paper_specs import FIGURES, TABLES
 
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.ranges import to_ranges
+from elastic_tf.files.json_form import to_ranges
 from elastic_tf.runs import run as runs
 
 COUNT, EPOCHS = 12, 3

@@ -24,8 +24,8 @@ import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy
 from tensorflow.python.framework.config import disable_op_determinism
 
-from elastic_tf import optimizers
-from elastic_tf.backup import data_position, slots
+from elastic_tf import optimizers, stack
+from elastic_tf.backup import slots
 from elastic_tf.importance import measures
 
 SAMPLES, FEATURES, BATCH = 20, 6, 4
@@ -40,7 +40,7 @@ MOMENTS = {
     "array": (slots, "_add"),  # once for each array that is written
     "flush": (os, "fsync"),
     "rename": (os, "replace"),
-    "data": (data_position, "_skip"),
+    "data": (stack.fit, "_skip"),
 }
 
 

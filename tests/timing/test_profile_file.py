@@ -124,7 +124,7 @@ def item(**fields) -> list[dict]:
         ("count", 2, r"below 2. Received: \[2, 2\]"),
         ("count", 10**9, "`count` must be .* Received: 1000000000"),
         ("batch_size", 1.5, "`batch_size` must be .* Received: 1.5"),
-        ("optimizer", 3, "`optimizer` must be a text. Received: optimizer=3"),
+        ("optimizer", 3, "`optimizer` must be a text. Received: 3 of type int"),
         ("device", [], r"`device` must be an object. Received: \[\]"),
         ("input_shape", [["a"]], r"`input_shape\[0\]\[0\]` must be .* Received: 'a'"),
         ("settings", {}, "`settings.inter_op_threads` must be .* Received: None"),

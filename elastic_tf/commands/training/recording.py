@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.files.ranges import to_ranges
+from elastic_tf.files.json_form import to_ranges
 from elastic_tf.memory import energy
 from elastic_tf.plan import Plan
 from elastic_tf.runs.run import Run, peak_memory_bytes

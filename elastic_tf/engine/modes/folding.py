@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.engine.modes import one_op
-from elastic_tf.engine.modes.held import attributes
 from elastic_tf.graph import captured, reach, takes
+from elastic_tf.stack import attributes
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _ATTRIBUTES = ("strides", "padding", "explicit_paddings", "dilations", "data_format")

@@ -38,16 +38,3 @@ def held(key: Hashable, change: Callable[[contextlib.ExitStack], None]) -> Itera
 def is_held(key: Hashable) -> bool:
     """Whether somebody holds the change of that key."""
     return key in _held
-
-
-@contextlib.contextmanager
-def attributes(owner: object, **others: object) -> Iterator[None]:
-    """Let an object have other attributes of its own than it has."""
-    before = {name: vars(owner)[name] for name in others if name in vars(owner)}
-    vars(owner).update(others)
-    try:
-        yield
-    finally:
-        for name in others:
-            vars(owner).pop(name, None)
-        vars(owner).update(before)

@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.engine.modes.held import attributes, held
+from elastic_tf.engine.modes.held import held
+from elastic_tf.stack import attributes
 
 #: False: layers run as Keras writes them, to the bit.
 IS_ON = True

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.engine.modes.held import attributes
+from elastic_tf.stack import attributes
 
 L = tf.keras.layers
 Plain = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # of inputs and kernel

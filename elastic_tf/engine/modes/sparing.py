@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.engine.modes import folding, one_op
-from elastic_tf.engine.modes.held import attributes
+from elastic_tf.stack import attributes
 
 L = tf.keras.layers
 _RELU6 = getattr(tf.keras.activations, "relu6", tf.nn.relu6)  # of Keras 3

@@ -12,7 +12,6 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.engine.schedule import recomputation, updates
-from elastic_tf.stack import is_jit_compiled
 
 __all__ = ["recompute", "updating_early"]
 
@@ -41,4 +40,4 @@ def _is_ours(model: Any) -> bool:
     """Whether the order of the ops of a model's step is ours to choose."""
     if model._elastic.keep is None or model.distribute_strategy.num_replicas_in_sync > 1:
         return False
-    return not (tf.executing_eagerly() or is_jit_compiled(model))
+    return not (tf.executing_eagerly() or model.jit_compile)

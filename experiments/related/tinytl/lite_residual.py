@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.stack import saving
 from related.tinytl.blocks import Block
 
 L = tf.keras.layers
@@ -18,7 +17,7 @@ _CHANNELS_PER_GROUP = 8  # of group normalisation, as in the authors' code
 _KERNEL, _GROUPS = 5, 2  # of the grouped convolution, as in the authors' code
 
 
-@saving.register_keras_serializable(package="elastic_tf")
+@tf.keras.utils.register_keras_serializable(package="elastic_tf")
 class LiteResidual(tf.keras.layers.Layer):
     """Adds a branch to the output of a block: called as `layer([block input, block output])`.
 

@@ -7,11 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf.engine.modes import sparing
-from elastic_tf.stack import saving
 from related import graph
 
 
-@saving.register_keras_serializable(package="elastic_tf")
+@tf.keras.utils.register_keras_serializable(package="elastic_tf")
 class StoredNormalization(tf.keras.layers.BatchNormalization):
     """Batch normalisation by its stored statistics, in training too.
 
@@ -24,7 +23,7 @@ class StoredNormalization(tf.keras.layers.BatchNormalization):
         return sparing.stored_normalization(self, inputs)
 
 
-@saving.register_keras_serializable(package="elastic_tf")
+@tf.keras.utils.register_keras_serializable(package="elastic_tf")
 class MaskedReLU(tf.keras.layers.ReLU):
     """ReLU up to `max_value` (None or 6) that keeps one byte a number: whether it lies inside."""
 

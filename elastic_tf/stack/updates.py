@@ -1,4 +1,4 @@
-"""The seam to Keras 3: optimizers."""
+"""The seam to optimizers."""
 
 from __future__ import annotations
 
@@ -8,34 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.stack.keras3 import raw
-
-__all__ = [
-    "CORRECTS_MOMENTS",
-    "add_slot",
-    "apply_gradients",
-    "averaging_only",
-    "build_optimizer",
-    "deduplicated",
-    "differentiated",
-    "finalized",
-    "index_of",
-    "keep_with",
-    "rate_of",
-    "scale_of",
-    "slot_lists",
-    "starts_build",
-    "state_of",
-    "unwrapped",
-]
+from elastic_tf.stack.which import IS_KERAS2, attributes, raw
 
 #: Kinds whose updates use the step count to correct moments, and for nothing else.
-CORRECTS_MOMENTS = (
+CORRECTS_MOMENTS: tuple[Any, ...] = (
     tf.keras.optimizers.Adam,
     tf.keras.optimizers.AdamW,
     tf.keras.optimizers.Adamax,
-    tf.keras.optimizers.Lamb,
 )
+if not IS_KERAS2:
+    CORRECTS_MOMENTS = (*CORRECTS_MOMENTS, tf.keras.optimizers.Lamb)
+_AVERAGES = "_model_variables_moving_average"  # attribute of an optimizer
+_KEPT = "_elastic_kept"  # attribute of an optimizer of Keras 3: what it was given, by name
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -45,38 +29,75 @@ def unwrapped(optimizer: Any) -> Any:
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
     """Make the slots of all variables of a model, which are Keras's; those that are there stay."""
-    if not optimizer.built:
+    inner = unwrapped(optimizer)
+    if IS_KERAS2:
+        # Keras 2 builds the optimizer inside a loss scale optimizer outside its name scope.
+        with tf.name_scope(inner.name if inner is optimizer else ""), tf.init_scope():
+            inner.build(list(variables))
+    elif not optimizer.built:
         with tf.init_scope():
             optimizer.build(list(variables))
 
 
 def starts_build(optimizer: Any, variables: Sequence[Any]) -> bool:
     """Do what every optimizer does when it is built; False of one that was built before."""
-    if optimizer.built:
-        return False
-    tf.keras.optimizers.Optimizer.build(optimizer, variables)
-    return True
+    name = "_built" if IS_KERAS2 else "built"
+    was_built = getattr(optimizer, name, False)
+    if IS_KERAS2 or not was_built:
+        tf.keras.optimizers.Optimizer.build(optimizer, variables)
+        setattr(optimizer, name, True)
+    return not was_built
 
 
 def add_slot(optimizer: Any, variable: Any, name: str, start: tf.Tensor | None = None) -> Any:
     """A slot for a variable of the model: zeros of its shape, or what it is to start at."""
     if start is None:
         return optimizer.add_variable_from_reference(variable, name)
+    if IS_KERAS2:
+        given = {"shape": start.shape, "initial_value": start}
+        return optimizer.add_variable_from_reference(variable, name, **given)
     name = f"{getattr(variable, 'path', variable.name).replace('/', '_')}_{name}"
     given = {"dtype": variable.dtype, "name": name.replace(":", "_")}
     return optimizer.add_variable(tuple(start.shape), lambda *_, **__: start, **given)
 
 
+def _indices(optimizer: Any) -> dict[Any, int]:
+    """Numbers of the variables that an optimizer was built over, by their keys."""
+    return getattr(optimizer, "_index_dict" if IS_KERAS2 else "_trainable_variables_indices")
+
+
 def index_of(optimizer: Any, variable: Any) -> Any:
     """Number of a variable among those that an optimizer was built over; None of others."""
-    return optimizer._trainable_variables_indices.get(optimizer._var_key(variable))
+    return _indices(optimizer).get(optimizer._var_key(variable))
+
+
+def slot_lists(optimizer: Any, index: int) -> dict[str, list[Any]]:
+    """Attributes of an optimizer that hold a slot for each variable, by name.
+
+    The variables themselves are among them with Keras 3, for which averages are made.
+    """
+    count = len(_indices(optimizer))
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if isinstance(value, list) and len(value) == count
+        # of Adam without amsgrad or the like: a list of nothing
+        if name != "_variables" and isinstance(raw(value[index]), tf.Variable)
+    }
 
 
 def state_of(optimizer: Any) -> list[tf.Variable]:
     """Every variable of the optimizer: step count, slots, averages, rates, loss scale."""
     inner = unwrapped(optimizer)
-    found = [*optimizer.variables, *vars(inner).get(_KEPT, {}).values()]
-    return list({id(raw(item)): raw(item) for item in found}.values())
+    if IS_KERAS2:
+        rates = [getattr(inner, f"_{name}learning_rate", None) for name in ("", "current_")]
+        found = [*inner.variables, *rates]
+        if inner is not optimizer and optimizer.dynamic:
+            found += [optimizer.dynamic_counter, scale_of(optimizer)]
+    else:
+        found = [*optimizer.variables, *vars(inner).get(_KEPT, {}).values()]
+    unique = {id(item): item for item in map(raw, found) if isinstance(item, tf.Variable)}
+    return list(unique.values())
 
 
 def rate_of(optimizer: Any) -> tf.Variable | None:
@@ -87,31 +108,23 @@ def rate_of(optimizer: Any) -> tf.Variable | None:
 
 def scale_of(optimizer: Any) -> tf.Variable | None:
     """The dynamic loss scale; None of an optimizer without."""
+    if IS_KERAS2:
+        return getattr(getattr(optimizer, "_loss_scale", None), "current_loss_scale", None)
     return raw(getattr(optimizer, "dynamic_scale", None))
-
-
-def slot_lists(optimizer: Any, index: int) -> dict[str, list[Any]]:
-    """Attributes of an optimizer that hold a slot for each variable, by name.
-
-    The variables themselves are among them, for which averages are made.
-    """
-    return {
-        name: value
-        for name, value in vars(optimizer).items()
-        if isinstance(value, list) and len(value) == len(optimizer._trainable_variables_indices)
-        if name != "_variables" and isinstance(value[index], (tf.keras.Variable, tf.Variable))
-    }
-
-
-_KEPT = "_elastic_kept"  # attribute of an optimizer: what it was given, by name
 
 
 def keep_with(optimizer: Any, name: str, variable: tf.Variable) -> None:
     """Give an optimizer another variable, saved with its own in every format.
 
-    It is none of the optimizer's variables for Keras, which would not load a file that has another
-    number of them.
+    It is none of the optimizer's variables for Keras 3, which would not load a file that has
+    another number of them.
     """
+    if IS_KERAS2:
+        setattr(optimizer, name, variable)
+        optimizer._variables.append(variable)
+        # the optimizers of tf_keras 2.21 remember what they found for the first checkpoint
+        vars(optimizer).pop("_coalesced_children", None)
+        return
     own, save, load = vars(optimizer), optimizer.save_own_variables, optimizer.load_own_variables
 
     def save_own_variables(store: Any) -> None:
@@ -135,6 +148,9 @@ def differentiated(
     optimizer: Any, tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
 ) -> list[Any]:
     """Gradients of a loss, scaled in the tape as the optimizer wants, unscaled after."""
+    if IS_KERAS2:
+        pairs = optimizer.compute_gradients(loss, variables, tape=tape)
+        return [gradient for gradient, _ in pairs]
     with tape:
         scaled = optimizer.scale_loss(loss)
     found = tape.gradient(scaled, list(variables))
@@ -150,22 +166,17 @@ def _each(gradient: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _scale(optimizer: Any) -> Any:
-    """What `scale_loss` multiplies by; None where it leaves the loss as it is."""
+    """What `scale_loss` of Keras 3 multiplies by; None where it leaves the loss as it is."""
     if unwrapped(optimizer) is optimizer:
         return optimizer.loss_scale_factor
     return raw(optimizer.dynamic_scale) if optimizer.built else optimizer.initial_scale
 
 
-def deduplicated(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    """A sparse gradient that has each row once."""
-    rows, places = tf.unique(gradient.indices)
-    return tf.IndexedSlices(
-        tf.math.unsorted_segment_sum(gradient.values, places, tf.shape(rows)[0]), rows
-    )
-
-
 def apply_gradients(optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]) -> None:
     """Update variables by what `differentiated` gave for them."""
+    if IS_KERAS2:
+        optimizer.apply_gradients(pairs)
+        return
     inner, scale = unwrapped(optimizer), _scale(optimizer)
     given = []
     for gradient, variable in pairs:
@@ -175,19 +186,15 @@ def apply_gradients(optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]) ->
         if scale is not None and inner is not optimizer:
             gradient = _each(gradient, lambda part: part * scale)  # a power of two: exact
         given.append((gradient, known if raw(known) is variable else variable))
-    factor, own = inner.loss_scale_factor, vars(inner)
-    own["loss_scale_factor"] = None
-    try:
+    with attributes(inner, loss_scale_factor=None):
         optimizer.apply_gradients(given)
-    finally:
-        own["loss_scale_factor"] = factor
 
 
 @contextlib.contextmanager
 def averaging_only(
     optimizer: Any, variables: Sequence[tf.Variable], steps: Sequence[tf.Tensor]
 ) -> Iterator[None]:
-    """Let the averages of these variables move alone, in `apply_gradients`.
+    """Let the averages of these variables move alone, in `apply_gradients`; so Keras 2 does.
 
     Keras 3 moves the averages of all variables, and overwrites all variables by them.
 
@@ -196,40 +203,29 @@ def averaging_only(
         variables: that are updated, or slices of them.
         steps: that each of all variables took part in, by which Keras knows a first step.
     """
-    own, name = vars(optimizer), "_model_variables_moving_average"
     hooks = (
         "_update_model_variables_moving_average",
         "_overwrite_model_variables_with_average_value",
     )
-    if not optimizer.use_ema or hooks[0] in own:
+    own = vars(optimizer)
+    if IS_KERAS2 or not optimizer.use_ema or hooks[0] in own:
         yield
         return
     move, overwrite = (getattr(optimizer, hook) for hook in hooks)
     chosen = sorted({index_of(optimizer, variable) for variable in variables})
 
     def moved(every: Sequence[Any]) -> None:
-        averages, iterations = own[name], optimizer._iterations
-        try:
-            for k in chosen:
-                own[name], own["_iterations"] = [averages[k]], steps[k]
+        for k in chosen:
+            only = {_AVERAGES: [own[_AVERAGES][k]], "_iterations": steps[k]}
+            with attributes(optimizer, **only):
                 move([every[k]])
-        finally:
-            own[name], own["_iterations"] = averages, iterations
 
     def overwritten(every: Sequence[Any]) -> None:
-        averages = own[name]
-        own[name] = [averages[k] for k in chosen]
-        try:
+        with attributes(optimizer, **{_AVERAGES: [own[_AVERAGES][k] for k in chosen]}):
             overwrite([every[k] for k in chosen])
-        finally:
-            own[name] = averages
 
-    own.update(zip(hooks, (moved, overwritten)))
-    try:
+    with attributes(optimizer, **dict(zip(hooks, (moved, overwritten)))):
         yield
-    finally:
-        for hook in hooks:
-            del own[hook]
 
 
 def finalized(
@@ -237,13 +233,12 @@ def finalized(
 ) -> None:
     """Put the averages of these variables in their place, by Keras's own function.
 
-    It pairs variables and averages by their places.
+    That of Keras 3 pairs variables and averages by their places.
     """
     inner = unwrapped(optimizer)
-    own, name = vars(inner), "_model_variables_moving_average"
-    every = own[name]
-    own[name] = [every[index_of(inner, variable)] for variable in variables]
-    try:
+    only = {}
+    if not IS_KERAS2:
+        every = vars(inner)[_AVERAGES]
+        only = {_AVERAGES: [every[index_of(inner, variable)] for variable in variables]}
+    with attributes(inner, **only):
         finalize(variables)
-    finally:
-        own[name] = every
