@@ -36,7 +36,7 @@ class At(NamedTuple):
     fit: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Case:
     """One training; every default is the simplest."""
 
@@ -86,16 +86,11 @@ class Case:
         """What happens there."""
         return [at.do for at in self.events if at[:2] == (epoch, batch) and at.fit == fit]
 
-    def script(self) -> str:
-        """A program that checks this case alone."""
-        given = [
-            f"    {field.name}={getattr(self, field.name)!r},"
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
-        ]
-        lines = ["# PYTHONPATH=.:tests python this_file.py"]
-        lines += ["from fuzzing.case import At, Case, check", "", "case = Case(", *given, ")"]
-        return "\n".join([*lines, "check(case)"])
+    def __repr__(self) -> str:
+        """What differs from the defaults, to check this case alone."""
+        given = {f.name: (getattr(self, f.name), f.default) for f in dataclasses.fields(self)}
+        told = [f"{name}={value!r}" for name, (value, usual) in given.items() if value != usual]
+        return f"Case({', '.join(told)})"
 
 
 class Solved(NamedTuple):

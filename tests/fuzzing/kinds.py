@@ -19,7 +19,6 @@ from elastic_tf.optimizers.named import FusedAdam
 L, K = tf.keras.layers, tf.keras.optimizers
 IMAGE, CLASSES, WORDS = (6, 6, 2), 3, 12
 DECAY, CLIP, MOMENTUM = 0.02, 0.1, 0.6  # of weights, norms and moving averages
-SGDW_MOMENTUM = 0.9
 IS_KERAS_3 = not stack.KERAS_VERSION.startswith("2.")
 OPTIONS = ("ema", "clipnorm", "global_clipnorm", "decay", "schedule")
 
@@ -35,7 +34,6 @@ OPTIMIZERS = {
     "adagrad": lambda rate, **o: K.Adagrad(rate, epsilon=1e-3, **o),
     "adadelta": lambda rate, **o: K.Adadelta(rate, epsilon=1e-3, **o),
     "fused_adam": lambda rate, **o: FusedAdam(rate, epsilon=1e-3, **o),
-    "sgdw": lambda rate, **o: et.optimizers.sgdw(rate, SGDW_MOMENTUM, DECAY),
 }
 COUNTED = ("adam", "adamw", "adamax", "fused_adam")  # a step count for each tensor
 # With Keras 3 a SavedModel does not train on, nor an HDF5 file: its optimizer has no variables.

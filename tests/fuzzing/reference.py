@@ -10,39 +10,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from fuzzing import kinds
-from fuzzing.case import Case, Outcome, disturbed, mask
-from fuzzing.ridge import check_solution
+from fuzzing.case import Case, Outcome, Solved, disturbed, mask
 
 from elastic_tf import stack
 
 LOSS_SCALE = 2.0**15  # Keras's first
+NEAR = 1e-2  # of what a head predicts
 
 
 class Raised(Exception):
     """A callback ended the `fit`."""
-
-
-class Sgdw:
-    """SGD with momentum and decoupled weight decay; only the rows of a sparse gradient change."""
-
-    def __init__(self, variable: tf.Variable) -> None:
-        self.learning_rate, self.iterations = 0.0, tf.Variable(0)
-        self._velocity = tf.Variable(tf.zeros_like(variable))
-        self.variables = [self._velocity]
-
-    def apply_gradients(self, pairs: list[tuple[Any, Any]]) -> None:
-        """One update."""
-        ((gradient, variable),) = pairs
-        rows = np.ones(variable.shape[0], bool)
-        if isinstance(gradient, tf.IndexedSlices):
-            rows = np.isin(np.arange(len(rows)), gradient.indices.numpy())
-        rows = rows.reshape(-1, *[1] * (len(variable.shape) - 1))
-        moved = kinds.SGDW_MOMENTUM * self._velocity - self.learning_rate * tf.convert_to_tensor(
-            gradient
-        )
-        self._velocity.assign(tf.where(rows, moved, self._velocity))
-        value = tf.convert_to_tensor(variable)
-        variable.assign(tf.where(rows, value - kinds.DECAY * value + moved, value))
 
 
 class Tensor:
@@ -57,12 +34,9 @@ class Tensor:
         self._case, self.variable = case, variable
         options = {"weight_decay": kinds.DECAY} if "decay" in case.options else {}
         self._counted = case.optimizer in kinds.COUNTED
-        if case.optimizer == "sgdw":
-            self._optimizer: Any = Sgdw(stack.raw(variable))
-        else:
-            kind = "adam" if case.optimizer == "fused_adam" else case.optimizer
-            self._optimizer = kinds.OPTIMIZERS[kind](case.rate, **options)
-            self._optimizer.build([variable])
+        kind = "adam" if case.optimizer == "fused_adam" else case.optimizer
+        self._optimizer = kinds.OPTIMIZERS[kind](case.rate, **options)
+        self._optimizer.build([variable])
         self._slots = self._optimizer.variables
         self.average: np.ndarray | None = None  # from the first update on
 
@@ -373,3 +347,28 @@ def _times(gradient: Any, factor: float) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(factor * gradient.values, gradient.indices, gradient.dense_shape)
     return factor * gradient
+
+
+def check_solution(
+    case: Case, solved: Solved, features: np.ndarray, targets: np.ndarray, weight: np.ndarray
+) -> None:
+    """Compare a head with the ridge regression of its penalty, solved by normal equations.
+
+    Raises:
+        AssertionError: it predicts something else, or was solved on other rows.
+    """
+    solution, bias = solved.solution, case.bias
+    assert solution.samples == len(features)
+    wanted = np.eye(3)[targets] if case.loss == "sparse" else np.asarray(targets, np.float64)
+    middle = [np.average(part, 0, weight) if bias else 0.0 for part in (features, wanted)]
+    x, y, root = features - middle[0], wanted - middle[1], np.sqrt(weight)[:, None]
+    _, values, rows = np.linalg.svd(root * x, full_matrices=False)
+    least = np.sqrt(max(x.shape) * np.finfo(np.float32).eps) * values[0]
+    x = x @ (known := rows[values > least].T)  # without the directions that are rounding
+    gram = (weight[:, None] * x).T @ x + solution.penalty * np.eye(x.shape[1])
+    kernel = np.linalg.solve(gram, (weight[:, None] * x).T @ y)
+    theirs = solution.scale * (x @ kernel + middle[1])
+    features = x @ known.T + middle[0]
+    ours = features @ solved.weights[0] + (solved.weights[1] if bias else 0.0)
+    off = np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3)
+    assert off < NEAR, f"the head predicts {off:.2g} off the ridge of its penalty"
