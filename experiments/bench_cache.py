@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from bench_time_model import BATCH, CLASSES
+from measuring import BATCH, fresh, noise
 
 import elastic_tf as et
 from elastic_tf import optimizers
-from elastic_tf.commands.training import harness
 from elastic_tf.engine.rows import RowTraining
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.inputs.samples import Rows
@@ -46,13 +45,9 @@ def main(names: Sequence[str] | None = None) -> dict[str, Any]:
 
 def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     """All cuts of one model."""
-    tf.keras.backend.clear_session()
-    tf.keras.utils.set_random_seed(0)
-    network = et.zoo.build(name, classes=CLASSES, input_size=size, alpha=alpha)
-    model = harness.compiled(network, "adam", 1e-4)
+    model = fresh(name, size, alpha=alpha, optimizer="adam")
     rng = np.random.default_rng(0)
-    x = rng.uniform(0, 255, (SAMPLES, size, size, 3)).astype(np.float32)
-    samples = et.Samples(x, rng.integers(0, CLASSES, SAMPLES), batch_size=BATCH)
+    samples = et.Samples(*noise(size, SAMPLES), batch_size=BATCH)
     profile = et.profile_model(model, *samples.take(tf.range(BATCH, dtype=tf.int64)), repeats=15)
     optimizers.build(model.optimizer, model.trainable_variables)
     count, rows = len(model.tensors), RowTraining(model, samples)

@@ -9,12 +9,9 @@ alone. Beside it what `et.forecast` says of two epochs, and what they take.
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
@@ -22,6 +19,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
+from measuring import load
 
 from elastic_tf.files.table import Column, format_table
 
@@ -37,8 +35,6 @@ COLUMNS = (
     Column("used", "used", ".1%"),
     "whole",
 )
-
-
 FORECAST_COLUMNS = (
     "network",
     "training",
@@ -86,9 +82,9 @@ def deadlines(count: int) -> list[dict[str, Any]]:
     for number in range(count):
         network = list(NETWORKS)[number % len(NETWORKS)]
         asked = float(np.exp(rng.uniform(np.log(LEAST), np.log(MOST))))
-        load = float(rng.uniform(0.1, 0.8)) * asked if number % 4 >= 2 else None
+        after = float(rng.uniform(0.1, 0.8)) * asked if number % 4 >= 2 else None
         way = "finetune" if number % 2 == 0 else "Deadline"
-        found.append(case(network, way, asked, load))
+        found.append(case(network, way, asked, after))
         print(format_table(found[-1:], COLUMNS).splitlines()[-1], flush=True)
     late = [one["used"] for one in found if one["used"] > 1.02]
     idle = [one["used"] for one in found if one["used"] < 0.85 and not one["whole"]]
@@ -97,12 +93,15 @@ def deadlines(count: int) -> list[dict[str, Any]]:
     return found
 
 
-def case(network: str, way: str, asked: float, load: float | None) -> dict[str, Any]:
+def case(network: str, way: str, asked: float, after: float | None) -> dict[str, Any]:
     """One training; a load begins after so many seconds."""
     tf.keras.backend.clear_session()
     base, (x, y) = built(network), images(NETWORKS[network])
-    with busy(load), warnings.catch_warnings():
+    with load() as begin, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        timer = threading.Timer(after or 0.0, begin)
+        if after is not None:
+            timer.start()
         started = time.perf_counter()
         if way == "finetune":
             model = et.finetune(base, (x, y), seconds=asked, verbose=0)
@@ -111,8 +110,9 @@ def case(network: str, way: str, asked: float, load: float | None) -> dict[str, 
             whole = fitted is None or (epochs == 5 and time.perf_counter() - started < asked)
         else:
             whole = deadline(base, (x, y), asked)
-    taken = time.perf_counter() - started
-    told = {"network": network, "way": way, "load": "-" if load is None else f"from {load:.0f} s"}
+        taken = time.perf_counter() - started
+        timer.cancel()
+    told = {"network": network, "way": way, "load": "-" if after is None else f"from {after:.0f} s"}
     return {**told, "asked": asked, "taken": taken, "used": taken / asked, "whole": bool(whole)}
 
 
@@ -143,8 +143,7 @@ def built(network: str) -> tf.keras.Model:
         whole = et.zoo.build("vit_ti16", classes=CLASSES, input_size=size)
         return tf.keras.Model(whole.input, whole.layers[-1].input)
     options = {"input_shape": (size, size, 3), "include_top": False, "weights": None}
-    if network == "mobilenet":
-        options["alpha"] = 0.75
+    options |= {"alpha": 0.75} if network == "mobilenet" else {}
     makers = {
         "mobilenet": tf.keras.applications.MobileNet,
         "mobilenet_v2": tf.keras.applications.MobileNetV2,
@@ -161,23 +160,3 @@ def images(size: int) -> tuple[np.ndarray, np.ndarray]:
     tints = rng.uniform(-0.5, 0.5, (CLASSES, 1, 1, 3))
     x = rng.uniform(-0.5, 0.5, (IMAGES, size, size, 3)) + tints[y]
     return x.astype(np.float32), y
-
-
-@contextlib.contextmanager
-def busy(after: float | None) -> Iterator[None]:
-    """Keep a core busy after so many seconds."""
-    spinning: list[subprocess.Popen[bytes]] = []
-
-    def begin() -> None:
-        spinning.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-
-    timer = threading.Timer(after or 0.0, begin)
-    if after is not None:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        for one in spinning:
-            one.kill()
-            one.wait()

@@ -8,11 +8,12 @@ step under a new mask against the following ones, and the switch to a mask whose
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from bench_time_model import BATCH, CLASSES, MODELS, random_mask
+from measuring import CLASSES, MODELS, fresh, noise, random_mask
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
@@ -36,9 +37,10 @@ class StepTimes(tf.keras.callbacks.Callback):
         self.seconds.append(time.perf_counter() - self._started)
 
 
-def main() -> dict[str, Any]:
-    """Measure all models, print a table."""
-    results = {name: measure(name, alpha, size) for name, alpha, size in MODELS}
+def main(names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure all models, or those named; print a table."""
+    models = [model for model in MODELS if names is None or model[0] in names]
+    results = {name: measure(name, alpha, size) for name, alpha, size in models}
     rows = [{"model": name, **data} for name, data in results.items()]
     print(format_table(rows, COLUMNS))
     return results
@@ -46,15 +48,11 @@ def main() -> dict[str, Any]:
 
 def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     """Overhead, new mask and cached switch of one model."""
-    tf.keras.backend.clear_session()
-    tf.keras.utils.set_random_seed(0)
-    options = {"classes": CLASSES, "input_size": size, "alpha": alpha, "weights": None}
-    plain = et.zoo.build(name, **options)
+    elastic = fresh(name, size, alpha=alpha)
+    plain = et.zoo.build(name, classes=CLASSES, input_size=size, alpha=alpha, weights=None)
     plain.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss(), metrics=["accuracy"])
-    elastic = harness.compiled(et.zoo.build(name, **options), "sgdw", 1e-4)
     rng = np.random.default_rng(0)
-    x = rng.uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
-    data = tf.data.Dataset.from_tensors((x, rng.integers(0, CLASSES, BATCH))).repeat()
+    data = tf.data.Dataset.from_tensors(noise(size)).repeat()
 
     first = [fit(model, data)[0] for model in (plain, elastic)]
     steps: list[list[float]] = []

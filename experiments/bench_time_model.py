@@ -15,25 +15,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from measuring import MODELS, fresh, measure_ratios, noise, random_mask
 
 import elastic_tf as et
-from elastic_tf.commands.training import harness
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.inputs.batches import as_batch
 from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.profiler import Profiler
-from elastic_tf.timing.stopwatch import time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
 
-# name, width multiplier, input size in pixels
-MODELS = (
-    ("resnet50", 1.0, 128),
-    ("vgg16", 1.0, 128),
-    ("mobilenet_v2", 1.0, 128),
-    ("vit_ti16", 1.0, 96),
-    ("mobilenet", 0.75, 160),
-)
-BATCH, CLASSES = 4, 40
 MASKS, ROUNDS = 24, 11
 RHOS = (0.4, 0.5, 0.6, 0.7)
 EPOCH_STEPS = 1500  # the epoch that costs are compared with
@@ -54,16 +43,8 @@ def main(names: Sequence[str] | None = None) -> dict[str, Any]:
 
 def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     """Predicted and measured ratios of one model."""
-    tf.keras.backend.clear_session()
-    tf.keras.utils.set_random_seed(0)
-    model = harness.compiled(
-        et.zoo.build(name, classes=CLASSES, input_size=size, alpha=alpha), "sgdw", 1e-4
-    )
+    model, batch = fresh(name, size, alpha=alpha), noise(size, seed=1)
     rng = np.random.default_rng(1)  # the calibration was chosen on the masks of seed 0
-    batch = (
-        rng.uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32),
-        rng.integers(0, CLASSES, BATCH),
-    )
     started = time.perf_counter()
     profiler = Profiler(model, *batch)
     profile = profiler.measure(repeats=15)
@@ -109,32 +90,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
             1 - one.importance / other.importance for one, other in zip(by_chain, picked)
         ],
     }
-
-
-def random_mask(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Depth uniform, density 0.1 to 1."""
-    deepest, density = rng.integers(count), rng.uniform(0.1, 1.0)
-    mask = (np.arange(count) >= deepest) & (rng.random(count) < density)
-    mask[deepest] = True
-    return mask
-
-
-def measure_ratios(
-    model: et.ElasticModel,
-    batch: tuple[Any, Any],
-    masks: Sequence[np.ndarray],
-    *,
-    repeats: int,
-) -> list[float]:
-    """Step time under each mask / full step time, medians of `repeats` pairs in turn."""
-    data = as_batch(*batch)
-    et.optimizers.build(model.optimizer, model.trainable_variables)
-    full = StepFunction(model, np.ones(len(model.tensors), bool))
-    ratios = []
-    for mask in masks:
-        steps = time_anew((full, StepFunction(model, mask)), data, repeats=repeats)
-        ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
-    return ratios
 
 
 def chain_time(profile: et.TimingProfile, mask: np.ndarray) -> float:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paper_specs import CUB, DOGS, MOBILENET_V2, PET, RESNET, VGG, VIT, Picture, Training, source
+from measuring import ASSETS
+from paper_specs import (
+    CUB,
+    DATA,
+    DOGS,
+    MOBILENET_V2,
+    MODELS,
+    PET,
+    RESNET,
+    VGG,
+    VIT,
+    Picture,
+    Training,
+    source,
+)
 from pretrain_digits import WEIGHTS as DIGITS_WEIGHTS
 
-# Pre-trained weights and photographs, where there are any.
-ASSETS = Path(
-    os.environ.get("ELASTIC_TF_ASSETS", Path(__file__).resolve().parents[2] / "shared" / "assets")
-)
 _WEIGHTS, _DATA = ASSETS / "weights", ASSETS / "data"
 NAMES = ("small", "paper")
 
@@ -29,9 +38,10 @@ class Scale:
         data: likewise.
         classes: of the data sets.
         images: in the training part of each.
-        timed: models whose steps alone are timed, with random weights: options of zoo.build.
+        timed: zoo model and image size of models whose steps alone are timed.
         rates: learning rates by method, where they differ.
         smallest_rho: that the models can keep to; the paper's smaller ones become it.
+        most_epochs: of a training.
         names: what stands for models and data sets that are not the paper's own.
     """
 
@@ -40,9 +50,10 @@ class Scale:
     data: Mapping[str, str]
     classes: Mapping[str, int]
     images: Mapping[str, int]
-    timed: Mapping[str, Mapping[str, Any]]
+    timed: Mapping[str, tuple[str, int]]
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     smallest_rho: float = 0.0
+    most_epochs: int = 100
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def titled(self, picture: Picture) -> Picture:
@@ -75,24 +86,11 @@ class Scale:
         if training.method in self.rates:
             options["learning_rate"] = self.rates[training.method]
         if training.epochs is not None:
-            options["epochs"] = min(training.epochs, self._most_epochs(training.epochs))
+            options["epochs"] = min(training.epochs, self.most_epochs)
         if training.is_beginning:
             options["schedule"] = "constant"
-        if training.rho is not None:
-            options["rho"] = training.rho
-        if training.interval is not None:
-            options["interval"] = training.interval
-        if training.probe_size is not None:
-            options["probe_size"] = training.probe_size
-        return options
-
-    def _most_epochs(self, epochs: int) -> int:
-        """Extra epochs are for the paper's own scale."""
-        common = int(self.common["epochs"])
-        return epochs if common >= _PAPER_EPOCHS else min(epochs, common)
-
-
-_PAPER_EPOCHS = 12
+        own = {name: getattr(training, name) for name in ("rho", "interval", "probe_size")}
+        return {**options, **{name: value for name, value in own.items() if value is not None}}
 
 
 def paper(vit_weights: Path | None) -> Scale:
@@ -105,7 +103,7 @@ def paper(vit_weights: Path | None) -> Scale:
         common={
             "input_size": 224,
             "batch_size": 4,
-            "epochs": _PAPER_EPOCHS,
+            "epochs": 12,
             "optimizer": "sgdw",
             "learning_rate": 1e-4,
             "schedule": "cosine",
@@ -132,14 +130,12 @@ def paper(vit_weights: Path | None) -> Scale:
         },
         classes={CUB: 200, PET: 37, DOGS: 120},
         images={CUB: 5994, PET: 3680, DOGS: 12000},
-        timed={
-            name: {"name": name, "input_size": 224} for name in (RESNET, VGG, MOBILENET_V2, VIT)
-        },
+        timed={name: (name, 224) for name in MODELS},
     )
 
 
 # The rates at which each method did best on the birds; those of the digits suit them all.
-_SMALL = {
+_SMALL: dict[str, Any] = {
     "batch_size": 8,
     "epochs": 4,
     "optimizer": "adam",
@@ -150,10 +146,8 @@ _SMALL = {
 
 
 _SMALL_TIMED = {
-    RESNET: {"name": "resnet50", "input_size": 64},
-    VGG: {"name": "vgg16", "input_size": 64},
-    MOBILENET_V2: {"name": "mobilenet_v2", "input_size": 64},
-    VIT: {"name": "vit_ti16", "input_size": 64},
+    **{name: (name, 64) for name in (RESNET, VGG, MOBILENET_V2)},
+    VIT: ("vit_ti16", 64),
 }
 
 
@@ -178,6 +172,7 @@ def small() -> Scale:
         timed=_SMALL_TIMED,
         rates={"full": 3e-5, "bn_bias": 1e-4, "traditional_tl": 1e-4},
         smallest_rho=0.4,
+        most_epochs=_SMALL["epochs"],
         names={
             RESNET: "MobileNet 0.75",
             VGG: "MobileNetV2",
@@ -191,17 +186,18 @@ def small() -> Scale:
 
 def digits() -> Scale:
     """On handwritten digits, which need no download."""
-    network = {"model": "digits_resnet", "weights": DIGITS_WEIGHTS}
+    network, models = {"model": "digits_resnet", "weights": DIGITS_WEIGHTS}, MODELS[:3]
     return Scale(
         common={**_SMALL, "input_size": 32, "batch_size": 32, "learning_rate": 1e-3},
-        models={name: network for name in (RESNET, VGG, MOBILENET_V2)},
+        models=dict.fromkeys(models, network),
         data={CUB: "digits:shifted", PET: "digits:turned", DOGS: "digits:inverted"},
-        classes={CUB: 10, PET: 10, DOGS: 10},
-        images={CUB: 1257, PET: 1257, DOGS: 1257},
+        classes=dict.fromkeys(DATA, 10),
+        images=dict.fromkeys(DATA, 1257),
         timed=_SMALL_TIMED,
         smallest_rho=0.4,
+        most_epochs=_SMALL["epochs"],
         names={
-            **{name: "a small ResNet" for name in (RESNET, VGG, MOBILENET_V2)},
+            **dict.fromkeys(models, "a small ResNet"),
             CUB: "shifted digits",
             PET: "turned digits",
             DOGS: "inverted digits",

@@ -85,14 +85,12 @@ class Picture:
         form: how it is drawn, a name in `figure_forms.FORMS`.
         trainings: what it is drawn from.
         measure: what it is drawn from, a name in `paper_measures.MEASURES`; None for trainings.
-        targets: accuracies, for tables of times to them.
     """
 
     title: str
     form: str
     trainings: tuple[Training, ...] = ()
     measure: str | None = None
-    targets: tuple[float, ...] = ()
 
 
 def schemes(
@@ -220,22 +218,13 @@ def pictures(figure: str = "", table: str = "") -> dict[str, Picture]:
     Raises:
         ValueError: an unknown name.
     """
-    if figure:
-        found = {
-            name: one for name, one in FIGURES.items() if figure in (name, name.rstrip("abcdef"))
-        }
-        if not found:
+    found = {}
+    for kind, wanted, group in (("figure", figure, FIGURES), ("table", table, TABLES)):
+        for name, one in group.items():
+            if wanted in (name, name.rstrip("abcdef")) or not (figure or table):
+                found[f"{kind} {name}"] = one
+        if wanted and not found:
             raise ValueError(
-                f"The paper's figures are {', '.join(FIGURES)}. Received: --figure {figure}."
+                f"The paper's {kind}s are {', '.join(group)}. Received: --{kind} {wanted}."
             )
-        return {f"figure {name}": one for name, one in found.items()}
-    if table:
-        if table not in TABLES:
-            raise ValueError(
-                f"The paper's tables are {', '.join(TABLES)}. Received: --table {table}."
-            )
-        return {f"table {table}": TABLES[table]}
-    return {
-        **{f"figure {name}": one for name, one in FIGURES.items()},
-        **{f"table {name}": one for name, one in TABLES.items()},
-    }
+    return found

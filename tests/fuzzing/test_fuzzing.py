@@ -65,7 +65,7 @@ def test_a_random_training_is_that_of_the_reference(case):
 
 @pytest.mark.hours
 @pytest.mark.parametrize("feature", FEATURES)
-@settings(FEW, derandomize=False, max_examples=30)
+@settings(FEW, derandomize=False, max_examples=20)
 @given(data=st.data())
 def test_random_trainings_with_a_feature_are_those_of_the_reference(feature, data):
     try:
