@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import BATCH, fresh, noise
+from measuring import BATCH, columns, fresh, noise
 
 import elastic_tf as et
 from elastic_tf import optimizers
 from elastic_tf.engine.rows import RowTraining
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.inputs.samples import Rows
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction
@@ -85,13 +85,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     return {"t_forward": profile.t_forward, "t_full": profile.t_full, "cuts": cuts}
 
 
-COLUMNS = (
-    Column("model", "model"),
-    Column("cut", "cut", ".2f"),
-    Column("step_full", "full step ms", ".1f"),
-    Column("uncached", "uncached", ".3f"),
-    Column("measured", "cached", ".3f"),
-    Column("predicted", "predicted", ".3f"),
-    Column("fill_ms", "fill ms / sample", ".2f"),
-    Column("bytes", "bytes / sample", ",.0f"),
+COLUMNS = columns(
+    "model cut:.2f step_full:.1f uncached:.3f measured:.3f predicted:.3f fill_ms:.2f bytes:,.0f"
 )

@@ -9,18 +9,21 @@ process that keeps one core busy, started in the middle of a training.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import demo
 import tensorflow as tf
-from measuring import load, measure_ratios
+from measuring import columns, measure_ratios
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 RHOS = (0.4, 0.5, 0.6, 0.7)
 RATIO_EPOCHS = 2
@@ -170,28 +173,21 @@ class Bench:
             return callback, time.perf_counter() - started
 
 
-RATIO_COLUMNS = (
-    Column("profile", "profile"),
-    Column("rho", "rho", ".1f"),
-    Column("open", "open loop", ".3f"),
-    Column("closed", "closed loop", ".3f"),
-    Column("by_callback", "by the callback", ".3f"),
-    Column("closed_selections", "selections"),
-)
-LOAD_COLUMNS = (
-    Column("before", "before", ".3f"),
-    Column("after", "after", ".3f"),
-    Column("selections", "selections"),
-)
-DEADLINE_COLUMNS = (
-    Column("load", "load"),
-    Column("asked", "deadline s", ".1f"),
-    Column("taken", "taken s", ".1f"),
-    Column("off", "off", "+.1%"),
-    Column("left_out", "steps left out"),
-    Column("first_rho", "first rho", ".2f"),
-    Column("last_rho", "last rho", ".2f"),
-    Column("selections", "selections"),
-    Column("early", "of them early"),
-    Column("accuracy", "accuracy", ".1%"),
+@contextlib.contextmanager
+def load() -> Iterator[Callable[[], None]]:
+    """Gives a function that starts a process which keeps a core busy until the context ends."""
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        yield lambda: started.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+RATIO_COLUMNS = columns("profile rho:.1f open:.3f closed:.3f by_callback:.3f closed_selections")
+LOAD_COLUMNS = columns("before:.3f after:.3f selections")
+DEADLINE_COLUMNS = columns(
+    "load asked:.1f taken:.1f off:+.1% left_out first_rho:.2f last_rho:.2f selections early "
+    "accuracy:.1%"
 )

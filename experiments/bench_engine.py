@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import CLASSES, MODELS, fresh, noise, random_mask
+from measuring import CLASSES, MODELS, columns, fresh, noise, random_mask
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 ROUNDS, STEPS = 25, 4  # fits of each copy, steps of a fit
 SECONDS = 30.0  # for the rounds of one model
@@ -107,14 +107,7 @@ def cached_switch(model: et.ElasticModel, masks: list[np.ndarray]) -> float:
     return float(np.median(seconds))
 
 
-COLUMNS = (
-    Column("model", "model"),
-    Column("tensors", "N", "d"),
-    Column("seconds_plain", "Keras s per step", ".4f"),
-    Column("seconds_elastic", "elastic s per step", ".4f"),
-    Column("overhead", "overhead", "+.2%"),
-    Column("spread", "spread", ".2%"),
-    Column("first_step_plain", "Keras first step s", ".2f"),
-    Column("new_mask_seconds", "new mask s", ".2f"),
-    Column("cached_switch_ms", "kept mask ms", ".3f"),
+COLUMNS = columns(
+    "model tensors:d seconds_plain:.4f seconds_elastic:.4f overhead:+.2% spread:.2% "
+    "first_step_plain:.2f new_mask_seconds:.2f cached_switch_ms:.3f"
 )

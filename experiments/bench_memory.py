@@ -25,6 +25,7 @@ from measuring import (
     MIB,
     allocated_bytes,
     apart,
+    columns,
     fresh,
     noise,
     peak_bytes,
@@ -34,7 +35,7 @@ from measuring import (
 )
 
 from elastic_tf.commands.training import harness
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 SELECTIONS = 100
 FLAT = (("sgd", "set_mask"), ("sgd", "fit"), ("adam", "fit"), ("sgdw", "fit"))
@@ -185,24 +186,9 @@ def of_digits(mask: str) -> np.ndarray:
     return np.array([digit == "1" for digit in mask])
 
 
-FLAT_COLUMNS = (
-    Column("optimizer", "optimizer"),
-    Column("way", "selected by"),
-    Column("at_10", "10th", ".0f"),
-    Column("at_50", "50th", ".0f"),
-    Column("at_100", "100th", ".0f"),
-    Column("ratio", "100th / 10th", ".3f"),
-)
-PEAK_COLUMNS = (
-    Column("model", "model"),
-    Column("batch_size", "batch", "d"),
-    Column("tensors", "N", "d"),
-    Column("trained", "trained", "d"),
-    Column("predicted_ratio", "predicted ratio", ".2f"),
-    Column("full_resident", "full resident", ".0f"),
-    Column("elastic_resident", "elastic resident", ".0f"),
-    Column("resident_ratio", "ratio", ".2f"),
-    Column("full_allocated", "full allocated", ".0f"),
-    Column("elastic_allocated", "elastic allocated", ".0f"),
-    Column("allocated_ratio", "ratio", ".2f"),
+FLAT_COLUMNS = columns("optimizer way at_10:.0f at_50:.0f at_100:.0f ratio:.3f")
+PEAK_COLUMNS = columns(
+    "model batch_size:d tensors:d trained:d predicted_ratio:.2f full_resident:.0f "
+    "elastic_resident:.0f resident_ratio:.2f full_allocated:.0f elastic_allocated:.0f "
+    "allocated_ratio:.2f"
 )

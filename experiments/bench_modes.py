@@ -13,25 +13,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from measuring import MODELS, fresh, measure_ratios, noise, random_mask
+from measuring import MODELS, columns, fresh, measure_ratios, noise, random_mask
 
 import elastic_tf as et
 from elastic_tf.engine import modes
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.memory.activations import activation_bytes
 
 MODES = ("filtered:2", "filtered:4", "channels:1/4")
 PLANS, ROUNDS, REPEATS = 12, 11, 10
-COLUMNS = (
-    Column("model", "model"),
-    Column("without", "profile s", ".1f"),
-    Column("with_modes", "with modes s", ".1f"),
-    Column("times", "times", ".2f"),
-    Column("error", "mean abs error", ".3f"),
-    Column("bias", "bias", "+.3f"),
-    Column("worst", "worst", ".3f"),
-    Column("exact_bytes", "exact MB", ".1f"),
-    Column("filtered_bytes", "filtered MB", ".1f"),
+COLUMNS = columns(
+    "model without:.1f with_modes:.1f times:.2f error:.3f bias:+.3f worst:.3f exact_bytes:.1f "
+    "filtered_bytes:.1f"
 )
 
 

@@ -17,11 +17,11 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 from instances import instance
-from measuring import fresh, noise
+from measuring import columns, fresh, noise
 from mixed_integer import optimum
 from paper_selection import paper_selection
 
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 KINDS = ("chain", "residual", "towers")
 # tensors: instances, and how many of them the mixed-integer program is tried on
@@ -130,27 +130,11 @@ def relative(draws: np.ndarray, masks: list[np.ndarray], ours: list[et.Selection
     return float(np.mean(reached))
 
 
-COLUMNS = (
-    Column("kind", "sets"),
-    Column("count", "N", "d"),
-    Column("instances", "cases", "d"),
-    Column("references", "compared", "d"),
-    Column("worst", "worst / reference", ".5f"),
-    Column("median", "median", ".5f"),
-    Column("gap_median", "gap", ".1e"),
-    Column("gap_worst", "worst gap", ".1e"),
-    Column("milliseconds_median", "ms", ".1f"),
-    Column("milliseconds_90", "90 %", ".1f"),
-    Column("milliseconds_worst", "worst ms", ".1f"),
+COLUMNS = columns(
+    "kind count:d instances:d references:d worst:.5f median:.5f gap_median:.1e gap_worst:.1e "
+    "milliseconds_median:.1f milliseconds_90:.1f milliseconds_worst:.1f"
 )
-SWEEP_COLUMNS = (
-    Column("resolution", "T_q", "d"),
-    Column("importance", "paper: importance", ".4f"),
-    Column("achieved", "ratio", ".4f"),
-    Column("over_budget", "over budget", "d"),
-    Column("importance_within", "within", ".4f"),
-    Column("skipped", "skipped x", ".1f"),
-    Column("milliseconds", "ms", ".1f"),
-    Column("our_achieved", "ours: ratio", ".4f"),
-    Column("our_milliseconds", "ms", ".1f"),
+SWEEP_COLUMNS = columns(
+    "resolution:d importance:.4f achieved:.4f over_budget:d importance_within:.4f skipped:.1f "
+    "milliseconds:.1f our_achieved:.4f our_milliseconds:.1f"
 )

@@ -15,10 +15,10 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import MIB, apart, fresh, noise, peak_of_steps
+from measuring import MIB, apart, columns, fresh, noise, peak_of_steps
 from related import nntrainer
 
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.timing.stopwatch import time_in_turn
 
 CASES = (("vgg16", 32, 64), ("mobilenet_v2", 128, 16), ("resnet50", 128, 16))  # size, batch
@@ -81,20 +81,8 @@ def timed(name: str, size: int, batch: int) -> dict[str, Any]:
     }
 
 
-COLUMNS = (
-    Column("model", "model"),
-    Column("input_size", "pixels", "d"),
-    Column("batch_size", "batch", "d"),
-    Column("predicted", "predicted", ".0f"),
-    Column("predicted_swapped", "swapped", ".0f"),
-    Column("planned", "NNTrainer", ".0f"),
-    Column("planned_swapped", "swapped", ".0f"),
-    Column("planned_swapped_all", "weights too", ".0f"),
-    Column("resident", "resident", ".0f"),
-    Column("resident_swapped", "swapped", ".0f"),
-    Column("allocated", "allocated", ".0f"),
-    Column("allocated_swapped", "swapped", ".0f"),
-    Column("file_swapped", "file", ".0f"),
-    Column("seconds", "step", ".2f"),
-    Column("time_ratio", "swapped / not", ".3f"),
+COLUMNS = columns(
+    "model input_size:d batch_size:d predicted:.0f predicted_swapped:.0f planned:.0f "
+    "planned_swapped:.0f planned_swapped_all:.0f resident:.0f resident_swapped:.0f "
+    "allocated:.0f allocated_swapped:.0f file_swapped:.0f seconds:.2f time_ratio:.3f"
 )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import MODELS, fresh, measure_ratios, noise, random_mask
+from measuring import MODELS, columns, fresh, measure_ratios, noise, random_mask
 
 import elastic_tf as et
 from elastic_tf.files.table import Column, format_table
@@ -106,21 +106,9 @@ def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) ->
     return et.TimingProfile(sum(item.time for item in items) / 2, tuple(items), count)
 
 
-COLUMNS = (
-    Column("model", "model"),
-    Column("tensors", "N", "d"),
-    Column("sets", "sets", "d"),
-    Column("share", "attributed", ".1%"),
-    Column("error", "mean abs error", ".3f"),
-    Column("bias", "bias", "+.3f"),
-    Column("worst", "worst", ".3f"),
-    Column("op_times", "op times", ".3f"),
-    Column("op_bias", "their bias", "+.3f"),
-    Column("chain", "chain", ".3f"),
-    Column("paper", "paper's formula", ".3f"),
-    Column("lost", "lost by chain", ".1%"),
-    Column("profile", "profiling / epoch", ".2%"),
-    Column("reprofile", "again / epoch", ".2%"),
+COLUMNS = columns(
+    "model tensors:d sets:d share:.1% error:.3f bias:+.3f worst:.3f op_times:.3f op_bias:+.3f "
+    "chain:.3f paper:.3f lost:.1% profile:.2% reprofile:.2%"
 )
 
 

@@ -16,9 +16,9 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import allocated_bytes, fresh, noise
+from measuring import allocated_bytes, columns, fresh, noise
 
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.plan import Plan
 
 NETWORKS = (  # name, input size, batch size
@@ -112,10 +112,4 @@ def compared(
     }
 
 
-COLUMNS = (
-    Column("model", "model"),
-    Column("error", "mean error", ".1%"),
-    Column("step_error", "beyond weights and slots", ".1%"),
-    Column("over", "most over a limit", ".1%"),
-    Column("seconds", "choosing s", ".2f"),
-)
+COLUMNS = columns("model error:.1% step_error:.1% over:.1% seconds:.2f")

@@ -7,14 +7,13 @@ calls a function with arguments in JSON and prints what it returns likewise; see
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import tensorflow as tf
 
 from elastic_tf.commands.training import harness
 from elastic_tf.files.json_form import to_json
+from elastic_tf.files.table import Column
 from elastic_tf.inputs.batches import as_batch
 from elastic_tf.timing.stopwatch import time_anew
 from elastic_tf.timing.trace import StepFunction
@@ -70,6 +70,12 @@ def noise(size: int, batch: int = BATCH, *, classes: int = CLASSES, seed: int = 
     return x, rng.integers(0, classes, batch)
 
 
+def columns(words: str) -> tuple[Column, ...]:
+    """Columns of a table from words: each a key and the format of its numbers."""
+    parts = (word.partition(":") for word in words.split())
+    return tuple(Column(key, key.replace("_", " "), form) for key, _, form in parts)
+
+
 def random_mask(rng: np.random.Generator, count: int) -> np.ndarray:
     """Depth uniform, density 0.1 to 1."""
     deepest, density = rng.integers(count), rng.uniform(0.1, 1.0)
@@ -103,18 +109,6 @@ def apart(function: Callable[..., Any], *arguments: Any, **environment: str) -> 
     if run.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{run.stderr[-2000:]}")
     return json.loads(run.stdout.splitlines()[-1])
-
-
-@contextlib.contextmanager
-def load() -> Iterator[Callable[[], None]]:
-    """Gives a function that starts a process which keeps a core busy until the context ends."""
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        yield lambda: started.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def resident_bytes() -> int:

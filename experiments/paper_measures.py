@@ -52,7 +52,7 @@ def profiling(scale: Scale) -> dict[str, Any]:
 
 def _epoch_seconds(scale: Scale, profile: et.TimingProfile) -> float:
     """An epoch of elastic training."""
-    return 1e-6 * profile.t_full * RHO * (scale.images[CUB] // scale.common["batch_size"])
+    return 1e-6 * profile.t_full * RHO * (scale.images // scale.common["batch_size"])
 
 
 def _profile(scale: Scale, name: str) -> tuple[et.ElasticModel, et.TimingProfile, Batch]:

@@ -69,13 +69,12 @@ def made(path, training):
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
     """Draws one name from made-up runs."""
-    monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
     known = {}
     monkeypatch.setattr(figures.run, "load", lambda path: known[path])
 
     def draw(kind, name, picture):
         root = tmp_path / "small" / "here"
-        for training in paper_scales.digits().trainings(picture):
+        for training in paper_scales.small().trainings(picture):
             path = paper.run_path(root, training)
             known.setdefault(path, None)
             if known[path] is None:

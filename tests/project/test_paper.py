@@ -18,7 +18,6 @@ from elastic_tf.commands.commandline import parse, words_of
 from elastic_tf.commands.comparing import trials
 
 SCALES = {
-    "digits": paper_scales.digits(),
     "small": paper_scales.small(),
     "paper": paper_scales.paper(Path("vit.h5")),
 }
@@ -73,7 +72,6 @@ def test_what_is_not_there_is_refused(tmp_path, arguments, received):
 
 
 def test_runs_of_a_figure_are_made_once_and_one_that_fails_stops_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
     monkeypatch.setattr(trials, "profiled", lambda *_: tmp_path / "profile.json")
     launches = Launches(made)
 
@@ -95,7 +93,7 @@ def test_runs_of_a_figure_are_made_once_and_one_that_fails_stops_no_other(tmp_pa
 @pytest.mark.hours
 @pytest.mark.parametrize("name", paper_measures.MEASURES)
 def test_measures_give_positive_numbers(name, monkeypatch):
-    scale = dataclasses.replace(SCALES["digits"], timed={"resnet50": ("mobilenet", 32)})
+    scale = dataclasses.replace(SCALES["small"], timed={"resnet50": ("mobilenet", 32)})
     monkeypatch.setattr(paper_measures, "_REPEATS", 1)
     monkeypatch.setattr(paper_measures, "_RESOLUTIONS", (50,))
     found = paper_measures.MEASURES[name](scale)
