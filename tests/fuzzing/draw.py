@@ -10,7 +10,6 @@
 | ema, replaced, resume | averages of tensors that were not stepped, or that begin elsewhere |
 | counts, saving | step counts of tensors, lost or wrong |
 | broken, again, rate | what one `fit` leaves to the next |
-| scaled, mixed | steps that are left out for their gradients are infinite |
 | accumulate, keep, eager, weighted, evaluating, threads | ways that must not differ |
 """
 
@@ -169,7 +168,7 @@ def _counts(draw: Draw, fields: Fields) -> None:
 
 
 def _saving(draw: Draw, fields: Fields) -> None:
-    how = draw.one(*kinds.FORMATS)
+    how = draw.one("keras", "keras", "weights", "checkpoint")
     if draw.happens(0.5):
         fields["optimizer"] = draw.one(*kinds.COUNTED)
     fields.update(epochs=draw.one(1, 2), samples=8, events=fields["events"][:1])
@@ -230,8 +229,6 @@ FEATURES: dict[str, Callable[[Draw, Fields], None]] = {
     "accumulate": _set(accumulate=(2, 3)),
     "keep": _set(keep=(0.0, 0.5)),
     "eager": _set(eager=(True,)),
-    "mixed": _set(policy=("mixed_float16",)),
-    "scaled": _set(scaled=(True,), spike=(None, 0, 3, 5)),
     "weighted": _set(weights=("sample", "class")),
     "evaluating": lambda draw, fields: fields.update(
         validation=draw.happens(0.5), events=fields["events"] + draw.events("evaluate", 2)
@@ -274,16 +271,11 @@ def is_supported(case: Case) -> bool:
 
 def _fits_optimizer(case: Case, verbs: list[str]) -> bool:
     own = set(case.options) - {"schedule"}
-    is_scaled = case.scaled or case.policy != "float32"
     if own and (case.optimizer not in kinds.NEW or {"clipnorm", "global_clipnorm"} <= own):
         return False
     if case.optimizer == "adamw" and "decay" in own:
         return False
-    if "lr" in verbs and (is_scaled or "schedule" in case.options):
-        return False
-    if case.policy != "float32" and case.model in ("attention", "sequential"):
-        return False  # TensorFlow 2.15 has no normalisation of layers in half precision on CPUs
-    return not (case.scaled and case.policy != "float32") and (case.spike is None or case.scaled)
+    return not ("lr" in verbs and "schedule" in case.options)
 
 
 def _fits_data(case: Case) -> bool:
@@ -293,7 +285,7 @@ def _fits_data(case: Case) -> bool:
         return False
     if case.weights == "class":
         is_one = case.model != "shared" and case.loss != "mse"
-        return is_one and case.spike is None
+        return is_one
     return True
 
 
@@ -310,8 +302,7 @@ def _fits_way(case: Case, verbs: list[str]) -> bool:
 
 def _fits_backup(case: Case, verbs: list[str]) -> bool:
     if case.backup is not None:
-        odd = case.scaled or case.policy != "float32" or {"raise", "stop"} & set(verbs)
-        if not case.rhos or odd:
+        if not case.rhos or {"raise", "stop"} & set(verbs):
             return False
     if "nan" in verbs and (case.backup is None or "schedule" in case.options):
         return False
@@ -324,17 +315,20 @@ def _fits_backup(case: Case, verbs: list[str]) -> bool:
 def _fits_story(case: Case, verbs: list[str]) -> bool:
     saves = [item.partition(" ")[2] for item in case.story if item.startswith("save")]
     if saves:
-        odd = case.policy != "float32" or case.accumulate > 1 or case.steps_per_execution > 1
-        if odd or case.eager or case.keep is not None or "lr" in verbs:
+        if (
+            case.accumulate > 1
+            or case.steps_per_execution > 1
+            or case.eager
+            or case.keep is not None
+            or "lr" in verbs
+        ):
             return False
-        if case.scaled and case.optimizer == "adamw":  # which Keras 2.15 does not find again
-            return False
-        if case.model == "subclassed" and set(saves) & {"keras", "h5", "tf"}:
+        if case.model == "subclassed" and "keras" in saves:
             return False
     if case.solve or "solve" in case.story:
-        wrong = case.model not in ONE_HEAD or case.spike is not None or case.weights == "class"
-        if wrong or case.policy != "float32" or (case.solve and not case.on_samples):
+        wrong = case.model not in ONE_HEAD or case.weights == "class"
+        if wrong or (case.solve and not case.on_samples):
             return False
     if case.threads:
-        return not saves and case.policy == "float32" and "solve" not in case.story
+        return not saves and "solve" not in case.story
     return True

@@ -14,7 +14,6 @@ from fuzzing.case import Case, Outcome, Solved, disturbed, mask
 
 from elastic_tf import stack
 
-LOSS_SCALE = 2.0**15  # Keras's first
 NEAR = 1e-2  # of what a head predicts
 
 
@@ -59,11 +58,6 @@ class Tensor:
                 # Keras 2 begins at the weights before the first step, Keras 3 at those after it
                 self.average = after if kinds.IS_KERAS_3 else before
             self.average = kinds.MOMENTUM * self.average + (1.0 - kinds.MOMENTUM) * after
-
-    def skip(self) -> None:
-        """Count a step that left everything as it is."""
-        if self._counted:
-            self._optimizer.iterations.assign_add(1)
 
     def state(self) -> list[Any]:
         """All of it, to go back to."""
@@ -115,14 +109,13 @@ class Reference:
             self._compile()
         else:
             self._plan = np.ones(len(self._plan), bool)
-            # Where Keras does not save the optimizer's state, or does not read it.
-            if self.case.scaled and what == "h5" or what in ("weights", "tf"):
+            if what == "weights":  # Keras does not read the optimizer's state from these
                 self._compile()
 
     def _compile(self) -> None:
         variables = self.model.trainable_variables
         self._tensors = [Tensor(self.case, variables[k]) for k in self._outcome.order]
-        self._updates, self._scale, self._rate = 0, LOSS_SCALE, self.case.rate
+        self._updates, self._rate = 0, self.case.rate
 
     # One fit.
 
@@ -246,19 +239,15 @@ class Reference:
         ]
         for norm in norms:
             norm.trainable = False
-        is_scaled = self.case.scaled or self.case.policy == "mixed_float16"
         try:
             with tf.GradientTape() as tape:
                 said = tf.nest.flatten(self.model(x[0] if len(x) == 1 else x, training=True))
                 terms = [loss(*part, weight) for loss, *part in zip(self._losses, y, said)]
                 loss = tf.add_n([*terms, *self.model.losses])
-                total = loss * self._scale if is_scaled else loss
-            gradients = tape.gradient(total, [stack.raw(variable) for variable in variables])
+            gradients = tape.gradient(loss, [stack.raw(variable) for variable in variables])
         finally:
             for norm in norms:
                 norm.trainable = True
-        if is_scaled:
-            gradients = [_times(gradient, 1.0 / self._scale) for gradient in gradients]
         return float(loss), gradients
 
     def _batch(self, rows: np.ndarray) -> tuple[list[Any], list[Any], Any]:
@@ -277,11 +266,6 @@ class Reference:
 
     def _update(self, gradients: list[Any]) -> None:
         case, chosen = self.case, np.flatnonzero(self._plan)
-        if case.scaled or case.policy == "mixed_float16":
-            values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-            if not all(np.isfinite(value).all() for value in values):
-                self._skip()
-                return
         if "global_clipnorm" in case.options:
             gradients, _ = tf.clip_by_global_norm(gradients, kinds.CLIP)
         elif "clipnorm" in case.options:
@@ -295,15 +279,6 @@ class Reference:
         self._stepped |= set(chosen)
         self._updates += 1
 
-    def _skip(self) -> None:
-        """Keras 2 counts a step that it leaves out, but for the slot of `et.optimizers.adam`."""
-        self._scale /= 2.0
-        if kinds.IS_KERAS_3:
-            return
-        self._updates += 1
-        for k in np.flatnonzero(self._plan):
-            self._tensors[k].skip()
-
     # Backups and heads.
 
     def _back_up(self) -> None:
@@ -311,11 +286,11 @@ class Reference:
         self._held = (
             self.model.get_weights(),
             [tensor.state() for tensor in self._tensors],
-            (self._updates, self._scale, self._rate, set(self._stepped)),
+            (self._updates, self._rate, set(self._stepped)),
         )
 
     def _go_back(self) -> None:
-        weights, states, (self._updates, self._scale, rate, stepped) = self._held
+        weights, states, (self._updates, rate, stepped) = self._held
         self.model.set_weights(weights)
         for tensor, state in zip(self._tensors, states):
             tensor.go_back(state)
@@ -341,12 +316,6 @@ class Reference:
                 # It begins at the solved head. For Keras 3 a tensor begins at its first step.
                 is_first = not kinds.IS_KERAS_3 or tensor.average is None
                 tensor.average = None if is_first else tensor.variable.numpy()
-
-
-def _times(gradient: Any, factor: float) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(factor * gradient.values, gradient.indices, gradient.dense_shape)
-    return factor * gradient
 
 
 def check_solution(
