@@ -315,13 +315,8 @@ def _fits_backup(case: Case, verbs: list[str]) -> bool:
 def _fits_story(case: Case, verbs: list[str]) -> bool:
     saves = [item.partition(" ")[2] for item in case.story if item.startswith("save")]
     if saves:
-        if (
-            case.accumulate > 1
-            or case.steps_per_execution > 1
-            or case.eager
-            or case.keep is not None
-            or "lr" in verbs
-        ):
+        several = case.accumulate > 1 or case.steps_per_execution > 1
+        if several or case.eager or case.keep is not None or "lr" in verbs:
             return False
         if case.model == "subclassed" and "keras" in saves:
             return False
