@@ -32,8 +32,8 @@ SHARES = (0.6, 0.75, 0.9)  # deadlines, as parts of what full training takes by 
 CONTROL = et.Control(share=0.15)  # trainings of seconds must pay for tracing a full step as well
 
 
-def main(names: Sequence[str] = ("ratios", "load", "deadlines")) -> dict[str, Any]:
-    """Train, print three tables, or those named."""
+def main(names: Sequence[str] = ("ratios", "deadlines")) -> dict[str, Any]:
+    """Train, print two tables, or those named."""
     settings = demo.Settings()
     tf.keras.utils.set_random_seed(settings.seed)
     data = demo.other_domain(settings)
@@ -44,10 +44,6 @@ def main(names: Sequence[str] = ("ratios", "load", "deadlines")) -> dict[str, An
         results["ratios"] = bench.ratios()
         print("Step time / full step time under the last selection, measured afterwards in turn:")
         print(format_table(results["ratios"], RATIO_COLUMNS))
-    if "load" in names:
-        results["ratio_under_load"] = bench.ratio_under_load()
-        print("\nrho = 0.5, a load from the middle on (as the callback measured it):")
-        print(format_table([results["ratio_under_load"]], LOAD_COLUMNS))
     if "deadlines" in names:
         cases = [(share, is_loaded) for is_loaded in (False, True) for share in SHARES]
         results["deadlines"] = [bench.deadline(*case) for case in cases]
@@ -98,28 +94,6 @@ class Bench:
             for loop in ("open", "closed"):
                 row[loop] = measured[row[loop]] if loop in row else None
         return rows
-
-    def ratio_under_load(self) -> dict[str, Any]:
-        """What the closed loop achieves before and after a load starts."""
-        epochs = 2 * RATIO_EPOCHS
-        callback, seconds = self._train(
-            epochs,
-            self.profile,
-            load_from=epochs // 2,
-            rho=0.5,
-            interval=epochs,
-            importance=et.importance.gradient_magnitude,
-            control=CONTROL,
-        )
-        measured = self.model.history.history["achieved_ratio"]  # from the first measured one on
-        history = [None] * (epochs - len(measured)) + measured
-        return {
-            "before": history[epochs // 2 - 1],
-            "after": history[-1],
-            "selections": len(callback.selections),
-            "seconds": seconds,
-            "by_epoch": history,
-        }
 
     def deadline(self, share: float, is_loaded: bool) -> dict[str, Any]:
         """One training with a deadline."""
@@ -186,7 +160,6 @@ def load() -> Iterator[Callable[[], None]]:
 
 
 RATIO_COLUMNS = columns("profile rho:.1f open:.3f closed:.3f by_callback:.3f closed_selections")
-LOAD_COLUMNS = columns("before:.3f after:.3f selections")
 DEADLINE_COLUMNS = columns(
     "load asked:.1f taken:.1f off:+.1% left_out first_rho:.2f last_rho:.2f selections early "
     "accuracy:.1%"

@@ -2,7 +2,7 @@
 
 For each model a plain and an elastic copy with all tensors trained are fitted in turn, a few steps
 at a time; the overhead is the median over the rounds of the ratio of their steps. Then the first
-step under a new mask against the following ones, and the switch to a mask whose function is kept.
+step under a new mask against the following ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elastic_tf.files.table import format_table
 
 ROUNDS, STEPS = 25, 4  # fits of each copy, steps of a fit
 SECONDS = 30.0  # for the rounds of one model
-NEW_MASKS, SWITCHES = 2, 200
+NEW_MASKS = 2
 
 
 class StepTimes(tf.keras.callbacks.Callback):
@@ -76,7 +76,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         "first_step_plain": first[0],
         "first_step_elastic": first[1],
         "new_mask_seconds": float(np.median(new)),
-        "cached_switch_ms": 1e3 * cached_switch(elastic, masks),
     }
 
 
@@ -97,17 +96,7 @@ def new_mask(model: et.ElasticModel, data: tf.data.Dataset, mask: np.ndarray) ->
     return first - float(np.median(later))
 
 
-def cached_switch(model: et.ElasticModel, masks: list[np.ndarray]) -> float:
-    """Median seconds of a switch between masks whose functions are kept."""
-    seconds = []
-    for k in range(SWITCHES):
-        started = time.perf_counter()
-        model.set_mask(masks[k % len(masks)])
-        seconds.append(time.perf_counter() - started)
-    return float(np.median(seconds))
-
-
 COLUMNS = columns(
     "model tensors:d seconds_plain:.4f seconds_elastic:.4f overhead:+.2% spread:.2% "
-    "first_step_plain:.2f new_mask_seconds:.2f cached_switch_ms:.3f"
+    "first_step_plain:.2f new_mask_seconds:.2f"
 )

@@ -3,8 +3,7 @@
 For each model: 24 random masks, their steps timed in turn with the full step, against what the
 profile predicts, what it would without the calibrating masks ("op times"), as a chain of t_dw and
 t_dy, and by the paper's formula (chain of op times as the profiler gives them, backward pass taken
-for twice the forward pass). Then the masks that the selector picks for four values of rho, and what
-selecting by the chain would lose.
+for twice the forward pass). Then the masks that the selector picks for four values of rho.
 """
 
 from __future__ import annotations
@@ -61,10 +60,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     # random worth: what the selector picks differs in every part of the model
     worth = rng.exponential(size=(len(RHOS), profile.count))
     picked = [et.select_tensors(w, profile, rho) for w, rho in zip(worth, RHOS)]
-    chained = et.TimingProfile.from_chain(
-        t_dw=profile.t_dw, t_dy=profile.t_dy, t_forward=profile.t_forward
-    )
-    by_chain = [et.select_tensors(w, chained, rho) for w, rho in zip(worth, RHOS)]
     ratios = measure_ratios(
         model, batch, masks + [selection.mask for selection in picked], repeats=ROUNDS
     )
@@ -86,9 +81,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         "chain": [chain_time(profile, mask) / profile.t_full for mask in masks],
         "paper": [chain_time(paper, mask) / paper.t_full for mask in masks],
         "achieved": dict(zip(map(str, RHOS), ratios[MASKS:])),
-        "importance_lost_by_chain": [
-            1 - one.importance / other.importance for one, other in zip(by_chain, picked)
-        ],
     }
 
 
@@ -108,7 +100,7 @@ def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) ->
 
 COLUMNS = columns(
     "model tensors:d sets:d share:.1% error:.3f bias:+.3f worst:.3f op_times:.3f op_bias:+.3f "
-    "chain:.3f paper:.3f lost:.1% profile:.2% reprofile:.2%"
+    "chain:.3f paper:.3f profile:.2% reprofile:.2%"
 )
 
 
@@ -128,7 +120,6 @@ def summary(name: str, data: dict[str, Any]) -> dict[str, Any]:
         "op_bias": off["op_times"].mean(),
         "chain": np.abs(off["chain"]).mean(),
         "paper": np.abs(off["paper"]).mean(),
-        "lost": np.mean(data["importance_lost_by_chain"]),
         "profile": data["profile_share_of_epoch"],
         "reprofile": data["reprofile_share_of_epoch"],
     }

@@ -255,75 +255,31 @@ def cases(draw: st.DrawFn, only: str | None = None) -> Case:
 def is_supported(case: Case) -> bool:
     """Whether the library promises this, and the reference can do it too."""
     verbs = [at.do.partition(" ")[0] for at in case.events]
-    fits = case.story.count("fit")
-    return fits > 0 and all(
-        [
-            fits * case.epochs * case.steps <= MOST_STEPS,
-            len(set(verbs) & {"nan"}) == verbs.count("nan"),
-            _fits_optimizer(case, verbs),
-            _fits_data(case),
-            _fits_way(case, verbs),
-            _fits_backup(case, verbs),
-            _fits_story(case, verbs),
-        ]
-    )
-
-
-def _fits_optimizer(case: Case, verbs: list[str]) -> bool:
-    own = set(case.options) - {"schedule"}
-    if own and (case.optimizer not in kinds.NEW or {"clipnorm", "global_clipnorm"} <= own):
-        return False
-    if case.optimizer == "adamw" and "decay" in own:
-        return False
-    return not ("lr" in verbs and "schedule" in case.options)
-
-
-def _fits_data(case: Case) -> bool:
-    if case.path == "generator" and case.model == "text":  # of which Keras knows no length
-        return False
-    if case.views > 1 and (not case.on_samples or case.model in ("text", "shared")):
-        return False
-    if case.weights == "class":
-        is_one = case.model != "shared" and case.loss != "mse"
-        return is_one
-    return True
-
-
-def _fits_way(case: Case, verbs: list[str]) -> bool:
-    """How steps are made."""
-    if case.accumulate > 1:
-        places = [at[:2] + (at.fit,) for at in case.events if at.do.startswith("plan")]
-        at_begin = any(place[1] < 1 for place in places) and bool(case.rhos)
-        if len(set(places)) < len(places) or at_begin:
-            return False
-    several = case.steps_per_execution > 1
-    return not (several and (case.accumulate > 1 or case.eager or case.backup is not None))
-
-
-def _fits_backup(case: Case, verbs: list[str]) -> bool:
-    if case.backup is not None:
-        if not case.rhos or {"raise", "stop"} & set(verbs):
-            return False
-    if "nan" in verbs and (case.backup is None or "schedule" in case.options):
-        return False
-    if case.kill is not None:
-        alone = case.story == ("fit",) and set(verbs) <= {"evaluate"}
-        return case.backup is not None and alone
-    return True
-
-
-def _fits_story(case: Case, verbs: list[str]) -> bool:
     saves = [item.partition(" ")[2] for item in case.story if item.startswith("save")]
-    if saves:
-        several = case.accumulate > 1 or case.steps_per_execution > 1
-        if several or case.eager or case.keep is not None or "lr" in verbs:
-            return False
-        if case.model == "subclassed" and "keras" in saves:
-            return False
-    if case.solve or "solve" in case.story:
-        wrong = case.model not in ONE_HEAD or case.weights == "class"
-        if wrong or (case.solve and not case.on_samples):
-            return False
-    if case.threads:
-        return not saves and "solve" not in case.story
-    return True
+    fits, solves = case.story.count("fit"), case.solve or "solve" in case.story
+    own, ends = set(case.options) - {"schedule"}, {"raise", "stop"} & set(verbs)
+    several, plans = case.steps_per_execution > 1, [at for at in case.events if "plan" in at.do]
+    is_busy = case.accumulate > 1 or several or case.eager or case.keep is not None
+    together = len({(at.fit, *at[:2]) for at in plans}) < len(plans)
+    refused = [
+        not 0 < fits * case.epochs * case.steps <= MOST_STEPS,
+        verbs.count("nan") > 1,
+        own and (case.optimizer not in kinds.NEW or {"clipnorm", "global_clipnorm"} <= own),
+        case.optimizer == "adamw" and "decay" in own,
+        "lr" in verbs and "schedule" in case.options,
+        case.path == "generator" and case.model == "text",  # of which Keras knows no length
+        case.views > 1 and (not case.on_samples or case.model in ("text", "shared")),
+        case.weights == "class" and (case.model == "shared" or case.loss == "mse" or solves),
+        case.accumulate > 1 and (together or case.rhos and any(at.batch < 1 for at in plans)),
+        several and (case.accumulate > 1 or case.eager or case.backup is not None),
+        case.backup is not None and (not case.rhos or ends),
+        "nan" in verbs and (case.backup is None or "schedule" in case.options),
+        case.kill is not None
+        and (case.backup is None or case.story != ("fit",) or not set(verbs) <= {"evaluate"}),
+        saves and (is_busy or "lr" in verbs or case.threads),
+        "keras" in saves and case.model == "subclassed",
+        solves and case.model not in ONE_HEAD,
+        case.solve and not case.on_samples,
+        case.threads and "solve" in case.story,
+    ]
+    return not any(refused)

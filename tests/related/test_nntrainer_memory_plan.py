@@ -73,10 +73,6 @@ def nested():
 NETWORKS = [chain, residual, concatenated, shared, nested]
 
 
-def by_name(plan):
-    return {one.name: one for one in plan.tensors}
-
-
 def check(plan) -> None:
     """Follow the step: what is read was written there, and nothing has changed it since.
 
@@ -142,33 +138,6 @@ def test_what_is_kept_for_the_backward_pass_is_what_tensorflow_keeps(network):
         }
         kept = activation_bytes(model, (x, y), mask)
         assert sum(passed_on.values()) == kept, (mask, passed_on)
-
-
-def test_an_activation_that_two_layers_take_lives_until_the_last_and_its_derivative_is_a_sum():
-    plan = memory.plan(residual(), BATCH)
-    found = by_name(plan)
-    n = 9  # layers: the sum is one
-    assert plan.steps[1] == "stem/sum: forward"
-    assert [found[f"stem@{k}"].mode for k in (1, 2)] == ["RV", "RV"]
-    add = next(order for order, name in plan.steps.items() if name == "add: forward")
-    assert max(max(one.orders) for one in plan.tensors if one.name == "stem@2") == add
-    derivatives = [found[f"stem@{k}/derivative"] for k in (1, 2)]
-    summed = n + 3 * (n - 2) + 1
-    assert plan.steps[summed] == "stem/sum: derivative"
-    assert [max(one.orders) for one in derivatives] == [summed, summed]
-    assert found["stem/derivative"].mode == "MV"
-
-
-def test_nothing_before_the_first_trained_tensor_runs_backward():
-    model = chain()
-    mask = np.arange(len(model.trainable_variables)) >= 4  # convolution b and the head
-    plan = memory.plan(model, BATCH, mask)
-    assert not {"a", "bn", "relu"} & {
-        name.partition(":")[0] for name in plan.steps.values() if not name.endswith("forward")
-    }
-    found = by_name(plan)
-    assert "relu/derivative" not in found and "b/linear/derivative" in found
-    assert {found["bn"].buffer, found["relu"].buffer} == {"a"}  # in place: nobody reads it again
 
 
 @pytest.mark.parametrize(("optimizer", "each"), [(K.Adam(), 2), (K.SGD(momentum=0.9), 1)])

@@ -96,13 +96,6 @@ def test_figure_6_gives_the_last_derivative_the_place_of_the_output():
     assert places["l2/kernel/gradient"] == end  # nothing is dead that it could take the place of
 
 
-def test_figure_6_keeps_the_weights_and_activations_apart():
-    plan = planned_without_loss(three_linear())
-    places = {one.name: one.offset for one in plan.tensors}
-    early = [X0, "l0", "l1", X3, "l0/kernel", "l1/kernel", "l2/kernel"]
-    assert len({places[name] for name in early}) == len(early)
-
-
 def test_vgg16_second_convolution_computes_its_derivative_in_32_14_mib():
     model = tf.keras.applications.VGG16(weights=None, input_shape=(32, 32, 3), classes=10)
     plan = memory.plan(model, 64)
