@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -55,8 +55,7 @@ class Settings:
     out: Path = option(Path("experiments/results/fuzz.json"), help="where the figures go")
 
 
-@dataclasses.dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A file to damage, and what reads it.
 
     Attributes:
@@ -64,22 +63,18 @@ class Target:
         path: where it is.
         good: valid contents to start from.
         read: reads it, and raises an AssertionError where what it read is not whole.
-        is_json: whether JSON that stays JSON is tried too.
-        signed: gives that JSON the checksum of its values, so that the fields are looked at.
     """
 
     name: str
     path: Path
     good: tuple[bytes, ...]
     read: Callable[[], None]
-    is_json: bool = True
-    signed: Callable[[bytes], bytes] = bytes
 
 
-def profiles() -> tuple[et.TimingProfile, ...]:
+def profile_target(folder: Path) -> Target:
     """A table, and a profile with everything that one can hold."""
+    path = folder / "profile.json"
     chain = et.TimingProfile.from_chain(t_dw=[1.0, 2.0, 0.5], t_dy=[3.0, 0.0, 1.0], t_forward=5.0)
-    settings = RuntimeSettings(onednn=True, inter_op_threads=2)
     full = dataclasses.replace(
         chain,
         tensors=tuple(TensorSpec(f"layer/{k}", (3, k), "float32") for k in range(3)),
@@ -87,17 +82,12 @@ def profiles() -> tuple[et.TimingProfile, ...]:
         batch_size=4,
         optimizer="Adam",
         device={"name": "Board 5", "cores": 4},
-        settings=settings,
+        settings=RuntimeSettings(onednn=True, inter_op_threads=2),
         calibration=(1.0, 0.9),
         created="2026-01-01T00:00:00",
     )
-    return chain, full
-
-
-def profile_target(folder: Path) -> Target:
-    path = folder / "profile.json"
     good = []
-    for profile in profiles():
+    for profile in (chain, full):
         profile.save(path)
         good.append(path.read_bytes())
 
@@ -107,43 +97,21 @@ def profile_target(folder: Path) -> Target:
         assert found.t_dw.shape == found.t_dy.shape == whole.shape
         assert np.isclose(found.step_time(whole), found.t_full) and found.t_full > 0
         assert len(repr(found)) < 20_000
-        if found.count < 10:
-            again = et.TimingProfile.from_chain(
-                t_dw=found.t_dw, t_dy=found.t_dy, t_forward=found.t_forward
-            )
-            assert np.isclose(again.t_full, found.t_full)
 
-    return Target("profile", path, tuple(good), read, signed=signed_profile)
-
-
-def signed_profile(data: bytes) -> bytes:
-    """JSON with its checksum, if it is an object."""
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(data)
-        if isinstance(found, dict):
-            return json.dumps({**found, "checksum": checksum(found)}).encode()
-    return data
+    return Target("profile", path, tuple(good), read)
 
 
 def run_targets(folder: Path) -> list[Target]:
     """One target for each file of a run; the others stay as they are."""
-    profile, _ = profiles()
-    importance = np.array([0.5, 1.0, -0.25])
     run = runs.create(folder / "run", {"seed": 3, "rho": 0.5, "shape": (4, 8)})
+    profile = et.TimingProfile.from_chain(t_dw=[1.0, 2.0], t_dy=[3.0, 0.0], t_forward=5.0)
+    importance = np.array([0.5, -0.25])
+    chosen = et.select_tensors(importance, profile, 0.9)
+    told = {"importance": importance, "predicted_ratio": 0.8}
+    told |= {"seconds_importance": 1.0, "seconds_solve": 0.1}
     for epoch in range(2):
-        selection = et.select_tensors(importance, profile, 0.9)
-        run.append_selection(
-            SelectionRecord(
-                epoch=epoch,
-                rho=0.9,
-                selection=selection,
-                importance=importance,
-                predicted_ratio=0.8,
-                seconds_importance=1.0,
-                seconds_solve=0.1,
-            )
-        )
-        run.append_epoch({"loss": 1.0 / (epoch + 1), "trained": [[0, 1]], "tensors": 3})
+        run.append_selection(SelectionRecord(epoch=epoch, rho=0.9, selection=chosen, **told))
+        run.append_epoch({"loss": 1.0 / (epoch + 1), "trained": [[0, 1]], "tensors": 2})
     run.finish({"accuracy": 0.5, "class_names": ["ä", "b"]})
 
     def read() -> None:
@@ -170,19 +138,28 @@ def backup_target(folder: Path) -> Target:
     def read() -> None:
         state = Slots(slots.path).read()
         assert state is not None and state.data["step"] == 1
-        assert state.arrays["values/0"].tolist() == arrays["values/0"].tolist()
-        assert state.arrays["values/1"] == 3
+        assert all(np.array_equal(state.arrays[name], value) for name, value in arrays.items())
 
-    return Target("backup", path, (path.read_bytes(),), read, is_json=False)
+    return Target("backup", path, (path.read_bytes(),), read)
+
+
+def signed(data: bytes) -> bytes:
+    """JSON with the checksum of a profile, so that its fields are looked at."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(data)
+        if isinstance(found, dict):
+            return json.dumps({**found, "checksum": checksum(found)}).encode()
+    return data
 
 
 def damaged(target: Target, rng: random.Random) -> bytes:
-    """A valid content of the file, changed."""
+    """A valid content of the file, changed; of JSON half stays JSON."""
     good = rng.choice(target.good)
-    if not target.is_json or rng.random() < 0.5:
+    if target.name == "backup" or rng.random() < 0.5:
         return mutated_bytes(good, rng)
-    if target.path.suffix != ".jsonl":
-        return target.signed(mutated_json(good, rng))
+    if target.path.suffix == ".json":
+        data = mutated_json(good, rng)
+        return signed(data) if target.name == "profile" else data
     lines = good.splitlines(keepends=True)
     place = rng.randrange(len(lines))
     lines[place] = mutated_json(lines[place], rng) + b"\n"
