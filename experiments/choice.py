@@ -79,8 +79,8 @@ def main() -> None:
         for method, epochs, batch in rows:
             for rate in settings.rates or [RATES.get(method, RATES[batch])]:
                 trials.run(method, epochs, batch, seed, rate)
-    name = Path(settings.data).stem
-    of = {"data": name, "model": settings.model, "part": settings.part, "memory": settings.memory}
+    of = {name: getattr(settings, name) for name in ("model", "part", "memory")}
+    of["data"] = Path(settings.data).stem
     print(format_table(summary(trials.done, **of), COLUMNS))
 
 

@@ -109,7 +109,7 @@ def methods(
     within = {"memory": round(settings.memory * 2**20), "compute": COMPUTE}
     paper = {**within, "inspect": 0.4 if len(kernels) > 10 else 1.0}
     alone = {**within, "inspect": 1e-9, "rule": et.fewshot.exact_rule}
-    options = {
+    return {
         "nothing": {"steps": 0},
         "the last kernel": alone,
         "SparseUpdate": {"plan": et.Plan.from_json(sparse) if sparse else None},
@@ -118,7 +118,6 @@ def methods(
         "ours": {**within, "inspect": 1.0, "rule": et.fewshot.exact_rule},
         "everything, beyond the memory": {"plan": et.Plan.full(len(net.model.tensors))},
     }
-    return options
 
 
 def prepared(

@@ -38,27 +38,16 @@ def source(method: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One training.
+    """One training; what is None is the scale's or the method's own."""
 
-    Attributes:
-        model: of `MODELS`.
-        data: of `DATA`.
-        method: of `baselines.NAMES`, or of `related`.
-        rho: of methods that keep to one.
-        epochs: None for the scale's own.
-        interval: epochs between two selections; None for the method's default.
-        probe_size: likewise.
-        is_beginning: the learning rate stays where it starts: only the first epochs are looked at.
-    """
-
-    model: str
-    data: str
-    method: str
+    model: str  # of `MODELS`
+    data: str  # of `DATA`
+    method: str  # of `baselines.NAMES`, or of `related`
     rho: float | None = None
     epochs: int | None = None
-    interval: int | None = None
+    interval: int | None = None  # epochs between two selections
     probe_size: int | None = None
-    is_beginning: bool = False
+    is_beginning: bool = False  # the rate stays where it starts: only first epochs are looked at
 
     @property
     def name(self) -> str:
@@ -78,19 +67,12 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """One figure or table.
-
-    Attributes:
-        title: what it shows.
-        form: how it is drawn, a name in `figure_forms.FORMS`.
-        trainings: what it is drawn from.
-        measure: what it is drawn from, a name in `paper_measures.MEASURES`; None for trainings.
-    """
+    """One figure or table, drawn from trainings or from a measurement."""
 
     title: str
-    form: str
+    form: str  # how it is drawn, a name in `figure_forms.FORMS`
     trainings: tuple[Training, ...] = ()
-    measure: str | None = None
+    measure: str | None = None  # a name in `paper_measures.MEASURES`
 
 
 def schemes(
