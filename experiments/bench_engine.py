@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import CLASSES, MODELS, columns, fresh, noise, random_mask
+from measuring import CLASSES, MODELS, StepTimes, columns, fresh, noise, random_mask
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
@@ -22,19 +22,6 @@ from elastic_tf.files.table import format_table
 ROUNDS, STEPS = 25, 4  # fits of each copy, steps of a fit
 SECONDS = 30.0  # for the rounds of one model
 NEW_MASKS = 2
-
-
-class StepTimes(tf.keras.callbacks.Callback):
-    """Seconds of each step of a `fit`, by the clock."""
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.seconds: list[float] = []
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._started = time.perf_counter()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.seconds.append(time.perf_counter() - self._started)
 
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:

@@ -11,7 +11,6 @@ collection and after the C library has given back what it can.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 from measuring import (
     MIB,
+    StepTimes,
     allocated_bytes,
     apart,
     columns,
@@ -95,17 +95,14 @@ def step(name: str, size: int, batch: int, way: str, mask: str) -> dict[str, flo
         model.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss(), keep=keep)
     if trained == "last":
         model.set_mask(of_digits(mask))
-    ended: list[float] = []
-    clock = tf.keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda *_: ended.append(time.perf_counter())
-    )
+    times = StepTimes()
     data = tf.data.Dataset.from_tensors(noise(size, batch)).repeat()
     with et.memory.swapped(model) if how == "swapped" else contextlib.nullcontext():
-        model.fit(data, steps_per_epoch=4, verbose=0, callbacks=[clock])
+        model.fit(data, steps_per_epoch=4, verbose=0, callbacks=[times])
     return {
         "process": (peak_bytes() - imported) / MIB,
         "tensors": allocated_bytes("peak") / MIB,
-        "seconds": float(np.diff(ended).min()),
+        "seconds": min(times.seconds[1:]),
     }
 
 

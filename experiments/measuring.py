@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -96,6 +97,19 @@ def measure_ratios(
         steps = time_anew((full, StepFunction(model, plan)), data, repeats=repeats)
         ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
     return ratios
+
+
+class StepTimes(tf.keras.callbacks.Callback):
+    """Seconds of each step of a `fit`, by the clock."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.seconds: list[float] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._started = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seconds.append(time.perf_counter() - self._started)
 
 
 def apart(function: Callable[..., Any], *arguments: Any, **environment: str) -> Any:
