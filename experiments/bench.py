@@ -26,22 +26,11 @@ from elastic_tf.files.json_form import to_json
 from elastic_tf.timing.runtime import describe_device
 
 RESULTS = Path(__file__).resolve().parent / "results"
-# Name of the part: the module whose `main` prints a table and returns what goes into the JSON.
-PARTS = {
-    "time-model": "bench_time_model",
-    "modes": "bench_modes",
-    "filtering": "bench_filtering",
-    "cache": "bench_cache",
-    "engine": "bench_engine",
-    "memory": "bench_memory",
-    "swap": "bench_swap",
-    "traced-memory": "bench_traced_memory",
-    "control": "bench_control",
-    "deadline": "bench_deadline",
-    "solver": "bench_solver",
-    "importance": "bench_importance",
-    "litert": "bench_litert",
-}
+# Each has a module bench_PART; its `main` prints a table and returns what goes into the JSON.
+PARTS = (
+    *("time-model", "modes", "filtering", "cache", "engine", "memory", "swap", "traced-memory"),
+    *("control", "deadline", "solver", "importance", "litert"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,11 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for chosen in names or PARTS:
         print(f"== {chosen}", flush=True)
         name, _, some = chosen.partition(":")
-        measure: Callable[..., Any] = import_module(PARTS[name]).main
+        measure: Callable[..., Any] = import_module(f"bench_{name.replace('-', '_')}").main
         started = time.perf_counter()
-        data = {**measured(name), **measure(some.split(","))} if some else measure()
+        out = RESULTS / f"{name}.json"
+        before = json.loads(out.read_text("utf-8"))["data"] if some and out.exists() else {}
+        data = {**before, **measure(some.split(","))} if some else measure()
         write_json(
-            RESULTS / f"{name}.json",
+            out,
             {
                 "command": f"python experiments/bench.py {chosen}",
                 "version": et.__version__,
@@ -70,14 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "data": to_json(data),
             },
         )
-
-
-def measured(name: str) -> dict[str, Any]:
-    """What a part measured last; nothing where it never did."""
-    if not (RESULTS / f"{name}.json").exists():
-        return {}
-    data: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["data"]
-    return data
 
 
 if __name__ == "__main__":

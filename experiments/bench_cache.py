@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from bench_time_model import BATCH, CLASSES
+from measuring import BATCH, columns, fresh, noise
 
 import elastic_tf as et
 from elastic_tf import optimizers
-from elastic_tf.commands.training import harness
 from elastic_tf.engine.rows import RowTraining
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.inputs.samples import Rows
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction
@@ -46,13 +45,9 @@ def main(names: Sequence[str] | None = None) -> dict[str, Any]:
 
 def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     """All cuts of one model."""
-    tf.keras.backend.clear_session()
-    tf.keras.utils.set_random_seed(0)
-    network = et.zoo.build(name, classes=CLASSES, input_size=size, alpha=alpha)
-    model = harness.compiled(network, "adam", 1e-4)
+    model = fresh(name, size, alpha=alpha, optimizer="adam")
     rng = np.random.default_rng(0)
-    x = rng.uniform(0, 255, (SAMPLES, size, size, 3)).astype(np.float32)
-    samples = et.Samples(x, rng.integers(0, CLASSES, SAMPLES), batch_size=BATCH)
+    samples = et.Samples(*noise(size, SAMPLES), batch_size=BATCH)
     profile = et.profile_model(model, *samples.take(tf.range(BATCH, dtype=tf.int64)), repeats=15)
     optimizers.build(model.optimizer, model.trainable_variables)
     count, rows = len(model.tensors), RowTraining(model, samples)
@@ -90,13 +85,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     return {"t_forward": profile.t_forward, "t_full": profile.t_full, "cuts": cuts}
 
 
-COLUMNS = (
-    Column("model", "model"),
-    Column("cut", "cut", ".2f"),
-    Column("step_full", "full step ms", ".1f"),
-    Column("uncached", "uncached", ".3f"),
-    Column("measured", "cached", ".3f"),
-    Column("predicted", "predicted", ".3f"),
-    Column("fill_ms", "fill ms / sample", ".2f"),
-    Column("bytes", "bytes / sample", ",.0f"),
+COLUMNS = columns(
+    "model cut:.2f step_full:.1f uncached:.3f measured:.3f predicted:.3f fill_ms:.2f bytes:,.0f"
 )

@@ -14,27 +14,26 @@ import dataclasses
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import demo
 import tensorflow as tf
-from bench_time_model import measure_ratios
+from measuring import columns, measure_ratios
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 RHOS = (0.4, 0.5, 0.6, 0.7)
-RATIO_EPOCHS, RATIO_INTERVAL = 2, 1
+RATIO_EPOCHS = 2
 DEADLINE_EPOCHS, DEADLINE_INTERVAL = 6, 2
-REPEATS = 1  # passes over the training images in an epoch
 SHARES = (0.6, 0.75, 0.9)  # deadlines, as parts of what full training takes by the profile
 CONTROL = et.Control(share=0.15)  # trainings of seconds must pay for tracing a full step as well
 
 
-def main(names: Sequence[str] = ("ratios", "load", "deadlines")) -> dict[str, Any]:
-    """Train, print three tables, or those named."""
+def main(names: Sequence[str] = ("ratios", "deadlines")) -> dict[str, Any]:
+    """Train, print two tables, or those named."""
     settings = demo.Settings()
     tf.keras.utils.set_random_seed(settings.seed)
     data = demo.other_domain(settings)
@@ -45,13 +44,9 @@ def main(names: Sequence[str] = ("ratios", "load", "deadlines")) -> dict[str, An
         results["ratios"] = bench.ratios()
         print("Step time / full step time under the last selection, measured afterwards in turn:")
         print(format_table(results["ratios"], RATIO_COLUMNS))
-    if "load" in names:
-        results["ratio_under_load"] = bench.ratio_under_load()
-        print("\nrho = 0.5, a load from the middle on (as the callback measured it):")
-        print(format_table([results["ratio_under_load"]], LOAD_COLUMNS))
     if "deadlines" in names:
-        cases = [(share, load) for load in (False, True) for share in SHARES]
-        results["deadlines"] = [bench.deadline(share, load) for share, load in cases]
+        cases = [(share, is_loaded) for is_loaded in (False, True) for share in SHARES]
+        results["deadlines"] = [bench.deadline(*case) for case in cases]
         print("\nDeadlines, everything counted:")
         print(format_table(results["deadlines"], DEADLINE_COLUMNS))
     return results
@@ -63,8 +58,6 @@ class Bench:
     def __init__(self, model: et.ElasticModel, data: et.data.ImageData) -> None:
         self.model = model
         self.data = data
-        self.train = data.train.repeat(REPEATS)
-        self.steps = REPEATS * data.steps_per_epoch  # in an epoch
         self.batch = next(iter(data.train))
         self.weights = model.get_weights()
         self.head = et.zoo.head_tensors(model)
@@ -80,13 +73,13 @@ class Bench:
             for rho in RHOS:
                 row: dict[str, Any] = {"profile": name, "rho": rho}
                 for loop, share in (("open", 0.0), ("closed", CONTROL.share)):
-                    if not self._is_feasible(rho, profile):
+                    if profile.step_time(self.head) > rho * profile.t_full:
                         continue
                     callback, _ = self._train(
                         RATIO_EPOCHS,
                         profile,
                         rho=rho,
-                        interval=RATIO_INTERVAL,
+                        interval=1,
                         importance=et.importance.gradient_magnitude,
                         control=et.Control(share=share),
                     )
@@ -102,43 +95,21 @@ class Bench:
                 row[loop] = measured[row[loop]] if loop in row else None
         return rows
 
-    def ratio_under_load(self) -> dict[str, Any]:
-        """What the closed loop achieves before and after a load starts."""
-        epochs = 2 * RATIO_EPOCHS
-        callback, seconds = self._train(
-            epochs,
-            self.profile,
-            load_from=epochs // 2,
-            rho=0.5,
-            interval=epochs,
-            importance=et.importance.gradient_magnitude,
-            control=CONTROL,
-        )
-        measured = self.model.history.history["achieved_ratio"]  # from the first measured one on
-        history = [None] * (epochs - len(measured)) + measured
-        return {
-            "before": history[epochs // 2 - 1],
-            "after": history[-1],
-            "selections": len(callback.selections),
-            "seconds": seconds,
-            "by_epoch": history,
-        }
-
-    def deadline(self, share: float, load: bool) -> dict[str, Any]:
+    def deadline(self, share: float, is_loaded: bool) -> dict[str, Any]:
         """One training with a deadline."""
-        steps = DEADLINE_EPOCHS * self.steps
+        steps = DEADLINE_EPOCHS * self.data.steps_per_epoch
         asked = round(share * steps * self.profile.t_full * 1e-6, 1)
         callback, seconds = self._train(
             DEADLINE_EPOCHS,
             self.profile,
-            load_from=DEADLINE_EPOCHS // 2 if load else None,
+            load_from=DEADLINE_EPOCHS // 2 if is_loaded else None,
             rho=et.Deadline(asked),
             interval=DEADLINE_INTERVAL,
         )
         history = self.model.history.history
         done = int(self.model._train_counter.numpy())
         return {
-            "load": "from the middle" if load else "none",
+            "load": "from the middle" if is_loaded else "none",
             "asked": asked,
             "taken": seconds,
             "off": seconds / asked - 1.0,
@@ -149,9 +120,6 @@ class Bench:
             "early": sum(record.reason == "deadline" for record in callback.selections),
             "accuracy": history["val_accuracy"][-1],
         }
-
-    def _is_feasible(self, rho: float, profile: et.TimingProfile) -> bool:
-        return profile.step_time(self.head) <= rho * profile.t_full
 
     def _train(
         self,
@@ -164,13 +132,13 @@ class Bench:
         """The callback of a training, and the seconds that `fit` took."""
         self.model.set_weights(self.weights)
         callback = et.ElasticCallback(profile, probe=self.data.probe, required=self.head, **options)
-        with burning() as load:
+        with load() as begin:
             start = tf.keras.callbacks.LambdaCallback(
-                on_epoch_begin=lambda epoch, logs: load() if epoch == load_from else None
+                on_epoch_begin=lambda epoch, logs: begin() if epoch == load_from else None
             )
             started = time.perf_counter()
             self.model.fit(
-                self.train,
+                self.data.train,
                 epochs=epochs,
                 validation_data=self.data.test,
                 verbose=0,
@@ -180,43 +148,19 @@ class Bench:
 
 
 @contextlib.contextmanager
-def burning() -> Iterator[Any]:
+def load() -> Iterator[Callable[[], None]]:
     """Gives a function that starts a process which keeps a core busy until the context ends."""
     started: list[subprocess.Popen[bytes]] = []
-
-    def start() -> None:
-        started.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-
     try:
-        yield start
+        yield lambda: started.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
     finally:
         for process in started:
             process.kill()
             process.wait()
 
 
-RATIO_COLUMNS = (
-    Column("profile", "profile"),
-    Column("rho", "rho", ".1f"),
-    Column("open", "open loop", ".3f"),
-    Column("closed", "closed loop", ".3f"),
-    Column("by_callback", "by the callback", ".3f"),
-    Column("closed_selections", "selections"),
-)
-LOAD_COLUMNS = (
-    Column("before", "before", ".3f"),
-    Column("after", "after", ".3f"),
-    Column("selections", "selections"),
-)
-DEADLINE_COLUMNS = (
-    Column("load", "load"),
-    Column("asked", "deadline s", ".1f"),
-    Column("taken", "taken s", ".1f"),
-    Column("off", "off", "+.1%"),
-    Column("left_out", "steps left out"),
-    Column("first_rho", "first rho", ".2f"),
-    Column("last_rho", "last rho", ".2f"),
-    Column("selections", "selections"),
-    Column("early", "of them early"),
-    Column("accuracy", "accuracy", ".1%"),
+RATIO_COLUMNS = columns("profile rho:.1f open:.3f closed:.3f by_callback:.3f closed_selections")
+DEADLINE_COLUMNS = columns(
+    "load asked:.1f taken:.1f off:+.1% left_out first_rho:.2f last_rho:.2f selections early "
+    "accuracy:.1%"
 )

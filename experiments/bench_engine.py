@@ -2,43 +2,32 @@
 
 For each model a plain and an elastic copy with all tensors trained are fitted in turn, a few steps
 at a time; the overhead is the median over the rounds of the ratio of their steps. Then the first
-step under a new mask against the following ones, and the switch to a mask whose function is kept.
+step under a new mask against the following ones.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from bench_time_model import BATCH, CLASSES, MODELS, random_mask
+from measuring import CLASSES, MODELS, StepTimes, columns, fresh, noise, random_mask
 
 import elastic_tf as et
 from elastic_tf.commands.training import harness
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 ROUNDS, STEPS = 25, 4  # fits of each copy, steps of a fit
 SECONDS = 30.0  # for the rounds of one model
-NEW_MASKS, SWITCHES = 2, 200
+NEW_MASKS = 2
 
 
-class StepTimes(tf.keras.callbacks.Callback):
-    """Seconds of each step of a `fit`, by the clock."""
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.seconds: list[float] = []
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._started = time.perf_counter()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.seconds.append(time.perf_counter() - self._started)
-
-
-def main() -> dict[str, Any]:
-    """Measure all models, print a table."""
-    results = {name: measure(name, alpha, size) for name, alpha, size in MODELS}
+def main(names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure all models, or those named; print a table."""
+    models = [model for model in MODELS if names is None or model[0] in names]
+    results = {name: measure(name, alpha, size) for name, alpha, size in models}
     rows = [{"model": name, **data} for name, data in results.items()]
     print(format_table(rows, COLUMNS))
     return results
@@ -46,15 +35,11 @@ def main() -> dict[str, Any]:
 
 def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     """Overhead, new mask and cached switch of one model."""
-    tf.keras.backend.clear_session()
-    tf.keras.utils.set_random_seed(0)
-    options = {"classes": CLASSES, "input_size": size, "alpha": alpha, "weights": None}
-    plain = et.zoo.build(name, **options)
+    elastic = fresh(name, size, alpha=alpha)
+    plain = et.zoo.build(name, classes=CLASSES, input_size=size, alpha=alpha, weights=None)
     plain.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss(), metrics=["accuracy"])
-    elastic = harness.compiled(et.zoo.build(name, **options), "sgdw", 1e-4)
     rng = np.random.default_rng(0)
-    x = rng.uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
-    data = tf.data.Dataset.from_tensors((x, rng.integers(0, CLASSES, BATCH))).repeat()
+    data = tf.data.Dataset.from_tensors(noise(size)).repeat()
 
     first = [fit(model, data)[0] for model in (plain, elastic)]
     steps: list[list[float]] = []
@@ -78,7 +63,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         "first_step_plain": first[0],
         "first_step_elastic": first[1],
         "new_mask_seconds": float(np.median(new)),
-        "cached_switch_ms": 1e3 * cached_switch(elastic, masks),
     }
 
 
@@ -99,24 +83,7 @@ def new_mask(model: et.ElasticModel, data: tf.data.Dataset, mask: np.ndarray) ->
     return first - float(np.median(later))
 
 
-def cached_switch(model: et.ElasticModel, masks: list[np.ndarray]) -> float:
-    """Median seconds of a switch between masks whose functions are kept."""
-    seconds = []
-    for k in range(SWITCHES):
-        started = time.perf_counter()
-        model.set_mask(masks[k % len(masks)])
-        seconds.append(time.perf_counter() - started)
-    return float(np.median(seconds))
-
-
-COLUMNS = (
-    Column("model", "model"),
-    Column("tensors", "N", "d"),
-    Column("seconds_plain", "Keras s per step", ".4f"),
-    Column("seconds_elastic", "elastic s per step", ".4f"),
-    Column("overhead", "overhead", "+.2%"),
-    Column("spread", "spread", ".2%"),
-    Column("first_step_plain", "Keras first step s", ".2f"),
-    Column("new_mask_seconds", "new mask s", ".2f"),
-    Column("cached_switch_ms", "kept mask ms", ".3f"),
+COLUMNS = columns(
+    "model tensors:d seconds_plain:.4f seconds_elastic:.4f overhead:+.2% spread:.2% "
+    "first_step_plain:.2f new_mask_seconds:.2f"
 )

@@ -9,32 +9,27 @@ runs up to 16 copies one after another: calling TensorFlow takes as long as a sm
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from measuring import BATCH, columns
 
 import elastic_tf as et
 from elastic_tf.engine.modes.filtering import Filter
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
+from elastic_tf.timing.stopwatch import time_in_turn
 
 # channels, width, height
 TABLE_10 = (
     *((128, 120, 160), (256, 60, 80), (512, 30, 40), (512, 14, 14)),
     *((256, 14, 14), (128, 28, 28), (64, 56, 56)),
 )
-BATCH, ROUNDS, SIZE = 4, 9, 128
+ROUNDS, SIZE = 9, 128
 _NUMBERS = 2**22  # of the inputs of all copies of a layer
-COLUMNS = (
-    Column("layer", "layer"),
-    Column("own_ms", "own, ms", ".2f"),
-    *(
-        Column(f"{what}_{r}", f"{name}, r={r}", ".1f")
-        for r in (2, 4)
-        for what, name in (("gradients", "gradients"), ("with_sums", "with sums"))
-    ),
+COLUMNS = columns(
+    "layer own_ms:.2f gradients_2:.1f with_sums_2:.1f gradients_4:.1f with_sums_4:.1f"
 )
 
 
@@ -85,9 +80,9 @@ def measure(
         sums = patches.sums(x) if known is None else known
         return patches.of_input(means, kernel), patches.of_kernel(sums, means)
 
-    def chained(gradients: Callable[..., Any]) -> Callable[[], Any]:
+    def chained(gradients: Callable[..., Any]) -> Callable[[None], Any]:
         @tf.function(autograph=False)
-        def run() -> Any:
+        def run(_: None) -> Any:
             before: list[tf.Tensor] = []
             found = []
             for _ in range(copies):
@@ -106,18 +101,8 @@ def measure(
             for what, known in (("gradients", patches.sums(x)), ("with_sums", None)):
                 runs[f"{what}_{r}"] = chained(functools.partial(filtered, patches, known))
     for run in runs.values():
-        run()  # traced
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(ROUNDS):
-        for name, run in runs.items():
-            run()  # what is timed follows its own kind
-            seconds[name].append(_seconds(run) / copies)
-    exactly = np.array(seconds.pop("own"))
-    ratios = {name: float(np.median(exactly / found)) for name, found in seconds.items()}
-    return {"own_ms": 1e3 * float(np.median(exactly)), **ratios}
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
+        run(None)  # traced
+    times = time_in_turn([*runs.values()], None, repeats=ROUNDS) / copies
+    ratios = np.median(times[:, :1] / times, axis=0)
+    found = {name: float(ratio) for name, ratio in zip(runs, ratios) if name != "own"}
+    return {"own_ms": 1e-3 * float(np.median(times[:, 0])), **found}

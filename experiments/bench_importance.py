@@ -21,6 +21,8 @@ import mask_trials
 import numpy as np
 import tensorflow as tf
 from mask_trials import Case, State
+from measuring import columns
+from scipy.stats import rankdata
 
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.importance import measures
@@ -46,9 +48,9 @@ def main() -> dict[str, Any]:
         print(f"{case.name}: {results[case.name]['seconds']:.0f} s", flush=True)
     rng = np.random.default_rng(0)
     tables = {title: summary(results, *how, rng) for title, how in TABLES.items()}
-    columns = [Column("importance", "importance")]
-    columns += [Column(name, name, "+.2f") for name in results]
-    columns += [
+    shown = [Column("importance", "importance")]
+    shown += [Column(name, name, "+.2f") for name in results]
+    shown += [
         Column("mean", "mean", "+.2f"),
         Column("interval", "95 %"),
         Column("difference", "against default", "+.2f"),
@@ -56,7 +58,7 @@ def main() -> dict[str, Any]:
     ]
     for title, rows in tables.items():
         print(f"\nRank correlation with the loss decrease, {title}")
-        print(format_table(rows, columns))
+        print(format_table(rows, shown))
     print("\nCost of the default")
     print(format_table([{"case": name, **data["cost"]} for name, data in results.items()], COST))
     drift = importance_drift.measure()
@@ -127,18 +129,13 @@ def rank_correlation(one: Any, two: Any, given: Any = None) -> float:
         two: values.
         given: values whose linear effect is taken out of the ranks of both.
     """
-    ranks = [_ranks(np.asarray(values)) for values in (one, two)]
+    ranks = [rankdata(values) for values in (one, two)]
     if given is not None:
-        by = _ranks(np.asarray(given))
+        by = rankdata(given)
         ranks = [rank - np.polyval(np.polyfit(by, rank, 1), by) for rank in ranks]
     if any(np.ptp(rank) < 1e-9 for rank in ranks):
         return 0.0
     return float(np.corrcoef(*ranks)[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
 def summary(
@@ -193,9 +190,4 @@ def _interval(values: Any) -> str:
     return f"{low:+.2f} to {high:+.2f}"
 
 
-COST = (
-    Column("case", "case"),
-    Column("seconds", "seconds", ".3f"),
-    Column("full_step", "full step us", ".0f"),
-    Column("share", "share of 3 x 1,500 steps", ".3%"),
-)
+COST = columns("case seconds:.3f full_step:.0f share:.3%")

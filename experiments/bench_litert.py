@@ -85,7 +85,7 @@ def export(folder: str) -> None:
 
 def tensorflow(folder: str, plan: str, kept: str) -> None:
     """`ElasticModel.fit` under a plan."""
-    from bench_engine import StepTimes
+    from measuring import StepTimes
 
     import elastic_tf as et
 

@@ -11,16 +11,8 @@ collection and after the C library has given back what it can.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
-import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
@@ -28,18 +20,25 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from bench_time_model import CLASSES, random_mask
+from measuring import (
+    MIB,
+    StepTimes,
+    allocated_bytes,
+    apart,
+    columns,
+    fresh,
+    noise,
+    peak_bytes,
+    peak_of_steps,
+    random_mask,
+    resident_bytes,
+)
 
 from elastic_tf.commands.training import harness
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 SELECTIONS = 100
-FLAT = (
-    ("sgd", "set_mask"),
-    ("sgd", "fit"),
-    ("adam", "fit"),
-    ("sgdw", "fit"),
-)
+FLAT = (("sgd", "set_mask"), ("sgd", "fit"), ("adam", "fit"), ("sgdw", "fit"))
 PEAK = (("mobilenet_v2", 128, 16), ("resnet50", 128, 16))  # name, input size, batch size
 ORDERED = tuple(
     (name, size, batch)
@@ -52,7 +51,6 @@ WAYS = (  # what is trained, and how
     *("last", "last keep 0", "last swapped"),
 )
 RHO = 0.5
-MEBIBYTE = 2**20
 
 
 def main(some: Sequence[str] = ()) -> dict[str, Any]:
@@ -61,12 +59,12 @@ def main(some: Sequence[str] = ()) -> dict[str, Any]:
         return {"order": ordered(some)}
     with ThreadPoolExecutor(2) as two:
         peak = list(two.map(lambda case: peaks(*case), PEAK))
-        flat = list(two.map(lambda case: child("flat", *case), FLAT))
+        found = list(two.map(lambda case: apart(flat, *case), FLAT))
     print(f"MobileNetV2, resident MiB after so many of {SELECTIONS} selections:")
-    print(format_table(flat, FLAT_COLUMNS))
+    print(format_table(found, FLAT_COLUMNS))
     print("\nPeak of training beyond weights, slots and one batch, in MiB:")
     print(format_table(peak, PEAK_COLUMNS))
-    return {"flat": flat, "peak": peak}
+    return {"flat": found, "peak": peak}
 
 
 def ordered(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -74,8 +72,8 @@ def ordered(names: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
     for name, size, batch in ORDERED:
         if name in names:
-            mask = child("last", name, size)["mask"]
-            found = {way: child("step", name, size, batch, way, mask) for way in WAYS}
+            mask = apart(select, name, size, 4, True)["mask"]
+            found = {way: apart(step, name, size, batch, way, mask) for way in WAYS}
             rows.append({"model": name, "input_size": size, "batch_size": batch, **found})
             said = (
                 f"{way} {one['process']:.0f} ({one['tensors']:.0f})" for way, one in found.items()
@@ -84,48 +82,35 @@ def ordered(names: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def last(name: str, size: str) -> dict[str, str]:
-    """The last tensors that fit `RHO`, by the step times of a small batch."""
-    model, x, y = prepared(name, int(size), 4, "sgdw")
-    profile = et.profile_model(model, x, y, repeats=3)
-    chosen = et.select_tensors(et.importance.depth(model), profile, RHO, strategy="order")
-    return {"mask": "".join("1" if on else "0" for on in chosen.mask)}
-
-
-def step(name: str, size: str, batch: str, way: str, mask: str) -> dict[str, float]:
+def step(name: str, size: int, batch: int, way: str, mask: str) -> dict[str, float]:
     """Peak of a few steps, from the import of TensorFlow on; the fastest of them, in seconds."""
     imported = resident_bytes()
-    model, x, y = prepared(name, int(size), int(batch), "sgdw")
+    model = fresh(name, size)
     trained, _, how = way.partition(" ")
-    keep = how.removeprefix("keep ") if how.startswith("keep") else ""
     if trained == "keras":
         model = tf.keras.Model(model.inputs, model.outputs)
         model.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss())
-    elif keep:
-        model.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss(), keep=float(keep))
+    elif how.startswith("keep"):
+        keep = float(how.removeprefix("keep "))
+        model.compile(et.optimizers.by_name("sgdw", 1e-4), harness.loss(), keep=keep)
     if trained == "last":
-        model.set_mask(np.array([digit == "1" for digit in mask]))
-    ended: list[float] = []
-    clock = tf.keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda *_: ended.append(time.perf_counter())
-    )
-    data = tf.data.Dataset.from_tensors((x, y)).repeat()
-    swap = et.memory.swapped(model) if how == "swapped" else contextlib.nullcontext()
-    with swap:
-        model.fit(data, steps_per_epoch=4, verbose=0, callbacks=[clock])
-    allocated = tf.config.experimental.get_memory_info("CPU:0")["peak"]
+        model.set_mask(of_digits(mask))
+    times = StepTimes()
+    data = tf.data.Dataset.from_tensors(noise(size, batch)).repeat()
+    with et.memory.swapped(model) if how == "swapped" else contextlib.nullcontext():
+        model.fit(data, steps_per_epoch=4, verbose=0, callbacks=[times])
     return {
-        "process": (peak_bytes() - imported) / MEBIBYTE,
-        "tensors": allocated / MEBIBYTE,
-        "seconds": float(np.diff(ended).min()),
+        "process": (peak_bytes() - imported) / MIB,
+        "tensors": allocated_bytes("peak") / MIB,
+        "seconds": min(times.seconds[1:]),
     }
 
 
 def peaks(name: str, size: int, batch: int) -> dict[str, Any]:
     """Peak of full training and of training the selection at `RHO`, of one model."""
-    chosen = child("select", name, size, batch)
-    full = child("train", name, size, batch, "1" * chosen["tensors"])
-    elastic = child("train", name, size, batch, chosen["mask"])
+    chosen = apart(select, name, size, batch)
+    full = apart(train, name, size, batch, "1" * chosen["tensors"])
+    elastic = apart(train, name, size, batch, chosen["mask"])
     return {
         "model": name,
         "input_size": size,
@@ -139,131 +124,68 @@ def peaks(name: str, size: int, batch: int) -> dict[str, Any]:
     }
 
 
-def child(kind: str, *arguments: Any) -> dict[str, Any]:
-    """What that case prints in a process of its own."""
-    command = [sys.executable, str(Path(__file__).resolve()), kind, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=1200, env=environment
-    )
-    if run.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{run.stderr[-2000:]}")
-    return json.loads(run.stdout.splitlines()[-1])
-
-
-def flat(kind: str, way: str) -> dict[str, Any]:
+def flat(optimizer: str, way: str) -> dict[str, Any]:
     """Resident memory of a MobileNetV2 while selection follows selection, a step on each."""
-    model, x, y = prepared("mobilenet_v2", 64, 2, kind)
+    model, (x, y) = fresh("mobilenet_v2", 64, optimizer=optimizer), noise(64, 2)
     rng = np.random.default_rng(0)
     resident: list[float] = []
 
     def note(*_: Any) -> None:
-        resident.append(resident_bytes() / MEBIBYTE)
+        resident.append(resident_bytes() / MIB)
 
-    def select(*_: Any) -> None:
+    def choose(*_: Any) -> None:
         model.set_mask(random_mask(rng, len(model.tensors)))
 
     if way == "set_mask":
         for _ in range(SELECTIONS):
-            select()
+            choose()
             model.train_on_batch(x, y)
             note()
     else:
-        callback = tf.keras.callbacks.LambdaCallback(on_epoch_begin=select, on_epoch_end=note)
+        callback = tf.keras.callbacks.LambdaCallback(on_epoch_begin=choose, on_epoch_end=note)
         data = tf.data.Dataset.from_tensors((x, y)).repeat()
         model.fit(data, steps_per_epoch=1, epochs=SELECTIONS, verbose=0, callbacks=[callback])
     return {
-        "optimizer": kind,
+        "optimizer": optimizer,
         "way": way,
-        "at_10": resident[9],
-        "at_50": resident[49],
-        "at_100": resident[99],
+        **{f"at_{number}": resident[number - 1] for number in (10, 50, 100)},
         "ratio": resident[99] / resident[9],
         "resident": [round(value, 1) for value in resident],
     }
 
 
-def select(name: str, size: str, batch: str) -> dict[str, Any]:
-    """The selection at `RHO`, on noise."""
-    model, x, y = prepared(name, int(size), int(batch), "sgdw")
+def select(name: str, size: int, batch: int, is_last: bool = False) -> dict[str, Any]:
+    """The selection at `RHO`, on noise: of most worth, or the last tensors."""
+    model, (x, y) = fresh(name, size), noise(size, batch)
     profile = et.profile_model(model, x, y, repeats=3)
-    worth = et.importance.loss_decrease(model, x, y)
-    chosen = et.select_tensors(worth, profile, RHO, required=et.zoo.head_tensors(model))
+    if is_last:
+        chosen = et.select_tensors(et.importance.depth(model), profile, RHO, strategy="order")
+    else:
+        worth = et.importance.loss_decrease(model, x, y)
+        chosen = et.select_tensors(worth, profile, RHO, required=et.zoo.head_tensors(model))
     mask = "".join("1" if on else "0" for on in chosen.mask)
-    ratio = chosen.time / profile.t_full
-    return {"mask": mask, "tensors": len(mask), "predicted_ratio": ratio}
-
-
-def train(name: str, size: str, batch: str, mask: str) -> dict[str, float]:
-    """Peak memory of a few steps under `mask`."""
-    model, x, y = prepared(name, int(size), int(batch), "sgdw")
-    with model.distribute_strategy.scope():
-        et.optimizers.build(model.optimizer, model.trainable_variables)
-    model.set_mask(np.array([digit == "1" for digit in mask]))
-    data = tf.data.Dataset.from_tensors((x, y)).repeat()
-    model.make_train_function().get_concrete_function(iter(data))  # tracing is no part of it
-    resident_before = resident_bytes()
-    allocated_before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    model.fit(data, steps_per_epoch=4, verbose=0)
-    allocated = tf.config.experimental.get_memory_info("CPU:0")["peak"] - allocated_before
     return {
-        "resident": (peak_bytes() - resident_before) / MEBIBYTE,
-        "allocated": allocated / MEBIBYTE,
+        "mask": mask,
+        "tensors": len(mask),
+        "predicted_ratio": chosen.time / profile.t_full,
     }
 
 
-def prepared(
-    name: str, size: int, batch: int, kind: str
-) -> tuple[et.ElasticModel, np.ndarray, np.ndarray]:
-    """A compiled model and a batch of noise."""
-    tf.keras.utils.set_random_seed(0)
-    source = et.zoo.build(name, classes=CLASSES, input_size=size, weights=None)
-    model = et.ElasticModel.from_model(source)
-    model.compile(et.optimizers.by_name(kind, 1e-4), harness.loss())
-    rng = np.random.default_rng(0)
-    x = rng.uniform(0, 255, (batch, size, size, 3)).astype(np.float32)
-    return model, x, rng.integers(0, CLASSES, batch)
+def train(name: str, size: int, batch: int, mask: str) -> dict[str, float]:
+    """Peak memory of a few steps under `mask`."""
+    model = fresh(name, size)
+    model.set_mask(of_digits(mask))
+    return peak_of_steps(model, noise(size, batch))
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process, without garbage; Linux only."""
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def of_digits(mask: str) -> np.ndarray:
+    """A mask from its digits."""
+    return np.array([digit == "1" for digit in mask])
 
 
-def peak_bytes() -> int:
-    """Largest resident memory since it was last set back."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
-    return 1024 * int(kibibytes)
-
-
-FLAT_COLUMNS = (
-    Column("optimizer", "optimizer"),
-    Column("way", "selected by"),
-    Column("at_10", "10th", ".0f"),
-    Column("at_50", "50th", ".0f"),
-    Column("at_100", "100th", ".0f"),
-    Column("ratio", "100th / 10th", ".3f"),
+FLAT_COLUMNS = columns("optimizer way at_10:.0f at_50:.0f at_100:.0f ratio:.3f")
+PEAK_COLUMNS = columns(
+    "model batch_size:d tensors:d trained:d predicted_ratio:.2f full_resident:.0f "
+    "elastic_resident:.0f resident_ratio:.2f full_allocated:.0f elastic_allocated:.0f "
+    "allocated_ratio:.2f"
 )
-PEAK_COLUMNS = (
-    Column("model", "model"),
-    Column("batch_size", "batch", "d"),
-    Column("tensors", "N", "d"),
-    Column("trained", "trained", "d"),
-    Column("predicted_ratio", "predicted ratio", ".2f"),
-    Column("full_resident", "full resident", ".0f"),
-    Column("elastic_resident", "elastic resident", ".0f"),
-    Column("resident_ratio", "ratio", ".2f"),
-    Column("full_allocated", "full allocated", ".0f"),
-    Column("elastic_allocated", "elastic allocated", ".0f"),
-    Column("allocated_ratio", "ratio", ".2f"),
-)
-
-if __name__ == "__main__":
-    kinds = {"flat": flat, "select": select, "train": train, "last": last, "step": step}
-    print(json.dumps(kinds[sys.argv[1]](*sys.argv[2:])))

@@ -12,34 +12,25 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import bench_time_model as bench
 import numpy as np
-import tensorflow as tf
+from measuring import MODELS, columns, fresh, measure_ratios, noise, random_mask
 
 import elastic_tf as et
-from elastic_tf.commands.training import harness
 from elastic_tf.engine import modes
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.memory.activations import activation_bytes
 
 MODES = ("filtered:2", "filtered:4", "channels:1/4")
 PLANS, ROUNDS, REPEATS = 12, 11, 10
-COLUMNS = (
-    Column("model", "model"),
-    Column("without", "profile s", ".1f"),
-    Column("with_modes", "with modes s", ".1f"),
-    Column("times", "times", ".2f"),
-    Column("error", "mean abs error", ".3f"),
-    Column("bias", "bias", "+.3f"),
-    Column("worst", "worst", ".3f"),
-    Column("exact_bytes", "exact MB", ".1f"),
-    Column("filtered_bytes", "filtered MB", ".1f"),
+COLUMNS = columns(
+    "model without:.1f with_modes:.1f times:.2f error:.3f bias:+.3f worst:.3f exact_bytes:.1f "
+    "filtered_bytes:.1f"
 )
 
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure all models, or those named; print a table."""
-    models = [model for model in bench.MODELS if names is None or model[0] in names]
+    models = [model for model in MODELS if names is None or model[0] in names]
     results = {}
     for model in models:
         results[model[0]] = measure(*model)
@@ -50,22 +41,13 @@ def main(names: Sequence[str] | None = None) -> dict[str, Any]:
 def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     """One model."""
     rng = np.random.default_rng(0)
-    shape = (bench.BATCH, size, size, 3)
-    x = rng.uniform(0, 255, shape).astype(np.float32)
-    batch = (x, rng.integers(0, bench.CLASSES, bench.BATCH))
-
-    def fresh() -> et.ElasticModel:
-        tf.keras.backend.clear_session()
-        tf.keras.utils.set_random_seed(0)
-        network = et.zoo.build(name, classes=bench.CLASSES, input_size=size, alpha=alpha)
-        return harness.compiled(network, "adam", 1e-4)
-
-    model = fresh()
+    batch = noise(size)
+    model = fresh(name, size, alpha=alpha, optimizer="adam")
     able = {mode: modes.kernels(model, mode) for mode in MODES}
     able = {mode: kernels for mode, kernels in able.items() if kernels.any()}
     seconds = {}
     for what, given in (("without", ()), ("with_modes", tuple(able))):
-        model = fresh()
+        model = fresh(name, size, alpha=alpha, optimizer="adam")
         started = time.perf_counter()
         profile = et.profile_model(model, *batch, modes=given, repeats=REPEATS)
         seconds[what] = time.perf_counter() - started
@@ -76,7 +58,7 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         filtered = filtered.filtered(2, able["filtered:2"])
     return {
         **seconds,
-        "measured": bench.measure_ratios(model, batch, plans, repeats=ROUNDS),
+        "measured": measure_ratios(model, batch, plans, repeats=ROUNDS),
         "predicted": [profile.step_time(plan) / profile.t_full for plan in plans],
         "plans": [plan.to_json() for plan in plans],
         "exact_bytes": activation_bytes(model, batch, is_kernel),
@@ -88,7 +70,7 @@ def mixed(
     rng: np.random.Generator, model: et.ElasticModel, count: int, able: dict[str, np.ndarray]
 ) -> et.Plan:
     """A random mask, and a random mode of those it can have for each of its kernels."""
-    mask = bench.random_mask(rng, count)
+    mask = random_mask(rng, count)
     plan = et.Plan.from_mask(mask)
     for k in np.flatnonzero(mask & np.any([*able.values()], axis=0)).tolist():
         mode = rng.choice(["exact", *(name for name, kernels in able.items() if kernels[k])])

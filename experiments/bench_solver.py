@@ -9,26 +9,26 @@ Figures 13a and 13b).
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
 import numpy as np
-import tensorflow as tf
 from instances import instance
+from measuring import columns, fresh, noise
 from mixed_integer import optimum
 from paper_selection import paper_selection
 
-from elastic_tf.commands.training import harness
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 KINDS = ("chain", "residual", "towers")
 # tensors: instances, and how many of them the mixed-integer program is tried on
 SIZES = {27: (40, 10), 81: (40, 10), 214: (60, 10), 500: (20, 0), 2000: (20, 0)}
 REFERENCE_SECONDS = 2.0
 
-MODEL, PIXELS, BATCH, CLASSES = "resnet50", 96, 4, 40
+MODEL, PIXELS = "resnet50", 96
 RHO = 0.5
 RESOLUTIONS = (100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 DRAWS = 3
@@ -39,11 +39,13 @@ def main() -> dict[str, Any]:
     """Measure, print three tables."""
     rows = [against_optimum(kind, count) for count in SIZES for kind in KINDS]
     print(format_table(rows, COLUMNS))
-    profile = measured_profile()
+    profile = et.profile_model(fresh(MODEL, PIXELS), *noise(PIXELS), repeats=5)
     sweep = against_paper(profile)
     print(f"\n{MODEL}, {profile.count} tensors, rho={RHO}: the paper's recurrence and the selector")
     print(format_table(sweep, SWEEP_COLUMNS))
-    return {"instances": rows, "resolutions": sweep, "profile": profile_times(profile)}
+    told = {"model": MODEL, "tensors": profile.count, "sets": len(profile.conditions()[1])}
+    told |= {"t_forward": profile.t_forward, "t_full": profile.t_full}
+    return {"instances": rows, "resolutions": sweep, "profile": told}
 
 
 def against_optimum(kind: str, count: int) -> dict[str, Any]:
@@ -77,22 +79,15 @@ def against_optimum(kind: str, count: int) -> dict[str, Any]:
     }
 
 
-def measured_profile() -> et.TimingProfile:
-    """Times of a real model on this device."""
-    tf.keras.utils.set_random_seed(0)
-    model = harness.compiled(et.zoo.build(MODEL, classes=CLASSES, input_size=PIXELS), "sgdw", 1e-4)
-    rng = np.random.default_rng(0)
-    x = rng.uniform(0, 255, (BATCH, PIXELS, PIXELS, 3)).astype(np.float32)
-    return et.profile_model(model, x, rng.integers(0, CLASSES, BATCH), repeats=5)
-
-
-def against_paper(profile: et.TimingProfile) -> list[dict[str, Any]]:
+def against_paper(
+    profile: et.TimingProfile, resolutions: Sequence[int] = RESOLUTIONS
+) -> list[dict[str, Any]]:
     """A line for each resolution: means over some draws of importance."""
     # Positive, or the recurrence would select what does harm.
     draws = np.random.default_rng(1).exponential(size=(DRAWS, profile.count))
     ours = [et.select_tensors(draw, profile, RHO) for draw in draws]
     rows = []
-    for resolution in RESOLUTIONS:
+    for resolution in resolutions:
         found, kept, seconds = [], [], []
         for draw in draws:
             started = time.perf_counter()
@@ -108,6 +103,8 @@ def against_paper(profile: et.TimingProfile) -> list[dict[str, Any]]:
                 "over_budget": sum(ratio > RHO for ratio in times),
                 "importance_within": relative(draws, kept, ours),
                 "skipped": found[0].all_subproblems / found[0].subproblems,
+                "subproblems": found[0].subproblems,
+                "all_subproblems": found[0].all_subproblems,
                 "milliseconds": 1e3 * float(np.median(seconds)),
                 # no resolution: the same in each line
                 "our_importance": 1.0,
@@ -133,38 +130,11 @@ def relative(draws: np.ndarray, masks: list[np.ndarray], ours: list[et.Selection
     return float(np.mean(reached))
 
 
-def profile_times(profile: et.TimingProfile) -> dict[str, Any]:
-    """What the profile is like."""
-    return {
-        "model": MODEL,
-        "tensors": profile.count,
-        "sets": len(profile.conditions[1]),
-        "t_forward": profile.t_forward,
-        "t_full": profile.t_full,
-    }
-
-
-COLUMNS = (
-    Column("kind", "sets"),
-    Column("count", "N", "d"),
-    Column("instances", "cases", "d"),
-    Column("references", "compared", "d"),
-    Column("worst", "worst / reference", ".5f"),
-    Column("median", "median", ".5f"),
-    Column("gap_median", "gap", ".1e"),
-    Column("gap_worst", "worst gap", ".1e"),
-    Column("milliseconds_median", "ms", ".1f"),
-    Column("milliseconds_90", "90 %", ".1f"),
-    Column("milliseconds_worst", "worst ms", ".1f"),
+COLUMNS = columns(
+    "kind count:d instances:d references:d worst:.5f median:.5f gap_median:.1e gap_worst:.1e "
+    "milliseconds_median:.1f milliseconds_90:.1f milliseconds_worst:.1f"
 )
-SWEEP_COLUMNS = (
-    Column("resolution", "T_q", "d"),
-    Column("importance", "paper: importance", ".4f"),
-    Column("achieved", "ratio", ".4f"),
-    Column("over_budget", "over budget", "d"),
-    Column("importance_within", "within", ".4f"),
-    Column("skipped", "skipped x", ".1f"),
-    Column("milliseconds", "ms", ".1f"),
-    Column("our_achieved", "ours: ratio", ".4f"),
-    Column("our_milliseconds", "ms", ".1f"),
+SWEEP_COLUMNS = columns(
+    "resolution:d importance:.4f achieved:.4f over_budget:d importance_within:.4f skipped:.1f "
+    "milliseconds:.1f our_achieved:.4f our_milliseconds:.1f"
 )

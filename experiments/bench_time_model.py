@@ -3,8 +3,7 @@
 For each model: 24 random masks, their steps timed in turn with the full step, against what the
 profile predicts, what it would without the calibrating masks ("op times"), as a chain of t_dw and
 t_dy, and by the paper's formula (chain of op times as the profiler gives them, backward pass taken
-for twice the forward pass). Then the masks that the selector picks for four values of rho, and what
-selecting by the chain would lose.
+for twice the forward pass). Then the masks that the selector picks for four values of rho.
 """
 
 from __future__ import annotations
@@ -15,25 +14,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from measuring import MODELS, columns, fresh, measure_ratios, noise, random_mask
 
 import elastic_tf as et
-from elastic_tf.commands.training import harness
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.inputs.batches import as_batch
 from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.profiler import Profiler
-from elastic_tf.timing.stopwatch import time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
 
-# name, width multiplier, input size in pixels
-MODELS = (
-    ("resnet50", 1.0, 128),
-    ("vgg16", 1.0, 128),
-    ("mobilenet_v2", 1.0, 128),
-    ("vit_ti16", 1.0, 96),
-    ("mobilenet", 0.75, 160),
-)
-BATCH, CLASSES = 4, 40
 MASKS, ROUNDS = 24, 11
 RHOS = (0.4, 0.5, 0.6, 0.7)
 EPOCH_STEPS = 1500  # the epoch that costs are compared with
@@ -54,16 +42,8 @@ def main(names: Sequence[str] | None = None) -> dict[str, Any]:
 
 def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     """Predicted and measured ratios of one model."""
-    tf.keras.backend.clear_session()
-    tf.keras.utils.set_random_seed(0)
-    model = harness.compiled(
-        et.zoo.build(name, classes=CLASSES, input_size=size, alpha=alpha), "sgdw", 1e-4
-    )
+    model, batch = fresh(name, size, alpha=alpha), noise(size, seed=1)
     rng = np.random.default_rng(1)  # the calibration was chosen on the masks of seed 0
-    batch = (
-        rng.uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32),
-        rng.integers(0, CLASSES, BATCH),
-    )
     started = time.perf_counter()
     profiler = Profiler(model, *batch)
     profile = profiler.measure(repeats=15)
@@ -80,10 +60,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     # random worth: what the selector picks differs in every part of the model
     worth = rng.exponential(size=(len(RHOS), profile.count))
     picked = [et.select_tensors(w, profile, rho) for w, rho in zip(worth, RHOS)]
-    chained = et.TimingProfile.from_chain(
-        t_dw=profile.t_dw, t_dy=profile.t_dy, t_forward=profile.t_forward
-    )
-    by_chain = [et.select_tensors(w, chained, rho) for w, rho in zip(worth, RHOS)]
     ratios = measure_ratios(
         model, batch, masks + [selection.mask for selection in picked], repeats=ROUNDS
     )
@@ -105,36 +81,7 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         "chain": [chain_time(profile, mask) / profile.t_full for mask in masks],
         "paper": [chain_time(paper, mask) / paper.t_full for mask in masks],
         "achieved": dict(zip(map(str, RHOS), ratios[MASKS:])),
-        "importance_lost_by_chain": [
-            1 - one.importance / other.importance for one, other in zip(by_chain, picked)
-        ],
     }
-
-
-def random_mask(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Depth uniform, density 0.1 to 1."""
-    deepest, density = rng.integers(count), rng.uniform(0.1, 1.0)
-    mask = (np.arange(count) >= deepest) & (rng.random(count) < density)
-    mask[deepest] = True
-    return mask
-
-
-def measure_ratios(
-    model: et.ElasticModel,
-    batch: tuple[Any, Any],
-    masks: Sequence[np.ndarray],
-    *,
-    repeats: int,
-) -> list[float]:
-    """Step time under each mask / full step time, medians of `repeats` pairs in turn."""
-    data = as_batch(*batch)
-    et.optimizers.build(model.optimizer, model.trainable_variables)
-    full = StepFunction(model, np.ones(len(model.tensors), bool))
-    ratios = []
-    for mask in masks:
-        steps = time_anew((full, StepFunction(model, mask)), data, repeats=repeats)
-        ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
-    return ratios
 
 
 def chain_time(profile: et.TimingProfile, mask: np.ndarray) -> float:
@@ -151,21 +98,9 @@ def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) ->
     return et.TimingProfile(sum(item.time for item in items) / 2, tuple(items), count)
 
 
-COLUMNS = (
-    Column("model", "model"),
-    Column("tensors", "N", "d"),
-    Column("sets", "sets", "d"),
-    Column("share", "attributed", ".1%"),
-    Column("error", "mean abs error", ".3f"),
-    Column("bias", "bias", "+.3f"),
-    Column("worst", "worst", ".3f"),
-    Column("op_times", "op times", ".3f"),
-    Column("op_bias", "their bias", "+.3f"),
-    Column("chain", "chain", ".3f"),
-    Column("paper", "paper's formula", ".3f"),
-    Column("lost", "lost by chain", ".1%"),
-    Column("profile", "profiling / epoch", ".2%"),
-    Column("reprofile", "again / epoch", ".2%"),
+COLUMNS = columns(
+    "model tensors:d sets:d share:.1% error:.3f bias:+.3f worst:.3f op_times:.3f op_bias:+.3f "
+    "chain:.3f paper:.3f profile:.2% reprofile:.2%"
 )
 
 
@@ -185,7 +120,6 @@ def summary(name: str, data: dict[str, Any]) -> dict[str, Any]:
         "op_bias": off["op_times"].mean(),
         "chain": np.abs(off["chain"]).mean(),
         "paper": np.abs(off["paper"]).mean(),
-        "lost": np.mean(data["importance_lost_by_chain"]),
         "profile": data["profile_share_of_epoch"],
         "reprofile": data["reprofile_share_of_epoch"],
     }

@@ -16,9 +16,9 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
+from measuring import allocated_bytes, columns, fresh, noise
 
-from elastic_tf.commands.training import harness
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.plan import Plan
 
 NETWORKS = (  # name, input size, batch size
@@ -30,7 +30,6 @@ NETWORKS = (  # name, input size, batch size
 )
 PLANS, STEPS = 20, 5
 SHARES = (0.8, 0.6, 0.4)  # of the way from the smallest step to the full one
-MIB = 2**20
 
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -39,7 +38,6 @@ def main(names: Sequence[str] | None = None) -> dict[str, Any]:
     for name, size, batch in NETWORKS:
         if names is None or name in names:
             found[name] = network(name, size, batch)
-            tf.keras.backend.clear_session()
             print(format_table([summary(name, found[name])], COLUMNS), flush=True)
     return found
 
@@ -63,14 +61,9 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def network(name: str, size: int, batch: int) -> list[dict[str, Any]]:
     """The rows of one network."""
-    tf.keras.utils.set_random_seed(0)
-    model = et.ElasticModel.from_model(
-        et.zoo.build(name, classes=10, input_size=size, weights=None)
-    )
-    model.compile(et.optimizers.by_name("adam", 1e-4), harness.loss())
+    model = fresh(name, size, optimizer="adam")
     rng = np.random.default_rng(0)
-    x = tf.identity(rng.uniform(0, 255, (batch, size, size, 3)).astype(np.float32))
-    y = tf.identity(rng.integers(0, 10, batch))
+    x, y = map(tf.identity, noise(size, batch))
     count = len(model.tensors)
     limit = et.memory.Limit(1, model, (x, y))
     found = []
@@ -103,12 +96,12 @@ def compared(
     for _ in range(2):
         function((x, y))
     gc.collect()
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    before = allocated_bytes("current")
     peaks = []
     for _ in range(STEPS):
         tf.config.experimental.reset_memory_stats("CPU:0")
         function((x, y))
-        peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+        peaks.append(allocated_bytes("peak"))
     peak = max(peaks) if largest else statistics.median(peaks)
     predicted = limit.peak(Plan.from_mask(mask))
     return {
@@ -120,10 +113,4 @@ def compared(
     }
 
 
-COLUMNS = (
-    Column("model", "model"),
-    Column("error", "mean error", ".1%"),
-    Column("step_error", "beyond weights and slots", ".1%"),
-    Column("over", "most over a limit", ".1%"),
-    Column("seconds", "choosing s", ".2f"),
-)
+COLUMNS = columns("model error:.1% step_error:.1% over:.1% seconds:.2f")

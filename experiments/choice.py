@@ -29,13 +29,14 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
+from measuring import columns
 
-from elastic_tf import baselines, plots
+from elastic_tf import baselines
 from elastic_tf.commands.commandline import option, parse, run
 from elastic_tf.commands.contest import interval
 from elastic_tf.commands.training import harness, sources
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.timing.runtime import describe_device
 
 RESULT = Path(__file__).parent / "results" / "choice.json"
@@ -78,13 +79,9 @@ def main() -> None:
         for method, epochs, batch in rows:
             for rate in settings.rates or [RATES.get(method, RATES[batch])]:
                 trials.run(method, epochs, batch, seed, rate)
-    name = Path(settings.data).stem
-    of = {"data": name, "model": settings.model, "part": settings.part, "memory": settings.memory}
-    table = summary(trials.done, **of)
-    print(format_table(table, COLUMNS))
-    is_timed = settings.part == "test" and not settings.untimed
-    if is_timed and {"solved", "full"} <= {row["method"] for row in table}:
-        plots.save(over_seconds(table), settings.out.with_name(f"choice_{name}.png"))
+    of = {name: getattr(settings, name) for name in ("model", "part", "memory")}
+    of["data"] = Path(settings.data).stem
+    print(format_table(summary(trials.done, **of), COLUMNS))
 
 
 def parts(row: str) -> tuple[str, float, int]:
@@ -100,45 +97,6 @@ def parts(row: str) -> tuple[str, float, int]:
         )
     method, epochs, batch = found.groups()
     return method, float(epochs), int(batch)
-
-
-def over_seconds(rows: list[dict[str, Any]]) -> Any:
-    """Accuracy over seconds, with 95 % intervals: a line for each method, from the solved head.
-
-    Full training is that in batches of its best row, at the better of its rates for each number of
-    epochs. Where it was not timed, its seconds are between those of the head and of the best row,
-    by its epochs. Other rows without seconds are left out.
-    """
-    (start,) = (row for row in rows if row["method"] == "solved")
-    of_full = [row for row in rows if row["method"] == "full"]
-    timed = [row for row in rows if row["is_timed"]]
-    best = max((row for row in of_full if row["is_timed"]), key=_mean)
-    usual = best["seconds"] / 100.0
-    rows = [row for row in timed if row["method"] != "full"]
-    alike = sorted((one for one in of_full if one["batch"] == best["batch"]), key=_mean)
-    for row in {one["epochs"]: one for one in alike}.values():
-        share = row["epochs"] / best["epochs"]
-        between = start["seconds"] + share * (best["seconds"] - start["seconds"])
-        rows.append(row if row["is_timed"] else {**row, "seconds": between})
-    curves: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: row["seconds"]):
-        name = row["method"].partition("@")[0]
-        if name not in ("solved", "traditional_tl"):
-            curves.setdefault(name, [start]).append(row)
-    values = {
-        name: (
-            [row["seconds"] / usual for row in points],
-            [100.0 * row["mean"] for row in points],
-            [100.0 * (row["half_width"] or 0.0) for row in points],
-        )
-        for name, points in curves.items()
-    }
-    axes = {"x": "seconds, % of full training's", "y": "test accuracy (%), 95 % bands"}
-    return plots.lines(values, **axes, conclusion=plots.reached(values))
-
-
-def _mean(row: dict[str, Any]) -> float:
-    return row["mean"]
 
 
 class Trials:
@@ -186,13 +144,9 @@ class Trials:
         self.done = [one for one in self.done if one not in same]
         self.done.append({**trial, **found})
         print(" ".join(f"{key}={value}" for key, value in self.done[-1].items()), flush=True)
-        self.save()
-        return self.done[-1]
-
-    def save(self) -> None:
-        """Write all trials."""
         head = {"device": describe_device(), "date": time.strftime("%Y-%m-%d")}
-        write_json(self._settings.out, {**self._kept, **head, "trials": self.done})
+        write_json(settings.out, {**self._kept, **head, "trials": self.done})
+        return self.done[-1]
 
     def _load(self, seed: int) -> None:
         """The images of a seed; each has a validation part of its own."""
@@ -302,24 +256,14 @@ def summary(trials: list[dict[str, Any]], **of: str) -> list[dict[str, Any]]:
             **dict(zip(("mean", "half_width"), interval([one["accuracy"] for one in found]))),
             "loss": np.mean([one["loss"] for one in found]),
             "seconds": np.mean([one["seconds"] for one in found if one["seconds"]] or [np.nan]),
-            "is_timed": all(one["seconds"] for one in found),
             "ratio": found[0].get("predicted_ratio"),
         }
         for (method, epochs, batch, rate), found in rows.items()
     ]
 
 
-COLUMNS = (
-    Column("method", "method"),
-    Column("epochs", "epochs", "g"),
-    Column("batch", "batch", "d"),
-    Column("rate", "rate", ".0e"),
-    Column("seeds", "seeds", "d"),
-    Column("mean", "accuracy", ".1%"),
-    Column("half_width", "95 % interval, +-", ".1%"),
-    Column("loss", "loss", ".3f"),
-    Column("ratio", "step ratio", ".3f"),
-    Column("seconds", "s", ".1f"),
+COLUMNS = columns(
+    "method epochs:g batch rate:.0e seeds mean:.1% half_width:.1% loss:.3f ratio:.3f seconds:.1f"
 )
 
 

@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     turns, clocks, fits = Turns(), {}, {}
     for name, model in models.items():
         clocks[name] = recording.TrainingClock()
-        first, last = turns.callbacks(name)
+        first, last = turns.callbacks(name)  # the last tells a line for each epoch
         curves = tf.keras.callbacks.TensorBoard(board / name, write_graph=False)
         fits[name] = functools.partial(
             model.fit,
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
             epochs=epochs[name],
             validation_data=data.test,
             verbose=0,
-            callbacks=[first, clocks[name], curves, *chosen[name], progress(name), last],
+            callbacks=[first, clocks[name], curves, *chosen[name], last],
         )
     turns.run(fits)
     accuracy = {name: model.history.history["val_accuracy"] for name, model in models.items()}
@@ -127,11 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     }
     names = [tensor.name.split(":")[0] for tensor in elastic.tensors]
     axes = {"x": "training time (s)", "y": "test accuracy (%)"}
-    for name, figure in (
-        ("accuracy", plots.lines(shown, **axes, conclusion=plots.reached(shown))),
-        ("selection", plots.selection_map(masks, names=names)),
-    ):
-        plots.save(figure, settings.out / f"{name}.png")
+    lines = plots.lines(shown, **axes, conclusion=plots.reached(shown))
+    plots.save(lines, settings.out / "accuracy.png")
+    plots.save(plots.selection_map(masks, names=names), settings.out / "selection.png")
     result = {"settings": settings, "device": profile.device, "rows": rows}
     write_json(settings.out / "result.json", to_json(result))
     print(f"Pictures: {settings.out}/accuracy.png, {settings.out}/selection.png")
@@ -169,15 +167,6 @@ def tensorboard(log_dir: Path) -> str:
     return shlex.join([sys.executable, *words])
 
 
-def progress(name: str) -> tf.keras.callbacks.Callback:
-    """A line for each epoch."""
-
-    def tell(epoch: int, logs: dict[str, float]) -> None:
-        print(f"epoch {epoch + 1}, {name}: {logs['val_accuracy']:.1%}", flush=True)
-
-    return tf.keras.callbacks.LambdaCallback(on_epoch_end=tell)
-
-
 class Turns:
     """Lets several calls of `fit` run side by side, one epoch of each in turn.
 
@@ -197,6 +186,7 @@ class Turns:
             self._wait(name)
 
         def hand_on(epoch: int, logs: Any) -> None:
+            print(f"epoch {epoch + 1}, {name}: {logs['val_accuracy']:.1%}", flush=True)
             with self._changed:
                 self._waiting.append(self._waiting.pop(0))
                 self._changed.notify_all()

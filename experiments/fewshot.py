@@ -21,11 +21,12 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
+from measuring import columns
 
 from elastic_tf.commands.commandline import option, parse
 from elastic_tf.fewshot.rule import Budgets, Offer, search, with_best
 from elastic_tf.files import atomic
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 L = tf.keras.layers
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
@@ -33,19 +34,9 @@ COMPUTE = 0.15  # of a backward pass: the paper's budget
 DEEPER = (0.15, 0.3, 0.6)  # tried for ours
 FEWEST = 3  # steps
 REFERENCE = "TinyTrain"  # whose seconds count
-COLUMNS = (
-    "method",
-    "rate",
-    "steps",
-    Column("accuracy", "accuracy", ".1%"),
-    Column("interval", "95 %", ".1%"),
-    Column("better", "TinyTrain is better by", ".1%"),
-    Column("better_interval", "95 %", ".1%"),
-    Column("seconds", "s", ".2f"),
-    Column("selection", "choosing s", ".3f"),
-    Column("memory", "MiB", ".2f"),
-    Column("kept", "kept MiB", ".1f"),
-    Column("macs", "backward", ".1%"),
+COLUMNS = columns(
+    "method rate steps accuracy:.1% interval:.1% better:.1% better_interval:.1% seconds:.2f "
+    "selection:.3f memory:.2f kept:.1f macs:.1%"
 )
 
 
@@ -85,12 +76,11 @@ def main() -> None:
     limits = {"way": (5, 10), "support_limit": 50}
     trials = et.fewshot.episodes(validation, seed=1, **limits)
     tasks = et.fewshot.episodes(test, seed=2, **limits)
-    result = read(settings.out)
+    result = json.loads(settings.out.read_text()) if settings.out.exists() else {}
     if not result:
-        found = {"settings": dataclasses.asdict(settings), **prepared(net, trials, settings)}
+        told = {**dataclasses.asdict(settings), "assets": None, "out": None}
+        found = {"settings": told, **prepared(net, trials, settings)}
         result = {**found, "tasks": {}}
-        for left_out in ("assets", "out", "episodes", "threads"):
-            del result["settings"][left_out]
     options = methods(net, result["sparse"], settings)
     done = len(result["tasks"][REFERENCE]["accuracy"]) if result["tasks"] else 0
     for index in range(done, settings.episodes):
@@ -119,7 +109,7 @@ def methods(
     within = {"memory": round(settings.memory * 2**20), "compute": COMPUTE}
     paper = {**within, "inspect": 0.4 if len(kernels) > 10 else 1.0}
     alone = {**within, "inspect": 1e-9, "rule": et.fewshot.exact_rule}
-    options = {
+    return {
         "nothing": {"steps": 0},
         "the last kernel": alone,
         "SparseUpdate": {"plan": et.Plan.from_json(sparse) if sparse else None},
@@ -128,7 +118,6 @@ def methods(
         "ours": {**within, "inspect": 1.0, "rule": et.fewshot.exact_rule},
         "everything, beyond the memory": {"plan": et.Plan.full(len(net.model.tensors))},
     }
-    return options
 
 
 def prepared(
@@ -287,11 +276,6 @@ def summary(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A result; an empty one where there is no file."""
-    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def gtsrb(assets: Path) -> tuple[Any, ...]:

@@ -135,42 +135,30 @@ def one(settings: Settings) -> None:
 
     imported = time.perf_counter() - began
     tf.keras.utils.set_random_seed(int(seed))
-    sets = [images(settings.data / part) for part in ("train", "test")]
-    (x, y), (x_test, y_test) = sets
+    (x, y), test = (images(settings.data / part) for part in ("train", "test"))
     order = np.random.default_rng(int(seed)).permutation(len(y))
     held, kept = order[: len(y) // 10], order[len(y) // 10 :]
     started = time.perf_counter()
-    base = network(settings)
+    base, classes = network(settings), int(y.max()) + 1
     train, validation = (x[kept], y[kept]), (x[held], y[held])
+    # mirror images where they are like the others
+    views = {"augment": tf.image.stateless_random_flip_left_right, "views": 2}
+    samples = et.Samples(*train, batch_size=BATCH, **(views if settings.mirrored else {}))
     if way == "usual":
-        model = usual(base, train, validation, int(y.max()) + 1)
-    elif way == "head" or way.startswith("full"):
-        rate = float(way.partition("@")[2] or 0)
-        model = full(base, samples_of(settings, *train), int(y.max()) + 1, rate=rate)
-    else:
-        seconds = settings.seconds - imported - (time.perf_counter() - started)
-        seconds = {"finetune": seconds, "recipe": 1e5}[way]
-        samples = samples_of(settings, *train)
+        model = usual(base, train, validation, classes)
+    elif way in ("finetune", "recipe"):
+        passed = imported + time.perf_counter() - started
+        seconds = settings.seconds - passed if way == "finetune" else 1e5
         model = et.finetune(base, samples, validation, seconds=seconds, verbose=0)
+    else:
+        model = full(base, samples, classes, rate=float(way.partition("@")[2] or 0))
     passed = imported + time.perf_counter() - started
     judged = [
         model.evaluate(*data, verbose=0, return_dict=True)["accuracy"]
-        for data in ((x_test, y_test), validation)
+        for data in (test, validation)
     ]
     told = {"way": way, "seed": int(seed), "seconds": passed}
     write_json(settings.out, told | dict(zip(("accuracy", "held_out"), judged)))
-
-
-def samples_of(settings: Settings, x: Any, y: Any) -> Any:
-    """Images to train on, with mirror images where they are like the others."""
-    import tensorflow as tf
-
-    import elastic_tf as et
-
-    if not settings.mirrored:
-        return et.Samples(x, y, batch_size=BATCH)
-    flip = tf.image.stateless_random_flip_left_right
-    return et.Samples(x, y, batch_size=BATCH, augment=flip, views=2)
 
 
 def full(base: Any, samples: Any, classes: int, *, rate: float) -> Any:
@@ -179,12 +167,10 @@ def full(base: Any, samples: Any, classes: int, *, rate: float) -> Any:
 
     import elastic_tf as et
 
-    keras = tf.keras
-    head = keras.layers.Dense(classes)(base.output)
-    model = et.ElasticModel.from_model(keras.Model(base.input, head))
-    steps = FULL_EPOCHS * samples.steps
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    schedule = et.optimizers.cosine(rate or 1.0, steps, warm_up=WARM_UP)
+    head = tf.keras.layers.Dense(classes)(base.output)
+    model = et.ElasticModel.from_model(tf.keras.Model(base.input, head))
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    schedule = et.optimizers.cosine(rate or 1.0, FULL_EPOCHS * samples.steps, warm_up=WARM_UP)
     options = {"metrics": ["accuracy"], "statistics": "stored"}
     model.compile(et.optimizers.adam(schedule), loss, **options)
     et.solve_head(model, samples)

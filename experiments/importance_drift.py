@@ -52,13 +52,11 @@ def measure() -> dict[str, Any]:
     return {
         "epochs": EPOCHS,
         "lags": [
-            {
-                "lag": lag,
-                **{f"similarity {size}": similarity(worths[size], lag) for size in PROBES},
-                **{
-                    f"kept {size}": kept(worths[REFERENCE], masks[size], masks[REFERENCE], lag)
-                    for size in PROBES
-                },
+            {"lag": lag}
+            | {f"similarity {size}": similarity(worths[size], lag) for size in PROBES}
+            | {
+                f"kept {size}": kept(worths[REFERENCE], mask, masks[REFERENCE], lag)
+                for size, mask in masks.items()
             }
             for lag in (0, *LAGS)
         ],

@@ -7,6 +7,7 @@ every tensor upstream of it, which is where the dependency sets of a real profil
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -126,12 +127,21 @@ def convolution(layers: list[Layer], source: int, *, bare: bool) -> int:
     return len(layers) - 1
 
 
-def residual(count: int, rng: np.random.Generator) -> list[Layer]:
-    """About `count` tensors: bottleneck blocks, some with a projection before or after the path."""
+def blocks(count: int, grown: Callable[[list[Layer], int], int]) -> list[Layer]:
+    """About `count` tensors: blocks that `grown` puts behind an end, until there are enough."""
     layers: list[Layer] = []
-    bare = count <= FEW
-    end = convolution(layers, -1, bare=bare)
+    end = convolution(layers, -1, bare=count <= FEW)
     while sum(layer.tensors for layer in layers) < count - 2:
+        end = grown(layers, end)
+    layers.append(Layer((end,), 2))
+    return layers
+
+
+def residual(count: int, rng: np.random.Generator) -> list[Layer]:
+    """Bottleneck blocks, some with a projection before or after the path."""
+    bare = count <= FEW
+
+    def grown(layers: list[Layer], end: int) -> int:
         projects, first = rng.random() < 0.4, rng.random() < 0.5
         shortcut = convolution(layers, end, bare=bare) if projects and first else end
         path = end
@@ -140,57 +150,40 @@ def residual(count: int, rng: np.random.Generator) -> list[Layer]:
         if projects and not first:
             shortcut = convolution(layers, end, bare=bare)
         layers.append(Layer((path, shortcut), 0))
-        end = len(layers) - 1
-    layers.append(Layer((end,), 2))
-    return layers
+        return len(layers) - 1
+
+    return blocks(count, grown)
 
 
 def inception(count: int, rng: np.random.Generator) -> list[Layer]:
-    """About `count` tensors: blocks of two to four parallel paths that are concatenated."""
-    layers: list[Layer] = []
-    bare = count <= FEW
-    end = convolution(layers, -1, bare=bare)
-    while sum(layer.tensors for layer in layers) < count - 2:
+    """Blocks of two to four parallel paths that are concatenated."""
+
+    def grown(layers: list[Layer], end: int) -> int:
         ends = []
         for _ in range(int(rng.integers(2, 5))):
             path = end
             for _ in range(int(rng.integers(1, 3))):
-                path = convolution(layers, path, bare=bare)
+                path = convolution(layers, path, bare=count <= FEW)
             ends.append(path)
         layers.append(Layer(tuple(ends), 0))
-        end = len(layers) - 1
-    layers.append(Layer((end,), 2))
-    return layers
+        return len(layers) - 1
+
+    return blocks(count, grown)
 
 
 def towers(count: int, rng: np.random.Generator) -> list[Layer]:
     """About `count` tensors: two towers side by side, joined before the head."""
     layers: list[Layer] = []
-    bare = count <= FEW
     ends = [-1, -1]
     while sum(layer.tensors for layer in layers) < count - 2:
         side = int(rng.integers(0, 2))
-        ends[side] = convolution(layers, ends[side], bare=bare)
+        ends[side] = convolution(layers, ends[side], bare=count <= FEW)
     layers.append(Layer(tuple(end for end in ends if end >= 0), 0))
     layers.append(Layer((len(layers) - 1,), 2))
     return layers
 
 
-def random_graph(count: int, rng: np.random.Generator) -> list[Layer]:
-    """`count` tensors, every layer fed by one to three of the last few."""
-    layers = [Layer((), 1)]
-    for k in range(1, count):
-        inputs = rng.integers(max(0, k - 5), k, int(rng.integers(1, 4)))
-        layers.append(Layer(tuple(int(i) for i in set(inputs)), 1, fused=bool(rng.random() < 0.3)))
-    return layers
-
-
-NETWORKS = {
-    "residual": residual,
-    "inception": inception,
-    "towers": towers,
-    "random_graph": random_graph,
-}
+NETWORKS = {"residual": residual, "inception": inception, "towers": towers}
 COSTS = ("lognormal", "pareto", "ties", "zeros")
 WORTHS = ("uniform", "signed", "pareto", "ties", "cost")
 

@@ -7,9 +7,7 @@ which each mask is tried: the start, with empty slots, and one epoch of full tra
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
@@ -17,14 +15,11 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from pretrain_digits import IMAGE_SIZE, WEIGHTS
+from measuring import ASSETS
+from pretrain_digits import WEIGHTS
 
 from elastic_tf.commands.training import harness
 
-# Pre-trained weights and photographs, where there are any.
-ASSETS = Path(
-    os.environ.get("ELASTIC_TF_ASSETS", Path(__file__).resolve().parents[2] / "shared" / "assets")
-)
 MOBILENET_WEIGHTS = ASSETS / "weights" / "mobilenet_0.75_224_no_top.weights.h5"
 BIRDS = ASSETS / "data" / "cub_birds40"
 BIRD_PIXELS, BIRD_IMAGES, BIRD_TEST_IMAGES = 96, 320, 240
@@ -45,31 +40,18 @@ class Samples(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One model and its new data.
-
-    Attributes:
-        name: what the tables call it.
-        build: makes the pre-trained model.
-        train: what it is trained on; whole batches.
-        held_out: what nothing is trained on.
-        batch_size: of training.
-        optimizer: name for `optimizers.by_name`.
-        learning_rate: constant.
-        warm_head: epochs that train the head alone before the start.
-        seeds: of order and draws; a start and a later state for each.
-        masks: number of masks tried.
-    """
+    """One model and its new data."""
 
     name: str
     build: Callable[[], tf.keras.Model]
-    train: Samples
-    held_out: Samples
+    train: Samples  # whole batches
+    held_out: Samples  # what nothing is trained on
     batch_size: int
     optimizer: str
-    learning_rate: float
-    warm_head: int
-    seeds: tuple[int, ...]
-    masks: int
+    learning_rate: float  # constant
+    warm_head: int = 0  # epochs that train the head alone before the start
+    seeds: tuple[int, ...] = (0, 1)  # of order and draws; a start and a later state for each
+    masks: int = 20  # number tried
 
 
 class State(NamedTuple):
@@ -84,20 +66,15 @@ class State(NamedTuple):
 def cases() -> Iterator[Case]:
     """Digits with Adam and with momentum; birds with Adam where there are photographs."""
     shift = et.data.Shift(rotation=45.0, contrast=0.8, inverted=True, noise=40.0)
-    train, test = et.data.digits(image_size=IMAGE_SIZE, shift=shift)
+    train, test = et.data.digits(image_size=32, shift=shift)
     digits = Case(
         name="digits, Adam",
-        build=lambda: et.zoo.build(
-            "digits_resnet", classes=10, input_size=IMAGE_SIZE, weights=WEIGHTS
-        ),
+        build=lambda: et.zoo.build("digits_resnet", classes=10, input_size=32, weights=WEIGHTS),
         train=Samples(train[0].astype(np.float32), train[1]).rows(slice(DIGIT_IMAGES)),
         held_out=Samples(test[0].astype(np.float32), test[1]),
         batch_size=32,
         optimizer="adam",
         learning_rate=1e-3,
-        warm_head=0,
-        seeds=(0, 1),
-        masks=20,
     )
     yield digits
     yield dataclasses.replace(digits, name="digits, momentum", optimizer="sgd", learning_rate=3e-3)
@@ -105,23 +82,17 @@ def cases() -> Iterator[Case]:
         print(f"No birds: no MobileNet weights or photographs in {ASSETS}.")
         return
     data = et.data.image_folder(BIRDS, image_size=BIRD_PIXELS, batch_size=8)
+    options = {"classes": data.classes, "input_size": BIRD_PIXELS, "alpha": 0.75}
+    options["weights"] = MOBILENET_WEIGHTS
     yield Case(
         name="birds, Adam",
-        build=lambda: et.zoo.build(
-            "mobilenet",
-            classes=data.classes,
-            input_size=BIRD_PIXELS,
-            alpha=0.75,
-            weights=MOBILENET_WEIGHTS,
-        ),
+        build=lambda: et.zoo.build("mobilenet", **options),
         train=_first(data.train, BIRD_IMAGES),
         held_out=_first(data.test.unbatch().shuffle(2000, seed=0).batch(8), BIRD_TEST_IMAGES),
         batch_size=8,
         optimizer="adam",
         learning_rate=3e-5,
         warm_head=2,
-        seeds=(0, 1),
-        masks=20,
     )
 
 

@@ -12,8 +12,8 @@ again, and figures share runs. Figures of a second device (16, 17c, 17d, 19c, 19
 same runs: start them there, and give that device a name of its own with --device.
 
 At scale "paper" everything is as in its Sec. 8: 12 epochs, batches of 4 images of 224 pixels, SGDW
-at 1e-4 on a cosine, Adam for ViT. At scale "small" each figure takes minutes: on photographs with
-MobileNets where ELASTIC_TF_ASSETS points to them, on handwritten digits elsewhere.
+at 1e-4 on a cosine, Adam for ViT. At scale "small" each figure takes minutes, on
+handwritten digits.
 """
 
 from __future__ import annotations

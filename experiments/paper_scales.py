@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paper_specs import CUB, DOGS, MOBILENET_V2, PET, RESNET, VGG, VIT, Picture, Training, source
-from pretrain_digits import WEIGHTS as DIGITS_WEIGHTS
+from paper_specs import CUB, DATA, DOGS, MODELS, PET, VIT, Picture, Training, source
+from pretrain_digits import WEIGHTS
 
-# Pre-trained weights and photographs, where there are any.
-ASSETS = Path(
-    os.environ.get("ELASTIC_TF_ASSETS", Path(__file__).resolve().parents[2] / "shared" / "assets")
-)
-_WEIGHTS, _DATA = ASSETS / "weights", ASSETS / "data"
 NAMES = ("small", "paper")
 
 
@@ -28,9 +22,8 @@ class Scale:
         models: by the paper's name; a model that nothing stands for is left out.
         data: likewise.
         classes: of the data sets.
-        images: in the training part of each.
-        timed: models whose steps alone are timed, with random weights: options of zoo.build.
-        rates: learning rates by method, where they differ.
+        images: in the training part of the birds.
+        timed: zoo model and image size of models whose steps alone are timed.
         smallest_rho: that the models can keep to; the paper's smaller ones become it.
         names: what stands for models and data sets that are not the paper's own.
     """
@@ -39,9 +32,8 @@ class Scale:
     models: Mapping[str, Mapping[str, Any]]
     data: Mapping[str, str]
     classes: Mapping[str, int]
-    images: Mapping[str, int]
-    timed: Mapping[str, Mapping[str, Any]]
-    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    images: int
+    timed: Mapping[str, tuple[str, int]]
     smallest_rho: float = 0.0
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -55,14 +47,14 @@ class Scale:
 
     def trainings(self, picture: Picture) -> list[Training]:
         """Those of a picture, as they are at this scale; without models that nothing stands for."""
-        found = [
-            training
-            if training.rho is None
-            else dataclasses.replace(training, rho=max(training.rho, self.smallest_rho))
-            for training in picture.trainings
-            if training.model in self.models
-        ]
-        return list(dict.fromkeys(found))
+        found = [one for one in picture.trainings if one.model in self.models]
+        least = self.smallest_rho
+        return list(
+            dict.fromkeys(
+                one if one.rho is None else dataclasses.replace(one, rho=max(one.rho, least))
+                for one in found
+            )
+        )
 
     def options(self, training: Training) -> dict[str, Any]:
         """Options of train.py for a training, without its directory."""
@@ -72,27 +64,13 @@ class Scale:
             "method": source(training.method),
             **self.models[training.model],
         }
-        if training.method in self.rates:
-            options["learning_rate"] = self.rates[training.method]
-        if training.epochs is not None:
-            options["epochs"] = min(training.epochs, self._most_epochs(training.epochs))
+        if training.epochs is not None:  # extra epochs are for the paper's own scale
+            most = options["epochs"] if self.names else training.epochs
+            options["epochs"] = min(training.epochs, most)
         if training.is_beginning:
             options["schedule"] = "constant"
-        if training.rho is not None:
-            options["rho"] = training.rho
-        if training.interval is not None:
-            options["interval"] = training.interval
-        if training.probe_size is not None:
-            options["probe_size"] = training.probe_size
-        return options
-
-    def _most_epochs(self, epochs: int) -> int:
-        """Extra epochs are for the paper's own scale."""
-        common = int(self.common["epochs"])
-        return epochs if common >= _PAPER_EPOCHS else min(epochs, common)
-
-
-_PAPER_EPOCHS = 12
+        own = {name: getattr(training, name) for name in ("rho", "interval", "probe_size")}
+        return {**options, **{name: value for name, value in own.items() if value is not None}}
 
 
 def paper(vit_weights: Path | None) -> Scale:
@@ -101,11 +79,12 @@ def paper(vit_weights: Path | None) -> Scale:
     Args:
         vit_weights: file of weights for ViT-B/16, for which Keras has none.
     """
+    vit = {"weights": vit_weights, "optimizer": "adam", "schedule": "constant"}
     return Scale(
         common={
             "input_size": 224,
             "batch_size": 4,
-            "epochs": _PAPER_EPOCHS,
+            "epochs": 12,
             "optimizer": "sgdw",
             "learning_rate": 1e-4,
             "schedule": "cosine",
@@ -114,94 +93,40 @@ def paper(vit_weights: Path | None) -> Scale:
             "flip": True,
             "interval": 3,
         },
-        models={
-            RESNET: {"model": "resnet50"},
-            VGG: {"model": "vgg16"},
-            MOBILENET_V2: {"model": "mobilenet_v2"},
-            VIT: {
-                "model": "vit_b16",
-                "weights": vit_weights,
-                "optimizer": "adam",
-                "schedule": "constant",
-            },
-        },
+        models={name: {"model": name, **(vit if name == VIT else {})} for name in MODELS},
         data={
             CUB: "tfds:caltech_birds2011",
             PET: "tfds:oxford_iiit_pet",
             DOGS: "tfds:stanford_dogs",
         },
         classes={CUB: 200, PET: 37, DOGS: 120},
-        images={CUB: 5994, PET: 3680, DOGS: 12000},
-        timed={
-            name: {"name": name, "input_size": 224} for name in (RESNET, VGG, MOBILENET_V2, VIT)
-        },
+        images=5994,
+        timed={name: (name, 224) for name in MODELS},
     )
-
-
-# The rates at which each method did best on the birds; those of the digits suit them all.
-_SMALL = {
-    "batch_size": 8,
-    "epochs": 4,
-    "optimizer": "adam",
-    "schedule": "cosine",
-    "validation": 0.0,
-    "interval": 1,
-}
-
-
-_SMALL_TIMED = {
-    RESNET: {"name": "resnet50", "input_size": 64},
-    VGG: {"name": "vgg16", "input_size": 64},
-    MOBILENET_V2: {"name": "mobilenet_v2", "input_size": 64},
-    VIT: {"name": "vit_ti16", "input_size": 64},
-}
 
 
 def small() -> Scale:
-    """Everything within minutes: on photographs with MobileNets, or on handwritten digits."""
-    birds, flowers = _DATA / "cub_birds40", _DATA / "flowers5"
-    mobilenet = _WEIGHTS / "mobilenet_0.75_224_no_top.weights.h5"
-    narrow = _WEIGHTS / "mobilenet_v2_0.5_224_no_top.weights.h5"
-    wide = _WEIGHTS / "mobilenet_v2_1.0_224_qat_dequant_no_top.weights.h5"
-    if not all(path.exists() for path in (birds, flowers, mobilenet, narrow, wide)):
-        return digits()
+    """Everything within minutes: on handwritten digits, which need no download."""
+    models = [name for name in MODELS if name != VIT]
     return Scale(
-        common={**_SMALL, "input_size": 96, "learning_rate": 5e-5, "flip": True},
-        models={
-            RESNET: {"model": "mobilenet", "alpha": 0.75, "weights": mobilenet},
-            VGG: {"model": "mobilenet_v2", "weights": wide},
-            MOBILENET_V2: {"model": "mobilenet_v2", "alpha": 0.5, "weights": narrow},
+        common={
+            "input_size": 32,
+            "batch_size": 32,
+            "epochs": 4,
+            "optimizer": "adam",
+            "learning_rate": 1e-3,
+            "schedule": "cosine",
+            "validation": 0.0,
+            "interval": 1,
         },
-        data={CUB: str(birds), PET: str(flowers), DOGS: "digits:shifted"},
-        classes={CUB: 40, PET: 5, DOGS: 10},
-        images={CUB: 1199, PET: 500, DOGS: 1257},
-        timed=_SMALL_TIMED,
-        rates={"full": 3e-5, "bn_bias": 1e-4, "traditional_tl": 1e-4},
-        smallest_rho=0.4,
-        names={
-            RESNET: "MobileNet 0.75",
-            VGG: "MobileNetV2",
-            MOBILENET_V2: "MobileNetV2 0.5",
-            CUB: "40 birds",
-            PET: "5 flowers",
-            DOGS: "shifted digits",
-        },
-    )
-
-
-def digits() -> Scale:
-    """On handwritten digits, which need no download."""
-    network = {"model": "digits_resnet", "weights": DIGITS_WEIGHTS}
-    return Scale(
-        common={**_SMALL, "input_size": 32, "batch_size": 32, "learning_rate": 1e-3},
-        models={name: network for name in (RESNET, VGG, MOBILENET_V2)},
+        models=dict.fromkeys(models, {"model": "digits_resnet", "weights": WEIGHTS}),
         data={CUB: "digits:shifted", PET: "digits:turned", DOGS: "digits:inverted"},
-        classes={CUB: 10, PET: 10, DOGS: 10},
-        images={CUB: 1257, PET: 1257, DOGS: 1257},
-        timed=_SMALL_TIMED,
+        classes=dict.fromkeys(DATA, 10),
+        images=1257,
+        timed={name: ("vit_ti16" if name == VIT else name, 64) for name in MODELS},
         smallest_rho=0.4,
         names={
-            **{name: "a small ResNet" for name in (RESNET, VGG, MOBILENET_V2)},
+            **dict.fromkeys(models, "a small ResNet"),
             CUB: "shifted digits",
             PET: "turned digits",
             DOGS: "inverted digits",

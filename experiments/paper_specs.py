@@ -38,27 +38,16 @@ def source(method: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One training.
+    """One training; what is None is the scale's or the method's own."""
 
-    Attributes:
-        model: of `MODELS`.
-        data: of `DATA`.
-        method: of `baselines.NAMES`, or of `related`.
-        rho: of methods that keep to one.
-        epochs: None for the scale's own.
-        interval: epochs between two selections; None for the method's default.
-        probe_size: likewise.
-        is_beginning: the learning rate stays where it starts: only the first epochs are looked at.
-    """
-
-    model: str
-    data: str
-    method: str
+    model: str  # of `MODELS`
+    data: str  # of `DATA`
+    method: str  # of `baselines.NAMES`, or of `related`
     rho: float | None = None
     epochs: int | None = None
-    interval: int | None = None
+    interval: int | None = None  # epochs between two selections
     probe_size: int | None = None
-    is_beginning: bool = False
+    is_beginning: bool = False  # the rate stays where it starts: only first epochs are looked at
 
     @property
     def name(self) -> str:
@@ -78,21 +67,12 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """One figure or table.
-
-    Attributes:
-        title: what it shows.
-        form: how it is drawn, a name in `figure_forms.FORMS`.
-        trainings: what it is drawn from.
-        measure: what it is drawn from, a name in `paper_measures.MEASURES`; None for trainings.
-        targets: accuracies, for tables of times to them.
-    """
+    """One figure or table, drawn from trainings or from a measurement."""
 
     title: str
-    form: str
+    form: str  # how it is drawn, a name in `figure_forms.FORMS`
     trainings: tuple[Training, ...] = ()
-    measure: str | None = None
-    targets: tuple[float, ...] = ()
+    measure: str | None = None  # a name in `paper_measures.MEASURES`
 
 
 def schemes(
@@ -220,22 +200,13 @@ def pictures(figure: str = "", table: str = "") -> dict[str, Picture]:
     Raises:
         ValueError: an unknown name.
     """
-    if figure:
-        found = {
-            name: one for name, one in FIGURES.items() if figure in (name, name.rstrip("abcdef"))
-        }
-        if not found:
+    found = {}
+    for kind, wanted, group in (("figure", figure, FIGURES), ("table", table, TABLES)):
+        for name, one in group.items():
+            if wanted in (name, name.rstrip("abcdef")) or not (figure or table):
+                found[f"{kind} {name}"] = one
+        if wanted and not found:
             raise ValueError(
-                f"The paper's figures are {', '.join(FIGURES)}. Received: --figure {figure}."
+                f"The paper's {kind}s are {', '.join(group)}. Received: --{kind} {wanted}."
             )
-        return {f"figure {name}": one for name, one in found.items()}
-    if table:
-        if table not in TABLES:
-            raise ValueError(
-                f"The paper's tables are {', '.join(TABLES)}. Received: --table {table}."
-            )
-        return {f"table {table}": TABLES[table]}
-    return {
-        **{f"figure {name}": one for name, one in FIGURES.items()},
-        **{f"table {name}": one for name, one in TABLES.items()},
-    }
+    return found

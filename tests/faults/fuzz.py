@@ -8,23 +8,19 @@ Example: python tests/faults/fuzz.py --inputs 100000 --out experiments/results/f
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import json
-import multiprocessing
 import random
-import resource
-import signal
 import sys
 import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -43,10 +39,9 @@ from elastic_tf.runs import run as runs
 from elastic_tf.selection.records import SelectionRecord
 from elastic_tf.timing.profile import TensorSpec
 from elastic_tf.timing.profile_file import checksum
-from elastic_tf.timing.runtime import RuntimeSettings, usable_cores
+from elastic_tf.timing.runtime import RuntimeSettings
 
 SLOW = 1.0  # seconds of computing that no input may take, whatever else the machine does
-HANG = 60  # seconds after which one is ended
 BACKUP_SHARE = 0.1  # of the inputs, beside those of profiles and runs
 RUN_FILES = ("config.json", "history.jsonl", "selections.jsonl", "result.json")
 
@@ -57,12 +52,10 @@ class Settings:
 
     inputs: int = option(100_000, help="damaged profiles and run files")
     seed: int = option(0, help="of the changes")
-    jobs: int = option(usable_cores(), help="processes, each with a seed of its own")
     out: Path = option(Path("experiments/results/fuzz.json"), help="where the figures go")
 
 
-@dataclasses.dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A file to damage, and what reads it.
 
     Attributes:
@@ -70,22 +63,18 @@ class Target:
         path: where it is.
         good: valid contents to start from.
         read: reads it, and raises an AssertionError where what it read is not whole.
-        is_json: whether JSON that stays JSON is tried too.
-        signed: gives that JSON the checksum of its values, so that the fields are looked at.
     """
 
     name: str
     path: Path
     good: tuple[bytes, ...]
     read: Callable[[], None]
-    is_json: bool = True
-    signed: Callable[[bytes], bytes] = bytes
 
 
-def profiles() -> tuple[et.TimingProfile, ...]:
+def profile_target(folder: Path) -> Target:
     """A table, and a profile with everything that one can hold."""
+    path = folder / "profile.json"
     chain = et.TimingProfile.from_chain(t_dw=[1.0, 2.0, 0.5], t_dy=[3.0, 0.0, 1.0], t_forward=5.0)
-    settings = RuntimeSettings(onednn=True, inter_op_threads=2)
     full = dataclasses.replace(
         chain,
         tensors=tuple(TensorSpec(f"layer/{k}", (3, k), "float32") for k in range(3)),
@@ -93,17 +82,12 @@ def profiles() -> tuple[et.TimingProfile, ...]:
         batch_size=4,
         optimizer="Adam",
         device={"name": "Board 5", "cores": 4},
-        settings=settings,
+        settings=RuntimeSettings(onednn=True, inter_op_threads=2),
         calibration=(1.0, 0.9),
         created="2026-01-01T00:00:00",
     )
-    return chain, full
-
-
-def profile_target(folder: Path) -> Target:
-    path = folder / "profile.json"
     good = []
-    for profile in profiles():
+    for profile in (chain, full):
         profile.save(path)
         good.append(path.read_bytes())
 
@@ -113,43 +97,21 @@ def profile_target(folder: Path) -> Target:
         assert found.t_dw.shape == found.t_dy.shape == whole.shape
         assert np.isclose(found.step_time(whole), found.t_full) and found.t_full > 0
         assert len(repr(found)) < 20_000
-        if found.count < 10:
-            again = et.TimingProfile.from_chain(
-                t_dw=found.t_dw, t_dy=found.t_dy, t_forward=found.t_forward
-            )
-            assert np.isclose(again.t_full, found.t_full)
 
-    return Target("profile", path, tuple(good), read, signed=signed_profile)
-
-
-def signed_profile(data: bytes) -> bytes:
-    """JSON with its checksum, if it is an object."""
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(data)
-        if isinstance(found, dict):
-            return json.dumps({**found, "checksum": checksum(found)}).encode()
-    return data
+    return Target("profile", path, tuple(good), read)
 
 
 def run_targets(folder: Path) -> list[Target]:
     """One target for each file of a run; the others stay as they are."""
-    profile, _ = profiles()
-    importance = np.array([0.5, 1.0, -0.25])
     run = runs.create(folder / "run", {"seed": 3, "rho": 0.5, "shape": (4, 8)})
+    profile = et.TimingProfile.from_chain(t_dw=[1.0, 2.0], t_dy=[3.0, 0.0], t_forward=5.0)
+    importance = np.array([0.5, -0.25])
+    chosen = et.select_tensors(importance, profile, 0.9)
+    told = {"importance": importance, "predicted_ratio": 0.8}
+    told |= {"seconds_importance": 1.0, "seconds_solve": 0.1}
     for epoch in range(2):
-        selection = et.select_tensors(importance, profile, 0.9)
-        run.append_selection(
-            SelectionRecord(
-                epoch=epoch,
-                rho=0.9,
-                selection=selection,
-                importance=importance,
-                predicted_ratio=0.8,
-                seconds_importance=1.0,
-                seconds_solve=0.1,
-            )
-        )
-        run.append_epoch({"loss": 1.0 / (epoch + 1), "trained": [[0, 1]], "tensors": 3})
+        run.append_selection(SelectionRecord(epoch=epoch, rho=0.9, selection=chosen, **told))
+        run.append_epoch({"loss": 1.0 / (epoch + 1), "trained": [[0, 1]], "tensors": 2})
     run.finish({"accuracy": 0.5, "class_names": ["ä", "b"]})
 
     def read() -> None:
@@ -176,148 +138,92 @@ def backup_target(folder: Path) -> Target:
     def read() -> None:
         state = Slots(slots.path).read()
         assert state is not None and state.data["step"] == 1
-        assert state.arrays["values/0"].tolist() == arrays["values/0"].tolist()
-        assert state.arrays["values/1"] == 3
+        assert all(np.array_equal(state.arrays[name], value) for name, value in arrays.items())
 
-    return Target("backup", path, (path.read_bytes(),), read, is_json=False)
+    return Target("backup", path, (path.read_bytes(),), read)
 
 
-def _seconds(target: Target) -> float:
-    """Of reading the file once more."""
+def signed(data: bytes) -> bytes:
+    """JSON with the checksum of a profile, so that its fields are looked at."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(data)
+        if isinstance(found, dict):
+            return json.dumps({**found, "checksum": checksum(found)}).encode()
+    return data
+
+
+def damaged(target: Target, rng: random.Random) -> bytes:
+    """A valid content of the file, changed; of JSON half stays JSON."""
+    good = rng.choice(target.good)
+    if target.name == "backup" or rng.random() < 0.5:
+        return mutated_bytes(good, rng)
+    if target.path.suffix == ".json":
+        data = mutated_json(good, rng)
+        return signed(data) if target.name == "profile" else data
+    lines = good.splitlines(keepends=True)
+    place = rng.randrange(len(lines))
+    lines[place] = mutated_json(lines[place], rng) + b"\n"
+    return b"".join(lines)
+
+
+def seconds_of(read: Callable[[], None]) -> float:
+    """Of computing; whatever comes of it."""
     started = time.process_time()
     with contextlib.suppress(Exception):
-        target.read()
+        read()
     return time.process_time() - started
-
-
-class Hang(BaseException):
-    """An input took too long to wait for its end."""
-
-
-@contextlib.contextmanager
-def ended_in_time() -> Iterator[None]:
-    def end(*_: Any) -> None:
-        raise Hang
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(HANG)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Counts for each kind of file, and the inputs that a reader failed on."""
     rng = random.Random(seed)
-    targets = [profile_target(folder), *run_targets(folder)]
-    counts = {target.name: Counter[str]() for target in targets}
-    slow, failures = 0, []
-    slowest: dict[str, Any] = {"seconds": 0.0}
-    backups = [backup_target(folder)]
-    counts["backup"] = Counter()
-    half = inputs // 2  # profiles; the rest are run files, and backups come on top
-    for number in range(inputs + int(BACKUP_SHARE * inputs)):
-        if number < half:
-            target = targets[0]
-        else:
-            target = rng.choice(targets[1:] if number < inputs else backups)
-        good = rng.choice(target.good)
-        lines = good.splitlines(keepends=True)
-        if target.is_json and rng.random() < 0.5:
-            if target.path.suffix == ".jsonl":
-                place = rng.randrange(len(lines))
-                lines[place] = mutated_json(lines[place], rng) + b"\n"
-                data = b"".join(lines)
-            else:
-                data = target.signed(mutated_json(good, rng))
-        else:
-            data = mutated_bytes(good, rng)
+    profile, runs, backup = profile_target(folder), run_targets(folder), backup_target(folder)
+    counts = {target.name: Counter[str]() for target in (profile, *runs, backup)}
+    slow, slowest, failures = 0, 0.0, []
+    backups = int(BACKUP_SHARE * inputs)
+    for number in range(inputs + backups):
+        half = number < inputs // 2  # profiles; the rest are run files, and backups come on top
+        target = profile if half else rng.choice(runs) if number < inputs else backup
+        data = damaged(target, rng)
         target.path.write_bytes(data)
         started = time.process_time()
         try:
-            with ended_in_time():
-                target.read()
+            target.read()
             outcome = "read"
-        except ValueError:
-            outcome = "ValueError"
-        except OSError:
-            outcome = "OSError"
-        except (Exception, Hang) as error:
+        except (ValueError, OSError) as error:
+            outcome = "ValueError" if isinstance(error, ValueError) else "OSError"
+        except Exception as error:
             outcome = "failed"
             failures.append({"file": target.name, "error": repr(error), "input": repr(data[:2000])})
         seconds = time.process_time() - started
         if seconds > SLOW:  # the interpreter tidies up now and then
-            seconds = min(seconds, *(_seconds(target) for _ in range(2)))
-        if seconds > slowest["seconds"]:
-            shown = repr(data[:300])
-            slowest = {"seconds": round(seconds, 4), "file": target.name, "input": shown}
-        counts[target.name][outcome] += 1
+            seconds = min(seconds, *(seconds_of(target.read) for _ in range(2)))
+        slowest = max(slowest, seconds)
         slow += seconds > SLOW
+        counts[target.name][outcome] += 1
         target.path.write_bytes(target.good[0])
     found = {
         "profiles_and_run_files": inputs,
-        "backups": int(BACKUP_SHARE * inputs),
+        "backups": backups,
         "outcomes": {name: dict(sorted(counter.items())) for name, counter in counts.items()},
         "over_a_second": slow,
-        "slowest": slowest,
+        "slowest": round(slowest, 4),
         "failures": len(failures),
     }
     return found, failures
-
-
-def _total(counts: list[dict[str, int]]) -> dict[str, int]:
-    names = sorted({name for one in counts for name in one})
-    return {name: sum(one.get(name, 0) for one in counts) for name in names}
-
-
-def tried_apart(inputs: int, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]], float]:
-    """What `tried` says, in a process of its own, and by how many MiB its memory grew."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the two backups one is damaged
-        found, failures = tried(inputs, seed, Path(folder))
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return found, failures, round(grown / 1024, 1)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Try, write the figures, and end with 1 where a reader failed."""
     settings = commandline.parse(Settings, __doc__ or "", arguments)
     started = time.perf_counter()
-    shares = [settings.inputs * k // settings.jobs for k in range(settings.jobs + 1)]
-    counts = [stop - start for start, stop in zip(shares[:-1], shares[1:])]
-    seeds = range(settings.seed, settings.seed + settings.jobs)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(settings.jobs, context) as pool:
-        parts = list(pool.map(tried_apart, counts, seeds))
-    found: dict[str, Any] = {
-        "profiles_and_run_files": settings.inputs,
-        "backups": sum(part["backups"] for part, _, _ in parts),
-        "outcomes": {
-            name: _total([part["outcomes"][name] for part, _, _ in parts])
-            for name in parts[0][0]["outcomes"]
-        },
-        "over_a_second": sum(part["over_a_second"] for part, _, _ in parts),
-        "slowest": max((part["slowest"] for part, _, _ in parts), key=lambda one: one["seconds"]),
-        "failures": sum(part["failures"] for part, _, _ in parts),
-        "memory_growth_mib": max(grown for _, _, grown in parts),
-    }
-    failures = [failure for _, some, _ in parts for failure in some]
-    write_json(
-        settings.out,
-        {
-            "date": date.today().isoformat(),
-            "seeds": list(seeds),
-            **found,
-            "seconds": round(time.perf_counter() - started),
-            "examples_of_failures": failures[:20],
-        },
-    )
-    print(json.dumps(found, indent=1))
-    for failure in failures[:20]:
-        print(failure)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the two backups one is damaged
+        found, failures = tried(settings.inputs, settings.seed, Path(folder))
+    told = {"date": date.today().isoformat(), "seed": settings.seed, **found}
+    told["seconds"] = round(time.perf_counter() - started)
+    write_json(settings.out, {**told, "examples_of_failures": failures[:20]})
+    print(json.dumps(found, indent=1), *failures[:20], sep="\n")
     raise SystemExit(bool(failures))
 
 

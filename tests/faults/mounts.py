@@ -1,11 +1,10 @@
-"""Directories that fill up, cannot be written or are taken away, for this process and its children.
+"""Directories that fill up or cannot be written, for this process and its children.
 
 Mounting takes root; what is mounted is seen by nobody else and gone when the process is.
 """
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import ctypes
 import os
@@ -15,15 +14,14 @@ from pathlib import Path
 import tensorflow as tf
 
 ROOM = 160  # KiB of the small disk: two backups and a third one that is written
-_NOBODY = 65534
 _NEW_NAMESPACE = 0x20000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _DETACH = 2
 _namespaces: set[int] = set()  # processes that have one of their own
 
 
-class Trouble(tf.keras.callbacks.Callback, abc.ABC):
-    """Strikes at the beginning of random epochs, and is mended at the beginning of others.
+class ReadOnly(tf.keras.callbacks.Callback):
+    """The directory is mounted read-only over itself in random epochs, and writable in others.
 
     Args:
         folder: the directory of the backups.
@@ -46,30 +44,33 @@ class Trouble(tf.keras.callbacks.Callback, abc.ABC):
     def begin(self) -> None:
         """Before the process of a training starts."""
         self.folder.mkdir(exist_ok=True)
+        if os.getpid() not in _namespaces:  # what is mounted from now on is our own
+            _check(_libc().unshare(_NEW_NAMESPACE))
+            _mount("none", Path("/"), _RECURSIVE | _PRIVATE)
+            _namespaces.add(os.getpid())
+        self.mend()  # what was mounted outlives a killed process
 
-    def drop(self) -> None:
-        """In the process of a training, before anything else."""
-
-    @abc.abstractmethod
     def strike(self) -> None:
         """Make writing fail from now on."""
+        _mount(str(self.folder), self.folder, _BIND)
+        _mount(str(self.folder), self.folder, _BIND | _REMOUNT | _READ_ONLY)
 
-    @abc.abstractmethod
     def mend(self) -> None:
         """Let writing succeed again; also where nothing had struck."""
+        while not _libc().umount2(bytes(self.folder), _DETACH):
+            pass  # a directory bound over itself does not tell that it is
 
     def leave(self) -> None:
         """After the training has ended."""
         self.mend()
 
 
-class FullDisk(Trouble):
-    """A small tmpfs, and a file that takes all the room there is."""
+class FullDisk(ReadOnly):
+    """A small tmpfs, and in random epochs a file that takes all the room there is."""
 
     def begin(self) -> None:
-        super().begin()
-        _own_mounts()
         if not os.path.ismount(self.folder):
+            super().begin()
             _mount("tmpfs", self.folder, 0, kind="tmpfs", data=f"size={ROOM}k")
 
     def strike(self) -> None:
@@ -81,61 +82,12 @@ class FullDisk(Trouble):
         (self.folder / "filler").unlink(missing_ok=True)
 
     def leave(self) -> None:
-        _unmount(self.folder)
-
-
-class ReadOnly(Trouble):
-    """The directory is mounted read-only over itself."""
-
-    def begin(self) -> None:
-        super().begin()
-        _own_mounts()
-        self.mend()  # what was mounted outlives a killed process
-
-    def strike(self) -> None:
-        _mount(str(self.folder), self.folder, _BIND)
-        _mount(str(self.folder), self.folder, _BIND | _REMOUNT | _READ_ONLY)
-
-    def mend(self) -> None:
-        while not _libc().umount2(bytes(self.folder), _DETACH):
-            pass  # a directory bound over itself does not tell that it is
-
-
-class NoPermission(Trouble):
-    """The directory belongs to a user without rights, who takes the right to write away."""
-
-    def begin(self) -> None:
-        super().begin()
-        for path in (self.folder.parent, *self.folder.parent.rglob("*")):
-            os.chown(path, _NOBODY, _NOBODY)
-        self.mend()
-
-    def drop(self) -> None:
-        os.setgid(_NOBODY)
-        os.setuid(_NOBODY)
-
-    def strike(self) -> None:
-        self.folder.chmod(0o500)
-
-    def mend(self) -> None:
-        self.folder.chmod(0o700)
-
-
-def _own_mounts() -> None:
-    """What this process and its children mount is their own from now on."""
-    if os.getpid() not in _namespaces:
-        _check(_libc().unshare(_NEW_NAMESPACE))
-        _mount("none", Path("/"), _RECURSIVE | _PRIVATE)
-        _namespaces.add(os.getpid())
+        _check(_libc().umount2(bytes(self.folder), _DETACH))
 
 
 def _mount(source: str, target: Path, flags: int, *, kind: str = "none", data: str = "") -> None:
     words = (source.encode(), bytes(target), kind.encode())
     _check(_libc().mount(*words, ctypes.c_ulong(flags), data.encode()))
-
-
-def _unmount(target: Path) -> None:
-    _check(_libc().umount2(bytes(target), _DETACH))
 
 
 def _libc() -> ctypes.CDLL:

@@ -1,5 +1,9 @@
 """Try faults on small elastic trainings: which were tried how often, and what was lost.
 
+A training is killed again and again, or its disk fails, and the same command is started until it is
+through. Then weights, slots, history and selections are compared, bit for bit, with those of a
+training that nothing happened to. Steps made again are what a fault costs.
+
 Example: python tests/faults/run.py --kills 200 --out experiments/results/faults.json
 """
 
@@ -9,7 +13,9 @@ import dataclasses
 import json
 import random
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -20,17 +26,97 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from elastic_tf.commands import commandline  # before TensorFlow: it quiets its start-up
 
 # isort: split
-from faults import disks, kills, probes, values
+from faults.children import MOMENTS, Whole, run, start, tried, whole
+from faults.mounts import FullDisk, ReadOnly
+from interrupted import CHEAP
 
+from elastic_tf.backup.slots import Slots
 from elastic_tf.commands.commandline import option
 from elastic_tf.files.atomic import write_json
 
-PARTS = {
-    "kills": kills.rows,
-    "disks": disks.rows,
-    "values": values.rows,
-    "probes": probes.rows,
+_SKIPPED = 3  # passes and batches left behind, at most, when a training goes on
+_TROUBLES: dict[str, type[ReadOnly]] = {
+    "disk full (tmpfs) in random epochs, kill -9": FullDisk,
+    "directory read-only in random epochs, kill -9": ReadOnly,
 }
+
+
+def kills(times: int, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """At random times; within a moment a twentieth as often."""
+    usual = whole()
+
+    def begin(folder: Path, out: Path, rng: random.Random) -> int:
+        # a resumed training is shorter: some end before they are killed
+        return start(folder, out, kill_after=rng.uniform(0.0, usual.seconds))
+
+    yield tried("kill -9 at a random time", usual.outcome, begin, times, rng)
+    for moment in MOMENTS:
+        yield _within(moment, usual, max(times // 20, 1), rng)
+
+
+def _within(moment: str, usual: Whole, times: int, rng: random.Random) -> dict[str, Any]:
+    """Kills before the n-th call of a function, n at random."""
+    most = usual.calls[moment]
+
+    def begin(folder: Path, out: Path, rng: random.Random) -> int:
+        if not most and rng.random() < 0.5:  # or else it would never get further than there
+            return start(folder, out)
+        return start(folder, out, moment=(moment, rng.randint(1, most or _SKIPPED)))
+
+    def cut(folder: Path, out: Path, rng: random.Random) -> int:
+        return start(folder, out, moment=("rename", rng.randint(2, usual.calls["rename"])))
+
+    # what is called only when a training goes on needs one that was cut before
+    first = None if most else cut
+    return tried(f"kill -9 within: {moment}", usual.outcome, begin, times, rng, first=first)
+
+
+def disks(times: int, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Disks that fill up or cannot be written, a fortieth as often."""
+    yield _refused(max(times // 10, 1))
+    usual = whole(options=lambda: CHEAP)
+    for name, trouble in _TROUBLES.items():
+
+        def begin(
+            folder: Path, out: Path, rng: random.Random, trouble: type[ReadOnly] = trouble
+        ) -> int:
+            here = trouble(folder / "backup", rng.random())
+            here.begin()
+            after = rng.uniform(0.3, 1.2) * usual.seconds
+            options = {"callbacks": lambda: [here], "options": lambda: CHEAP}
+            code = start(folder, out, kill_after=after, **options)
+            if out.exists():
+                here.leave()
+            return code
+
+        yield tried(name, usual.outcome, begin, max(times // 40, 1), rng)
+
+
+def _refused(times: int) -> dict[str, Any]:
+    """A `fit` begins in a directory that cannot be written."""
+    with tempfile.TemporaryDirectory() as folder:
+        trouble = ReadOnly(Path(folder, "backup"), 0.0)
+
+        def begin() -> None:
+            trouble.begin()
+            trouble.strike()
+            try:
+                Slots(trouble.folder).open()
+            except ValueError as error:
+                if "`Backup` needs a directory that can be written" in str(error):
+                    raise SystemExit(3) from None
+
+        told = sum(run(begin) == 3 for _ in range(times))
+    return {
+        "fault": "directory read-only when fit begins",
+        "tried": times,
+        "outcome": f"{told} refused by name",
+        "lost": "nothing",
+        "as_expected": told == times,
+    }
+
+
+PARTS = {"kills": kills, "disks": disks}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,31 +124,29 @@ class Settings:
     """Of the trial."""
 
     kills: int = option(200, help="kills at random times; other faults are tried less often")
-    parts: tuple[str, ...] = option((), help="of the faults; all by default", choices=[*PARTS])
-    jobs: int = option(1, help="trainings at the same time")
+    parts: tuple[str, ...] = option(tuple(PARTS), help="of the faults", choices=[*PARTS])
     seed: int = option(0, help="of the random times")
     out: Path = option(Path("experiments/results/faults.json"), help="where the figures go")
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
+def main(arguments: list[str] | None = None) -> None:
     """Try everything, print the table, write the figures; parts not tried stay as they are."""
     settings = commandline.parse(Settings, __doc__ or "", arguments)
     parts: dict[str, Any] = json.loads(settings.out.read_text()) if settings.out.exists() else {}
-    for name in settings.parts or PARTS:
+    for name in settings.parts:
         started = time.perf_counter()
         rows: list[dict[str, Any]] = []
-        for row in PARTS[name](settings.kills, settings.jobs, random.Random(settings.seed)):
+        for row in PARTS[name](settings.kills, random.Random(settings.seed)):
             rows.append(row)
             parts[name] = {
                 "command": f"python tests/faults/run.py --parts {name} --kills {settings.kills} "
-                f"--jobs {settings.jobs} --seed {settings.seed}",
+                f"--seed {settings.seed}",
                 "date": date.today().isoformat(),
                 "minutes": round((time.perf_counter() - started) / 60.0, 1),
                 "data": rows,
             }
             write_json(settings.out, parts)
     print("\n" + markdown(parts))
-    return parts
 
 
 def markdown(parts: dict[str, Any]) -> str:

@@ -12,9 +12,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
-import sys
 import tempfile
-import threading
 import time
 from datetime import date
 from pathlib import Path
@@ -36,19 +34,16 @@ WEIGHTS = Path(__file__).resolve().parents[2] / "experiments" / "weights" / "dig
 IMAGE_SIZE, BATCH, STEPS = 32, 32, 20
 RHOS = (0.45, 0.9)  # the budget wanders between them
 WARM_UP = 0.25  # share of the time after which memory must be flat
-COUNTED = tuple("resident allocated objects files threads python_threads backup_bytes".split())
+COUNTED = ("resident", "allocated", "files", "threads", "backup_bytes")
 COLUMNS = (
     Column("minutes", "minutes", ".1f"),
     Column("selections", "selections"),
     Column("masks", "different masks"),
     Column("resident", "resident MiB", ".1f"),
     Column("allocated", "allocated MiB", ".1f"),
-    Column("objects", "objects of Python"),
     Column("files", "open files"),
     Column("threads", "threads"),
-    Column("python_threads", "of Python"),
     Column("backup_bytes", "backup bytes"),
-    Column("log_bytes", "log bytes"),
 )
 
 
@@ -97,15 +92,13 @@ class Watch(tf.keras.callbacks.Callback):
         return {
             "selections": len(selections),
             "masks": len({record.mask.tobytes() for record in selections}),
-            "profiles": len(self._callback.profiles),
             "resident": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
             "allocated": allocated_bytes() / 2**20,
-            "objects": sys.getallocatedblocks(),
             "files": len(os.listdir("/proc/self/fd")),
             "threads": len(os.listdir("/proc/self/task")),
-            "python_threads": threading.active_count(),
-            "backup_bytes": _bytes(self._folder / "backup"),
-            "log_bytes": _bytes(self._folder / "board"),
+            "backup_bytes": sum(
+                path.stat().st_size for path in (self._folder / "backup").rglob("*")
+            ),
         }
 
 
@@ -158,20 +151,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
 
 def growth(counts: list[dict[str, Any]]) -> dict[str, float]:
-    """Slope of a line through what was counted after the warm-up.
-
-    Returns:
-        Per hour: MiB resident and allocated, Python objects, open files, threads, bytes of backups;
-        and bytes of logs per selection.
-    """
+    """Slope of a line through what was counted after the warm-up, per hour."""
     kept = [one for one in counts if one["minutes"] >= WARM_UP * counts[-1]["minutes"]]
-
-    def slope(of: str, over: str) -> float:
-        x, y = (np.array([float(one[name]) for one in kept]) for name in (over, of))
-        return float(np.polyfit(x - x.mean(), y, 1)[0]) if np.ptp(x) else 0.0
-
-    hourly = {name: 60.0 * slope(name, "minutes") for name in COUNTED}
-    return {**hourly, "log_bytes_per_selection": slope("log_bytes", "selections")}
+    hours = np.array([one["minutes"] / 60.0 for one in kept])
+    if not np.ptp(hours):
+        return {}
+    return {name: float(np.polyfit(hours, [one[name] for one in kept], 1)[0]) for name in COUNTED}
 
 
 class _Allocated(ctypes.Structure):
@@ -192,10 +177,6 @@ def allocated_bytes() -> int:
     asked.restype = _Allocated
     found = asked()
     return int(found.uordblks + found.hblkhd)
-
-
-def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 if __name__ == "__main__":

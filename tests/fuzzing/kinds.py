@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
@@ -19,7 +17,6 @@ from elastic_tf.optimizers.named import FusedAdam
 L, K = tf.keras.layers, tf.keras.optimizers
 IMAGE, CLASSES, WORDS = (6, 6, 2), 3, 12
 DECAY, CLIP, MOMENTUM = 0.02, 0.1, 0.6  # of weights, norms and moving averages
-SGDW_MOMENTUM = 0.9
 IS_KERAS_3 = not stack.KERAS_VERSION.startswith("2.")
 OPTIONS = ("ema", "clipnorm", "global_clipnorm", "decay", "schedule")
 
@@ -35,11 +32,8 @@ OPTIMIZERS = {
     "adagrad": lambda rate, **o: K.Adagrad(rate, epsilon=1e-3, **o),
     "adadelta": lambda rate, **o: K.Adadelta(rate, epsilon=1e-3, **o),
     "fused_adam": lambda rate, **o: FusedAdam(rate, epsilon=1e-3, **o),
-    "sgdw": lambda rate, **o: et.optimizers.sgdw(rate, SGDW_MOMENTUM, DECAY),
 }
 COUNTED = ("adam", "adamw", "adamax", "fused_adam")  # a step count for each tensor
-# With Keras 3 a SavedModel does not train on, nor an HDF5 file: its optimizer has no variables.
-FORMATS = ("keras", "keras", "weights", "checkpoint", *(() if IS_KERAS_3 else ("h5", "h5", "tf")))
 NEW = (*COUNTED, "sgd", "momentum", "rmsprop", "adagrad", "adadelta")
 
 
@@ -54,8 +48,7 @@ def optimizer(case: Case) -> Any:
     rate: Any = case.rate
     if "schedule" in case.options:
         rate = K.schedules.ExponentialDecay(case.rate, 2, 0.7)
-    made = OPTIMIZERS[case.optimizer](rate, **options)
-    return tf.keras.mixed_precision.LossScaleOptimizer(made) if case.scaled else made
+    return OPTIMIZERS[case.optimizer](rate, **options)
 
 
 def losses(case: Case) -> list[Any]:
@@ -85,11 +78,7 @@ def data(case: Case) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], An
     }[case.loss]
     both = (y, rng.normal(size=(case.samples, 2)).astype(np.float32))
     weight = rng.uniform(0.5, 2.0, case.samples).astype(np.float32)
-    if case.weights != "sample" and case.spike is None:
-        weight = None
-    if case.spike is not None:
-        weight[case.spike % case.samples] = 1e36
-    return x, both[: len(losses(case))], weight
+    return x, both[: len(losses(case))], weight if case.weights == "sample" else None
 
 
 CLASS_WEIGHTS = {0: 1.0, 1: 2.0, 2: 0.5}
@@ -103,22 +92,12 @@ def augment(x: Any, seed: Any) -> Any:
 def model(case: Case, *, elastic: bool) -> Any:
     """A network with weights that the seed decides, elastic or plain."""
     tf.keras.utils.set_random_seed(case.seed)
-    with _policy(case.policy):
-        if case.model == "subclassed":
-            made = (ElasticOwn if elastic else Own)(case)
-            made(data(case)[0][0][:1])
-            return made
-        made = MODELS[case.model](case)
-        return et.ElasticModel.from_model(made) if elastic else made
-
-
-@contextlib.contextmanager
-def _policy(name: str) -> Iterator[None]:
-    tf.keras.mixed_precision.set_global_policy(name)
-    try:
-        yield
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
+    if case.model == "subclassed":
+        made = (ElasticOwn if elastic else Own)(case)
+        made(data(case)[0][0][:1])
+        return made
+    made = MODELS[case.model](case)
+    return et.ElasticModel.from_model(made) if elastic else made
 
 
 def _kernel(case: Case) -> Any:
@@ -132,7 +111,6 @@ def _head(case: Case) -> Any:
         activation,
         use_bias=case.bias,
         kernel_regularizer=_kernel(case),
-        dtype="float32",
         name="head",
     )
 
@@ -152,22 +130,6 @@ def _conv(case: Case) -> Any:
     return tf.keras.Model(inputs, _head(case)(L.Flatten()(x)))
 
 
-def _sequential(case: Case) -> Any:
-    return tf.keras.Sequential(
-        [
-            L.Input(IMAGE),
-            L.DepthwiseConv2D(3, depth_multiplier=2, name="depthwise"),
-            L.BatchNormalization(center=False, scale=False, momentum=0.8, name="norm"),
-            L.Conv2D(5, 1, activation="tanh", kernel_regularizer=_kernel(case), name="pointwise"),
-            L.LayerNormalization(name="layer_norm"),
-            L.SeparableConv2D(4, 3, name="separable"),
-            L.Flatten(),
-            _head(case),
-        ],
-        name="sequence",  # of the names of averages in Keras 3, which a backup compares
-    )
-
-
 def _residual(case: Case) -> Any:
     inputs = L.Input(IMAGE)
     x = L.Conv2D(4, 3, padding="same", name="stem")(inputs)
@@ -184,9 +146,7 @@ def _shared(case: Case) -> Any:
     side = L.Flatten()(conv(one))
     x = L.Concatenate()([side, L.Flatten()(conv(two))])
     x = L.BatchNormalization(name="norm", momentum=0.8)(L.Dense(5, name="joined")(x))
-    return tf.keras.Model(
-        [one, two], [_head(case)(x), L.Dense(2, name="side", dtype="float32")(side)]
-    )
+    return tf.keras.Model([one, two], [_head(case)(x), L.Dense(2, name="side")(side)])
 
 
 def _text(case: Case) -> Any:
@@ -204,14 +164,6 @@ def _nested(case: Case) -> Any:
     outer = L.Input(IMAGE)
     x = L.Dense(5, kernel_regularizer=_kernel(case), name="neck")(L.Flatten()(backbone(outer)))
     return tf.keras.Model(outer, _head(case)(x))
-
-
-def _attention(case: Case) -> Any:
-    inputs = L.Input(IMAGE)
-    x = L.Dense(4, kernel_regularizer=_kernel(case), name="embed")(L.Reshape((6, 12))(inputs))
-    x = L.Add()([x, L.MultiHeadAttention(2, 2, name="attention")(x, x)])
-    x = L.GlobalAveragePooling1D()(L.LayerNormalization(name="layer_norm")(x))
-    return tf.keras.Model(inputs, _head(case)(x))
 
 
 class Own(tf.keras.Model):
@@ -236,12 +188,10 @@ class ElasticOwn(et.ElasticMixin, Own):
 MODELS = {
     "dense": _dense,
     "conv": _conv,
-    "sequential": _sequential,
     "residual": _residual,
     "shared": _shared,
     "text": _text,
     "nested": _nested,
-    "attention": _attention,
     "subclassed": None,
 }
 FUNCTIONAL = [name for name in MODELS if name != "subclassed"]

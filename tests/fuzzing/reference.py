@@ -10,39 +10,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from fuzzing import kinds
-from fuzzing.case import Case, Outcome, disturbed, mask
-from fuzzing.ridge import check_solution
+from fuzzing.case import Case, Outcome, Solved, disturbed, mask
 
 from elastic_tf import stack
 
-LOSS_SCALE = 2.0**15  # Keras's first
+NEAR = 1e-2  # of what a head predicts
 
 
 class Raised(Exception):
     """A callback ended the `fit`."""
-
-
-class Sgdw:
-    """SGD with momentum and decoupled weight decay; only the rows of a sparse gradient change."""
-
-    def __init__(self, variable: tf.Variable) -> None:
-        self.learning_rate, self.iterations = 0.0, tf.Variable(0)
-        self._velocity = tf.Variable(tf.zeros_like(variable))
-        self.variables = [self._velocity]
-
-    def apply_gradients(self, pairs: list[tuple[Any, Any]]) -> None:
-        """One update."""
-        ((gradient, variable),) = pairs
-        rows = np.ones(variable.shape[0], bool)
-        if isinstance(gradient, tf.IndexedSlices):
-            rows = np.isin(np.arange(len(rows)), gradient.indices.numpy())
-        rows = rows.reshape(-1, *[1] * (len(variable.shape) - 1))
-        moved = kinds.SGDW_MOMENTUM * self._velocity - self.learning_rate * tf.convert_to_tensor(
-            gradient
-        )
-        self._velocity.assign(tf.where(rows, moved, self._velocity))
-        value = tf.convert_to_tensor(variable)
-        variable.assign(tf.where(rows, value - kinds.DECAY * value + moved, value))
 
 
 class Tensor:
@@ -57,12 +33,9 @@ class Tensor:
         self._case, self.variable = case, variable
         options = {"weight_decay": kinds.DECAY} if "decay" in case.options else {}
         self._counted = case.optimizer in kinds.COUNTED
-        if case.optimizer == "sgdw":
-            self._optimizer: Any = Sgdw(stack.raw(variable))
-        else:
-            kind = "adam" if case.optimizer == "fused_adam" else case.optimizer
-            self._optimizer = kinds.OPTIMIZERS[kind](case.rate, **options)
-            self._optimizer.build([variable])
+        kind = "adam" if case.optimizer == "fused_adam" else case.optimizer
+        self._optimizer = kinds.OPTIMIZERS[kind](case.rate, **options)
+        self._optimizer.build([variable])
         self._slots = self._optimizer.variables
         self.average: np.ndarray | None = None  # from the first update on
 
@@ -85,11 +58,6 @@ class Tensor:
                 # Keras 2 begins at the weights before the first step, Keras 3 at those after it
                 self.average = after if kinds.IS_KERAS_3 else before
             self.average = kinds.MOMENTUM * self.average + (1.0 - kinds.MOMENTUM) * after
-
-    def skip(self) -> None:
-        """Count a step that left everything as it is."""
-        if self._counted:
-            self._optimizer.iterations.assign_add(1)
 
     def state(self) -> list[Any]:
         """All of it, to go back to."""
@@ -141,14 +109,13 @@ class Reference:
             self._compile()
         else:
             self._plan = np.ones(len(self._plan), bool)
-            # Where Keras does not save the optimizer's state, or does not read it.
-            if self.case.scaled and what == "h5" or what in ("weights", "tf"):
+            if what == "weights":  # Keras does not read the optimizer's state from these
                 self._compile()
 
     def _compile(self) -> None:
         variables = self.model.trainable_variables
         self._tensors = [Tensor(self.case, variables[k]) for k in self._outcome.order]
-        self._updates, self._scale, self._rate = 0, LOSS_SCALE, self.case.rate
+        self._updates, self._rate = 0, self.case.rate
 
     # One fit.
 
@@ -272,19 +239,15 @@ class Reference:
         ]
         for norm in norms:
             norm.trainable = False
-        is_scaled = self.case.scaled or self.case.policy == "mixed_float16"
         try:
             with tf.GradientTape() as tape:
                 said = tf.nest.flatten(self.model(x[0] if len(x) == 1 else x, training=True))
                 terms = [loss(*part, weight) for loss, *part in zip(self._losses, y, said)]
                 loss = tf.add_n([*terms, *self.model.losses])
-                total = loss * self._scale if is_scaled else loss
-            gradients = tape.gradient(total, [stack.raw(variable) for variable in variables])
+            gradients = tape.gradient(loss, [stack.raw(variable) for variable in variables])
         finally:
             for norm in norms:
                 norm.trainable = True
-        if is_scaled:
-            gradients = [_times(gradient, 1.0 / self._scale) for gradient in gradients]
         return float(loss), gradients
 
     def _batch(self, rows: np.ndarray) -> tuple[list[Any], list[Any], Any]:
@@ -303,11 +266,6 @@ class Reference:
 
     def _update(self, gradients: list[Any]) -> None:
         case, chosen = self.case, np.flatnonzero(self._plan)
-        if case.scaled or case.policy == "mixed_float16":
-            values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-            if not all(np.isfinite(value).all() for value in values):
-                self._skip()
-                return
         if "global_clipnorm" in case.options:
             gradients, _ = tf.clip_by_global_norm(gradients, kinds.CLIP)
         elif "clipnorm" in case.options:
@@ -321,15 +279,6 @@ class Reference:
         self._stepped |= set(chosen)
         self._updates += 1
 
-    def _skip(self) -> None:
-        """Keras 2 counts a step that it leaves out, but for the slot of `et.optimizers.adam`."""
-        self._scale /= 2.0
-        if kinds.IS_KERAS_3:
-            return
-        self._updates += 1
-        for k in np.flatnonzero(self._plan):
-            self._tensors[k].skip()
-
     # Backups and heads.
 
     def _back_up(self) -> None:
@@ -337,11 +286,11 @@ class Reference:
         self._held = (
             self.model.get_weights(),
             [tensor.state() for tensor in self._tensors],
-            (self._updates, self._scale, self._rate, set(self._stepped)),
+            (self._updates, self._rate, set(self._stepped)),
         )
 
     def _go_back(self) -> None:
-        weights, states, (self._updates, self._scale, rate, stepped) = self._held
+        weights, states, (self._updates, rate, stepped) = self._held
         self.model.set_weights(weights)
         for tensor, state in zip(self._tensors, states):
             tensor.go_back(state)
@@ -369,7 +318,26 @@ class Reference:
                 tensor.average = None if is_first else tensor.variable.numpy()
 
 
-def _times(gradient: Any, factor: float) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(factor * gradient.values, gradient.indices, gradient.dense_shape)
-    return factor * gradient
+def check_solution(
+    case: Case, solved: Solved, features: np.ndarray, targets: np.ndarray, weight: np.ndarray
+) -> None:
+    """Compare a head with the ridge regression of its penalty, solved by normal equations.
+
+    Raises:
+        AssertionError: it predicts something else, or was solved on other rows.
+    """
+    solution, bias = solved.solution, case.bias
+    assert solution.samples == len(features)
+    wanted = np.eye(3)[targets] if case.loss == "sparse" else np.asarray(targets, np.float64)
+    middle = [np.average(part, 0, weight) if bias else 0.0 for part in (features, wanted)]
+    x, y, root = features - middle[0], wanted - middle[1], np.sqrt(weight)[:, None]
+    _, values, rows = np.linalg.svd(root * x, full_matrices=False)
+    least = np.sqrt(max(x.shape) * np.finfo(np.float32).eps) * values[0]
+    x = x @ (known := rows[values > least].T)  # without the directions that are rounding
+    gram = (weight[:, None] * x).T @ x + solution.penalty * np.eye(x.shape[1])
+    kernel = np.linalg.solve(gram, (weight[:, None] * x).T @ y)
+    theirs = solution.scale * (x @ kernel + middle[1])
+    features = x @ known.T + middle[0]
+    ours = features @ solved.weights[0] + (solved.weights[1] if bias else 0.0)
+    off = np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3)
+    assert off < NEAR, f"the head predicts {off:.2g} off the ridge of its penalty"

@@ -81,17 +81,15 @@ class Trainer:
             options["steps_per_execution"] = case.steps_per_execution
         losses = kinds.losses(case)
         loss = losses if len(losses) > 1 else losses[0]
-        with kinds._policy(case.policy):  # Keras scales the loss by it
-            model.compile(
-                kinds.optimizer(case), loss, keep=case.keep, run_eagerly=case.eager, **options
-            )
+        model.compile(
+            kinds.optimizer(case), loss, keep=case.keep, run_eagerly=case.eager, **options
+        )
 
     def _save(self, how: str) -> None:
         """Save the model, and go on with what is loaded."""
         path = str(self.folder / f"saved{self._fits}")
-        if how in ("keras", "h5", "tf"):
-            path += "" if how == "tf" else f".{how}"
-            self.model.save(path, **({"save_format": "tf"} if how == "tf" else {}))
+        if how == "keras":
+            self.model.save(path := f"{path}.keras")
             self.model = tf.keras.models.load_model(path, {"ElasticModel": et.ElasticModel})
         else:
             before, self.model = self.model, self._made()

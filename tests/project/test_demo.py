@@ -26,15 +26,9 @@ def test_demo_compares_full_and_elastic_training(finished):
     _, rows = finished
     assert [row["method"] for row in rows] == ["full", "elastic, rho=0.4"]
     for row in rows:
-        assert row["training_seconds"] > 0
-        assert row["seconds_per_step"] > 0
-        assert row["achieved_ratio"] > 0
-
-
-def test_demo_adapts_the_network_with_both_methods(finished):
-    # two epochs are enough to leave chance (10 %) behind; without them it is 3 %
-    _, rows = finished
-    assert all(row["accuracy"] > 0.2 for row in rows)
+        assert min(row["training_seconds"], row["seconds_per_step"], row["achieved_ratio"]) > 0
+        # two epochs are enough to leave chance (10 %) behind; without them it is 3 %
+        assert row["accuracy"] > 0.2
 
 
 def test_demo_leaves_results_and_pictures(finished):
@@ -56,33 +50,19 @@ def test_demo_leaves_curves_and_the_command_that_shows_them(finished, monkeypatc
     assert command == f"{out}/.venv/bin/python -m tensorboard.main --logdir board"
 
 
-def test_demo_tells_each_epoch_in_a_line(finished):
+def test_demo_tells_each_epoch_and_what_steps_did_not_take(finished):
     said = (finished[0] / "said.txt").read_text()
     told = re.findall(r"^epoch (\d), (\w+): [\d.]+%$", said, re.MULTILINE)
     assert told == [("1", "full"), ("1", "elastic"), ("2", "full"), ("2", "elastic")]
-
-
-def test_demo_says_of_each_method_what_its_steps_did_not_take(finished):
-    said = (finished[0] / "said.txt").read_text()
     for row in finished[1]:
-        (beside,) = re.findall(
-            rf"^{row['method']}: ([\d.]+) of its {row['training_seconds']:.1f} s went into",
-            said,
-            re.MULTILINE,
-        )
+        line = rf"^{row['method']}: ([\d.]+) of its {row['training_seconds']:.1f} s went into"
+        (beside,) = re.findall(line, said, re.MULTILINE)
         assert 0 < float(beside) <= row["training_seconds"]
 
 
 def test_demo_network_knows_the_clean_digits():
-    _, (x, y) = et.data.digits(image_size=demo.IMAGE_SIZE)
+    x, y = (part[::4] for part in et.data.digits(image_size=demo.IMAGE_SIZE)[1])
     model = et.zoo.build(
         "digits_resnet", classes=10, input_size=demo.IMAGE_SIZE, weights=demo.WEIGHTS
     )
     assert np.mean(model.predict(x, verbose=0).argmax(axis=1) == y) > 0.98
-
-
-def test_demo_network_is_as_small_as_promised():
-    model = et.zoo.build("digits_resnet", classes=10, input_size=32)
-    assert len(model.trainable_variables) >= 60
-    assert model.count_params() <= 1_000_000
-    assert demo.WEIGHTS.stat().st_size < 2_000_000

@@ -135,18 +135,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not place or place in pages.slugs(there), target
 
 
-@pytest.mark.parametrize("page", PAGES, **ids)
-def test_parts_of_other_files_are_there(page: Path) -> None:
-    pattern = r"^```\{include\} (\S+)\n(.*?)^```$"
-    for path, options in re.findall(pattern, pages.read(page), re.DOTALL | re.MULTILINE):
-        text = pages.read((page.parent / path).resolve())
-        for marker in re.findall(r'^:(?:start-after|end-before): "(.+)"$', options, re.MULTILINE):
-            before, found, text = text.partition(marker)
-            assert found, (
-                f"{path} has no {marker!r} there; {pages.name(page)} includes a part of it"
-            )
-
-
 @pytest.mark.parametrize("page", EXAMPLES, **ids)
 def test_examples_print_what_stands_below_them(page: Path) -> None:
     said = io.StringIO()
@@ -155,17 +143,6 @@ def test_examples_print_what_stands_below_them(page: Path) -> None:
         for block in pages.blocks(page, "python"):
             exec(block, names)
     assert said.getvalue() == "".join(pages.blocks(page, "text"))
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("tool", ["keras_tuner", "wandb", "mlflow"])
-def test_the_guide_to_other_tools_runs(tool, tmp_path, monkeypatch):
-    pytest.importorskip(tool, reason=f"{tool} is not installed: it is no part of the tests")
-    monkeypatch.chdir(tmp_path)
-    first, *others = pages.blocks(DOCS / "guides" / "tools.md", "python")
-    names: dict[str, object] = {}
-    exec(first, names)
-    exec(next(block for block in others if f"import {tool}\n" in block), names)
 
 
 def called(call: ast.Call) -> object:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import figures
 import numpy as np
 import paper
@@ -24,12 +22,13 @@ MEASURED = {
                 "resolution": resolution,
                 "subproblems": 10 * resolution,
                 "all_subproblems": 50 * resolution,
-                "seconds": 1e-4 * resolution,
-                "achieved_ratio": 0.5,
+                "milliseconds": 0.1 * resolution,
+                "achieved": 0.5,
+                "our_milliseconds": 10.0,
+                "our_achieved": 0.499,
             }
             for resolution in (100, 1000)
         ],
-        "ours": {"seconds": 0.01, "achieved_ratio": 0.499},
         "training_seconds": 60.0,
     },
     "profiling": {"vgg16": {"overhead": 0.01, "seconds": 1.0, "epoch_seconds": 100.0}},
@@ -52,8 +51,7 @@ def made(path, training):
                 "tensors": COUNT,
             }
         )
-        record = types.SimpleNamespace(importance=np.arange(COUNT) + epoch, mask=mask)
-        run.selections.append({**vars(record), "seconds_importance": 0.5})
+        run.selections.append({"importance": np.arange(COUNT) + epoch, "seconds_importance": 0.5})
     run.finish(
         {
             "accuracy": 0.7,
@@ -71,13 +69,12 @@ def made(path, training):
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
     """Draws one name from made-up runs."""
-    monkeypatch.setattr(paper_scales, "small", paper_scales.digits)
     known = {}
     monkeypatch.setattr(figures.run, "load", lambda path: known[path])
 
     def draw(kind, name, picture):
         root = tmp_path / "small" / "here"
-        for training in paper_scales.digits().trainings(picture):
+        for training in paper_scales.small().trainings(picture):
             path = paper.run_path(root, training)
             known.setdefault(path, None)
             if known[path] is None:
@@ -99,14 +96,10 @@ def test_every_form_of_figure_is_drawn(name, drawn):
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_every_table_is_printed(name, drawn, capsys):
-    (path,) = drawn("table", name, TABLES[name])
-    assert path.read_text().strip() in capsys.readouterr().out
-
-
-def test_speedup_is_the_best_baselines_time_over_ours(drawn):
+def test_speedup_is_the_best_baselines_time_over_ours(drawn, capsys):
+    drawn("table", "1", TABLES["1"])
     (path,) = drawn("table", "2", TABLES["2"])
+    assert path.read_text().strip() in capsys.readouterr().out
     # all reach it after the same epochs; ours take half as long
     assert "2.00" in path.read_text()
 
@@ -118,11 +111,6 @@ def test_a_run_that_is_missing_is_named_with_the_way_to_get_it(tmp_path):
         figures.main(["--figure", "13a", "--out", str(tmp_path)])
 
 
-def test_everything_draws_what_there_is(tmp_path, capsys):
-    assert figures.main(["--out", str(tmp_path)]) == []
-    assert "figure 15a: The run" in capsys.readouterr().out
-
-
 def test_no_energy_is_drawn_without_a_sensor(drawn, monkeypatch, capsys):
     before = runs.Run.finish
     monkeypatch.setattr(
@@ -132,8 +120,3 @@ def test_no_energy_is_drawn_without_a_sensor(drawn, monkeypatch, capsys):
     )
     assert drawn("figure", "23a", FIGURES["23a"]) == []
     assert "figure 23a: nothing to draw, there was no energy sensor" in capsys.readouterr().out
-
-
-def test_an_unknown_figure_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="Received: --figure 1"):
-        figures.main(["--figure", "1", "--out", str(tmp_path)])

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from pathlib import Path
 
 import nbformat
 import pytest
-from launches import Launches
 from nbclient import NotebookClient
-from test_compare import compared, made
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-RESULTS = ROOT / "experiments" / "results"
 SECONDS = 600  # for a cell: only what hangs takes longer
 BYTES = 400_000
 
@@ -61,45 +57,17 @@ def test_a_notebook_runs_from_the_top_and_its_findings_hold(path):
     assert texts(after, "stdout")
 
 
-@pytest.mark.hours
-def test_results_are_drawn_with_a_comparison(tmp_path):
-    there = tmp_path / "experiments" / "results"
-    shutil.copytree(RESULTS, there)
-    compared(tmp_path / "runs", Launches(made))
-    shutil.copy(tmp_path / "runs" / "comparison.json", there / "cats.json")
-    (tmp_path / "notebooks").mkdir()
-    (path,) = (path for path in NOTEBOOKS if "results" in path.name)
-    said = "".join(texts(executed(path, tmp_path / "notebooks"), "stdout"))
-    assert "cats, equal epochs: elastic@0.5 reaches" in said
-    assert re.search(r"full: .* times the seconds, ", said)
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_committed_notebook_states_its_claim_and_what_was_found(path):
+def test_a_committed_notebook_is_whole_states_its_claim_and_names_no_machine(path):
     notebook = nbformat.read(path, as_version=4)
     assert "**Claim.**" in notebook.cells[0].source
     found = [cell.source for cell in notebook.cells].index("## Found")
     assert "assert " in "".join(cell.source for cell in notebook.cells[found:])
-    assert "".join(texts(notebook, "stdout"))
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_committed_notebook_is_whole_and_small(path):
-    notebook = nbformat.read(path, as_version=4)
     counts = [cell.execution_count for cell in code_cells(notebook)]
     assert counts == list(range(1, len(counts) + 1))
     assert path.stat().st_size < BYTES
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_committed_notebook_names_no_machine(path):
-    notebook = nbformat.read(path, as_version=4)
-    said = [cell.source for cell in notebook.cells] + texts(notebook, "stdout", "stderr")
+    said = [cell.source for cell in notebook.cells] + texts(notebook, "stdout")
     for cell in code_cells(notebook):
         said += [str(output.get("data", {}).get("text/plain", "")) for output in cell.outputs]
     assert not re.search(r"(^|[\s'\"=(])/\w+/|site-packages", "\n".join(said))
-    assert not texts(notebook, "stderr")
-
-
-def test_there_are_notebooks_for_each_part_of_the_flow():
-    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04"]
+    assert texts(notebook, "stdout") and not texts(notebook, "stderr")

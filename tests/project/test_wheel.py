@@ -59,24 +59,8 @@ def test_wheel_holds_every_module_and_the_mark_of_types(unpacked):
     assert files(unpacked / "elastic_tf") == files(ROOT / "elastic_tf")
     assert not (unpacked / "elastic_tf" / "docs").exists()
     assert (unpacked / "elastic_tf" / "py.typed").is_file()
-
-
-def test_wheel_names_its_commands(python):
-    done = python("-m", "elastic_tf", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "doctor" in done.stdout
-
-
-def test_wheel_installs_a_command(unpacked):
     (entries,) = unpacked.glob("elastic_tf-*.dist-info/entry_points.txt")
     assert "elastic-tf = elastic_tf.__main__:main" in entries.read_text("utf-8")
-
-
-def test_wheel_is_examined_by_its_own_doctor(python):
-    done = python("-m", "elastic_tf", "doctor")
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "Ready to train." in done.stdout
-    assert "GPU" in done.stdout and "TensorFlow does not start" not in done.stdout
 
 
 def test_the_wheel_imports_little_at_first_and_all_of_it_when_asked(python, unpacked):
@@ -93,6 +77,9 @@ def test_the_wheel_imports_little_at_first_and_all_of_it_when_asked(python, unpa
         "    importlib.import_module(one.name)\n"
         "print(elastic_tf.__file__)\n"
     )
+    done = python("-m", "elastic_tf", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "doctor" in done.stdout
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).parents[1] == unpacked

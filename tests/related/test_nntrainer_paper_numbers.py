@@ -39,17 +39,17 @@ def planned_without_loss(
     model = tf.keras.Sequential(layers)
     tensors = forward_order(model)
     network = read(model, 4, tensors, Plan.full(len(tensors)))
-    step = Step(network, clip=False, slots=0.0)
+    step = Step(network, slots=0.0)
     step.tensors.pop(f"{X3}/label")
     step.tensors[X3].orders.remove(len(network.layers))
     for one in step.tensors.values() if applied_at_once else ():
         if one.kind == "gradient":
             one.orders = {min(one.orders)}
-    return placed(step, 4)
+    return placed(step)
 
 
 def orders(plan: memory.MemoryPlan) -> dict[str, tuple[int, ...]]:
-    return {one.name: one.orders for one in plan.tensors}
+    return {one.name: tuple(sorted(one.orders)) for one in plan.tensors}
 
 
 def at(plan: memory.MemoryPlan, step: str) -> int:
@@ -91,23 +91,9 @@ def test_figure_6_gives_the_last_derivative_the_place_of_the_output():
     found, places = orders(plan), {one.name: one.offset for one in plan.tensors}
     assert (found[X3], found[D3][0]) == ((2,), 3)
     assert places[D3] == places[X3]
-    alive = [one for one in plan.buffers if one.orders[0] < 3]
+    alive = [one for one in plan.buffers if min(one.orders) < 3]
     end = max(one.offset + one.bytes for one in alive)
     assert places["l2/kernel/gradient"] == end  # nothing is dead that it could take the place of
-
-
-def test_figure_6_keeps_the_weights_and_activations_apart():
-    plan = planned_without_loss(three_linear())
-    places = {one.name: one.offset for one in plan.tensors}
-    early = [X0, "l0", "l1", X3, "l0/kernel", "l1/kernel", "l2/kernel"]
-    assert len({places[name] for name in early}) == len(early)
-
-
-def test_clipping_moves_updates_behind_the_last_gradient():
-    plan = memory.plan(tf.keras.Sequential(three_linear()), 4, clip=True)
-    found = orders(plan)
-    assert [found[f"l{k}/kernel/gradient"] for k in range(3)] == [(7, 9), (5, 10), (3, 11)]
-    assert at(plan, "l1: derivative") == 6
 
 
 def test_vgg16_second_convolution_computes_its_derivative_in_32_14_mib():

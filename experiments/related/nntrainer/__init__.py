@@ -9,6 +9,6 @@ Source: Moon et al., NNTrainer, ICSE 2024.
 
 from __future__ import annotations
 
-from related.nntrainer.memory_plan import MemoryPlan, PlannedTensor, plan
+from related.nntrainer.memory_plan import MemoryPlan, plan
 
-__all__ = ["MemoryPlan", "PlannedTensor", "plan"]
+__all__ = ["MemoryPlan", "plan"]

@@ -2,9 +2,8 @@
 
 A step is a row of execution orders. With N layers, layer i runs forward at i. Backward, with
 j = N - 1 - i, the gradients of its weights come at N + 3j, the derivative of its input at
-N + 3j + 1, the update at N + 3j + 2. Gradients that are clipped together wait for all: they come at
-N + 2j, the derivative after them, the update at 3N + i. A layer with weights of which none is
-trained computes the derivative alone, in the place of the gradients. The loss is computed at N.
+N + 3j + 1, the update at N + 3j + 2. A layer with weights of which none is trained computes the
+derivative alone, in the place of the gradients. The loss is computed at N.
 
 Source: Moon et al., NNTrainer, ICSE 2024, Sec. 4.1, Algorithm 1, with two readings. Its index of
 the backward pass runs forward, against its Figure 5; here it is reversed. Its Figure 6 leaves the
@@ -28,15 +27,16 @@ class Tensor:
     """A tensor that a step asks for.
 
     Attributes:
-        name: unique.
+        name: unique; with "#1" and so on where it is read back from the swap file.
         kind: "activation", "derivative", "weight", "gradient", "slots", "kept" or "label".
         bytes: size.
         mode: "P" memory of the batch, "C" memory of its own, "E" the memory of the same weight;
             "MV" and "RV" where another tensor stands, with or without changing it; "S" what comes
             back from the swap file.
-        orders: execution orders at which it is used.
+        orders: execution orders at which it is used, swapped in or out.
         views: where it can stand.
-        buffer: name of the tensor whose memory it has.
+        buffer: name of the tensor whose memory it has, its own if none other.
+        offset: where it begins in the planned memory, in bytes.
     """
 
     name: str
@@ -46,18 +46,18 @@ class Tensor:
     orders: set[int] = field(default_factory=set)
     views: tuple[View, ...] = ()
     buffer: str = ""
+    offset: int = 0
 
 
 class _Orders:
     """Execution orders of one layer."""
 
-    def __init__(self, i: int, count: int, layer: Layer, clip: bool) -> None:
-        j = count - 1 - i
+    def __init__(self, i: int, count: int, layer: Layer) -> None:
         self.forward = i
-        self.gradient = count + (2 if clip else 3) * j
+        self.gradient = count + 3 * (count - 1 - i)
         is_frozen = bool(layer.weights) and not layer.gradients
         self.derivative = self.gradient + (not is_frozen)
-        self.apply = 3 * count + i if clip else self.gradient + 2
+        self.apply = self.gradient + 2
 
 
 class Step:
@@ -65,7 +65,6 @@ class Step:
 
     Args:
         network: its layers.
-        clip: whether gradients are clipped together.
         slots: numbers that the optimizer keeps for each weight.
 
     Attributes:
@@ -73,13 +72,13 @@ class Step:
         names: what happens, by execution order.
     """
 
-    def __init__(self, network: Network, *, clip: bool, slots: float) -> None:
+    def __init__(self, network: Network, *, slots: float) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.names: dict[int, str] = {}
         self._sizes = network.activations
         self._updates: dict[str, tuple[Layer, _Orders]] = {}  # weight -> its use nearest the input
         count = len(network.layers)
-        orders = [_Orders(i, count, layer, clip) for i, layer in enumerate(network.layers)]
+        orders = [_Orders(i, count, layer) for i, layer in enumerate(network.layers)]
         for name in network.inputs:
             self._use(name, "activation", self._sizes[name], 0).mode = EXTERNAL
         for layer, at in zip(network.layers, orders):

@@ -71,11 +71,6 @@ def read(
     return _with_sums(network)
 
 
-def weight_name(model: tf.keras.Model, variable: tf.Variable) -> str:
-    """The name of a weight; Keras 3 puts that of a sequential model before it."""
-    return variable.name.partition(":")[0].removeprefix(f"{model.name}/")
-
-
 class _Reader:
     """What was read so far."""
 
@@ -149,7 +144,9 @@ class _Reader:
 
     def _weight(self, variable: tf.Variable) -> str:
         if id(variable) not in self._weights:
-            self._weights[id(variable)] = self.new_name(weight_name(self._model, variable))
+            # Keras 3 puts the name of a sequential model before it
+            name = variable.name.partition(":")[0].removeprefix(f"{self._model.name}/")
+            self._weights[id(variable)] = self.new_name(name)
         return self._weights[id(variable)]
 
 

@@ -127,9 +127,7 @@ class PruneTrainModel(ElasticMixin, tf.keras.Model):
         self.set_plan(plan)
 
     def _exchange(self, network: tf.keras.Model) -> None:
-        tracker = getattr(
-            self, "_tracker", None
-        )  # of Keras 3: it forgets no layer, takes no new one
+        tracker = getattr(self, "_tracker", None)  # of Keras 3: forgets no layer, takes no new one
         if tracker is not None:
             tracker.unlock()
             tracker.untrack(self.network)
