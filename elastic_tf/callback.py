@@ -175,7 +175,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
         self._board = None
         if self.log_dir is not None:
-            from elastic_tf.runs.board import Board  # Matplotlib takes a while to load
+            from elastic_tf.plots.board import Board  # Matplotlib takes a while to load
 
             names = [tensor.name.split(":")[0] for tensor in self.model.tensors]
             self._board = Board(self.log_dir, names)

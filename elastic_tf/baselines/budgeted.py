@@ -19,12 +19,12 @@ from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine import modes
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.fewshot.rule import Budgets, Offer, paper_rule, search, with_best
+from elastic_tf.head.features import head_tensors
 from elastic_tf.importance.evaluation import Evaluator, as_probe, batches_of, halves
 from elastic_tf.importance.fisher import ChannelFisher
 from elastic_tf.importance.probe import Probe
 from elastic_tf.memory.kernels import KernelCosts, kernel_costs
 from elastic_tf.plan import EXACT, NAMES, SOME, Plan
-from elastic_tf.zoo import models
 
 # What SparseUpdate takes of MobileNetV2 0.35 (TinyTrain, Table 2): 2.08 MB, where inference takes
 # 896 KiB; 8.10M of 34.9M multiply-adds.
@@ -80,7 +80,7 @@ def sparse_update_plan(
         for name, count, share in costs.shares_of(k)
     ]
     every = np.arange(len(costs.sizes))
-    biases = np.flatnonzero(bias_tensors(model) & ~models.head_tensors(model))
+    biases = np.flatnonzero(bias_tensors(model) & ~head_tensors(model))
     found: list[tuple[float, list[Offer]]] = []
     for depth in range(1 + sum(biases > inspected[0])):
         last = biases[len(biases) - depth :].tolist()
@@ -138,7 +138,7 @@ def _contributions(model: Any, x: Any, y: Any) -> Callable[[dict[int, Any]], flo
                 tensor.assign(before[k])
 
     first = gradients()  # the same in all trials
-    head = dict.fromkeys(np.flatnonzero(models.head_tensors(model)).tolist())
+    head = dict.fromkeys(np.flatnonzero(head_tensors(model)).tolist())
     alone = loss_after(head)
     return lambda parts: alone - loss_after({**head, **parts})
 
@@ -146,7 +146,7 @@ def _contributions(model: Any, x: Any, y: Any) -> Callable[[dict[int, Any]], flo
 def _inspected(model: ElasticMixin) -> tuple[KernelCosts, list[int]]:
     """What the tensors cost, and the last kernels before the head, ascending."""
     costs = kernel_costs(model)
-    kernels = np.flatnonzero((costs.macs > 0) & ~models.head_tensors(model))
+    kernels = np.flatnonzero((costs.macs > 0) & ~head_tensors(model))
     return costs, kernels[-max(1, round(_INSPECTED * len(kernels))) :].tolist()
 
 
@@ -155,7 +155,7 @@ def _budgets(costs: KernelCosts, memory: float, compute: float) -> Budgets:
 
 
 def _with_head(model: ElasticMixin, plan: Plan) -> Plan:
-    return plan.with_mode(NAMES[EXACT], models.head_tensors(model))
+    return plan.with_mode(NAMES[EXACT], head_tensors(model))
 
 
 def _magnitudes(kernel: np.ndarray, axis: int) -> np.ndarray:

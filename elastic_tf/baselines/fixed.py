@@ -11,9 +11,9 @@ import tensorflow as tf
 from elastic_tf.baselines.method import Method, Task
 from elastic_tf.engine import modes
 from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.head.features import head_tensors
 from elastic_tf.plan import Plan
 from elastic_tf.stack import raw
-from elastic_tf.zoo import models
 
 _KEY = "chosen"  # in `model.fit_state`
 
@@ -47,7 +47,7 @@ class TrainOnly(tf.keras.callbacks.Callback):
 
 def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:
     """True for head, biases, gamma and beta of normalisation; bool, shape (N,), forward order."""
-    return models.head_tensors(model) | bias_tensors(model) | scale_tensors(model)
+    return head_tensors(model) | bias_tensors(model) | scale_tensors(model)
 
 
 def bias_tensors(model: ElasticMixin) -> np.ndarray:
@@ -112,7 +112,7 @@ def _method(
 
 METHODS = (
     Method("full", "all tensors", lambda task: []),
-    _method("traditional_tl", "the head alone", lambda task: models.head_tensors(task.model)),
+    _method("traditional_tl", "the head alone", lambda task: head_tensors(task.model)),
     _method(
         "bn_bias",
         "head, biases and normalisation parameters",

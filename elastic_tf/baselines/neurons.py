@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.baselines.method import Method
+from elastic_tf.head.features import head_tensors
 from elastic_tf.importance.probe import Probe
 from elastic_tf.importance.velocity import Neurons, Velocity
-from elastic_tf.zoo import models
 
 # Of the weights of all convolutions: the smallest of the paper's budgets, 192,311 of the 2,189,760
 # of MobileNetV2 (Table 2).
@@ -58,7 +58,7 @@ class TrainNeurons(tf.keras.callbacks.Callback):
             self._velocity.phi, self._velocity.v = (np.array(known[name]) for name in ("phi", "v"))
             order = self._velocity.order()
         chosen = neurons.within(order, self._share * neurons.cost.sum())
-        self.model.set_plan(neurons.plan(chosen, models.head_tensors(self.model)))
+        self.model.set_plan(neurons.plan(chosen, head_tensors(self.model)))
         self.model.cache_prefix(1)
         if self._velocity is not None:
             self._velocity.begin()

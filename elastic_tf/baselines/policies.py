@@ -13,10 +13,10 @@ from elastic_tf import arguments
 from elastic_tf.baselines.method import Method, Task
 from elastic_tf.budget.settings import Control
 from elastic_tf.callback import ElasticCallback
+from elastic_tf.head.features import head_tensors
 from elastic_tf.importance import measures
 from elastic_tf.importance.of_modes import of_modes
 from elastic_tf.importance.probe import Probe
-from elastic_tf.zoo import models
 
 Importance = Callable[..., Any]
 
@@ -53,7 +53,7 @@ def _method(
             "importance": importance(task) if is_of_task else importance,
             "interval": task.interval,
             "probe": Probe(task.probe, size=task.probe_size, seed=task.seed),
-            "required": models.head_tensors(task.model),
+            "required": head_tensors(task.model),
             "memory": task.memory,
         }
         return [ElasticCallback(profile, **{**settings, **options})]

@@ -18,13 +18,13 @@ from elastic_tf import arguments, lite
 from elastic_tf.export import optimizer
 from elastic_tf.export.network import Network
 from elastic_tf.files import atomic
+from elastic_tf.head.features import head_tensors
 from elastic_tf.importance import measures
 from elastic_tf.lite import disk
 from elastic_tf.selection.selector import select_tensors
 from elastic_tf.stack import variables_of
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import profile_model
-from elastic_tf.zoo.models import head_tensors
 
 _SPEC = tf.TensorSpec
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import stack
+from elastic_tf import arguments, stack
 from elastic_tf.arguments import brief
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.engine.prefix import NotCacheable
@@ -44,6 +44,20 @@ def dense_layer(model: tf.keras.Model, name: str | None) -> tf.keras.layers.Dens
             "has no weights yet. Call the model on a batch: model(x)."
         )
     return named[-1]
+
+
+def head_tensors(model: tf.keras.Model) -> np.ndarray:
+    """True for the tensors of the layer that holds the last one; bool, shape (N,), forward order.
+
+    The last tensor of the elastic model must be one of its output layer.
+    """
+    tensors = arguments.elastic(model).tensors
+    own = {id(tensors[-1])}
+    for layer in stack.layers_of(model):
+        variables = {id(variable) for variable in stack.own_variables(layer)[0]}
+        if id(tensors[-1]) in variables:
+            own = variables
+    return np.array([id(tensor) in own for tensor in tensors])
 
 
 def _before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any], tf.Tensor]:

@@ -1,1 +1,1 @@
-"""What a training leaves behind: a run directory, and TensorBoard's events."""
+"""What a training leaves behind: a run directory."""

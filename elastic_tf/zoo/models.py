@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
-import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
@@ -112,20 +111,6 @@ def build(
     if file and not imagenet:
         _load(model, backbone, file)
     return model
-
-
-def head_tensors(model: tf.keras.Model) -> np.ndarray:
-    """True for the tensors of the layer that holds the last one; bool, shape (N,), forward order.
-
-    The last tensor of the elastic model must be one of its output layer.
-    """
-    tensors = arguments.elastic(model).tensors
-    own = {id(tensors[-1])}
-    for layer in stack.layers_of(model):
-        variables = {id(variable) for variable in stack.own_variables(layer)[0]}
-        if id(tensors[-1]) in variables:
-            own = variables
-    return np.array([id(tensor) in own for tensor in tensors])
 
 
 def _load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from clocks import table
 
 from elastic_tf import plots
-from elastic_tf.runs.board import Board
+from elastic_tf.plots.board import Board
 from elastic_tf.selection.records import SelectionRecord, line
 from elastic_tf.selection.records import table as text_table
 from elastic_tf.selection.selector import select_tensors
