@@ -13,13 +13,12 @@ import related
 import tensorflow as tf
 from networks import L, crossentropy, values
 
-from elastic_tf import baselines, optimizers, stack
+from elastic_tf import baselines, optimizers, stack, zoo
 from elastic_tf.baselines import policies
 from elastic_tf.baselines.method import Task
 from elastic_tf.model import ElasticModel
 from elastic_tf.selection.selector import select_tensors
 from elastic_tf.timing.profile import TimingProfile
-from elastic_tf.zoo import models
 
 CLASSES = 3
 RHO = 0.6
@@ -152,7 +151,7 @@ def test_the_predicted_step_time_keeps_rho(name):
     _, model = prepared(name)
     profile, masks = table(model), outcome(name).masks
     assert profile.step_time(masks[0]) <= RHO * profile.t_full
-    assert masks[0][models.head_tensors(model)].all()
+    assert masks[0][zoo.head_tensors(model)].all()
 
 
 def test_fixed_choices_stay():

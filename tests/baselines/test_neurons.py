@@ -11,12 +11,12 @@ from networks import L, crossentropy
 from test_baselines import arrays, data, network
 
 import elastic_tf as et
+from elastic_tf import zoo
 from elastic_tf.baselines.budgeted import sparse_update_plan, tinytrain_plan
 from elastic_tf.baselines.fixed import TrainOnly
 from elastic_tf.baselines.neurons import TrainNeurons
 from elastic_tf.importance.velocity import Neurons
 from elastic_tf.memory.kernels import kernel_costs
-from elastic_tf.zoo import models
 
 
 class Plans(tf.keras.callbacks.Callback):
@@ -67,7 +67,7 @@ def test_fast_neurons_are_chosen_within_the_budget_and_an_interrupted_fit_choose
         spent = sum(costs) + sum(neurons.cost[np.isin(neurons.kernel, exact)])
         assert 0.5 * neurons.cost.sum() - neurons.cost.max() < spent <= 0.5 * neurons.cost.sum()
         kernels = np.isin(np.arange(len(plan)), neurons.kernel)
-        assert (plan.mask[~kernels] == models.head_tensors(whole)[~kernels]).all()
+        assert (plan.mask[~kernels] == zoo.head_tensors(whole)[~kernels]).all()
     assert plans[0] != plans[1]
 
     backup = str(tmp_path / "backup")
@@ -82,7 +82,7 @@ def test_channels_are_chosen_within_both_budgets_and_nothing_else_changes(find):
     model, (x, y) = compiled(network()), arrays()
     costs = kernel_costs(model)
     before = [v.numpy() for v in [*model.weights, *model.optimizer.variables]]
-    sizes, head = [], models.head_tensors(model)
+    sizes, head = [], zoo.head_tensors(model)
     for memory, compute in ((1.05, 0.3), (9.0, 1.0)):
         plan = find(model, x, y, memory, compute)
         shares = np.where(head, 0.0, costs.shares(plan))

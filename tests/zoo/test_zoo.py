@@ -14,7 +14,7 @@ from networks import half_precision
 
 from elastic_tf import stack
 from elastic_tf.model import ElasticModel
-from elastic_tf.zoo import models
+from elastic_tf.zoo import head_tensors, models
 
 # of the weights of MobileNet in Keras 3
 pytestmark = pytest.mark.filterwarnings("ignore:`input_shape` is undefined or non-square")
@@ -73,7 +73,7 @@ def test_every_model_trains_its_last_third_and_nothing_else(name):
     assert model.output_shape == (None, CLASSES)
     count = len(model.tensors)
     assert [tensor.name for tensor in model.tensors[-2:]] == ["head/kernel:0", "head/bias:0"]
-    np.testing.assert_array_equal(models.head_tensors(model).nonzero()[0], [count - 2, count - 1])
+    np.testing.assert_array_equal(head_tensors(model).nonzero()[0], [count - 2, count - 1])
 
     before = [tensor.numpy() for tensor in model.tensors]
     mask = np.arange(count) >= count * 2 // 3
@@ -229,7 +229,7 @@ def test_head_is_the_layer_of_the_last_tensor_in_a_wrapped_model(tiny):
     nested = Nested()
     nested(np.zeros((1, 32, 32, 1), "float32"))
     model = ElasticModel.from_model(nested)
-    assert models.head_tensors(model).tolist() == [False] * 5 + [True] * 2
+    assert head_tensors(model).tolist() == [False] * 5 + [True] * 2
 
 
 @pytest.mark.skipif(not MOBILENET_WEIGHTS.is_file(), reason=f"no real weights in {ASSETS}")

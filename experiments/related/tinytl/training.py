@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import zoo
 from elastic_tf.baselines.fixed import TrainOnly, bias_tensors
 from elastic_tf.baselines.method import Method
 from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.stack import weights
-from elastic_tf.zoo import models
 from related import graph
 from related.tinytl import blocks, sparing
 from related.tinytl.lite_residual import LiteResidual, fitting
@@ -71,7 +71,7 @@ def tinytl_tensors(model: ElasticMixin) -> np.ndarray:
     modules = [layer for layer in model._flatten_layers() if isinstance(layer, LiteResidual)]
     own = {id(weight) for layer in modules for weight in weights(layer)}
     inside = np.array([id(tensor) in own for tensor in model.tensors])
-    return models.head_tensors(model) | bias_tensors(model) | inside
+    return zoo.head_tensors(model) | bias_tensors(model) | inside
 
 
 METHODS = (
