@@ -1,7 +1,6 @@
 """Elastic training for Keras: choose at run time which tensors to train within a time budget.
 
-`python -m elastic_tf --help` names what can be done without code; `elastic_tf.commands` is behind
-it.
+`python -m elastic_tf --help` names what can be done without code.
 """
 
 from __future__ import annotations
@@ -49,62 +48,66 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from elastic_tf import (
-        baselines,
-        data,
-        export,
-        fewshot,
-        importance,
-        memory,
-        optimizers,
-        plots,
-        zoo,
-    )
-    from elastic_tf.backup.recovery import Backup
-    from elastic_tf.budget.forecast import forecast
-    from elastic_tf.budget.settings import Control, Deadline
+    from elastic_tf import memory, plots
+    from elastic_tf.app import data, export, zoo
     from elastic_tf.callback import ElasticCallback
+    from elastic_tf.choose import importance
+    from elastic_tf.choose.budget.forecast import forecast
+    from elastic_tf.choose.budget.settings import Control, Deadline
+    from elastic_tf.choose.importance.probe import Probe
+    from elastic_tf.choose.selection.selector import Selection, select_plan, select_tensors
     from elastic_tf.delta import load_delta, save_delta
-    from elastic_tf.engine.mixin import ElasticMixin
     from elastic_tf.fine_tuning import finetune
-    from elastic_tf.head.solve import SolveHead, solve_head
-    from elastic_tf.importance.probe import Probe
-    from elastic_tf.inputs.samples import Samples
+    from elastic_tf.methods import baselines, fewshot
     from elastic_tf.model import ElasticModel
     from elastic_tf.plan import Plan
-    from elastic_tf.selection.selector import Selection, select_plan, select_tensors
     from elastic_tf.timing.profile import TimingProfile
     from elastic_tf.timing.profiler import profile_model
+    from elastic_tf.train import optimizers
+    from elastic_tf.train.backup.recovery import Backup
+    from elastic_tf.train.engine.mixin import ElasticMixin
+    from elastic_tf.train.head.solve import SolveHead, solve_head
+    from elastic_tf.train.inputs.samples import Samples
 else:
-    # The other names are modules.
+    _MODULES = {
+        "baselines": "methods.baselines",
+        "data": "app.data",
+        "export": "app.export",
+        "fewshot": "methods.fewshot",
+        "importance": "choose.importance",
+        "memory": "memory",
+        "optimizers": "train.optimizers",
+        "plots": "plots",
+        "zoo": "app.zoo",
+    }
     _HOMES = {
-        "Backup": "backup.recovery",
-        "Control": "budget.settings",
-        "Deadline": "budget.settings",
+        "Backup": "train.backup.recovery",
+        "Control": "choose.budget.settings",
+        "Deadline": "choose.budget.settings",
         "ElasticCallback": "callback",
-        "ElasticMixin": "engine.mixin",
+        "ElasticMixin": "train.engine.mixin",
         "ElasticModel": "model",
         "Plan": "plan",
-        "Probe": "importance.probe",
-        "Samples": "inputs.samples",
-        "Selection": "selection.selector",
-        "SolveHead": "head.solve",
+        "Probe": "choose.importance.probe",
+        "Samples": "train.inputs.samples",
+        "Selection": "choose.selection.selector",
+        "SolveHead": "train.head.solve",
         "TimingProfile": "timing.profile",
         "finetune": "fine_tuning",
-        "forecast": "budget.forecast",
+        "forecast": "choose.budget.forecast",
         "load_delta": "delta",
         "profile_model": "timing.profiler",
         "save_delta": "delta",
-        "select_plan": "selection.selector",
-        "select_tensors": "selection.selector",
-        "solve_head": "head.solve",
+        "select_plan": "choose.selection.selector",
+        "select_tensors": "choose.selection.selector",
+        "solve_head": "train.head.solve",
     }
 
     def __getattr__(name: str) -> Any:
         """A public name that has not been loaded yet."""
         if name not in __all__:
             raise AttributeError(f"module 'elastic_tf' has no attribute {name!r}")
-        found = importlib.import_module(f"elastic_tf.{_HOMES.get(name, name)}")
+        found = importlib.import_module(f"elastic_tf.{(_HOMES | _MODULES)[name]}")
         globals()[name] = getattr(found, name) if name in _HOMES else found
         return globals()[name]
 

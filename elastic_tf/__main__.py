@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from elastic_tf import __version__
-from elastic_tf.commands import commandline
+from elastic_tf.app.commands import commandline
 
 # Each is a module with a `Settings` and a `main`.
 COMMANDS = {
@@ -32,7 +32,7 @@ _OF_TRAINED = ("evaluate", "predict", "export")
 def module(name: str) -> ModuleType:
     """The module of a command."""
     folder = "trained." if name in _OF_TRAINED else ""
-    return importlib.import_module(f"elastic_tf.commands.{folder}{name}")
+    return importlib.import_module(f"elastic_tf.app.commands.{folder}{name}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

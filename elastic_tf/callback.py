@@ -13,18 +13,18 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.backup.recovery import Backup, Recovery
-from elastic_tf.budget.ledger import Ledger
-from elastic_tf.budget.scheduler import Scheduler
-from elastic_tf.budget.settings import Control, Deadline, Rho, Settings
-from elastic_tf.engine import replicas
-from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.importance import measures
-from elastic_tf.importance.probe import Probe
-from elastic_tf.inputs.samples import known_of
-from elastic_tf.selection import records
-from elastic_tf.selection.records import ProfileRecord, SelectionRecord
+from elastic_tf.choose.budget.ledger import Ledger
+from elastic_tf.choose.budget.scheduler import Scheduler
+from elastic_tf.choose.budget.settings import Control, Deadline, Rho, Settings
+from elastic_tf.choose.importance import measures
+from elastic_tf.choose.importance.probe import Probe
+from elastic_tf.choose.selection import records
+from elastic_tf.choose.selection.records import ProfileRecord, SelectionRecord
 from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.train.backup.recovery import Backup, Recovery
+from elastic_tf.train.engine import replicas
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.inputs.samples import known_of
 
 _CONTROL = Control()
 _SETTINGS = [field.name for field in dataclasses.fields(Settings)]
@@ -55,7 +55,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             that was profiled, or `(x, y)` arrays, with sample weights as a third part if training
             has them; or an `et.Probe` of them with its size. None, where one is needed: the next
             batches of `fit`, drawn before they are trained on, so that the order of its data stays.
-        importance: function `(model, x, y) -> array (N,)`; see `elastic_tf.importance`. None: the
+        importance: function `(model, x, y) -> array (N,)`; see `et.importance`. None: the
             last tensors that fit are trained, by `importance.depth`, chosen once and for nothing;
             with a `probe`, `importance.loss_decrease`.
         required: True where a tensor is always trained; bool, shape (N,).

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, optimizers, stack
+from elastic_tf import arguments, stack
 from elastic_tf.arguments import brief
-from elastic_tf.budget.course import RATE, Course
-from elastic_tf.budget.settings import Deadline
-from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.head.targets import of_loss
-from elastic_tf.inputs.batches import is_batched
-from elastic_tf.inputs.samples import Samples
+from elastic_tf.choose.budget.course import RATE, Course
+from elastic_tf.choose.budget.settings import Deadline
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.train import optimizers
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.head.targets import of_loss
+from elastic_tf.train.inputs.batches import is_batched
+from elastic_tf.train.inputs.samples import Samples
 
 L = tf.keras.layers
 _ENDS = {tf.nn.softmax: "softmax", tf.nn.sigmoid: "sigmoid"}  # others have the name of Keras

@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.engine.forward_order import input_spec
-from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.train.engine.forward_order import input_spec
+from elastic_tf.train.engine.mixin import ElasticMixin
 
 # What `from_model` cannot carry over from another class of model.
 _TRAINING_METHODS = (
@@ -46,7 +46,7 @@ class ElasticModel(ElasticMixin, tf.keras.Model):
                 f"{kind.__name__}, which overrides {', '.join(custom)}. Define class "
                 f"Elastic{kind.__name__}(elastic_tf.ElasticMixin, {kind.__name__}) and write its "
                 "train_step with self.gradients(data, variables), "
-                "elastic_tf.optimizers.apply_selected and self.finish(step)."
+                "elastic_tf.train.optimizers.apply_selected and self.finish(step)."
             )
         with model.distribute_strategy.scope():
             ends = stack.graph_ends(model)

@@ -21,7 +21,7 @@ FILTERED = {2: 2, 4: 4, 7: 7}
 # Kernels of which some output channels are trained, a share or any number: a plan says which.
 SOME = 11
 CHANNELS = {SOME, 12, 14, 18}
-# Of every mode; `elastic_tf.engine.modes.register` adds more.
+# Of every mode; `elastic_tf.train.engine.modes.register` adds more.
 NAMES = {
     FROZEN: "frozen",
     EXACT: "exact",

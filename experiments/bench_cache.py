@@ -15,12 +15,12 @@ import tensorflow as tf
 from measuring import BATCH, columns, fresh, noise
 
 import elastic_tf as et
-from elastic_tf import optimizers
-from elastic_tf.engine.rows import RowTraining
 from elastic_tf.files.table import format_table
-from elastic_tf.inputs.samples import Rows
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.timing.trace import StepFunction
+from elastic_tf.train import optimizers
+from elastic_tf.train.engine.rows import RowTraining
+from elastic_tf.train.inputs.samples import Rows
 
 MODELS = (  # name, width multiplier, input size in pixels
     ("mobilenet", 0.75, 128),

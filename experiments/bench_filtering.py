@@ -17,9 +17,9 @@ import tensorflow as tf
 from measuring import BATCH, columns
 
 import elastic_tf as et
-from elastic_tf.engine.modes.filtering import Filter
 from elastic_tf.files.table import format_table
 from elastic_tf.timing.stopwatch import time_in_turn
+from elastic_tf.train.engine.modes.filtering import Filter
 
 # channels, width, height
 TABLE_10 = (

@@ -24,8 +24,8 @@ from mask_trials import Case, State
 from measuring import columns
 from scipy.stats import rankdata
 
+from elastic_tf.choose.importance import measures
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.importance import measures
 
 PROBE = 64
 DRAWS = 500  # of the bootstrap

@@ -70,7 +70,7 @@ def report(seconds: list[float]) -> None:
 def compiled() -> Any:
     """The network, ready to be trained."""
     import elastic_tf as et
-    from elastic_tf.commands.training import harness
+    from elastic_tf.app.commands.training import harness
 
     options = {"classes": CLASSES, "input_size": SIZE, "alpha": 0.75, "weights": None}
     return harness.compiled(et.zoo.build("mobilenet", **options), "adam", 4e-4)
@@ -78,7 +78,7 @@ def compiled() -> Any:
 
 def export(folder: str) -> None:
     """Write the folder."""
-    from elastic_tf.export import litert
+    from elastic_tf.app.export import litert
 
     litert(compiled(), folder, rhos=RHOS, batch_size=BATCH)
 

@@ -34,7 +34,7 @@ from measuring import (
     resident_bytes,
 )
 
-from elastic_tf.commands.training import harness
+from elastic_tf.app.commands.training import harness
 from elastic_tf.files.table import format_table
 
 SELECTIONS = 100

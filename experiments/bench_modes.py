@@ -16,9 +16,9 @@ import numpy as np
 from measuring import MODELS, columns, fresh, measure_ratios, noise, random_mask
 
 import elastic_tf as et
-from elastic_tf.engine import modes
 from elastic_tf.files.table import format_table
 from elastic_tf.memory.activations import activation_bytes
+from elastic_tf.train.engine import modes
 
 MODES = ("filtered:2", "filtered:4", "channels:1/4")
 PLANS, ROUNDS, REPEATS = 12, 11, 10

@@ -2,7 +2,7 @@
 
 All trials begin at the same pre-trained network. Its head is solved in closed form, but for the
 trial that trains it; then some epochs on `et.Samples`, Adam on a cosine with a warm-up. Methods are
-those of `elastic_tf.baselines`; `elastic@0.3:5x16` is `elastic` at rho 0.3, five epochs in batches
+those of `et.baselines`; `elastic@0.3:5x16` is `elastic` at rho 0.3, five epochs in batches
 of 16. `full:1.5x16` is full training of one and a half epochs, with its cosine ending there. Where
 nothing is evaluated before the first step, the head is solved from what training keeps of each
 sample (`et.SolveHead`). Counted are the head, selecting, tracing, computing what is kept of each
@@ -31,12 +31,12 @@ import numpy as np
 import tensorflow as tf
 from measuring import columns
 
-from elastic_tf import baselines
-from elastic_tf.commands.commandline import option, parse, run
-from elastic_tf.commands.contest import interval
-from elastic_tf.commands.training import harness, sources
+from elastic_tf.app.commands.commandline import option, parse, run
+from elastic_tf.app.commands.contest import interval
+from elastic_tf.app.commands.training import harness, sources
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.table import format_table
+from elastic_tf.methods import baselines
 from elastic_tf.timing.runtime import describe_device
 
 RESULT = Path(__file__).parent / "results" / "choice.json"

@@ -27,12 +27,12 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import plots
-from elastic_tf.commands.commandline import option, parse
-from elastic_tf.commands.training import harness, recording, sources
+from elastic_tf.app.commands.commandline import option, parse
+from elastic_tf.app.commands.training import harness, recording, sources
+from elastic_tf.app.runs import run
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
 from elastic_tf.files.table import format_table
-from elastic_tf.runs import run
 
 WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet_64.h5"
 IMAGE_SIZE = 64

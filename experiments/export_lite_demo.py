@@ -17,8 +17,8 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.data.handwriting import Shift, digits
-from elastic_tf.export import litert
+from elastic_tf.app.data.handwriting import Shift, digits
+from elastic_tf.app.export import litert
 
 FOLDER = Path(__file__).parent / "lite_demo"
 SIZE, BATCH, EPOCHS = 32, 16, 12

@@ -23,10 +23,10 @@ import numpy as np
 import tensorflow as tf
 from measuring import columns
 
-from elastic_tf.commands.commandline import option, parse
-from elastic_tf.fewshot.rule import Budgets, Offer, search, with_best
+from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.files import atomic
 from elastic_tf.files.table import format_table
+from elastic_tf.methods.fewshot.rule import Budgets, Offer, search, with_best
 
 L = tf.keras.layers
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from paper_specs import DATA, TARGETS, Picture, Training
 
 from elastic_tf import plots
+from elastic_tf.app.runs.run import Run, trained_plans
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.runs.run import Run, trained_plans
 
 Runs = Mapping[Training, Run]
 Form = Callable[[Picture, Any], Any]

@@ -21,10 +21,10 @@ from figure_forms import FORMS, NothingToDraw
 from paper_specs import Picture, pictures
 
 from elastic_tf import plots
-from elastic_tf.commands import commandline
-from elastic_tf.commands.commandline import parse
+from elastic_tf.app.commands import commandline
+from elastic_tf.app.commands.commandline import parse
+from elastic_tf.app.runs import run
 from elastic_tf.files.atomic import write_text
-from elastic_tf.runs import run
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Path]:

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic_tf.commands.commandline import option, parse
+from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.table import Column, format_table
 

@@ -11,8 +11,8 @@ import mask_trials
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.choose.importance import measures
 from elastic_tf.files.table import Column, format_table
-from elastic_tf.importance import measures
 
 EPOCHS, INTERVAL = 18, 3
 PROBES = (4, 16, 64, 256)

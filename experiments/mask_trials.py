@@ -18,7 +18,7 @@ import tensorflow as tf
 from measuring import ASSETS
 from pretrain_digits import WEIGHTS
 
-from elastic_tf.commands.training import harness
+from elastic_tf.app.commands.training import harness
 
 MOBILENET_WEIGHTS = ASSETS / "weights" / "mobilenet_0.75_224_no_top.weights.h5"
 BIRDS = ASSETS / "data" / "cub_birds40"

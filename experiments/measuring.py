@@ -25,12 +25,12 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.commands.training import harness
+from elastic_tf.app.commands.training import harness
 from elastic_tf.files.json_form import to_json
 from elastic_tf.files.table import Column
-from elastic_tf.inputs.batches import as_batch
 from elastic_tf.timing.stopwatch import time_anew
 from elastic_tf.timing.trace import StepFunction
+from elastic_tf.train.inputs.batches import as_batch
 
 # name, width multiplier, input size in pixels
 MODELS = (

@@ -24,7 +24,7 @@ from typing import Any
 import choice  # before TensorFlow: it quiets its start-up
 import numpy as np
 
-from elastic_tf.commands.commandline import option, parse, run
+from elastic_tf.app.commands.commandline import option, parse, run
 from elastic_tf.files.table import format_table
 
 METHODS = (

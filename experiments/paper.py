@@ -30,13 +30,13 @@ import paper_measures
 import paper_scales
 from paper_specs import FIGURES, TABLES, VIT, Picture, Training, pictures
 
-from elastic_tf import baselines
-from elastic_tf.commands import commandline, contest
-from elastic_tf.commands.commandline import option, parse, words_of
+from elastic_tf.app.commands import commandline, contest
+from elastic_tf.app.commands.commandline import option, parse, words_of
+from elastic_tf.app.runs import run
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
 from elastic_tf.files.table import format_table
-from elastic_tf.runs import run
+from elastic_tf.methods import baselines
 
 
 @dataclasses.dataclass(frozen=True)

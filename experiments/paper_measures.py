@@ -15,7 +15,7 @@ from measuring import Batch, fresh, noise
 from paper_scales import Scale
 from paper_specs import CUB, RESNET
 
-from elastic_tf.budget.step_costs import REPEATS
+from elastic_tf.choose.budget.step_costs import REPEATS
 from elastic_tf.timing.profiler import Profiler
 
 _RESOLUTIONS = (100, 300, 1_000, 3_000, 10_000)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from elastic_tf import baselines
+from elastic_tf.methods import baselines
 
 RESNET, VGG, MOBILENET_V2, VIT = "resnet50", "vgg16", "mobilenet_v2", "vit_b16"
 MODELS = (RESNET, VGG, MOBILENET_V2, VIT)

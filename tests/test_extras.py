@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import elastic_tf as et
-from elastic_tf.commands import commandline
+from elastic_tf.app.commands import commandline
 
 NETWORK = {"classes": 2, "input_size": 32}
 NEEDS = {

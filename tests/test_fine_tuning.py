@@ -9,7 +9,7 @@ from networks import L, values
 
 import elastic_tf as et
 from elastic_tf import fine_tuning, stack
-from elastic_tf.budget import course
+from elastic_tf.choose.budget import course
 
 CLASSES, COUNT = 3, 48
 

@@ -279,7 +279,7 @@ class Fit:
 def rate_at(base: float, step: int, steps: int) -> float:
     """The learning rate of a step: it rises in a line, then falls on a cosine to zero.
 
-    As `elastic_tf.optimizers.cosine` with the warm-up of `elastic_tf.finetune`.
+    As `elastic_tf.train.optimizers.cosine` with the warm-up of `elastic_tf.finetune`.
     """
     rising = round(_WARM_UP * steps)
     if step < rising:

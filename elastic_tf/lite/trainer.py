@@ -33,7 +33,7 @@ class Trainer:
     """An exported model, which predicts and trains.
 
     Args:
-        folder: what `elastic_tf.export.litert` wrote.
+        folder: what `elastic_tf.app.export.litert` wrote.
         interpreter: what runs a file, such as `tf.lite.Interpreter`; None: that of ai-edge-litert.
         threads: of the interpreter and the updates; None: one per core, four at most.
 

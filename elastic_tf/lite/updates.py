@@ -106,7 +106,7 @@ def _sgd(told: Mapping[str, Any], rate: float, step: int, *arrays: np.ndarray) -
 def _whiten(
     told: Mapping[str, Any], matrix: Mapping[str, Any], rate: float, step: int, *arrays: np.ndarray
 ) -> None:
-    """Shampoo, as `elastic_tf.optimizers.shampoo` describes it; BLAS shares out the work."""
+    """Shampoo, as `elastic_tf.train.optimizers.shampoo` describes it; BLAS shares out the work."""
     value, gradient, momentum, gram, root = arrays
     blocks, each = matrix["blocks"]
     spare = blocks * each - matrix["rows"]
@@ -130,7 +130,7 @@ def _whiten(
 
 
 def _inverse_root(grams: np.ndarray) -> np.ndarray:
-    """S^(-1/2) of each, up to a common factor, as `elastic_tf.optimizers.shampoo` has it."""
+    """S^(-1/2) of each, up to a common factor, as `elastic_tf.train.optimizers.shampoo` has it."""
     unit = np.eye(grams.shape[-1], dtype=grams.dtype)
     bound = np.sqrt(np.square(grams).sum((-2, -1), keepdims=True))
     bound[bound <= 0.0] = 1.0

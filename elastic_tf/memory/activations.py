@@ -12,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.graph import SHAPES, changing, made, needed_by, nodes_of, reached_from
-from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory.ops import SCRATCH, tensor_bytes
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.timing.trace import StepFunction, has_own_step
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.engine.snapshot import host_generators_kept
+from elastic_tf.train.inputs.batches import batch_of
 
 # Their result is their first input, under another shape or name.
 _SAME_BYTES = frozenset(

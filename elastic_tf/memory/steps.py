@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, optimizers
-from elastic_tf.engine.forward_order import input_spec, traced_pass
-from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf import arguments
 from elastic_tf.files import atomic
-from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor
 from elastic_tf.memory.ops import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import EXACT, FROZEN, Plan, as_plan
 from elastic_tf.stack import variables_of
+from elastic_tf.train import optimizers
+from elastic_tf.train.engine.forward_order import input_spec, traced_pass
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.inputs.batches import batch_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,11 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.schedule.backward import size
-from elastic_tf.engine.state import Step
 from elastic_tf.graph import replace, takes
 from elastic_tf.memory.activations import crossings
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.engine.schedule.backward import size
+from elastic_tf.train.engine.state import Step
 
 # Smaller tensors stay: two calls of Python take longer than it takes to copy so much.
 _AT_LEAST = 1 << 18  # bytes

@@ -14,11 +14,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.engine import modes as known_modes
-from elastic_tf.engine.checks import batch_explained
-from elastic_tf.engine.snapshot import kept
 from elastic_tf.files.json_form import now
-from elastic_tf.inputs.batches import as_batch, first_batch, sample_shapes
 from elastic_tf.plan import EXACT, NAMES, layers_of
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (
@@ -33,6 +29,10 @@ from elastic_tf.timing.profile import TimingProfile, optimizer_name, tensor_spec
 from elastic_tf.timing.runtime import RuntimeSettings, describe_device
 from elastic_tf.timing.stopwatch import ratio_uncertainty, time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, has_own_step, trace_step
+from elastic_tf.train.engine import modes as known_modes
+from elastic_tf.train.engine.checks import batch_explained
+from elastic_tf.train.engine.snapshot import kept
+from elastic_tf.train.inputs.batches import as_batch, first_batch, sample_shapes
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from elastic_tf.engine.snapshot import kept
 from elastic_tf.timing.trace import StepFunction
+from elastic_tf.train.engine.snapshot import kept
 
 _MICROSECONDS = 1e6  # in a second
 _BUSY = 1.5  # times the median: a round that took longer shared the machine

@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
-from elastic_tf.engine import modes
-from elastic_tf.engine.checks import batch_explained
-from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.prefix import NotCacheable
-from elastic_tf.engine.rows import RowTraining
 from elastic_tf.graph import Node, read_graph_def
-from elastic_tf.inputs.samples import Rows, Samples
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.stack import context, never_differentiated, optimized_once, trainable, xplane_pb2
 from elastic_tf.timing.xplane import kernel_events, op_events
+from elastic_tf.train import optimizers
+from elastic_tf.train.engine import modes
+from elastic_tf.train.engine.checks import batch_explained
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.engine.prefix import NotCacheable
+from elastic_tf.train.engine.rows import RowTraining
+from elastic_tf.train.inputs.samples import Rows, Samples
 
 N = TypeVar("N")
 

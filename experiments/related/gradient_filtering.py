@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.engine.modes.filtering import Filter
 from elastic_tf.graph import SHAPES, nodes_of, reached_from
 from elastic_tf.memory.kernels import traced
 from elastic_tf.plan import FILTERED, FROZEN, Plan, as_plan
+from elastic_tf.train.engine.modes.filtering import Filter
 
 
 class GradientCosts(NamedTuple):

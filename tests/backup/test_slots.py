@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from interrupted import Kill, at_call
 
-from elastic_tf.backup import slots as backup
-from elastic_tf.backup.slots import Slots
+from elastic_tf.train.backup import slots as backup
+from elastic_tf.train.backup.slots import Slots
 
 
 def write(slots: Slots, number: int) -> None:

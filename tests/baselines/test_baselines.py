@@ -13,12 +13,15 @@ import related
 import tensorflow as tf
 from networks import L, crossentropy, values
 
-from elastic_tf import baselines, optimizers, stack, zoo
-from elastic_tf.baselines import policies
-from elastic_tf.baselines.method import Task
+from elastic_tf import stack
+from elastic_tf.app import zoo
+from elastic_tf.choose.selection.selector import select_tensors
+from elastic_tf.methods import baselines
+from elastic_tf.methods.baselines import policies
+from elastic_tf.methods.baselines.method import Task
 from elastic_tf.model import ElasticModel
-from elastic_tf.selection.selector import select_tensors
 from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.train import optimizers
 
 CLASSES = 3
 RHO = 0.6

@@ -5,7 +5,7 @@ import tensorflow as tf
 from chosen import elastic, fit
 from networks import CLASSES, L, network
 
-from elastic_tf.baselines import fixed
+from elastic_tf.methods.baselines import fixed
 from elastic_tf.model import ElasticModel
 
 

@@ -11,12 +11,12 @@ from networks import L, crossentropy
 from test_baselines import arrays, data, network
 
 import elastic_tf as et
-from elastic_tf import zoo
-from elastic_tf.baselines.budgeted import sparse_update_plan, tinytrain_plan
-from elastic_tf.baselines.fixed import TrainOnly
-from elastic_tf.baselines.neurons import TrainNeurons
-from elastic_tf.importance.velocity import Neurons
+from elastic_tf.app import zoo
+from elastic_tf.choose.importance.velocity import Neurons
 from elastic_tf.memory.kernels import kernel_costs
+from elastic_tf.methods.baselines.budgeted import sparse_update_plan, tinytrain_plan
+from elastic_tf.methods.baselines.fixed import TrainOnly
+from elastic_tf.methods.baselines.neurons import TrainNeurons
 
 
 class Plans(tf.keras.callbacks.Callback):

@@ -29,8 +29,9 @@ from related import prunetrain
 from related.prunetrain import PruneTrainCallback, groups, rebuild
 from related.prunetrain.groups import channel_groups
 
-from elastic_tf import ElasticMixin, ElasticModel, optimizers, stack
-from elastic_tf.zoo import models
+from elastic_tf import ElasticMixin, ElasticModel, stack
+from elastic_tf.app.zoo import models
+from elastic_tf.train import optimizers
 
 pytestmark = pytest.mark.hours  # a reproduction, apart from the package
 

@@ -11,11 +11,11 @@ from related.tinytl import tinytl_tensors, with_lite_residuals
 from related.tinytl.lite_residual import LiteResidual
 from test_baselines import CLASSES, arrays, data, network
 
-from elastic_tf.baselines import get
-from elastic_tf.baselines.method import Task
+from elastic_tf.app.zoo import models
 from elastic_tf.memory.activations import activation_bytes
+from elastic_tf.methods.baselines import get
+from elastic_tf.methods.baselines.method import Task
 from elastic_tf.model import ElasticModel
-from elastic_tf.zoo import models
 
 pytestmark = pytest.mark.hours  # a reproduction, apart from the package
 

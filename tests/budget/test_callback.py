@@ -11,14 +11,14 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, favour, fit, table
 from networks import crossentropy, images, network, values
 
-from elastic_tf.budget import scheduler
-from elastic_tf.budget.settings import Control, Deadline
 from elastic_tf.callback import ElasticCallback
-from elastic_tf.importance import measures
-from elastic_tf.importance.probe import Probe
-from elastic_tf.inputs.samples import Samples
+from elastic_tf.choose.budget import scheduler
+from elastic_tf.choose.budget.settings import Control, Deadline
+from elastic_tf.choose.importance import measures
+from elastic_tf.choose.importance.probe import Probe
+from elastic_tf.choose.selection.selector import select_tensors
 from elastic_tf.model import ElasticModel
-from elastic_tf.selection.selector import select_tensors
+from elastic_tf.train.inputs.samples import Samples
 
 
 def test_callback_selects_at_the_start_and_after_every_interval():

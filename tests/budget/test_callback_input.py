@@ -11,15 +11,15 @@ import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
 from networks import crossentropy, images, network, values
 
-from elastic_tf.budget.ledger import Ledger
-from elastic_tf.budget.lookahead import Lookahead
-from elastic_tf.budget.settings import Control, Deadline
 from elastic_tf.callback import ElasticCallback
-from elastic_tf.engine import replicas
-from elastic_tf.importance.probe import Probe
+from elastic_tf.choose.budget.ledger import Ledger
+from elastic_tf.choose.budget.lookahead import Lookahead
+from elastic_tf.choose.budget.settings import Control, Deadline
+from elastic_tf.choose.importance.probe import Probe
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile, tensor_specs
 from elastic_tf.timing.profiler import profile_model
+from elastic_tf.train.engine import replicas
 
 L = tf.keras.layers
 

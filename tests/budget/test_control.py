@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from clocks import EPOCHS, STEPS, Device, Passing, run
 
-from elastic_tf.budget import step_costs
-from elastic_tf.budget.settings import Control, Deadline
+from elastic_tf.choose.budget import step_costs
+from elastic_tf.choose.budget.settings import Control, Deadline
 from elastic_tf.timing.profile import TimingProfile
 
 OFTEN = Control(share=0.3)

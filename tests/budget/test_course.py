@@ -15,10 +15,10 @@ from networks import L, values
 
 import elastic_tf as et
 from elastic_tf import fine_tuning
-from elastic_tf.budget import course
-from elastic_tf.head import solve
-from elastic_tf.head.solve import HeadSolution
+from elastic_tf.choose.budget import course
 from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.train.head import solve
+from elastic_tf.train.head.solve import HeadSolution
 
 ROWS, STEPS = 400, 100
 SOLVED = HeadSolution("head", 1.0, 1.0, 0.5, 0.1, ROWS, 0.0)

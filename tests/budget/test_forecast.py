@@ -13,7 +13,7 @@ from clocks import table
 from networks import crossentropy, images, network, values
 
 import elastic_tf as et
-from elastic_tf import budget
+from elastic_tf.choose import budget
 from elastic_tf.timing.cost_items import CostItem
 
 

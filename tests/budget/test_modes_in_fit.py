@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
+from elastic_tf.choose.selection import records
 from elastic_tf.files.json_form import to_json
 from elastic_tf.plan import EXACT, code_of
-from elastic_tf.selection import records
 from elastic_tf.timing.cost_items import CostItem, ModeCost
 
 L = tf.keras.layers

@@ -10,12 +10,12 @@ import tensorflow as tf
 from networks import L, mask_of, values
 
 import elastic_tf as et
-from elastic_tf import optimizers
-from elastic_tf.budget import prior
+from elastic_tf.choose.budget import prior
 from elastic_tf.graph import needed_by
-from elastic_tf.inputs.samples import Rows
 from elastic_tf.memory.ops import inlined, nodes
 from elastic_tf.timing.trace import StepFunction
+from elastic_tf.train import optimizers
+from elastic_tf.train.inputs.samples import Rows
 
 BATCH, MASKS = 4, 2
 COUNTED = set("Conv2D Conv2DBackpropInput Conv2DBackpropFilter MatMul BatchMatMulV2 Einsum".split())

@@ -9,8 +9,8 @@ from clocks import Device, Passing, data, run, table
 from networks import crossentropy, network
 
 import elastic_tf as et
-from elastic_tf.budget import remembered
-from elastic_tf.budget.ratio import RatioControl
+from elastic_tf.choose.budget import remembered
+from elastic_tf.choose.budget.ratio import RatioControl
 
 
 @pytest.fixture

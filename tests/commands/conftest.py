@@ -11,7 +11,7 @@ import pytest
 from tiny_runs import TRAINING, smaller
 
 import elastic_tf as et
-from elastic_tf.commands import train
+from elastic_tf.app.commands import train
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,10 +15,12 @@ from unittest.mock import Mock
 import pytest
 
 from elastic_tf import __main__ as program
-from elastic_tf import baselines, optimizers, zoo
-from elastic_tf.commands import commandline, options
-from elastic_tf.commands.commandline import option, parse, words_of
-from elastic_tf.commands.training import sources
+from elastic_tf.app import zoo
+from elastic_tf.app.commands import commandline, options
+from elastic_tf.app.commands.commandline import option, parse, words_of
+from elastic_tf.app.commands.training import sources
+from elastic_tf.methods import baselines
+from elastic_tf.train import optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ import shlex
 import pytest
 from launches import Launches
 
-from elastic_tf.commands import compare, contest
+from elastic_tf.app.commands import compare, contest
 
 RATIO = {"full": 1.0, "traditional_tl": 0.4, "elastic": 0.5}
 BEST_RATE = {"full": 1e-5, "traditional_tl": 1e-3, "elastic": 1e-4}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_tf.commands import doctor
-from elastic_tf.commands.doctor import BROKEN, NOTE, OK, Finding
+from elastic_tf.app.commands import doctor
+from elastic_tf.app.commands.doctor import BROKEN, NOTE, OK, Finding
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from elastic_tf.commands import fewshot
+from elastic_tf.app.commands import fewshot
 
 WORDS = "--model digits_resnet --input-size 16 --weights none --support 3".split()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_tf.commands import forecast
+from elastic_tf.app.commands import forecast
 
 WORDS = "--model digits_resnet --input-size 16 --batch-size 4 --epochs 2 --rho 0.6 --images"
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from elastic_tf.commands import memory
+from elastic_tf.app.commands import memory
 
 WORDS = "--model digits_resnet --input-size 28 --classes 10 --batch-size 8".split()
 

@@ -8,9 +8,9 @@ import pytest
 from tiny_runs import NETWORK
 
 import elastic_tf as et
-from elastic_tf.commands import profile
-from elastic_tf.commands.commandline import parse
-from elastic_tf.commands.training import sources
+from elastic_tf.app.commands import profile
+from elastic_tf.app.commands.commandline import parse
+from elastic_tf.app.commands.training import sources
 from elastic_tf.timing.profile import TensorSpec
 
 WORDS = NETWORK + "--classes 3 --repeats 3 "

@@ -12,9 +12,9 @@ from related.prunetrain import model as prunetrain
 from tiny_runs import TRAINING
 
 import elastic_tf as et
-from elastic_tf.commands import plot, train
-from elastic_tf.commands.training import measurement, recording
-from elastic_tf.runs import run as runs
+from elastic_tf.app.commands import plot, train
+from elastic_tf.app.commands.training import measurement, recording
+from elastic_tf.app.runs import run as runs
 from elastic_tf.timing import runtime
 
 

@@ -14,9 +14,9 @@ import tensorflow as tf
 from tiny_runs import TRAINING, residual, smaller
 
 import elastic_tf as et
-from elastic_tf import export as litert
-from elastic_tf.commands import train
-from elastic_tf.commands.trained import evaluate, export, network, predict
+from elastic_tf.app import export as litert
+from elastic_tf.app.commands import train
+from elastic_tf.app.commands.trained import evaluate, export, network, predict
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from networks import crossentropy, images, network, step_flops
 
-from elastic_tf.commands.training import measurement, recording, sources
-from elastic_tf.engine import modes
+from elastic_tf.app.commands.training import measurement, recording, sources
+from elastic_tf.app.runs import run as runs
 from elastic_tf.files.json_form import to_ranges
 from elastic_tf.memory import energy
 from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
-from elastic_tf.runs import run as runs
+from elastic_tf.train.engine import modes
 
 
 def load(source, **options):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tf.data import Batching, arrays, from_arrays
-from elastic_tf.data.pipelines import split_off
+from elastic_tf.app.data import Batching, arrays, from_arrays
+from elastic_tf.app.data.pipelines import split_off
 
 
 def numbered(count=10, size=4):

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from elastic_tf.data import image_folder
+from elastic_tf.app.data import image_folder
 
 SIZE = 8
 RED, GREEN = (200, 10, 10), (10, 200, 10)

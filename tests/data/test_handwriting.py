@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elastic_tf.data.handwriting import Shift, _shifted, digits
+from elastic_tf.app.data.handwriting import Shift, _shifted, digits
 
 
 def shifted(x, **shift):

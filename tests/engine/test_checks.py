@@ -7,9 +7,9 @@ import tensorflow as tf
 from networks import L, images, network
 from training import OwnTrainStep, Subclassed
 
-from elastic_tf.engine import checks
-from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.model import ElasticModel
+from elastic_tf.train.engine import checks
+from elastic_tf.train.engine.mixin import ElasticMixin
 
 
 def test_the_mixin_behind_the_model_is_refused():

@@ -6,7 +6,7 @@ import tensorflow as tf
 from networks import network
 
 from elastic_tf import stack
-from elastic_tf.engine.forward_order import forward_order
+from elastic_tf.train.engine.forward_order import forward_order
 
 L = tf.keras.layers
 

@@ -7,8 +7,8 @@ from networks import L, crossentropy, images, network, values
 from training import assert_kept_alike
 
 from elastic_tf import stack
-from elastic_tf.engine import freezing
 from elastic_tf.model import ElasticModel
+from elastic_tf.train.engine import freezing
 
 
 class Stubborn(tf.keras.layers.Layer):

@@ -27,11 +27,12 @@ from training import (
     random_masks,
 )
 
-from elastic_tf import optimizers, stack
-from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf import stack
 from elastic_tf.graph import reach, takes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
+from elastic_tf.train import optimizers
+from elastic_tf.train.engine.mixin import ElasticMixin
 
 
 class TestMask:

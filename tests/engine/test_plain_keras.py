@@ -22,7 +22,8 @@ from networks import (
 )
 from training import UPPER, assert_trained_alike, elastic, everything, loss_scale, plain
 
-from elastic_tf import optimizers, stack
+from elastic_tf import stack
+from elastic_tf.train import optimizers
 
 pytestmark = pytest.mark.usefixtures("as_keras_writes_them")
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from small_networks import BATCH, SAMPLES, chain, elastic, with_dropout
 
-from elastic_tf.engine import freezing
-from elastic_tf.engine.prefix import find_cut, step_behind
+from elastic_tf.train.engine import freezing
+from elastic_tf.train.engine.prefix import find_cut, step_behind
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 

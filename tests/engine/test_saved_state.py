@@ -9,7 +9,7 @@ from small_networks import chain, data
 from training import read_again
 
 import elastic_tf as et
-from elastic_tf.optimizers import bias_correction
+from elastic_tf.train.optimizers import bias_correction
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 K = tf.keras.optimizers

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import stack
-from elastic_tf.export import optimizer as exported_optimizer
-from elastic_tf.export import rules
-from elastic_tf.export.litert import litert
-from elastic_tf.export.network import Network
+from elastic_tf.app.export import optimizer as exported_optimizer
+from elastic_tf.app.export import rules
+from elastic_tf.app.export.litert import litert
+from elastic_tf.app.export.network import Network
 from elastic_tf.lite import updates
 from elastic_tf.lite.trainer import Trainer
 from elastic_tf.timing.profile import TimingProfile

@@ -31,15 +31,15 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 from faults.mutations import mutated_bytes, mutated_json
 
-from elastic_tf.backup.slots import Slots
-from elastic_tf.commands import commandline
-from elastic_tf.commands.commandline import option
+from elastic_tf.app.commands import commandline
+from elastic_tf.app.commands.commandline import option
+from elastic_tf.app.runs import run as runs
+from elastic_tf.choose.selection.records import SelectionRecord
 from elastic_tf.files.atomic import write_json
-from elastic_tf.runs import run as runs
-from elastic_tf.selection.records import SelectionRecord
 from elastic_tf.timing.profile import TensorSpec
 from elastic_tf.timing.profile_file import checksum
 from elastic_tf.timing.runtime import RuntimeSettings
+from elastic_tf.train.backup.slots import Slots
 
 SLOW = 1.0  # seconds of computing that no input may take, whatever else the machine does
 BACKUP_SHARE = 0.1  # of the inputs, beside those of profiles and runs

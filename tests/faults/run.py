@@ -23,16 +23,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from elastic_tf.commands import commandline  # before TensorFlow: it quiets its start-up
+from elastic_tf.app.commands import commandline  # before TensorFlow: it quiets its start-up
 
 # isort: split
 from faults.children import MOMENTS, Whole, run, start, tried, whole
 from faults.mounts import FullDisk, ReadOnly
 from interrupted import CHEAP
 
-from elastic_tf.backup.slots import Slots
-from elastic_tf.commands.commandline import option
+from elastic_tf.app.commands.commandline import option
 from elastic_tf.files.atomic import write_json
+from elastic_tf.train.backup.slots import Slots
 
 _SKIPPED = 3  # passes and batches left behind, at most, when a training goes on
 _TROUBLES: dict[str, type[ReadOnly]] = {

@@ -24,9 +24,9 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.commands import commandline
-from elastic_tf.commands.commandline import option
-from elastic_tf.commands.training import harness
+from elastic_tf.app.commands import commandline
+from elastic_tf.app.commands.commandline import option
+from elastic_tf.app.commands.training import harness
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.table import Column, format_table
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import elastic_tf as et
-from elastic_tf import fewshot
-from elastic_tf.fewshot.adaptation import augmented
-from elastic_tf.fewshot.meta_training import batch
-from elastic_tf.fewshot.rule import Budgets
+from elastic_tf.methods import fewshot
+from elastic_tf.methods.fewshot.adaptation import augmented
+from elastic_tf.methods.fewshot.meta_training import batch
+from elastic_tf.methods.fewshot.rule import Budgets
 
 
 @pytest.fixture(scope="module")

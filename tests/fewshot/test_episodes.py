@@ -4,7 +4,7 @@ import few_images
 import numpy as np
 import pytest
 
-from elastic_tf import fewshot
+from elastic_tf.methods import fewshot
 
 ROWS = (np.arange(200), np.repeat(np.arange(8), 25))  # each image is its number
 

@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf import fewshot, stack
-from elastic_tf.fewshot.meta_training import batch
+from elastic_tf import stack
+from elastic_tf.methods import fewshot
+from elastic_tf.methods.fewshot.meta_training import batch
 
 L = tf.keras.layers
 

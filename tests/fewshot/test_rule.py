@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from elastic_tf.fewshot.adaptation import Rule
-from elastic_tf.fewshot.rule import Budgets, exact_rule, paper_rule
 from elastic_tf.memory.kernels import KernelCosts
+from elastic_tf.methods.fewshot.adaptation import Rule
+from elastic_tf.methods.fewshot.rule import Budgets, exact_rule, paper_rule
 from elastic_tf.plan import NAMES, Plan
 
 KERNELS = 4

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from elastic_tf.app.runs.run import COLUMNS
 from elastic_tf.files.table import format_table
-from elastic_tf.runs.run import COLUMNS
 
 
 def test_table_aligns_numbers_and_shows_what_is_missing():

@@ -12,7 +12,7 @@ import tensorflow as tf
 from fuzzing.case import Case
 
 from elastic_tf import stack
-from elastic_tf.optimizers.named import FusedAdam
+from elastic_tf.train.optimizers.named import FusedAdam
 
 L, K = tf.keras.layers, tf.keras.optimizers
 IMAGE, CLASSES, WORDS = (6, 6, 2), 3, 12

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 from networks import half_precision
 
-from elastic_tf.baselines.fixed import TrainOnly
-from elastic_tf.head import features, solve
-from elastic_tf.head.solve import SolveHead, solve_head
-from elastic_tf.inputs.samples import Samples
 from elastic_tf.lite.ridge import Ridge
+from elastic_tf.methods.baselines.fixed import TrainOnly
 from elastic_tf.model import ElasticModel
+from elastic_tf.train.head import features, solve
+from elastic_tf.train.head.solve import SolveHead, solve_head
+from elastic_tf.train.inputs.samples import Samples
 
 SCE = tf.keras.losses.SparseCategoricalCrossentropy
 

@@ -12,8 +12,8 @@ from evaluated import FUNCTIONS, READINGS, L, elastic, linear, noisy, points, sa
 from networks import crossentropy, half_precision, images, network
 
 from elastic_tf import stack
-from elastic_tf.importance import measures
-from elastic_tf.importance.evaluation import Evaluator, as_probe, batches_of
+from elastic_tf.choose.importance import measures
+from elastic_tf.choose.importance.evaluation import Evaluator, as_probe, batches_of
 from elastic_tf.model import ElasticModel
 
 

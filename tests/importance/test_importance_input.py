@@ -10,7 +10,7 @@ import tensorflow as tf
 from evaluated import READINGS, L, linear, noisy, points, same, state
 from networks import images, network
 
-from elastic_tf.importance import measures
+from elastic_tf.choose.importance import measures
 from elastic_tf.model import ElasticModel
 
 

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.engine import modes
-from elastic_tf.importance.of_modes import of_modes
-from elastic_tf.importance.tracking import cosine_similarity
+from elastic_tf.choose.importance.of_modes import of_modes
+from elastic_tf.choose.importance.tracking import cosine_similarity
+from elastic_tf.train.engine import modes
 
 L = tf.keras.layers
 SCE = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

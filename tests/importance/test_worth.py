@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.importance import measures
-from elastic_tf.importance.probe import Draws
-from elastic_tf.importance.tracking import Worth, cosine_similarity
+from elastic_tf.choose.importance import measures
+from elastic_tf.choose.importance.probe import Draws
+from elastic_tf.choose.importance.tracking import Worth, cosine_similarity
 
 X, Y = np.ones((6, 2), np.float32), np.arange(6)
 MODEL = SimpleNamespace(distribute_strategy=tf.distribute.get_strategy())

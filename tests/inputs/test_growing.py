@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.inputs.growing import Growing
-from elastic_tf.inputs.samples import Samples
+from elastic_tf.train.inputs.growing import Growing
+from elastic_tf.train.inputs.samples import Samples
 
 PEAK = """
 import elastic_tf as et

@@ -8,7 +8,7 @@ import tensorflow as tf
 from small_networks import BATCH, chain, data, elastic
 
 import elastic_tf as et
-from elastic_tf.engine import prefix
+from elastic_tf.train.engine import prefix
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 NARROW, WIDE, WIDER = 4, 2, 0  # first trained tensor

@@ -23,9 +23,9 @@ from small_networks import (
 
 import elastic_tf as et
 from elastic_tf import Samples
-from elastic_tf.engine import prefix
-from elastic_tf.engine.rows import RowTraining
 from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.train.engine import prefix
+from elastic_tf.train.engine.rows import RowTraining
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from PIL import Image
 
 import elastic_tf as et
-from elastic_tf.data import folder as image_files
+from elastic_tf.app.data import folder as image_files
 from elastic_tf.lite import fitting, images, updates
 from elastic_tf.lite.fitting import rate_at
 from elastic_tf.lite.trainer import Trainer

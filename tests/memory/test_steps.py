@@ -8,11 +8,11 @@ import tensorflow as tf
 from networks import mask_of
 
 import elastic_tf as et
-from elastic_tf.inputs.batches import batch_of
 from elastic_tf.memory import executor, steps, swapping
 from elastic_tf.memory.ops import Work
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import Plan
+from elastic_tf.train.inputs.batches import batch_of
 
 L = tf.keras.layers
 MIB = 2**20

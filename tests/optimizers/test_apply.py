@@ -10,8 +10,8 @@ import tensorflow as tf
 from networks import MORE_OPTIMIZERS, K, crossentropy, images, network, shared_state, values
 from training import loss_scale
 
-from elastic_tf import optimizers
 from elastic_tf.stack import gradient_registry
+from elastic_tf.train import optimizers
 
 
 def tensors() -> list[tf.Variable]:

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from networks import values
 
-from elastic_tf import optimizers
-from elastic_tf.optimizers.named import SGDW
-from elastic_tf.optimizers.shampoo import Shampoo
+from elastic_tf.train import optimizers
+from elastic_tf.train.optimizers.named import SGDW
+from elastic_tf.train.optimizers.shampoo import Shampoo
 
 Schedule = tf.keras.optimizers.schedules.ExponentialDecay
 

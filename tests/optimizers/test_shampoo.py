@@ -11,11 +11,12 @@ from networks import L, crossentropy, half_precision, images, mask_of, values
 from training import read_again
 
 import elastic_tf as et
-from elastic_tf import optimizers, stack
-from elastic_tf.export import optimizer as exported
+from elastic_tf import stack
+from elastic_tf.app.export import optimizer as exported
 from elastic_tf.lite import updates
-from elastic_tf.optimizers.shampoo import inverse_root, rows_of
-from elastic_tf.optimizers.slices import Slice
+from elastic_tf.train import optimizers
+from elastic_tf.train.optimizers.shampoo import inverse_root, rows_of
+from elastic_tf.train.optimizers.slices import Slice
 
 SHAPES = {  # of tensors, and their rows as matrices
     (1, 1, 20, 24): 20,

@@ -17,10 +17,10 @@ import pytest
 from pages import DOCS, PAGES, ROOT, TEXTS
 
 import elastic_tf as et
-from elastic_tf import baselines
 from elastic_tf.__main__ import COMMANDS
 from elastic_tf.__main__ import module as command
-from elastic_tf.selection.records import COLUMNS
+from elastic_tf.choose.selection.records import COLUMNS
+from elastic_tf.methods import baselines
 
 REFERENCE = "".join(pages.read(page) for page in sorted((DOCS / "reference").glob("*.md")))
 PAPER = DOCS / "paper.md"

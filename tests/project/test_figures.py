@@ -9,9 +9,9 @@ import paper_scales
 import pytest
 from paper_specs import FIGURES, TABLES
 
+from elastic_tf.app.runs import run as runs
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_ranges
-from elastic_tf.runs import run as runs
 
 COUNT, EPOCHS = 12, 3
 MEASURED = {

@@ -12,9 +12,10 @@ import pytest
 from launches import Launches
 from paper_specs import FIGURES, TABLES, Training
 
-from elastic_tf import arguments, baselines
-from elastic_tf.commands import contest, train
-from elastic_tf.commands.commandline import parse, words_of
+from elastic_tf import arguments
+from elastic_tf.app.commands import contest, train
+from elastic_tf.app.commands.commandline import parse, words_of
+from elastic_tf.methods import baselines
 
 SCALES = {
     "small": paper_scales.small(),

@@ -70,7 +70,7 @@ def test_the_wheel_imports_little_at_first_and_all_of_it_when_asked(python, unpa
         "before = set(sys.modules)\n"
         "import elastic_tf\n"
         "assert elastic_tf.ElasticModel and elastic_tf.Plan\n"
-        "assert elastic_tf.data and elastic_tf.zoo\n"
+        "assert elastic_tf.app.data and elastic_tf.app.zoo\n"
         f"assert not {SLOW} & (set(sys.modules) - before), set(sys.modules) - before\n"
         "assert elastic_tf.plots\n"
         "for one in pkgutil.walk_packages(elastic_tf.__path__, 'elastic_tf.'):\n"

@@ -10,8 +10,8 @@ from related.nntrainer.lifetimes import Step
 from related.nntrainer.memory_plan import placed
 from related.nntrainer.network import read
 
-from elastic_tf.engine.forward_order import forward_order
 from elastic_tf.plan import Plan
+from elastic_tf.train.engine.forward_order import forward_order
 
 pytestmark = pytest.mark.hours  # a reproduction, apart from the package
 

@@ -12,9 +12,9 @@ from clocks import table
 
 from elastic_tf import plots
 from elastic_tf.plots.board import Board
-from elastic_tf.selection.records import SelectionRecord, line
-from elastic_tf.selection.records import table as text_table
-from elastic_tf.selection.selector import select_tensors
+from elastic_tf.choose.selection.records import SelectionRecord, line
+from elastic_tf.choose.selection.records import table as text_table
+from elastic_tf.choose.selection.selector import select_tensors
 
 
 def record(**fields) -> SelectionRecord:

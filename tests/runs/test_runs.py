@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from elastic_tf.callback import SelectionRecord
 from elastic_tf.plan import Plan
-from elastic_tf.runs import run as runs
-from elastic_tf.selection.selector import select_tensors
+from elastic_tf.app.runs import run as runs
+from elastic_tf.choose.selection.selector import select_tensors
 from elastic_tf.timing.profile import TimingProfile
 
 CONFIG = {"method": "elastic", "rho": 0.5, "seed": 3, "shape": (4, 8), "out": Path("x")}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from elastic_tf.choose.selection.choices import offered
 from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan, code_of
-from elastic_tf.selection.choices import offered
 from elastic_tf.timing.cost_items import CostItem, ModeCost
 from elastic_tf.timing.profile import TimingProfile
 

@@ -9,9 +9,9 @@ import pytest
 from instances import chain_table, instance
 from paper_selection import paper_selection
 
-from elastic_tf.selection.dynamic_program import recurrence
-from elastic_tf.selection.problem import Choices, reduce
-from elastic_tf.selection.selector import select_tensors
+from elastic_tf.choose.selection.dynamic_program import recurrence
+from elastic_tf.choose.selection.problem import Choices, reduce
+from elastic_tf.choose.selection.selector import select_tensors
 
 
 def test_recurrence_is_best_on_a_chain_whose_times_are_whole_ticks() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from elastic_tf import Plan
+from elastic_tf.choose.selection.selector import select_plan, select_tensors
 from elastic_tf.plan import EXACT, FROZEN, code_of
-from elastic_tf.selection.selector import select_plan, select_tensors
 from elastic_tf.timing.cost_items import CostItem, ModeCost
 from elastic_tf.timing.profile import TimingProfile
 

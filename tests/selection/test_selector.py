@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from instances import NETWORKS, Table, instance
 from mixed_integer import optimum
 
-from elastic_tf.selection.selector import Selection, select_tensors, smallest_feasible_rho
+from elastic_tf.choose.selection.selector import Selection, select_tensors, smallest_feasible_rho
 
 # A selection may use this share of its budget more than a reference that counts in floats too.
 ROUNDING = 1e-9

@@ -10,10 +10,10 @@ import pytest
 from instances import instance
 from mixed_integer import best
 
-from elastic_tf.selection import solver
-from elastic_tf.selection.mixed_integer import best_choices
-from elastic_tf.selection.problem import Choices, Problem, in_order, reduce
-from elastic_tf.selection.solver import relax, solve
+from elastic_tf.choose.selection import solver
+from elastic_tf.choose.selection.mixed_integer import best_choices
+from elastic_tf.choose.selection.problem import Choices, Problem, in_order, reduce
+from elastic_tf.choose.selection.solver import relax, solve
 
 
 class Case(NamedTuple):

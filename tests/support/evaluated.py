@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, crossentropy, images, network
 
-from elastic_tf import optimizers, stack
-from elastic_tf.importance import measures
+from elastic_tf import stack
+from elastic_tf.choose.importance import measures
 from elastic_tf.model import ElasticModel
+from elastic_tf.train import optimizers
 
 L = tf.keras.layers
 READINGS = ("before", "after", "other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import fewshot
+from elastic_tf.methods import fewshot
 
 L = tf.keras.layers
 CLASSES, EACH, SIDE = 6, 12, 8

@@ -24,9 +24,10 @@ import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy
 from tensorflow.python.framework.config import disable_op_determinism
 
-from elastic_tf import optimizers, stack
-from elastic_tf.backup import slots
-from elastic_tf.importance import measures
+from elastic_tf import stack
+from elastic_tf.choose.importance import measures
+from elastic_tf.train import optimizers
+from elastic_tf.train.backup import slots
 
 SAMPLES, FEATURES, BATCH = 20, 6, 4
 STEPS = SAMPLES // BATCH

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic_tf.commands import train
-from elastic_tf.commands.commandline import parse
-from elastic_tf.runs import run
+from elastic_tf.app.commands import train
+from elastic_tf.app.commands.commandline import parse
+from elastic_tf.app.runs import run
 
 
 class Launches:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers, stack
-from elastic_tf.inputs.batches import as_batch
+from elastic_tf import stack
 from elastic_tf.memory.ops import graph_flops
-from elastic_tf.optimizers import bias_correction
 from elastic_tf.timing.trace import StepFunction
+from elastic_tf.train import optimizers
+from elastic_tf.train.inputs.batches import as_batch
+from elastic_tf.train.optimizers import bias_correction
 
 CLASSES = 3
 IMAGE = (6, 6, 2)

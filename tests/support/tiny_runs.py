@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import tensorflow as tf
 
-from elastic_tf import zoo
+from elastic_tf.app import zoo
 
 L = tf.keras.layers
 NETWORK = "--model digits_resnet --input-size 16 --batch-size 4 "

@@ -6,9 +6,10 @@ import numpy as np
 import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, fit, network, shared_state, values
 
-from elastic_tf import optimizers, stack
-from elastic_tf.inputs.samples import Samples
+from elastic_tf import stack
 from elastic_tf.model import ElasticModel
+from elastic_tf.train import optimizers
+from elastic_tf.train.inputs.samples import Samples
 
 UPPER = ("conv2", "head")  # tensors of these layers; both batch normalisations are left out
 

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 from networks import half_precision
 
+from elastic_tf.app.zoo import models
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profiler import profile_model
-from elastic_tf.zoo import models
 
 L = tf.keras.layers
 

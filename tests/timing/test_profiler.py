@@ -6,15 +6,15 @@ import tensorflow as tf
 from networks import OPTIMIZERS, crossentropy, images, network, values
 
 from elastic_tf.callback import ElasticCallback
-from elastic_tf.engine import modes
 from elastic_tf.model import ElasticModel
-from elastic_tf.optimizers import state
 from elastic_tf.plan import Plan
 from elastic_tf.timing import profiler, stopwatch
 from elastic_tf.timing import trace as trace_module
 from elastic_tf.timing.calibration import CELLS
 from elastic_tf.timing.profiler import profile_model
 from elastic_tf.timing.trace import StepTrace
+from elastic_tf.train.engine import modes
+from elastic_tf.train.optimizers import state
 
 L = tf.keras.layers
 

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf import optimizers
-from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.graph import members
 from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
@@ -19,6 +17,8 @@ from elastic_tf.stack import gradient_registry
 from elastic_tf.timing import trace as trace_module
 from elastic_tf.timing.profiler import Profiler, profile_model
 from elastic_tf.timing.trace import StepFunction
+from elastic_tf.train import optimizers
+from elastic_tf.train.engine.mixin import ElasticMixin
 
 L = tf.keras.layers
 X, Y = np.ones((4, 5), np.float32), np.ones((4, 2), np.float32)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.inputs.batches import as_batch
 from elastic_tf.timing import stopwatch
+from elastic_tf.train.inputs.batches import as_batch
 
 
 def test_busy_rounds_are_measured_again(monkeypatch):

@@ -13,8 +13,8 @@ import tensorflow as tf
 from networks import half_precision
 
 from elastic_tf import stack
+from elastic_tf.app.zoo import head_tensors, models
 from elastic_tf.model import ElasticModel
-from elastic_tf.zoo import head_tensors, models
 
 # of the weights of MobileNet in Keras 3
 pytestmark = pytest.mark.filterwarnings("ignore:`input_shape` is undefined or non-square")

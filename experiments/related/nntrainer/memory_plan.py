@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers
-from elastic_tf.engine.forward_order import forward_order
-from elastic_tf.engine.mixin import ElasticMixin
 from elastic_tf.memory.executor import live_bytes
 from elastic_tf.plan import Plan, as_plan
+from elastic_tf.train import optimizers
+from elastic_tf.train.engine.forward_order import forward_order
+from elastic_tf.train.engine.mixin import ElasticMixin
 from related.nntrainer import network
 from related.nntrainer.lifetimes import EXTEND, SWAPPED, Step, Tensor, merge, stays
 

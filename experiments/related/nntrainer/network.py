@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from elastic_tf.engine import freezing, modes
-from elastic_tf.engine.modes import one_op
-from elastic_tf.engine.snapshot import host_generators_kept
 from elastic_tf.plan import Plan
 from elastic_tf.stack import graph_ends, never_differentiated
 from elastic_tf.stack import weights as weights_of
+from elastic_tf.train.engine import freezing, modes
+from elastic_tf.train.engine.modes import one_op
+from elastic_tf.train.engine.snapshot import host_generators_kept
 from related import graph
 from related.nntrainer.layers import MODIFY, READ_ONLY, Layer, View, size, trace
 

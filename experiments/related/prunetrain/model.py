@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
-from elastic_tf.baselines.method import Method
-from elastic_tf.engine import replicas
-from elastic_tf.engine.forward_order import input_spec
-from elastic_tf.engine.mixin import ElasticMixin
-from elastic_tf.engine.state import Step
-from elastic_tf.optimizers.accumulation import Accumulation
+from elastic_tf.methods.baselines.method import Method
+from elastic_tf.train.engine import replicas
+from elastic_tf.train.engine.forward_order import input_spec
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.engine.state import Step
+from elastic_tf.train.optimizers.accumulation import Accumulation
 from related import graph
 from related.prunetrain import groups, rebuild
 from related.prunetrain.groups import Channels
@@ -169,7 +169,7 @@ class PruneTrainCallback(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Refuse what cannot be served; switch the lasso on."""
         model, count = self.model, replicas.count(self.model.distribute_strategy)
-        hint = "Make one with elastic_tf.baselines.prunetrain.adapt(model) and compile it."
+        hint = "Make one with elastic_tf.methods.baselines.prunetrain.adapt(model) and compile it."
         arguments.instance("model", model, PruneTrainModel, "a PruneTrainModel", hint)
         if count > 1:
             raise ValueError(f"PruneTrain runs on one replica. Received: {count} replicas.")

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import optimizers, stack
+from elastic_tf import stack
+from elastic_tf.train import optimizers
 from related import graph
 from related.prunetrain.groups import Channels
 

@@ -1,4 +1,4 @@
-"""Layers of a frozen backbone that keep less for the backward pass: `elastic_tf.engine.modes`."""
+"""Layers of a frozen backbone that keep less for the backward pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.engine.modes import sparing
+from elastic_tf.train.engine.modes import sparing
 from related import graph
 
 

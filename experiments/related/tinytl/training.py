@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import zoo
-from elastic_tf.baselines.fixed import TrainOnly, bias_tensors
-from elastic_tf.baselines.method import Method
-from elastic_tf.engine.mixin import ElasticMixin
+from elastic_tf.app import zoo
+from elastic_tf.methods.baselines.fixed import TrainOnly, bias_tensors
+from elastic_tf.methods.baselines.method import Method
 from elastic_tf.stack import weights
+from elastic_tf.train.engine.mixin import ElasticMixin
 from related import graph
 from related.tinytl import blocks, sparing
 from related.tinytl.lite_residual import LiteResidual, fitting

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from training import assert_kept_alike
 
 import elastic_tf as et
-from elastic_tf.engine.modes.filtering import Filter
 from elastic_tf.timing.trace import StepFunction
+from elastic_tf.train.engine.modes.filtering import Filter
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 L = tf.keras.layers

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import stack
-from elastic_tf.engine.modes import one_op
+from elastic_tf.train.engine.modes import one_op
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 L = tf.keras.layers

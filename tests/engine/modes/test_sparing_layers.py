@@ -10,8 +10,8 @@ import tensorflow as tf
 from related.gradient_filtering import gradient_costs
 
 import elastic_tf as et
-from elastic_tf.engine import modes
 from elastic_tf.memory.activations import activation_bytes
+from elastic_tf.train.engine import modes
 
 L = tf.keras.layers
 SIZE, BATCH = 8, 2

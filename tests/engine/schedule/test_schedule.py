@@ -9,9 +9,9 @@ import tensorflow as tf
 from networks import CLASSES, IMAGE, K, L, fit, images, mask_of
 from training import elastic, everything
 
-from elastic_tf.engine.schedule.backward import size
 from elastic_tf.graph import reach, takes
 from elastic_tf.model import ElasticModel
+from elastic_tf.train.engine.schedule.backward import size
 
 
 def deep() -> tf.keras.Model:

@@ -1,0 +1,1 @@
+"""What stands around the library: commands, run directories, exports, data and networks."""

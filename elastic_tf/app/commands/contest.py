@@ -1,0 +1,240 @@
+"""The trainings behind a comparison of methods, the rows of its tables, and verdicts in words.
+
+Each training is a run of the command `train`, in a directory and a process of its own, which keeps
+what is measured apart: memory above all. Done ones are passed over; one that was interrupted goes
+on from its last complete epoch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from elastic_tf.app.commands import train
+from elastic_tf.app.commands.commandline import parse, words_of
+from elastic_tf.app.commands.options import Adaptation
+from elastic_tf.app.runs import run as runs
+from elastic_tf.files.atomic import directory
+from elastic_tf.methods import baselines
+
+# Columns that are means over a row's trainings.
+_MEANS = {
+    "raw_seconds": "training_seconds",
+    "ratio": "achieved_ratio",
+    "share_beside_steps": "share_beside_steps",
+    "flops_ratio": "flops_ratio",
+    "peak_memory_bytes": "peak_memory_bytes",
+    "activation_bytes": "activation_bytes",
+}
+# Seconds above those of the reference that count as equal: what is measured varies as much.
+_EQUAL = 1.03
+_CONFIDENCE = 0.95
+_LOG_LINES = 12  # of a training that failed, in the message
+
+# Trains with these arguments, its output in that file.
+Launch = Callable[[Sequence[str], Path], None]
+
+
+class TrainingFailed(RuntimeError):
+    """A training that ended with an error."""
+
+
+class Plan(NamedTuple):
+    """The trainings of one method, one for each seed."""
+
+    name: str  # "elastic@0.5"
+    rate: float
+    epochs: int
+
+    @property
+    def label(self) -> str:
+        """The name without the file that the method is from."""
+        return self.name.rpartition(":")[2]
+
+
+class Contest:
+    """Runs what a comparison needs, each training once; refuses what cannot be compared.
+
+    `allowed_seconds` are those of all at equal seconds, at reference speed, known with the tables.
+    """
+
+    def __init__(self, settings: Any, launch: Launch) -> None:
+        self._settings, self._launch = settings, launch
+        self._names = list(dict.fromkeys(part.strip() for part in settings.methods.split(",")))
+        for name in self._names:
+            method, _, rho = name.partition("@")
+            takes_rho = baselines.get(method).needs_profile
+            if bool(rho) != takes_rho:
+                rule = f"takes a rho, as in {method}@0.5" if takes_rho else "takes no rho"
+                raise ValueError(f"The method '{method}' {rule}. Received: {name!r}.")
+        self._rates = [float(part) for part in settings.rates.split(",")]
+        budget, _, share = (settings.budget or f"{settings.reference}:{_EQUAL}").rpartition(":")
+        self._budget, self._share = budget, float(share)
+        for option, name in (("reference", settings.reference), ("budget", budget)):
+            if name not in self._names:
+                known = ", ".join(self._names)
+                raise ValueError(
+                    f"`{option}` must name one of the methods {known}. Received: {name!r}."
+                )
+        if not 0 < settings.validation < 1:
+            raise ValueError(
+                "Rates are chosen on a validation part: `validation` must be in (0, 1). Received: "
+                f"{settings.validation}."
+            )
+        self.allowed_seconds = 0.0
+        self._done: dict[tuple[Plan, int], runs.Run] = {}
+        self._profile = settings.profile  # or that of the first training that measures one
+
+    @property
+    def full_step_seconds(self) -> float:
+        """One full step, the median over all trainings."""
+        return float(np.median([run.result["full_step_seconds"] for run in self._done.values()]))
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """A row for each method, at equal epochs and at equal seconds."""
+        epochs = self._settings.epochs
+        plans = [Plan(name, self._best_rate(name, epochs), epochs) for name in self._names]
+        seconds = {plan.name: self._seconds(plan) for plan in plans}
+        once, each = seconds[self._budget]
+        self.allowed_seconds = self._share * (once + epochs * each)
+        timed = [
+            plan._replace(epochs=max(1, int((self.allowed_seconds - once) / each)))
+            for plan, (once, each) in zip(plans, seconds.values())
+        ]
+        for plan in plans + timed:  # what a full step takes is known after all trainings
+            self._runs(plan)
+        found = {"equal_epochs": plans, "equal_seconds": timed}
+        return {name: [self._row(plan, plans) for plan in plans] for name, plans in found.items()}
+
+    def _row(self, plan: Plan, plans: list[Plan]) -> dict[str, Any]:
+        """How one method compares with the reference."""
+        results = [run.result for run in self._runs(plan)]
+        (reference,) = (one for one in plans if one.name == self._settings.reference)
+        accuracies = np.array([result["accuracy"] for result in results])
+        theirs = np.array([run.result["accuracy"] for run in self._runs(reference)])
+        (mean, half), (difference, off) = interval(accuracies), interval(accuracies - theirs)
+        once, each = self._seconds(plan)
+        means = {name: [result[key] for result in results] for name, key in _MEANS.items()}
+        ends = (min(self._rates), max(self._rates))
+        return {
+            "method": plan.label,
+            "rate": plan.rate,
+            "rate_at_edge": len(self._rates) > 1 and plan.rate in ends,
+            "epochs": plan.epochs,
+            "accuracy": f"{100 * mean:.1f}" + ("" if half is None else f" ± {100 * half:.1f}"),
+            "accuracies": accuracies.tolist(),
+            "mean": mean,
+            "half_width": half,
+            "difference": difference,
+            "difference_half_width": off,
+            "verdict": "(reference)" if plan is reference else verdict(difference, off),
+            "seconds": once + plan.epochs * each,
+            **{
+                name: None if None in values else float(np.mean(values))
+                for name, values in means.items()
+            },
+        }
+
+    def _seconds(self, plan: Plan) -> tuple[float, float]:
+        """Of a training at reference speed: once, for tracing, and for each epoch."""
+        found = []
+        for run in self._runs(plan):
+            steps, seconds, overheads = (
+                np.array([epoch[key] for epoch in run.history])
+                for key in ("steps", "seconds", "overhead_seconds")
+            )
+            step = run.result["achieved_ratio"] * self.full_step_seconds
+            # what was measured in that training, in seconds at reference speed
+            scale = step * steps.sum() / (seconds - overheads).sum()
+            later = overheads[1:].mean() if len(overheads) > 1 else overheads[0]
+            found.append((scale * (overheads[0] - later), step * steps.mean() + scale * later))
+        once, each = np.mean(found, axis=0)
+        return float(once), float(each)
+
+    def _best_rate(self, name: str, epochs: int) -> float:
+        """The rate with the best accuracy on the validation parts, in the mean over the seeds.
+
+        One part of a hundred images ranks rates by chance, and often gives two the same
+        accuracy: each seed has its own part, and of equal rates the smaller loss decides. A rate at
+        which a training fails is out.
+        """
+        reached = {}
+        for rate in self._rates:
+            try:
+                found = self._runs(Plan(name, rate, epochs))
+            except TrainingFailed as error:
+                print(f"{name} at {rate:g} does not train: {error}", flush=True)
+                continue
+            right = [run.result["validation_accuracy"] for run in found]
+            losses = [run.history[-1]["val_loss"] for run in found]  # None: not a number
+            loss = math.inf if None in losses else float(np.mean(losses))
+            reached[rate] = (float(np.mean(right)), -loss)
+        if not reached:
+            raise TrainingFailed(f"{name} trains at none of {self._settings.rates}.")
+        return max(reached, key=lambda rate: reached[rate])
+
+    def _runs(self, plan: Plan) -> list[runs.Run]:
+        """The trainings of a method with all seeds."""
+        settings, (method, _, rho) = self._settings, plan.name.partition("@")
+        names = [field.name for field in dataclasses.fields(Adaptation)]
+        shared = {name: getattr(settings, name) for name in names}
+        folder = settings.out / plan.label / f"{plan.epochs}_epochs_rate_{plan.rate:g}"
+        for seed in range(settings.seeds):
+            if (plan, seed) not in self._done:
+                own = {"method": method, "rho": float(rho) if rho else None, "seed": seed}
+                own |= {"learning_rate": plan.rate, "epochs": plan.epochs, "profile": self._profile}
+                run = trained(folder / f"seed_{seed}", {**shared, **own}, self._launch)
+                self._done[plan, seed] = run
+                if self._profile is None and rho:
+                    self._profile = run.path / "profile.json"
+        return [self._done[plan, seed] for seed in range(settings.seeds)]
+
+
+def trained(path: Path, options: Mapping[str, Any], launch: Launch) -> runs.Run:
+    """The finished run in `path` with these options, trained now unless it was before."""
+    words = words_of({**options, "out": path, "quiet": True})
+    if not (path / "result.json").is_file():
+        print(f"Training {path}", flush=True)
+        launch(words, path.parent / f"{path.name}.log")
+    return runs.create(path, parse(train.Settings, "", words))
+
+
+def launched(arguments: Sequence[str], log: Path) -> None:
+    """Train in a child process; a `TrainingFailed` ends with what it printed last."""
+    directory(log.parent)
+    words = [sys.executable, "-m", "elastic_tf", "train", *arguments]
+    with open(log, "w", encoding="utf-8") as file:
+        code = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT).returncode
+    if code:
+        last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        raise TrainingFailed(
+            f"A training failed with exit code {code}: {' '.join(words)}\n" + "\n".join(last)
+        )
+
+
+def interval(values: Any) -> tuple[float, float | None]:
+    """Mean and half the width of Student's 95 % interval; None where one value has no spread."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, None
+    return mean, float(stats.sem(values) * stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1))
+
+
+def verdict(mean: float, half_width: float | None) -> str:
+    """What a difference of accuracies shows, in points: "better by 0.4 to 2.1 points" ..."""
+    if half_width is None:
+        return "one seed: nothing shown"
+    low, high = 100 * (mean - half_width), 100 * (mean + half_width)
+    if low > 0:
+        return f"better by {low:.1f} to {high:.1f} points"
+    if high < 0:
+        return f"worse by {-high:.1f} to {-low:.1f} points"
+    return f"no difference shown ({low:+.1f} to {high:+.1f} points)"

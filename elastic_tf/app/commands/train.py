@@ -1,0 +1,98 @@
+r"""Adapt a pre-trained model to new images by one method: one run, one directory, one table.
+
+Example::
+
+    python -m elastic_tf train --model mobilenet --alpha 0.75 --weights mobilenet.h5 \
+        --data birds --rho 0.35 --profile mobilenet.json --out runs/birds
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from elastic_tf import arguments as checks
+from elastic_tf.app.commands import options
+from elastic_tf.app.commands.commandline import option, parse
+from elastic_tf.app.runs import run as runs
+from elastic_tf.files.atomic import directory
+from elastic_tf.timing import runtime
+from elastic_tf.timing.profile import TimingProfile
+
+_MOST_SEED = 2**32 - 1  # of NumPy
+
+
+def _method(name: str, value: str) -> None:
+    """Refuse a method that there is not; one of a file is found when the file is loaded."""
+    if ":" not in value:
+        checks.choice(name, value, options.METHODS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(options.Adaptation):
+    """One run."""
+
+    method: str = option(
+        "elastic",
+        help=f"how to choose what to train: {', '.join(options.METHODS)}; "
+        "or FILE.py:NAME, a method of your own",
+        check=_method,
+    )
+    rho: float | None = option(
+        None,
+        help="allowed step time / full step time, for methods that keep to one: 0.5 if left out",
+        check=checks.rho,
+    )
+    memory: str | None = option(
+        None,
+        help="what a step may take, for the same methods: '256 MiB' or bytes; needs --profile",
+        check=checks.memory,
+    )
+    learning_rate: float | None = option(
+        None,
+        help="learning rate at its highest; 1.25e-4 / the root of the trained share if left out",
+        check=checks.rate,
+    )
+    schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
+    skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
+    seed: int = option(
+        0, help="of weights, order and draws", check=partial(checks.count, least=0, most=_MOST_SEED)
+    )
+    quiet: bool = option(False, help="show no progress")
+
+    @property
+    def keeps_to_rho(self) -> bool:
+        """Whether the method keeps to a share of the step time; one of a file may."""
+        return ":" in self.method or self.method in options.WITHIN_RHO
+
+    def rate(self) -> float:
+        """The learning rate at its highest."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        from elastic_tf.choose.budget.course import rate_for
+
+        return rate_for(self.rho or 0.5 if self.keeps_to_rho else 1.0)
+
+
+def main(arguments: Sequence[str] | None = None) -> runs.Run:
+    """Load, make the head, profile, train, measure, print.
+
+    Without `arguments` the program is started again where the profile asks for other settings.
+    """
+    settings = parse(Settings, __doc__ or "", arguments)
+    if not settings.keeps_to_rho:
+        options.no_budget(settings.method, rho=settings.rho, memory=settings.memory)
+    if settings.memory is not None and settings.profile is None:
+        raise ValueError(
+            "`memory` needs `profile`: measuring one trains everything. Received: "
+            f"memory={settings.memory!r} alone. Measure it before: elastic-tf profile."
+        )
+    directory(settings.out)
+    profile = None if settings.profile is None else TimingProfile.load(settings.profile)
+    if profile is not None and arguments is None:
+        runtime.restart_under(profile.settings, ["-m", "elastic_tf", "train", *sys.argv[1:]])
+    from elastic_tf.app.commands.training import work
+
+    return work.run(settings, profile)

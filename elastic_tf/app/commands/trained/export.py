@@ -1,0 +1,172 @@
+"""Write the network of a finished training for other programs.
+
+Example::
+
+    python -m elastic_tf export --run runs/birds --to birds.tflite --quantize float16
+
+The ending of --to says what is written: .keras or .h5 for Keras, which need no elastic_tf, .tflite
+for LiteRT, .safetensors for what training changed, no ending for a SavedModel; or with --trains for
+a folder that goes on training on a small board, by LiteRT and without TensorFlow. It appears whole
+or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastic_tf import arguments
+from elastic_tf.app.commands.commandline import option, parse
+from elastic_tf.app.commands.trained import network
+from elastic_tf.files import atomic
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_ENDINGS = (".keras", ".h5", ".tflite", ".safetensors", "")
+_KNOWN = ("keras", "tf_keras", "keras_cv")  # whose layers a file of Keras may have
+_HEAD = 2  # weights of the new head, the last of all
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to write, and where."""
+
+    run: Path = option(help=network.RUN)
+    to: Path = option(help="FILE.keras, FILE.h5, FILE.tflite, FILE.safetensors, or a new folder")
+    quantize: str = option(
+        "none",
+        help="of FILE.tflite: weights in 2 bytes, or in 1",
+        choices=("none", "float16", "dynamic"),
+    )
+    trains: bool = option(False, help="a folder that trains in LiteRT, without TensorFlow")
+    batch_size: int = option(
+        4, help="images in a training step of that folder", check=arguments.count
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Build the network and write it."""
+    settings = parse(Settings, __doc__ or "", arguments)
+    to, ending = settings.to, settings.to.suffix
+    if ending not in _ENDINGS:
+        raise ValueError(
+            f"`to` must end in {', '.join(filter(None, _ENDINGS))}, or be a folder. Received: "
+            f"'{to}'."
+        )
+    if settings.quantize != "none" and ending != ".tflite":
+        raise ValueError(
+            f"`quantize` is for .tflite. Received: quantize={settings.quantize} for '{to}'. "
+            "Leave it out."
+        )
+    if settings.trains and ending:
+        raise ValueError(
+            f"`to` must be a folder where it trains. Received: '{to}'. Leave out '{ending}'."
+        )
+    if not ending and to.exists():
+        raise ValueError(f"`to` must be a new folder. Received: '{to}', which is there already.")
+    trained = network.load(settings.run)
+    if ending == ".safetensors":
+        save_delta(trained, to)
+    elif ending == ".tflite" or settings.trains:
+        with _muted():
+            if ending:
+                atomic.write_bytes(to, as_tflite(trained.network(), settings.quantize))
+            else:
+                save_training(trained, to, settings.batch_size)
+    else:
+        save(trained, to)
+    size, names = trained.settings.input_size, len(trained.class_names)
+    print(
+        f"Written to {to}. Images of {size} x {size} pixels, 0 to 255, give logits of {names} "
+        f"classes, which {settings.run / 'result.json'} names."
+    )
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Discards the progress messages of TensorFlow's converter."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def save(trained: network.Trained, to: Path) -> None:
+    """Write a file of Keras, or a SavedModel."""
+    from elastic_tf import stack
+
+    model = stack.of_keras_alone(trained.network())
+    own = [one for one in model.layers if type(one).__module__.partition(".")[0] not in _KNOWN]
+    if to.suffix and own:
+        raise ValueError(
+            f"A file of Keras must have layers of Keras alone. Received: '{own[0].name}' of the "
+            f"method '{trained.settings.method}' for '{to}'. Export a folder or .tflite."
+        )
+    with (
+        tempfile.TemporaryDirectory(dir=atomic.directory(to.parent)) as folder,
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore", UserWarning)  # .h5 is an older format
+        part = Path(folder) / to.name
+        if to.suffix:
+            model.save(part)
+        else:
+            model.export(str(part))
+        os.replace(part, to)
+
+
+def as_tflite(model: tf.keras.Model, quantize: str) -> bytes:
+    """The model for LiteRT, its weights as floats of 4 or 2 bytes, or as integers of 1."""
+    import tensorflow as tf
+
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    if quantize != "none":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if quantize == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    return converter.convert()
+
+
+def save_training(trained: network.Trained, to: Path, batch_size: int) -> None:
+    """Write a folder that trains by LiteRT as the run did, its rate by the root of the batch size.
+
+    Source: Malladi et al., On the SDEs and scaling rules for adaptive gradient algorithms,
+    NeurIPS 2022.
+    """
+    from elastic_tf.app.commands.training import harness
+    from elastic_tf.app.export import litert
+
+    settings = trained.settings
+    rate = settings.rate() * (batch_size / settings.batch_size) ** 0.5
+    model = harness.compiled(trained.network(), settings.optimizer, rate)
+    litert(model, to, batch_size=batch_size, class_names=trained.class_names)
+
+
+def save_delta(trained: network.Trained, to: Path) -> None:
+    """Write what training changed in the pre-trained network, and all of its head."""
+    weights, method = trained.settings.weights, trained.settings.method
+    from elastic_tf import delta
+    from elastic_tf.app.commands.training import harness
+    from elastic_tf.methods import baselines
+
+    is_adapted = baselines.get(method).adapt is not baselines.get("full").adapt
+    if weights == "none" or is_adapted:
+        raise ValueError(
+            "A delta needs pre-trained weights of the same network. Received: a run with "
+            f"weights={weights}, method={method}. Export .keras, a folder or .tflite."
+        )
+    base = harness.network(trained.settings, len(trained.class_names), weights)
+    delta.save_delta(trained.network(), base.get_weights()[:-_HEAD], to)

@@ -1,0 +1,52 @@
+"""A finished run of `train`: its settings, its classes, and its network built again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from elastic_tf.app.commands.train import Settings
+from elastic_tf.app.runs import run as runs
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+RUN = "directory of a finished train"
+
+
+class Trained(NamedTuple):
+    """A finished run, read from its directory."""
+
+    path: Path
+    settings: Settings
+    class_names: list[str]
+
+    def network(self) -> tf.keras.Model:
+        """The network with its trained weights, without what trained it; it returns logits."""
+        import tensorflow as tf
+
+        from elastic_tf.app.commands.training import harness
+        from elastic_tf.methods import baselines
+
+        rebuilt = self.path / "network.keras"  # by PruneTrain
+        if rebuilt.is_file():
+            return tf.keras.models.load_model(rebuilt, compile=False)
+        network = harness.network(self.settings, len(self.class_names))
+        adapted = baselines.get(self.settings.method).adapt(network)
+        adapted.load_weights(self.path / "model.weights.h5")
+        return getattr(adapted, "network", adapted)
+
+
+def load(path: Path) -> Trained:
+    """Read a run of `train` that is finished; TensorFlow is loaded when its network is built."""
+    run = runs.load(path)
+    names, given = (run.result or {}).get("class_names"), run.config["settings"]
+    fields = [field.name for field in dataclasses.fields(Settings)]
+    if not names or not {"model", "method", "data"} <= given.keys():
+        raise ValueError(
+            f"`run` must be the {RUN}. Received: '{path}', which "
+            f"{'has no result' if run.result is None else 'another program wrote'}. "
+            "With the same options and --out, train goes on."
+        )
+    return Trained(path, Settings(**{name: given[name] for name in fields if name in given}), names)

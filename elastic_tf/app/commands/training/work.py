@@ -1,0 +1,211 @@
+"""Loads, makes the head, profiles, trains, measures, prints: what the command `train` does."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from typing import Any
+
+import tensorflow as tf
+
+import elastic_tf as et
+from elastic_tf.app.commands import options
+from elastic_tf.app.commands.training import harness, measurement, recording, sources
+from elastic_tf.app.runs import run as runs
+from elastic_tf.files.atomic import as_utf8
+from elastic_tf.files.table import format_table
+from elastic_tf.memory import energy
+from elastic_tf.methods import baselines
+
+# In a run's directory until the result is there: the state after the last finished epoch, and the
+# weights that were best on validation images.
+_BACKUP, _BEST = "backup", "best.weights.h5"
+
+
+def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
+    """The run of these settings, trained unless it was before."""
+    method, out = baselines.get(settings.method), settings.out
+    if not method.needs_profile:
+        options.no_budget(method.name, rho=settings.rho, memory=settings.memory)
+    tf.keras.utils.set_random_seed(settings.seed)
+    data = sources.of(settings)
+    run = runs.create(out, settings)
+    for path in data.skipped:
+        print(f"Left out, not an image: {as_utf8(path)}")
+    if run.result is not None:
+        print(f"Finished before, in {out}:\n{format_table([run.result], runs.COLUMNS)}")
+        return run
+    if run.history and not (out / _BACKUP).is_dir():
+        raise ValueError(
+            f"{out} holds a run that was interrupted after {len(run.history)} epochs and "
+            "left no backup. Remove it to start again, or choose another --out."
+        )
+    row = _Training(settings, data, profile, run).result()
+    run.finish(row)
+    shutil.rmtree(out / _BACKUP, ignore_errors=True)
+    (out / _BEST).unlink(missing_ok=True)
+    seconds = row["training_seconds"]
+    plot = ["-m", "elastic_tf", "plot", "--runs", str(out), "--out", str(out / "accuracy.png")]
+    print(format_table([row], runs.COLUMNS))
+    print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
+    print(f"Head alone: {row['head_seconds']:.1f} s. Written to {out}")
+    print(f"To draw it: {shlex.join([sys.executable, *plot])}")
+    return run
+
+
+class _Training:
+    """One training, from the backup of an interrupted one if there is one."""
+
+    def __init__(
+        self,
+        settings: Any,
+        data: et.data.ImageData,
+        profile: et.TimingProfile | None,
+        run: runs.Run,
+    ) -> None:
+        self._settings, self._data, self._run = settings, data, run
+        self._method = baselines.get(settings.method)
+        # samples have numbers, so that what lies before the first trained tensor is computed once
+        self._cached = data.fits_memory
+        self._train = data.samples() if self._cached else data.train
+        # a file would keep every redraw of a bar
+        self._verbose = 0 if settings.quiet else 1 if sys.stdout.isatty() else 2
+        self._head_seconds = 0.0
+        self._own_profile = run.path / "profile.json"  # a run holds all that its pictures need
+        if run.history:
+            self._tell(f"Going on after epoch {len(run.history)}, in {run.path}")
+            self._head_seconds = run.history[0]["head_seconds"]
+            if profile is None and self._own_profile.is_file():
+                profile = et.TimingProfile.load(self._own_profile)
+        self._profile = profile
+
+    def result(self) -> dict[str, Any]:
+        """Train and measure."""
+        settings, data, past = self._settings, self._data, self._run.history
+        model = self._model()
+        batch = tuple(part[: settings.batch_size] for part in next(iter(data.train)))
+        if self._method.needs_profile:
+            if self._profile is None:
+                self._tell("Profiling this device ...")
+                self._profile = et.profile_model(model, *batch, modes=self._method.modes)
+            self._profile.save(self._own_profile)
+        self._fit(model)
+        kept = {} if data.validation is None else self._best(model)
+        model.save_weights(self._run.path / "model.weights.h5")
+        if getattr(model, "removed", None):  # by PruneTrain: they are those of a smaller network
+            model.network.save(self._run.path / "network.keras")
+        timed = settings.memory is None  # full steps would not keep to it
+        if timed:
+            self._tell("Measuring the step ratio that was achieved ...")
+        full = baselines.get("full")
+        reference = model if self._method.adapt is full.adapt else self._fresh(full)
+        given = (past, model, reference, batch, lambda: self._fresh(self._method))
+        return {
+            "method": self._method.name,
+            **measurement.summary(past),
+            **measurement.result(*given, cached=self._cached, timed=timed),
+            "validation_accuracy": None,
+            "kept_epoch": len(past),
+            **kept,
+            "head_seconds": self._head_seconds,
+            "class_names": data.class_names,
+        }
+
+    def _tell(self, text: str) -> None:
+        if not self._settings.quiet:
+            print(text)
+
+    def _model(self) -> et.ElasticModel:
+        """What is trained: the pre-trained network with a new head, as the method adapts it."""
+        settings, data, profile = self._settings, self._data, self._profile
+        model = harness.network(settings, data.classes, settings.weights)
+        if profile is not None and self._method.needs_profile:  # before anything is trained
+            shape = tuple(model.input_shape[1:])
+            profile.check_data(batch_size=settings.batch_size, input_shape=[shape])
+        if not self._run.history:
+            found = et.solve_head(harness.compiled(model, "adam", 1e-3), self._train)
+            self._tell(f"New head in closed form, {found.accuracy:.1%} right of images left out")
+            self._head_seconds = found.seconds
+        rate: Any = settings.rate()
+        if settings.schedule == "cosine":
+            steps = settings.epochs * data.steps_per_epoch
+            rate = et.optimizers.cosine(rate, steps, warm_up=settings.warm_up)
+        return harness.compiled(self._method.adapt(model), settings.optimizer, rate)
+
+    def _fresh(self, method: baselines.Method) -> et.ElasticModel:
+        """What the method trains, with random weights."""
+        settings = self._settings
+        network = method.adapt(harness.network(settings, self._data.classes))
+        return harness.compiled(network, settings.optimizer, settings.rate())
+
+    def _fit(self, model: et.ElasticModel) -> None:
+        """Train; the weights that are best on validation images wait in a file."""
+        settings, data, run = self._settings, self._data, self._run
+        names = ("seed", "interval", "probe_size", "rho", "memory")
+        given = {name: getattr(settings, name) for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
+        judged, first = data.validation or data.test, 0.0
+        if not run.history:
+            first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
+        clock = recording.TrainingClock()
+        callbacks: list[Any] = [clock, *self._method.callbacks(task)]
+        choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
+        callbacks.append(
+            recording.Recorder(
+                run,
+                clock,
+                *choosers,
+                sensor=energy.find_sensor(),
+                head_seconds=self._head_seconds,
+                head_accuracy=first,
+            )
+        )
+        if data.validation is not None and not hasattr(model, "removed"):  # of one network
+            best = run.path / _BEST
+            if not run.history:
+                et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
+                model.save_weights(best)
+            callbacks.append(
+                tf.keras.callbacks.ModelCheckpoint(
+                    str(best),
+                    monitor="val_accuracy",
+                    mode="max",
+                    save_best_only=True,
+                    save_weights_only=True,
+                    initial_value_threshold=max(self._accuracies() or [first]),
+                )
+            )
+        if self._method.can_go_on:
+            # kept until the result is there: a run can be interrupted after its last epoch too
+            backup = str(run.path / _BACKUP)
+            callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
+        options = {"validation_data": judged, "callbacks": callbacks, "verbose": self._verbose}
+        model.fit(self._train, epochs=settings.epochs, **options)
+
+    def _accuracies(self) -> list[float]:
+        """On the images that are judged by: of the head, and after each epoch."""
+        history = self._run.history
+        first = [history[0]["head_accuracy"]] if history else []
+        return first + [epoch["val_accuracy"] for epoch in history]
+
+    def _best(self, model: et.ElasticModel) -> dict[str, Any]:
+        """Give the model its best weights on validation images, and test these; what is known."""
+        known, count = self._accuracies(), len(self._run.history)
+        accuracy, epoch = known[-1], count
+        best = self._run.path / _BEST
+        if best.exists():
+            accuracy = max(known)
+            epoch = known.index(accuracy)
+            said = f"epoch {epoch}" if epoch else "the solved head"
+            self._head_seconds += et.solve_head(model, self._train).seconds
+            validation = self._data.validation
+            again = model.evaluate(validation, verbose=0, return_dict=True)["accuracy"]
+            if again > accuracy:
+                accuracy, epoch, said = float(again), count, "the head solved again"
+            else:
+                model.load_weights(best)
+            self._tell(f"Validation: head {known[0]:.1%}, now {accuracy:.1%} ({said})")
+        tested = model.evaluate(self._data.test, verbose=self._verbose, return_dict=True)
+        return {**tested, "validation_accuracy": accuracy, "kept_epoch": epoch}

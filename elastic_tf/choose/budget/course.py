@@ -1,0 +1,281 @@
+"""The course of a training in so many seconds: head, last tensors at a falling rate, head again.
+
+What is trained is chosen once, by times that are foretold. From then on the clock decides: the rate
+falls to zero until the seconds are over, whatever a step takes, so that a slower machine makes
+fewer steps of the same training. The head is solved once more on what was trained, for the one that
+gradients leave behind is worse than the best of the same features.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+import warnings
+from collections import deque
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
+from elastic_tf.choose.budget.remembered import recalled
+from elastic_tf.choose.importance.measures import depth
+from elastic_tf.choose.selection.selector import Selection, select_tensors, smallest_feasible_rho
+from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.head.solve import HeadSolution, solve_again, solve_head
+from elastic_tf.train.inputs.batches import sample_shapes
+from elastic_tf.train.inputs.samples import Samples
+
+RATE = 1.25e-4  # of Shampoo where everything is trained: 2e-4 at 0.4, which MobileNetV2 stands too
+WARM_UP = 0.15  # of the time: the rate rises
+_LEAST = 0.16  # of a full step: no rate was tried where less is trained
+# More time goes first into more tensors, each sample seen _FEW times, up to this share of a full
+# step; then into more epochs; when there are all of them, into more tensors again.
+_SHARE, _FEW = 0.4, 1.3
+_VALIDATING = 0.05  # of the time: what validations after each epoch may take
+# Of the time: what computing features of more than one view may take. On birds, one seed, in 39 s,
+# where two views take 0.4, one was 3.4 points ahead on 119 held-out images and 1.5 on test images;
+# in 60 s, where they take 0.2, two were 1.7 behind on held-out images and 1.8 ahead on test images.
+_KEEPING = 0.25
+_LEAST_EPOCHS = 0.15  # of full training: less is not worth a start
+_SOLVING = 0.3  # seconds of solving the head / of a forward pass, at most
+_RECENT = 10  # steps whose median tells how fast the machine is
+_FIRST = 4  # steps that tell how fast it was
+_SPARE = 0.01  # of the seconds
+
+
+def rate_for(share: float) -> float:
+    """The highest rate where a step takes so much of a full one: less trained, a larger one."""
+    return RATE / math.sqrt(max(share, _LEAST))
+
+
+class Course(tf.keras.callbacks.Callback):
+    """Trains a compiled classifier in so many seconds.
+
+    Args are those of `elastic_tf.finetune`, the model compiled; the seconds count from `started`, a
+    time of `time.perf_counter`.
+
+    Attributes:
+        head: the solved head; None before.
+        selection: what is trained; None where the head alone is solved.
+        share: seconds of a step / seconds of a full one.
+        seconds: where they went, by name.
+    """
+
+    def __init__(
+        self,
+        model: ElasticMixin,
+        samples: Samples,
+        validation: Any,
+        *,
+        seconds: float,
+        started: float,
+        epochs: int,
+        learning_rate: float | None = None,
+        profile: TimingProfile | None = None,
+        verbose: int = 1,
+    ) -> None:
+        super().__init__()
+        self.set_model(model)
+        self.head: HeadSolution | None = None
+        self.selection: Selection | None = None
+        self.share = 0.0
+        self.seconds = dict[str, float]()
+        self._samples, self._validation, self._verbose = samples, validation, verbose
+        self._epochs, self._rate, self._profile = epochs, learning_rate, profile
+        self._marked, self._given = started, seconds
+        self._ends = started + (1.0 - _SPARE) * seconds
+        self._best: tuple[float, float] | None = None  # accuracy and minus the loss
+        self._kept, self._weights = "", list[np.ndarray]()
+        self._first: float | None = None  # accuracy of the solved head
+        self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
+        self._needed = 0.0  # seconds of another step and the end
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._ends - time.perf_counter()
+
+    def run(self) -> None:
+        """Train, or solve the head alone where there is no time for more."""
+        model, samples = self.model, self._samples
+        x = samples.take(np.arange(samples.batch_size))[0]
+        if self._profile is None:
+            self._profile, _ = recalled(prior_profile(model, x))
+        else:
+            shapes = sample_shapes(tf.nest.flatten(x))
+            self._profile.check(model, batch_size=samples.batch_size, input_shape=shapes)
+        self._mark("foretold")
+        row = 1e-6 * self._profile.t_forward / samples.batch_size
+        self._judging = row * _size(self._validation)
+        # what is kept and the head, and the head again of what is trained; judging both; three more
+        # traces take about as long as the first
+        passes = (1.0 + _SHARE) * row * samples.count
+        views = max(min(int(_KEEPING * self.left / passes), samples.views), 1)
+        self._samples = samples = samples.of_views(views)
+        fixed = passes * views + 2.0 * (self._judging + first_step_seconds(model, _SHARE))
+        self._training = self.left - fixed
+        self._epoch = 1e-6 * self._profile.t_full * samples.steps  # seconds of full training
+        self._tell("Solving the head", row * samples.rows)
+        if self._training < _LEAST_EPOCHS * self._epoch:
+            self.head = solve_head(model, samples, until=self._ends)
+            self._mark("head")
+            warnings.warn(
+                f"`seconds` must suffice to train: {fixed:.0f} of them go into beginning and "
+                f"ending. Received: {self._given:g}. The head alone was solved. Give more.",
+                stacklevel=3,
+            )
+            return
+        checks = self._epochs * self._judging < _VALIDATING * self._training
+        self._checks = checks and self._validation is not None
+        given = {"validation_data": self._validation} if self._checks else {}
+        model.fit(samples, epochs=self._epochs, callbacks=[self], verbose=self._verbose, **given)
+        if self._verbose:
+            print(self.said(), flush=True)
+
+    def said(self) -> str:
+        """What was trained, what came out and where the seconds went."""
+        epochs, found = self._steps / self._samples.steps, ""
+        if self._best:
+            found = f"Head {self._first:.1%}, now {self._best[0]:.1%} ({self._kept}). "
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items())
+        return f"{found}{epochs:.1f} epochs, {sum(self.seconds.values()):.0f} s.\nSeconds: {parts}."
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Before the first one, choose what is trained, keep activations, solve the head."""
+        if epoch:
+            return
+        epochs, is_kept = self._choose()
+        self._mark("chosen")
+        self.model.cache_prefix(epochs)
+        self._mark("kept")
+        self.head = solve_head(self.model, self._samples)
+        self._mark("head")
+        # it computed what is kept, which lies before what is trained
+        behind = min(self.share + _SOLVING, 1.0) if is_kept else 1.0
+        self._ending, self._weights = behind * self.head.seconds, self.model.get_weights()
+        if self._validation is not None:
+            self._judge("the solved head", self._evaluated())
+            self._judging = self._mark("validated")
+            self._ending += self._judging
+        self._set_rate(0.0)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Let the rate fall; stop where another step would leave too little time for the end."""
+        seconds = self._mark("first step" if not self._steps else "steps")
+        now, self._steps = time.perf_counter(), self._steps + 1
+        if self._steps == 1:
+            self._began = now
+            return
+        self._recent.append(seconds)
+        step = statistics.median(self._recent)
+        self._usual = step if self._steps <= _FIRST else min(self._usual, step)
+        slower = max(step / self._usual, 1.0)
+        ending = slower * (self._ending + self._judging * self._checks)
+        self._needed = ending + seconds
+        left = self._ends - ending - now
+        passed = now - self._began
+        progress = passed / (passed + max(left, 0.0))
+        whole = self._steps / (self._epochs * self._samples.steps)
+        self._set_rate(max(progress, whole))
+        if left < seconds:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Judge what was validated."""
+        if self._checks:
+            self._mark("validated")
+            assert logs is not None
+            self._judge(f"epoch {epoch + 1}", (logs["val_accuracy"], logs["val_loss"]))
+            if self.left < self._needed:  # for that validation took what the next one was to take
+                self.model.stop_training = True
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Solve the head once more, and put the best weights back."""
+        self._mark("steps")
+        self._tell("Solving the head again", self._ending)
+        assert self.head is not None
+        is_good = solve_again(self.model, self._samples, self.head)
+        self._mark("head again")
+        if self._validation is not None and is_good:
+            self._judge("the head solved again", self._evaluated())
+            self._mark("validated")
+        if self._validation is not None or not is_good:
+            self.model.set_weights(self._weights)
+
+    def _tell(self, what: str, seconds: float) -> None:
+        """Say what takes more than a second."""
+        if self._verbose and seconds > 1.0:
+            print(f"{what}, about {seconds:.0f} s ...", flush=True)
+
+    def _choose(self) -> tuple[int, bool]:
+        """Set the plan.
+
+        Returns:
+            The passes over the samples that there is time for, at most; whether what lies before
+            what is trained is kept.
+        """
+        profile, model = self._profile, self.model
+        assert profile is not None and model._elastic.rows is not None
+        whole = max(self._training, 0.0) / self._epoch  # epochs of full training
+        passes = min(max(whole / _SHARE, _FEW), self._epochs)
+        epochs = max(math.ceil(passes), 2)
+        is_kept = model._elastic.rows.fill_cost(epochs, 1e-6 * profile.t_forward) < 1.0
+        if is_kept:
+            profile = profile.with_cached_prefix()
+        share = min(max(whole / passes, smallest_feasible_rho(profile)), 1.0)
+        self.selection = select_tensors(depth(model), profile, share, strategy="order")
+        self.share = self.selection.time / profile.t_full
+        model.set_plan(self.selection.plan)
+        if self._verbose:
+            mask = self.selection.mask
+            print(
+                f"Training {mask.sum()} of {len(mask)} tensors, {self.share:.2f} of a full step, "
+                f"for about {self._training:.0f} s. {self._epochs} epochs of all would take about "
+                f"{self._epochs * self._epoch:.0f} s.",
+                flush=True,
+            )
+        return epochs, is_kept
+
+    def _set_rate(self, progress: float) -> None:
+        """Rising from near zero first, then falling on a cosine."""
+        peak = rate_for(self.share) if self._rate is None else self._rate
+        if progress < WARM_UP:
+            factor = max(progress, 1e-3) / WARM_UP
+        else:
+            factor = 0.5 * (1.0 + math.cos(math.pi * (progress - WARM_UP) / (1.0 - WARM_UP)))
+        self.model.optimizer.learning_rate = peak * factor
+
+    def _evaluated(self) -> tuple[float, float]:
+        given = self._validation if isinstance(self._validation, tuple) else (self._validation,)
+        history = self.model.history  # Keras puts an empty one in its place
+        found = self.model.evaluate(*given, verbose=0, return_dict=True)
+        self.model.history = history
+        return found["accuracy"], found["loss"]
+
+    def _judge(self, name: str, found: tuple[float, float]) -> None:
+        accuracy, loss = found
+        self._first = accuracy if self._first is None else self._first
+        rank = (accuracy, -loss) if math.isfinite(loss) else (-math.inf, 0.0)
+        if self._best is None or rank > self._best:
+            self._kept, self._best, self._weights = name, rank, self.model.get_weights()
+
+    def _mark(self, name: str) -> float:
+        """Count what passed since the last mark; its seconds."""
+        now = time.perf_counter()
+        passed, self._marked = now - self._marked, now
+        self.seconds[name] = self.seconds.get(name, 0.0) + passed
+        return passed
+
+
+def _size(validation: Any) -> int:
+    """Samples to judge by; 0 where nobody knows."""
+    if validation is None:
+        return 0
+    if isinstance(validation, tf.data.Dataset):
+        sizes = [part.shape[:1].num_elements() for part in tf.nest.flatten(validation.element_spec)]
+        return max(int(validation.cardinality()), 0) * (sizes[0] or 32)
+    return len(tf.nest.flatten(validation)[0])

@@ -1,0 +1,147 @@
+"""What a step will take, before one has run: from the operations and bytes of a forward pass.
+
+A contraction (convolution, matrix product) of two tensors has a gradient for each, of as many
+operations as itself; the gradient of any other op moves the bytes that the op moved. A gradient is
+needed by the tensors that flow into it. So one trace of the forward pass tells what training each
+tensor costs, up to a few speeds, and one pass by the clock tells how fast this device is.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf.graph import captured, has_state, members, reached_from
+from elastic_tf.memory.ops import inlined, nodes
+from elastic_tf.plan import layers_of
+from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.timing.profiler import described
+from elastic_tf.train import optimizers
+from elastic_tf.train.engine.forward_order import traced_pass
+from elastic_tf.train.engine.prefix import frozen_pass
+from elastic_tf.train.engine.snapshot import host_generators_kept, kept
+from elastic_tf.train.optimizers.shampoo import Shampoo, rows_of
+
+# Microseconds on two cores of an x86 server, fitted to whole steps of MobileNet, MobileNetV2,
+# ResNet50, VGG16, EfficientNetB0 and ViT-Ti/16 in batches of 16 under eight masks each. Only their
+# proportions count. Ratios of the network that was left out of a fit were off by 0.025 in the mean.
+_OPERATION = 4.1e-6
+_OF_DEPTHWISE = 1.8e-4  # in the gradient of a depthwise kernel
+_BYTE = 2.0e-5  # that an op takes or gives
+_OP = 24.0  # each op, there and back
+_BYTE_OF_WEIGHTS = 5.3e-4  # in an update
+_BYTE_OF_MATRIX = 1.2e-3  # more, by Shampoo: 1.0e-3 to 2.2e-3 of four of these networks
+UNCERTAINTY = 0.1  # of step times: two thirds of those above were off by less
+
+_CONTRACTIONS = ("Conv", "DepthwiseConv", "MatMul", "BatchMatMul", "Einsum")
+_FREE = frozenset(
+    "Const ExpandDims Identity IdentityN NoOp Pack Placeholder Range Rank ReadVariableOp Reshape "
+    "Shape Squeeze StopGradient StridedSlice".split()
+)
+_STOP = "StopGradient"
+_DRAWS = ("StatelessRandom", "StatelessTruncated")  # Keras 3 moves their seeds on
+_PASSES = 3  # timed; the quickest counts, for the others shared the machine
+
+
+def prior_profile(model: Any, x: Any) -> TimingProfile:
+    """The times of training steps as they are foretold; only forward passes run.
+
+    Args:
+        model: compiled elastic model.
+        x: inputs of one batch, nested as the model takes them.
+
+    Returns:
+        A profile by the method "prior"; `uncertainty` tells how far its times may be off.
+    """
+    spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), x)
+    run = traced_pass(model, spec, training=True)
+    tensors, layers = model.tensors, [layer.name for layer in layers_of(model)]
+    forward, backward = _work(run.graph, tensors)
+    whole = sum(forward.values())
+    measured = 1e6 * _seconds(model, spec, x)
+    scale = measured / whole
+
+    def item(bits: int, amount: float, kind: str | None) -> CostItem:
+        found = members(bits)
+        return CostItem.of(found, scale * amount, layer=layers[found[-1]], kind=kind)
+
+    whitens = isinstance(optimizers.unwrapped(model.optimizer), Shampoo)
+    for k, tensor in enumerate(tensors):
+        of_byte = _BYTE_OF_WEIGHTS + _BYTE_OF_MATRIX * (whitens and rows_of(tensor) > 0)
+        backward[1 << k] += of_byte * tensor.dtype.size * tensor.shape.num_elements()
+    return TimingProfile(
+        t_forward=measured,
+        items=tuple(item(bits, time, None) for bits, time in sorted(backward.items())),
+        prefix=tuple(item(bits, time, "forward") for bits, time in sorted(forward.items()) if bits),
+        method="prior",
+        note="foretold from operations and bytes",
+        repeats=_PASSES,
+        uncertainty=UNCERTAINTY,
+        **described(model, x),
+    )
+
+
+def first_step_seconds(model: Any, share: float) -> float:
+    """Of tracing and optimizing a step that takes this share of a full one, before it runs.
+
+    MobileNet and MobileNetV2 took 3.7 times the seconds of tracing a forward pass where little is
+    trained, 7.4 to 8.7 times for everything.
+    """
+    model.tensors  # noqa: B018  whose order takes such a trace
+    return (4.0 + 4.0 * share) * float(model._elastic.tracing)
+
+
+def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float], dict[int, float]]:
+    """Microseconds of forward and of backward work, by the tensors that need it, as bits.
+
+    Forward work in set 0 has to run in every step.
+    """
+    works, _ = inlined(graph)
+    places = {op.name: 1 << k for op, k in captured(graph, tensors).items()}
+    held = {inside.op.name for _, inside in graph.captures}
+    given = {tensor.op.name for tensor in graph.inputs} - held
+    every = nodes(works)
+    flows = reached_from(every, places)
+    stopped = {name: node._replace(inputs=()) for name, node in every.items() if node.op == _STOP}
+    back = reached_from({**every, **stopped}, places)  # whose gradients come back
+    data = reached_from(every, given)  # what depends on the samples
+    drawn = [n for n, one in every.items() if has_state(one.op) or one.op.startswith(_DRAWS)]
+    varying = reached_from(every, drawn)
+    forward, backward = (collections.defaultdict[int, float](float) for _ in range(2))
+    for name, work in works.items():
+        if name not in data or work.type in _FREE:
+            continue
+        moved = _BYTE * (work.taken + sum(size for size in work.sizes if size > 0))
+        is_depthwise = work.type.startswith("Depthwise")
+        is_contraction = work.type.startswith(_CONTRACTIONS)
+        operations = 0.0 if is_depthwise else _OPERATION * work.flops * is_contraction
+        forward[0 if name in varying else flows.get(name, 0)] += operations + moved + _OP
+        for source, _ in work.inputs:
+            needs = back.get(source, 0)
+            if is_depthwise and source not in data:
+                operations = _OF_DEPTHWISE * work.flops
+            if needs:
+                backward[needs] += operations + moved + _OP
+    return dict(forward), backward
+
+
+def _seconds(model: Any, spec: Any, x: Any) -> float:
+    """Of a forward pass with every layer frozen, as in a step that trains nothing.
+
+    After a first one that is slower; what they change is put back.
+    """
+    found = []
+    traced = tf.function(lambda inputs: frozen_pass(model, inputs), autograph=False)
+    with host_generators_kept(model):
+        run = traced.get_concrete_function(spec)
+    with kept(model, [run.graph]):
+        for _ in range(1 + _PASSES):
+            started = time.perf_counter()
+            tf.nest.flatten(run(x))[0].numpy()
+            found.append(time.perf_counter() - started)
+    return min(found[1:])

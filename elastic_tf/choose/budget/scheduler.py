@@ -1,0 +1,396 @@
+"""The scheduler of one elastic `fit`: when to select, for which `rho`, and when to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.choose.budget.deadline import DeadlineControl
+from elastic_tf.choose.budget.ledger import Ledger
+from elastic_tf.choose.budget.lookahead import Lookahead
+from elastic_tf.choose.budget.ratio import RatioControl
+from elastic_tf.choose.budget.settings import Settings
+from elastic_tf.choose.budget.step_costs import StepCosts
+from elastic_tf.choose.importance.probe import joined, size_of
+from elastic_tf.choose.importance.tracking import Worth
+from elastic_tf.choose.selection import records
+from elastic_tf.choose.selection.records import SelectionRecord
+from elastic_tf.choose.selection.selector import select_plan, select_tensors, smallest_feasible_rho
+from elastic_tf.files.json_form import to_json
+from elastic_tf.memory.steps import Limit
+from elastic_tf.train.engine import replicas
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.inputs.batches import sample_shapes
+from elastic_tf.train.inputs.samples import known_of
+
+_KEY = "selection"  # in `model.fit_state`
+
+
+class Scheduler:
+    """Decides during one `fit`; called at the beginnings and ends of steps and epochs.
+
+    What is due at the beginning of an epoch is done there; where it needs a batch of `fit`, as soon
+    as the first ones of the epoch are drawn. In between it is selected anew where `rho` or the
+    deadline is not kept, by the importance evaluated last. `batch_size` is that of one replica,
+    where known.
+    """
+
+    def __init__(
+        self, model: ElasticMixin, settings: Settings, ledger: Ledger, *, batch_size: int | None
+    ) -> None:
+        self._model, self._settings, self._ledger = model, settings, ledger
+        self.selections: list[SelectionRecord] = []
+        self.costs = StepCosts(model, settings.profile, ledger)
+        self._selected_at: int | None = None  # epoch of the last evaluation
+        draws, gradient_draws = settings.probe.draws()
+        self._worth = Worth(settings.importance, draws, gradient_draws, batch_size)
+        self._memory: Limit | None = None  # until a first batch is there
+        self._lookahead = Lookahead(model, ledger)
+
+        is_alone = replicas.count(model.distribute_strategy) == 1
+        can_time = is_alone and not model.run_eagerly and model._elastic.accumulation is None
+        share = settings.control.share if can_time and settings.memory is None else 0.0
+        self._ratio = RatioControl(model, ledger, self._lookahead, share, settings.control.band)
+        self._deadline: DeadlineControl | None = None
+        if settings.deadline is not None:
+            size = settings.probe.size if self._worth.needs_probe else 0
+            steps = size / (batch_size or size or 1)
+            self._deadline = DeadlineControl(
+                settings.deadline, model, ledger, self.costs, settings.interval, steps
+            )
+        can_look = model._elastic.data is not None and not tf.distribute.has_strategy()
+        # the batches that come first, where the data tell no size
+        self._checks_size = settings.profile is not None and batch_size is None and can_look
+
+    # The beginning of an epoch.
+
+    def epoch_begins(self, epoch: int, done: int = 0) -> None:
+        """Do what is due; `done`: steps of the epoch made before an interruption."""
+        self._ledger.epoch_begins(epoch, done)
+        held = self._model.fit_state.get(_KEY)
+        if self._selected_at is None and held is not None:  # Keras's own backup goes on with `fit`
+            self._take_up(held)
+        is_due = not done and self._is_due(epoch)
+        reprofiles = not done and self._reprofiles(epoch)
+        takes = self._settings.probe.data is None and self._worth.needs_probe and is_due
+        needs_batch = self.costs.profile is None or reprofiles or self._checks_size
+        needs_batch = needs_batch or (self._settings.memory is not None and self._memory is None)
+        drawn, started = None, self._ledger.elapsed
+        if is_due:
+            self._selected_at = epoch
+            with self._or_stay(epoch):
+                drawn = self._worth.draw(self._model, self._check, epoch)
+        seconds = self._ledger.elapsed - started
+
+        def begin(batches: list[Any]) -> None:
+            self._look(epoch, batches, reprofiles)
+            if drawn is not None:
+                own = joined(batches, self._settings.probe.size) if takes else drawn[0]
+                self._select(epoch, own, drawn[1], seconds)
+            self._ledger.count("selected")
+            self._ledger.resume()
+
+        rows = self._model._elastic.rows
+        if takes:
+            self._lookahead.ask(begin, samples=self._settings.probe.size)
+        elif not needs_batch:
+            begin([])
+        elif rows is not None:
+            begin([rows.samples.take(np.arange(rows.samples.batch_size))])
+        else:  # two: in a shuffled dataset the smaller one may come first
+            self._lookahead.ask(begin, batches=1 + self._checks_size)
+
+    def _is_due(self, epoch: int) -> bool:
+        """Whether a new importance is; with a deadline only where there is time for it."""
+        if self._selected_at is None:
+            return True
+        if epoch - self._selected_at < self._settings.interval or self._is_settled:
+            return False
+        return self._deadline is None or self._deadline.has_time_to_select()
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether another selection would be like the one before it."""
+        settings = self._settings
+        if self._worth.needs_probe or callable(settings.rho):
+            return False
+        return settings.deadline is None and settings.control.reprofile_every is None
+
+    @property
+    def _epochs_to_come(self) -> int:
+        """Epochs until the next selection."""
+        left = self._ledger.epochs - self._ledger.epoch
+        return left if self._is_settled else min(self._settings.interval, left)
+
+    def _reprofiles(self, epoch: int) -> bool:
+        every = self._settings.control.reprofile_every
+        passed = epoch - self.selections[0].epoch if self.selections else 0
+        return every is not None and passed > 0 and passed % every == 0
+
+    def _look(self, epoch: int, batches: list[Any], reprofiles: bool) -> None:
+        """Know what steps cost, and refuse what no selection can keep."""
+        settings, costs = self._settings, self.costs
+        if self._checks_size and settings.profile is not None:
+            settings.profile.check_data(batch_size=max(map(size_of, batches)))
+            self._checks_size = False
+        if costs.profile is None:
+            said = costs.foretell(epoch, batches[0])
+            if settings.verbose and said:
+                print(said)
+            self._ledger.count("foretold")
+        elif reprofiles:
+            costs.measure(epoch, batches[0])
+        if settings.memory is not None and self._memory is None:
+            rows = self._model._elastic.rows
+            beside: Any = {} if rows is None else {"beside": rows.held_bytes}
+            self._memory = Limit(settings.memory, self._model, batches[0], **beside)
+            if self._worth.needs_probe:
+                self._worth.at_most(self._memory.probe_rows())
+        if self.selections:
+            return
+        profile = costs.of_plans(self._epochs_to_come)
+        smallest = smallest_feasible_rho(profile, settings.required)
+        if self._deadline is not None:
+            self._deadline.check_feasible(smallest)
+        elif not callable(settings.rho) and (rho := settings.rho_at(0)) < smallest:
+            # the selector says so best
+            select_tensors(np.zeros(profile.count), profile, rho, required=settings.required)
+        if self._sizes_differ:
+            warnings.warn(
+                f"The profile is of samples of {list(profile.input_shape)}, and the data may have "
+                "other sizes. `rho` is kept for that size: steps of another size take another "
+                "share of their full step.",
+                stacklevel=2,
+            )
+
+    @property
+    def _sizes_differ(self) -> bool:
+        """Whether samples may be of several sizes: neither the model nor the data tell of one."""
+        inputs = sample_shapes(getattr(self._model, "inputs", None) or [])
+        given = known_of(self._model._elastic.data)[1] or []
+        is_fixed = inputs and not any(None in shape for shape in inputs)
+        return not is_fixed and any(None in shape for shape in given)
+
+    # Selecting.
+
+    @contextlib.contextmanager
+    def _or_stay(self, epoch: int) -> Iterator[None]:
+        """Where a new importance fails, the selection that there is stays."""
+        try:
+            yield
+        except ValueError as error:
+            if not self.selections:
+                raise
+            warnings.warn(
+                f"Epoch {epoch + 1} goes on with the selection of epoch "
+                f"{self.selections[-1].epoch + 1}: {error}",
+                stacklevel=4,
+            )
+
+    def _check(self, batch_size: int | None, input_shape: Any) -> None:
+        """Refuse a probe of other samples than the profiled ones."""
+        if self._settings.profile is not None:
+            shape = None if self._sizes_differ else input_shape
+            self._settings.profile.check_data(batch_size=batch_size, input_shape=shape)
+
+    def _select(self, epoch: int, probe: Any, gradient_probe: Any, seconds: float) -> None:
+        """Select by a new importance; `seconds` went into drawing the probes."""
+        found, started = None, self._ledger.elapsed
+        with self._or_stay(epoch):
+            found = self._worth.evaluate(self._model, probe, gradient_probe)
+        if found is None:
+            return
+        importance, similarity = found
+        seconds += self._ledger.elapsed - started
+        if self._deadline is not None:
+            self._deadline.evaluated(epoch, seconds if self.selections else None)
+        rho = self._settings.rho_at(epoch)
+        if self._ratio.is_off(rho):
+            self._ratio.learn()
+        record = replicas.from_chief(
+            self._model.distribute_strategy,
+            lambda: self._chosen(epoch, rho, importance, "interval"),
+        )
+        self._train(dataclasses.replace(record, similarity=similarity, seconds_importance=seconds))
+
+    def _select_early(self, reason: str) -> None:
+        """Select anew by the importance of the present selection, unless that is the same."""
+        present = self.selections[-1]
+        record = self._chosen(self._ledger.epoch, present.rho, present.importance, reason)
+        if record.selection.plan == present.selection.plan:
+            self._ratio.selected(self._ratio.predicted)  # measure anew
+            return
+        self._ratio.spent += self._ledger.retrace or 0.0
+        self._train(record)
+
+    def _chosen(
+        self, epoch: int, rho: float, importance: np.ndarray, reason: str
+    ) -> SelectionRecord:
+        """What to train for `rho`, or for what meets the deadline."""
+        started = self._ledger.elapsed
+        required, worth = self._settings.required, self._worth
+        profile = self.costs.of_plans(self._epochs_to_come)
+        steps = self.costs.of_plans(self._epochs_to_come, filling=False)
+        smallest = smallest_feasible_rho(profile, required)
+        if self._deadline is not None:
+            present = self.selections[-1].predicted_ratio if self.selections else None
+            rho = asked = self._deadline.rho(smallest, present)
+        else:
+            asked = self._ratio.ask(rho)
+        # the first selection refuses a `rho` that is too small; later ones do what can be done
+        asked = min(max(asked, smallest if rho >= smallest or self.selections else rho), 1.0)
+        told: Any = {"required": required, "memory": self._memory}
+        if importance.ndim == 2:  # a column for each mode
+            told.update(modes=worth.modes, channels=worth.channels)
+            selection = select_plan(importance, profile, asked, **told)
+        else:
+            told.update(strategy=worth.strategy)
+            selection = select_tensors(importance, profile, asked, **told)
+        return SelectionRecord(
+            epoch=epoch,
+            rho=rho,
+            selection=selection,
+            importance=importance,
+            predicted_ratio=steps.step_time(selection.plan) / steps.t_full,
+            seconds_importance=0.0,
+            seconds_solve=self._ledger.elapsed - started,
+            reason=reason,
+            step=self._ledger.done,
+        )
+
+    def _train(self, record: SelectionRecord) -> None:
+        """Train that selection from now on."""
+        if self.selections:
+            self._finish_record()
+        if self.selections and record.selection.plan == self._model.plan:
+            record = dataclasses.replace(record, seconds_retrace=0.0)
+        else:
+            self._set_plan(record)
+        self.selections.append(record)
+        self._ratio.selected(record.predicted_ratio)
+        if self._deadline is not None:
+            self._deadline.selected()
+        self._model.fit_state[_KEY] = {
+            "records": [to_json(record)],
+            "selected_at": self._selected_at,
+        }
+        if self._settings.verbose:
+            print(records.line(record))
+
+    def _set_plan(self, record: SelectionRecord) -> None:
+        self._model.set_plan(record.selection.plan)
+        self._ledger.count("selected")
+        self._model.cache_prefix(self._epochs_to_come)
+        self._ledger.count("kept")
+        self._ledger.plan(record.predicted_ratio)
+
+    def _finish_record(self) -> None:
+        """Note what has been measured under the present selection."""
+        record = self.selections[-1]
+        seconds = record.seconds_retrace
+        if seconds is None and self._ledger.own:
+            seconds = self._ledger.retrace
+        self.selections[-1] = dataclasses.replace(
+            record, achieved_ratio=self._ratio.achieved, seconds_retrace=seconds
+        )
+
+    # Steps, and ends.
+
+    def step_begins(self) -> None:
+        """Before the train function is called."""
+        if not self._ledger.done:  # what other callbacks did before an epoch is no part of its step
+            self._ledger.count("head, other callbacks")
+            self._ledger.resume()
+        self._lookahead.attach()
+
+    def steps_made(self, count: int) -> None:
+        """Measure; select anew where the budget is not kept; stop where the time is over."""
+        self._ledger.step(count)
+        record = self.selections[-1]
+        if self._deadline is not None:
+            if self._deadline.stops() or self._ledger.done == self._ledger.steps:
+                return
+            if self._deadline.is_off(record.predicted_ratio, record.is_full):
+                self._select_early("deadline")
+        elif self._ratio.share:
+            self._ratio.step_was_made(is_full=record.is_full)
+            self._ledger.count("timed")
+            retrace = self._ledger.retrace or 0.0
+            if self._ratio.is_off(record.rho) and self._ratio.can_afford(retrace):
+                self._ratio.learn()
+                self._select_early("ratio")
+
+    def epoch_ends(self, logs: dict[str, Any] | None) -> None:
+        """Note what was measured."""
+        self._finish_record()
+        record = self.selections[-1]
+        if logs is not None:
+            logs["rho"], logs["predicted_ratio"] = record.rho, record.predicted_ratio
+            # once measured it stays among the logs: Keras's CSVLogger asks for the same at each
+            measured = [r.achieved_ratio for r in self.selections if r.achieved_ratio is not None]
+            if measured:
+                logs["achieved_ratio"] = measured[-1]
+        if self._deadline is not None:
+            self._deadline.stops()
+
+    def end(self) -> None:
+        """`fit` ends."""
+        self._ledger.count("ends of epochs")
+        if self._ratio.is_told():
+            self.costs.remember(self._ratio.delivered)
+        if self._deadline is not None:
+            self._deadline.end()
+
+    def ratios(self) -> dict[str, float]:
+        """What is asked for and achieved now, for the progress bar."""
+        if not self.selections:
+            return {}
+        record, achieved = self.selections[-1], self._ratio.achieved
+        if achieved is None:
+            return {"rho": record.rho, "predicted": record.predicted_ratio}
+        return {"rho": record.rho, "achieved": achieved}
+
+    # Going on after an interruption.
+
+    def state(self) -> dict[str, Any]:
+        """All that a `fit` needs to go on, as JSON values."""
+        return {
+            "records": [to_json(record) for record in self.selections],
+            "selected_at": self._selected_at,
+            "tracking": self._worth.state(),
+            "ratio": self._ratio.state(),
+            "elapsed": self._ledger.elapsed,
+        }
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; `pass_over` is to be called for every epoch that was begun.
+
+        The time without power does not count.
+        """
+        self._worth.go_on(state["tracking"])
+        self._take_up(state)
+        self._ratio.go_on(state["ratio"])
+        self._ledger.already(state["elapsed"])
+
+    def pass_over(self, epoch: int) -> None:
+        """Draw what the probe drew before that epoch, and drop it."""
+        self._worth.pass_over(epoch)
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        """Train the last selection that was made before."""
+        taken = [records.from_json(record) for record in state["records"]]
+        if not taken:
+            return
+        self.selections.extend(taken)
+        self._selected_at = int(state["selected_at"])
+        known = [record.seconds_importance for record in taken[1:] if record.seconds_importance]
+        if self._deadline is not None:
+            self._deadline.evaluated(self._selected_at, min(known) if known else None)
+        self._set_plan(taken[-1])
+        self._ratio.selected(taken[-1].predicted_ratio)

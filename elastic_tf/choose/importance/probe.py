@@ -1,0 +1,146 @@
+"""The probe: the samples on which importance is evaluated, other ones at each selection."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.arguments import brief
+from elastic_tf.train.inputs.batches import is_batched
+from elastic_tf.train.inputs.samples import Samples
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Probe:
+    """What the importance is evaluated on: `probe=et.Probe(train, size=128)`.
+
+    Attributes:
+        data: a batched `tf.data.Dataset` of (x, y) or (x, y, sample_weight), or arrays in a tuple
+            of that form, or `Samples`; None: the next batches of `fit` itself.
+        size: samples in a draw; fewer where batches differ in more than their length, for samples
+            of one shape are taken then.
+        seed: of the draws from arrays.
+        gradient: data in the same form that the gradient is taken on, while the update comes from
+            `data`: validation data select what helps there. None: `data` alone.
+    """
+
+    data: Any = None
+    size: int = 64
+    seed: int = 0
+    gradient: Any = None
+
+    def __post_init__(self) -> None:
+        arguments.count("size", self.size)
+        arguments.count("seed", self.seed, least=0, most=2**64 - 1)
+        self.draws()
+
+    def draws(self) -> tuple[Draws | None, Draws | None]:
+        """Draws from `data` and from `gradient`; None of what there is not."""
+        one, two = (
+            None if data is None else Draws(data, self.size, self.seed, name=name)
+            for name, data in (("probe", self.data), ("gradient", self.gradient))
+        )
+        return one, two
+
+
+class Draws:
+    """Draws samples from what a `Probe` holds, other ones at each draw."""
+
+    def __init__(self, source: Any, size: int, seed: int, *, name: str = "probe") -> None:
+        source = source.arrays if isinstance(source, Samples) else source
+        self.source, self.size, self.name = source, size, name
+        self.batch_size: int | None = None  # of the dataset, once a batch was drawn
+        self.drawn = 0  # so far, batches of the dataset, those included that failed
+        self._generator = np.random.default_rng(seed)
+        self._batches: Iterator[Any] | None = None
+        if not isinstance(source, tf.data.Dataset) and not (
+            isinstance(source, (tuple, list)) and len(source) in (2, 3)
+        ):
+            raise TypeError(
+                f"`{name}` must be a batched tf.data.Dataset of (x, y) or (x, y, sample_weight), "
+                f"or a tuple of such arrays. Received: {type(source).__name__}: "
+                f"{brief(source)}. Use the training data: probe=train."
+            )
+
+    def draw(self) -> tuple[Any, Any, Any]:
+        """x, y and sample weights (or None) of `size` samples, or of all there are."""
+        if not isinstance(self.source, tf.data.Dataset):
+            return self._rows()
+        batches: list[Any] = []
+        while sum(map(size_of, batches)) < self.size:
+            batches.append(self._next())
+        return joined(batches, self.size)
+
+    def skip(self, drawn: int) -> None:
+        """Leave out what was drawn until then, of which some may have failed."""
+        while self.drawn < drawn:
+            with contextlib.suppress(ValueError):
+                self._next() if isinstance(self.source, tf.data.Dataset) else self._rows()
+
+    def _next(self) -> Any:
+        """The next batch of the dataset."""
+        self.drawn += 1  # at first, for an error is no end of the data
+        try:
+            if self._batches is None:
+                # `tf.data` would read ahead otherwise, in a thread, and draw a pass's seeds early,
+                # from a sequence that the training data share if they are the same dataset.
+                options = tf.data.Options()
+                options.experimental_optimization.inject_prefetch = False
+                self._batches = iter(self.source.repeat().with_options(options))
+            batch = next(self._batches, None)
+        except Exception as error:  # whatever the data come from
+            received = f"{type(error).__name__} from batch {self.drawn}: {brief(str(error))}"
+            raise self._error(received) from error
+        if batch is None:
+            raise self._error("an empty dataset")
+        _, y, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        if y is None or not is_batched(batch):
+            raise self._error(self.source.element_spec, "Use dataset.batch(batch_size).")
+        # the last batch may be smaller
+        self.batch_size = max(size_of(batch), self.batch_size or 0)
+        return batch
+
+    def _error(self, received: Any, hint: str = "Look at its source.") -> ValueError:
+        rule = f"`{self.name}` must yield batches of (x, y)."
+        return ValueError(f"{rule} Received: {received}. {hint}")
+
+    def _rows(self) -> tuple[Any, Any, Any]:
+        self.drawn += 1
+        counts = {len(part) for part in tf.nest.flatten(self.source) if part is not None}
+        if 0 in counts or len(counts) > 1:
+            raise ValueError(
+                f"`{self.name}` must hold samples, as many in x as in y. Received: arrays of "
+                f"length {', '.join(map(str, sorted(counts)))}."
+            )
+        rows = self._generator.permutation(counts.pop())[: self.size]
+        drawn = tf.nest.map_structure(
+            lambda part: None if part is None else tf.gather(part, rows), self.source
+        )
+        return tf.keras.utils.unpack_x_y_sample_weight(drawn)
+
+
+def size_of(batch: Any) -> int:
+    """Samples in a batch."""
+    return int(tf.nest.flatten(batch)[0].shape[0] or 0)
+
+
+def joined(batches: list[Any], size: int) -> tuple[Any, Any, Any]:
+    """x, y and sample weights (or None) of the first `size` samples of some batches.
+
+    Where the batches are of several shapes, those of the shape that most samples have.
+    """
+    alike: dict[str, list[Any]] = {}
+    for batch in batches:
+        shapes = [part.shape[1:] for part in tf.nest.flatten(batch)]
+        alike.setdefault(str(shapes), []).append(batch)
+    most = max(alike.values(), key=lambda some: sum(map(size_of, some)))
+    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in most]
+    return tf.nest.map_structure(
+        lambda *one: None if one[0] is None else tf.concat(one, axis=0)[:size], *parts
+    )

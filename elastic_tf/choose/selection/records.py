@@ -1,0 +1,190 @@
+"""What a training remembers of its selections, and the table made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from elastic_tf.choose.selection.selector import Selection
+from elastic_tf.files.table import Column, format_table
+from elastic_tf.plan import Plan
+from elastic_tf.timing.profile import TimingProfile
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SelectionRecord:
+    """One selection made during training.
+
+    Attributes:
+        epoch: the epoch that it was made for, or in, from 0.
+        rho: allowed step time / full step time that was asked for.
+        selection: what was selected, with its predicted time; its `rho` is what the selector was
+            asked for after the control corrected `rho`.
+        importance: what it was selected by; float64, shape (N,), forward order, or (N, 1 + M) of
+            exact tensors and M modes.
+        predicted_ratio: predicted step time / full step time.
+        seconds_importance: wall-clock of drawing the probe and evaluating the importance.
+        seconds_solve: wall-clock of the solver.
+        seconds_retrace: wall-clock of the first step under the new mask beyond the mean of the
+            following ones; None until the epoch has ended.
+        achieved_ratio: measured step time / measured full step time; None where no full step was
+            timed.
+        similarity: cosine similarity of the importance to the one evaluated before it; None for
+            the first, and where it was not evaluated anew.
+        reason: why it was made: "interval", or between two intervals "ratio" (the achieved ratio
+            left the band) or "deadline".
+        step: steps of the epoch that had been made.
+    """
+
+    epoch: int
+    rho: float
+    selection: Selection
+    importance: np.ndarray
+    predicted_ratio: float
+    seconds_importance: float
+    seconds_solve: float
+    seconds_retrace: float | None = None
+    achieved_ratio: float | None = None
+    similarity: float | None = None
+    reason: str = "interval"
+    step: int = 0
+
+    @property
+    def mask(self) -> np.ndarray:
+        """True where a tensor is trained; bool, shape (N,), forward order."""
+        return self.selection.mask
+
+    @property
+    def is_full(self) -> bool:
+        """Whether everything is trained exactly."""
+        return self.selection.plan == Plan.full(len(self.mask))
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock that the selection took, as far as it is known."""
+        return self.seconds_importance + self.seconds_solve + (self.seconds_retrace or 0.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProfileRecord:
+    """One profile made during training.
+
+    Attributes:
+        epoch: the epoch before which it was made.
+        profile: the times.
+        seconds: wall-clock that it took.
+        traced: whether the steps were traced for it, as they are once in a training.
+    """
+
+    epoch: int
+    profile: TimingProfile
+    seconds: float
+    traced: bool
+
+
+_MEASURED = (
+    *("predicted_ratio", "achieved_ratio", "similarity"),
+    *("seconds_importance", "seconds_solve", "seconds_retrace"),
+)
+_NOISE = 0.1  # what a ratio measured once may be off by on a busy machine
+COLUMNS = (
+    Column("epoch", "epoch"),
+    Column("step", "step"),
+    Column("reason", "reason"),
+    Column("trained", "tensors"),
+    Column("rho", "rho", ".3f"),
+    Column("asked", "asked", ".3f"),
+    Column("predicted_ratio", "predicted", ".3f"),
+    Column("achieved_ratio", "achieved", ".3f"),
+    Column("similarity", "similar", ".3f"),
+    Column("seconds_importance", "worth s", ".2f"),
+    Column("seconds_solve", "solve s", ".3f"),
+    Column("seconds_retrace", "trace s", ".2f"),
+)
+
+
+def table(records: Sequence[SelectionRecord]) -> str:
+    """A line for each selection, narrow enough for a notebook.
+
+    `asked` is what the selector was asked for, `similar` the similarity of the importance,
+    `worth s` the seconds of evaluating it. A last line says what to do where less than half of the
+    predicted saving is achieved.
+    """
+    shown = [{**row, "trained": f"{row['trained']} of {row['tensors']}"} for row in rows(records)]
+    text = format_table(shown, COLUMNS)
+    measured = [(one.predicted_ratio, one.achieved_ratio) for one in records if one.achieved_ratio]
+    predicted, achieved = measured[-1] if measured else (1.0, 0.0)
+    if achieved - predicted > max(0.5 * (1.0 - predicted), _NOISE):
+        text += (
+            f"\n{achieved:.3f} was achieved where {predicted:.3f} was predicted: steps of a small "
+            "network are mostly fixed costs. Train in larger batches, or with "
+            "compile(steps_per_execution=16). On a large one, profile again on an idle machine."
+        )
+    return text
+
+
+def rows(records: Sequence[SelectionRecord]) -> list[dict[str, Any]]:
+    """The numbers of each selection, epochs from 1; None where one is not known."""
+    return [
+        {
+            "epoch": record.epoch + 1,
+            "step": record.step,
+            "reason": record.reason,
+            "trained": int(record.mask.sum()),
+            "tensors": len(record.mask),
+            "rho": record.rho,
+            "asked": record.selection.rho,
+            **{name: getattr(record, name) for name in _MEASURED},
+        }
+        for record in records
+    ]
+
+
+def dataframe(records: Sequence[SelectionRecord]) -> Any:
+    """`rows` as a `pandas.DataFrame`, NaN where a number is not known.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError(
+            "A DataFrame needs pandas, which is not installed: pip install pandas. summary() "
+            "gives the same table as text."
+        ) from error
+    frame = pd.DataFrame(rows(records))
+    unknown = [name for name in frame if frame[name].isna().any()]
+    return frame.astype(dict.fromkeys(unknown, float))
+
+
+def masks(records: Sequence[SelectionRecord], epoch: int) -> list[np.ndarray]:
+    """What was trained at the end of each epoch, from that of the first selection on."""
+    held = {record.epoch: record.mask for record in records}
+    found: list[np.ndarray] = []
+    for at in range(min(held, default=epoch + 1), epoch + 1):
+        found.append(held[at] if at in held else found[-1])
+    return found
+
+
+def line(record: SelectionRecord) -> str:
+    """What is said when a selection is made; epochs count from 1, as Keras prints them."""
+    text = (
+        f"Epoch {record.epoch + 1}: trains {record.mask.sum()} of {len(record.mask)} tensors, "
+        f"rho {record.rho:.3f}, predicted ratio {record.predicted_ratio:.3f}"
+    )
+    if record.similarity is not None:
+        text += f", similarity {record.similarity:.3f}"
+    seconds = record.seconds_importance + record.seconds_solve
+    return f"{text}, selected in {seconds:.2f} s because of the {record.reason}"
+
+
+def from_json(data: dict[str, Any]) -> SelectionRecord:
+    """A record that `to_json` was made of."""
+    plan = Plan.from_json(data["selection"]["plan"])
+    selection = Selection(**{**data["selection"], "plan": plan})
+    importance = np.array(data["importance"])
+    return SelectionRecord(**{**data, "selection": selection, "importance": importance})

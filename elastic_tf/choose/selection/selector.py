@@ -1,0 +1,304 @@
+"""The choice: the plan that lowers the loss most within the time budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elastic_tf import arguments
+from elastic_tf.arguments import brief
+from elastic_tf.choose.selection import keeping
+from elastic_tf.choose.selection.choices import offered, with_bytes
+from elastic_tf.choose.selection.dynamic_program import recurrence
+from elastic_tf.choose.selection.mixed_integer import best_choices
+from elastic_tf.choose.selection.problem import Choices, Problem, Solution, in_order, reduce
+from elastic_tf.choose.selection.solver import solve
+from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of
+
+if TYPE_CHECKING:
+    from elastic_tf.memory import Limit
+    from elastic_tf.timing.profile import TimingProfile
+
+# Sums of a few thousand float64 times differ in the last digits with the order of summation.
+_ROUNDING = 1e-10
+_MOST_WORTH = 1e100  # sums and quotients of such numbers are still finite
+_WORTH: Any = {"low": -_MOST_WORTH, "high": _MOST_WORTH, "hint": "Look at the loss on the probe."}
+_USED = ("count", "t_forward", "t_full", "conditions", "step_time")  # of a profile
+
+
+def _of_tensors(
+    solved: Callable[[Problem], Solution],
+    choices: Choices,
+    worth: np.ndarray,
+    room: np.ndarray,
+    required: np.ndarray,
+) -> Solution:
+    """What a solver of the plain problem chooses beside the required tensors."""
+    problem = reduce(choices, worth, room, required)
+    chosen, bound = solved(problem)
+    every = required.copy()
+    every[problem.index[chosen]] = True
+    return Solution(every, bound * problem.scale + math.fsum(worth[required]))
+
+
+def _exact(choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.ndarray) -> Solution:
+    is_plain = len(room) == 1 and choices.tensor[-1] + 1 == len(choices.tensor)
+    if is_plain:
+        return _of_tensors(solve, choices, worth, room, required)
+    return best_choices(choices, worth, room, required)
+
+
+# (choices, worth, room, required) -> the best choices beside the required ones
+STRATEGIES: dict[str, Callable[..., Solution]] = {
+    "exact": _exact,
+    "paper": functools.partial(_of_tensors, recurrence),
+    "order": in_order,
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Selection:
+    """What to train, what that is worth and what it costs.
+
+    Attributes:
+        plan: how each tensor is trained.
+        importance: sum of the importance of the trained tensors.
+        time: predicted microseconds per step, at most `budget`.
+        budget: microseconds per step that were allowed, rho * t_full.
+        rho: allowed step time / full step time.
+        upper_bound: no plan within the budget reaches more importance.
+        gap: proven share of the importance that may be missing, counting no tensor that only fills
+            the budget.
+        solve_seconds: wall-clock time that it took.
+    """
+
+    plan: Plan
+    importance: float
+    time: float
+    budget: float
+    rho: float
+    upper_bound: float
+    gap: float
+    solve_seconds: float
+
+    @property
+    def mask(self) -> np.ndarray:
+        """True where a tensor is trained; bool, shape (N,), read-only."""
+        return self.plan.mask
+
+
+def select_tensors(
+    importance: np.ndarray,
+    profile: TimingProfile,
+    rho: float,
+    *,
+    required: np.ndarray | None = None,
+    strategy: str = "exact",
+    memory: Limit | None = None,
+) -> Selection:
+    """Tensors whose training lowers the loss most within `rho` of the full step time.
+
+    maximise sum(importance[mask]) subject to profile.step_time(mask) <= rho * t_full
+
+    Tensors of positive importance come first. Others fill the time that is left, by the rank of
+    their importance, because the sign of a small importance is mostly noise.
+
+    Args:
+        importance: expected decrease of the loss per tensor; shape (N,), forward order.
+        profile: times measured on the target device.
+        rho: allowed step time / full step time, in (0, 1].
+        required: True where a tensor is always trained; bool, shape (N,).
+        strategy: "exact", to a gap of 0.1 % wherever a bounded amount of work suffices; "paper",
+            the dynamic program of the method's paper, which sees branches as a chain; or "order",
+            the tensors from the largest importance to the smallest, each that still fits.
+        memory: an `et.memory.Limit` that the step must keep; not with "paper".
+
+    Returns:
+        The selection, within the budget, and how far any other could be ahead at most; within
+        `memory` that counts the plans of as many kept bytes.
+
+    Raises:
+        ValueError: an argument is out of range, or the budget admits no tensor; the message then
+            names the smallest feasible `rho`, or limit of memory.
+
+    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6, Eq. (3), over the profile's cost
+    items instead of a chain.
+    """
+    arguments.choice("strategy", strategy, STRATEGIES)
+    arguments.profile("profile", profile, *_USED)
+    worth = arguments.numbers("importance", importance, shape=(profile.count,), **_WORTH)
+    if memory is not None and strategy == "paper":
+        raise ValueError(
+            "`strategy` must be 'exact' or 'order' where `memory` is limited: the paper's has one "
+            "resource. Received: strategy='paper'. Leave one of the two out."
+        )
+    return _selected(worth[:, None], profile, rho, (), required, strategy, memory=memory)
+
+
+def select_plan(
+    worth: np.ndarray,
+    profile: TimingProfile,
+    rho: float,
+    *,
+    modes: Sequence[str] | None = None,
+    channels: Mapping[int, np.ndarray] | None = None,
+    required: np.ndarray | None = None,
+    memory: Limit | None = None,
+) -> Selection:
+    """The modes of tensors that lower the loss most within `rho` of the full step time.
+
+    maximise sum(worth[k, mode of k]) subject to profile.step_time(plan) <= rho * t_full
+
+    A mode that takes a kernel longer than exact training is never chosen.
+
+    Args:
+        worth: expected decrease of the loss from each tensor in each mode; shape (N, 1 + M),
+            forward order, the first column for exact, the others for `modes`.
+        profile: times measured on the target device, by `profile_model` with the same modes.
+        rho: as of `select_tensors`, like `memory`.
+        modes: names of the M modes. None: those of the profile, in the order of
+            `elastic_tf.plan.NAMES`.
+        channels: worth of each channel of kernels, by their index: where some channels of a kernel
+            are trained, they are those that follow each other and are worth most together.
+        required: True where a tensor is trained exactly in any case; bool, shape (N,).
+        memory: see `rho`.
+
+    Raises:
+        ValueError: as of `select_tensors`.
+
+    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6, Eq. (3), over modes instead of
+    trained or not.
+    """
+    arguments.profile("profile", profile, *_USED)
+    known = profile.mode_names
+    if modes is None:
+        modes = [name for name in NAMES.values() if name in known]
+    if missing := [name for name in modes if name not in known]:
+        raise ValueError(
+            "`modes` must be those of the profile, which has "
+            f"{', '.join(sorted(known)) or 'exact times alone'}. Received: {brief(missing)}. "
+            "Measure it with profile_model(model, x, y, modes=...)."
+        )
+    shape = (profile.count, 1 + len(modes))
+    worths = arguments.numbers("worth", worth, shape=shape, **_WORTH)
+    return _selected(worths, profile, rho, modes, required, "exact", channels or {}, memory)
+
+
+def _selected(
+    worth: np.ndarray,
+    profile: TimingProfile,
+    rho: float,
+    modes: Sequence[str],
+    required: np.ndarray | None,
+    strategy: str,
+    channels: Mapping[int, np.ndarray] = MappingProxyType({}),
+    memory: Limit | None = None,
+) -> Selection:
+    started = time.perf_counter()
+    must = _required(profile, required)
+    arguments.rho("rho", rho)
+    budget = float(rho) * profile.t_full
+    limit = budget + _ROUNDING * profile.t_full
+    if profile.step_time(must) > limit:
+        raise _too_small(profile, rho, must)
+
+    choices, mode = offered(profile, modes)
+    if memory is not None:
+        if not hasattr(memory, "items"):
+            raise ValueError(
+                "`memory` must be an et.memory.Limit, which knows the model. Received: "
+                f"{brief(memory)}. Use et.memory.Limit(memory, model, (x, y))."
+            )
+        choices = with_bytes(choices, mode, memory.items, modes)
+    worths = worth[choices.tensor, mode]
+    ranks = 1.0 + np.unique(worths, return_inverse=True)[1]
+    left, solved = limit - profile.t_forward, STRATEGIES[strategy]
+    of_column = np.array([EXACT, *map(code_of, modes)])
+
+    def within(space: float, certain: np.ndarray) -> Selection | None:
+        """The best selection within the time, and so many kept bytes."""
+        room = np.array([left, space][: choices.cost.shape[1]])
+        best, bound = solved(choices, worths, room, certain[choices.tensor] & (mode == 0))
+        reached = math.fsum(worths[best])
+        chosen, _ = solved(choices, ranks, room, best)
+        if not chosen.any():
+            return None
+        codes = np.full(profile.count, FROZEN)
+        codes[choices.tensor[chosen]] = of_column[mode[chosen]]
+        plan = Plan(codes, _best_channels(codes, channels))
+        return Selection(
+            plan=plan,
+            importance=math.fsum(worths[chosen]),
+            time=min(profile.step_time(plan if modes else plan.mask), budget),
+            budget=budget,
+            rho=float(rho),
+            upper_bound=max(reached, bound),
+            gap=(bound - reached) / max(abs(bound), abs(reached)) if bound > reached else 0.0,
+            solve_seconds=time.perf_counter() - started,
+        )
+
+    if memory is None:
+        found = within(0.0, must)
+    else:
+        fits = np.array([profile.step_time(row) <= limit for row in np.eye(profile.count) > 0])
+        found = keeping.best_within(memory, within, must, fits)
+        if found is not None and modes:  # the room for modes is a guess, and may end lower
+            exact = _selected(worth[:, :1], profile, rho, (), required, strategy, memory=memory)
+            found = max(found, exact, key=lambda one: one.importance)
+    if found is None:
+        raise _too_small(profile, rho, must)
+    return found
+
+
+def _best_channels(codes: np.ndarray, worth: Mapping[int, np.ndarray]) -> dict[int, Sequence[int]]:
+    """Neighbours that are worth most together, for each kernel of which channels are trained."""
+    from elastic_tf.train.engine.modes import MODES  # takes TensorFlow along
+
+    found: dict[int, Sequence[int]] = {}
+    for k in np.flatnonzero(np.isin(codes, list(CHANNELS))).tolist():
+        if k not in worth:
+            raise ValueError(
+                "`channels` must have the worth of the channels of each kernel of which some can "
+                f"be trained. Received: {brief(sorted(worth))}, without {k}. "
+                "elastic_tf.choose.importance.of_modes gives both."
+            )
+        each = arguments.numbers("channels", worth[k], shape=(np.size(worth[k]),))
+        whole = np.append(0.0, np.cumsum(each))
+        count = MODES[int(codes[k])].share_of(len(each))
+        start = int(np.argmax(whole[count:] - whole[:-count]))
+        found[k] = range(start, start + count)
+    return found
+
+
+def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = None) -> float:
+    """Smallest `rho` for which `select_tensors`, of the same arguments, finds a selection."""
+    must = _required(profile, required)
+    if must.any():
+        return profile.step_time(must) / profile.t_full
+    members, times = profile.conditions
+    return (profile.t_forward + float((times @ members).min())) / profile.t_full
+
+
+def _required(profile: TimingProfile, required: np.ndarray | None) -> np.ndarray:
+    arguments.profile("profile", profile, *_USED)
+    if required is None:
+        return np.zeros(profile.count, bool)
+    return arguments.mask("required", required, profile.count)
+
+
+def _too_small(profile: TimingProfile, rho: float, required: np.ndarray) -> ValueError:
+    smallest = smallest_feasible_rho(profile, required)
+    what = f"the {required.sum()} required tensors" if required.any() else "any tensor"
+    return ValueError(
+        f"The budget is too small to train {what}. Received: rho={rho}. The smallest feasible rho "
+        f"is {math.ceil(smallest * 1e4) / 1e4:.4f}; the forward pass alone takes "
+        f"{profile.t_forward / profile.t_full:.4f} of a full step. Give a larger rho, or train on "
+        "et.Samples, which keeps what comes before the first trained tensor."
+    )

@@ -1,0 +1,1 @@
+"""What elastic training is compared with: papers and simple rules; few-shot learning."""

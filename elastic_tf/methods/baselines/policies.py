@@ -1,0 +1,102 @@
+"""Methods that select by importance, through the same engine and within the same budget."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.callback import ElasticCallback
+from elastic_tf.choose.budget.settings import Control
+from elastic_tf.choose.importance import measures
+from elastic_tf.choose.importance.of_modes import of_modes
+from elastic_tf.choose.importance.probe import Probe
+from elastic_tf.methods.baselines.method import Method, Task
+from elastic_tf.train.head.features import head_tensors
+
+Importance = Callable[..., Any]
+
+
+def at_random(seed: int) -> Importance:
+    """An importance that takes tensors in random order, another one at each call.
+
+    They are taken while they fit: the most random importance would prefer what is cheap.
+    """
+    generator = np.random.default_rng(seed)
+
+    def importance(model: Any, x: Any = None, y: Any = None) -> np.ndarray:
+        return 1.0 + generator.permutation(len(model.tensors))
+
+    importance.strategy = "order"  # type: ignore[attr-defined]
+    return importance
+
+
+def _method(
+    name: str,
+    summary: str,
+    importance: Importance,
+    *,
+    is_of_task: bool = False,
+    modes: tuple[str, ...] = (),
+    **options: Any,
+) -> Method:
+    """The elastic callback with another importance, or with what that gives for a `Task`."""
+
+    def callbacks(task: Task) -> list[tf.keras.callbacks.Callback]:
+        profile: Any = task.profile  # None is refused there
+        settings = {
+            "rho": task.rho,
+            "importance": importance(task) if is_of_task else importance,
+            "interval": task.interval,
+            "probe": Probe(task.probe, size=task.probe_size, seed=task.seed),
+            "required": head_tensors(task.model),
+            "memory": task.memory,
+        }
+        return [ElasticCallback(profile, **{**settings, **options})]
+
+    return Method(name, summary, callbacks, needs_profile=True, modes=modes)
+
+
+METHODS = (
+    _method("elastic", "the last tensors that fit rho", measures.depth),
+    _method(
+        "elastic_loss",
+        "what lowers the loss most within rho, anew each interval",
+        measures.loss_decrease,
+    ),
+    _method(
+        "elastic_weight",
+        "as elastic_loss, by the magnitude of the weights",
+        measures.weight_magnitude,
+    ),
+    _method(
+        "elastic_grad",
+        "as elastic_loss, by the magnitude of the gradients",
+        measures.gradient_magnitude,
+    ),
+    _method("elastictrainer", "as the paper's released code", measures.paper),
+    _method("random", "at random within rho", lambda task: at_random(task.seed), is_of_task=True),
+    _method(
+        "elastic_modes",
+        "what lowers the loss most within rho, in cheaper modes too, chosen once",
+        lambda task: functools.partial(
+            of_modes, modes=() if task.profile is None else task.profile.mode_names
+        ),
+        is_of_task=True,
+        modes=("filtered:2", "channels:1/4"),
+        interval=arguments.MOST,
+    ),
+    # The paper searches exhaustively, 2^N plans, for the best progress of the first epochs (Sec.
+    # 2.1, Fig. 2b). Here it is the optimum of the first importance, which nothing corrects.
+    _method(
+        "offline_optimal",
+        "as elastic_loss, chosen once at the start",
+        measures.loss_decrease,
+        interval=arguments.MOST,
+        control=Control(share=0.0),
+    ),
+)

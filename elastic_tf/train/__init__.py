@@ -1,0 +1,1 @@
+"""How a step is trained: the step under a plan, what it is fed, the head, optimizers, backups."""

@@ -1,0 +1,327 @@
+"""Backing up one `fit`, and going on with one that was interrupted, as if it had not been.
+
+A backup is made between two steps. Selecting, tracing and writing change nothing of what it holds,
+so that a kill during one of them only repeats it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elastic_tf import arguments, stack
+from elastic_tf.files.json_form import to_json
+from elastic_tf.train import optimizers
+from elastic_tf.train.backup import state
+from elastic_tf.train.backup.slots import Slots, State
+from elastic_tf.train.engine import replicas
+from elastic_tf.train.engine.mixin import ElasticMixin
+
+_LOWER = 0.5  # times the learning rate, after going back
+
+
+@dataclasses.dataclass(frozen=True)
+class Backup:
+    """Where backups of a `fit` are written, how often, and what happens when training diverges.
+
+    Start the same program again, and it continues from the last backup. The backup stays when
+    training has ended, so that nothing is trained twice.
+
+    Attributes:
+        directory: used by this `fit` alone.
+        every: steps between two backups within an epoch. None: one at the beginning of each epoch.
+        seconds: seconds between two backups within an epoch.
+        nan: what to do when the loss or a weight is NaN or infinite: "restore" goes back to the
+            weights of the last backup and halves the learning rate, once, then raises; "stop"
+            raises at once; "ignore" goes on.
+    """
+
+    directory: str | Path
+    every: int | None = None
+    seconds: float | None = None
+    nan: str = "restore"
+
+    def __post_init__(self) -> None:
+        arguments.path("directory", self.directory)
+        if self.every is not None:
+            arguments.count("every", self.every)
+        if self.seconds is not None:
+            arguments.number("seconds", self.seconds, low=0.0, above=True)
+        arguments.choice("nan", self.nan, ("restore", "stop", "ignore"))
+
+
+class Recovery:
+    """Keeps the state of one `fit`, which has not begun its first epoch, in two files.
+
+    Of what decides between steps what is trained, the scheduler, it knows `state()`, as JSON
+    values, `go_on(state)`, and `pass_over(epoch)` for an epoch that is not trained again.
+    """
+
+    def __init__(self, model: ElasticMixin, options: Backup, scheduler: Any) -> None:
+        self._model, self._options, self._scheduler = model, options, scheduler
+        self._slots = Slots(options.directory)
+        self._data: Any = model._elastic.data
+        self._history = model.history  # an `evaluate` puts another one in its place
+        self._callbacks = model._elastic.callbacks
+        self._epoch = self._done = 0  # where the training is
+        self._since = 0  # steps since the last backup
+        self._written_at = 0.0
+        self._is_lowered = False  # the learning rate, after going back
+        self._resumed: State | None = None  # until the interrupted epoch begins
+        self._optimizer = _settings(model.optimizer)  # before the first step
+
+    def begin(self, *, anew: bool = False) -> str | None:
+        """Go on from a backup, if there is one, and say where; `anew` removes it."""
+        model, count = self._model, replicas.count(self._model.distribute_strategy)
+        if count > 1:
+            raise ValueError(
+                f"`backup` must be None with several replicas. Received: {count} replicas. Add "
+                "tf.keras.callbacks.BackupAndRestore, which begins the interrupted epoch again."
+            )
+        model._elastic.leave = self._leave  # when `fit` ends, in whatever way
+        self._slots.open()
+        if anew:
+            self._slots.clear()
+        if stack.generators_made_readable(model):
+            model.make_train_function(force=True)
+        found = self._slots.read()
+        if found is None:
+            return None
+        self._go_on(found)
+        said = f"The backup in '{self._slots.path}'"
+        epoch, step = found.data["epoch"], found.data["step"]
+        if epoch >= self._data.epochs or self._is_over(found.data):
+            warnings.warn(
+                f"{said} is of a training of {epoch} epochs, `fit` was asked for "
+                f"{self._data.epochs} in all: nothing is trained. Ask for more epochs, or "
+                "remove the backup to train anew.",
+                stacklevel=3,
+            )
+        return f"{said} is taken up: epoch {epoch + 1}, after {step} of its steps."
+
+    def epoch_begins(self, epoch: int) -> int:
+        """Steps of this epoch that were made before an interruption; else it is backed up."""
+        self._epoch, found = epoch, self._resumed
+        self._done = 0 if found is None else found.data["step"]
+        if found is None:
+            self._write()
+            return 0
+        self._resumed = None
+        if self._data.is_moved:
+            raise ValueError(
+                "`fit` must go on from one backup. Received: `Backup` and another callback, which "
+                f"begins with epoch {epoch}. Leave BackupAndRestore out."
+            )
+        self._take_up_logs(found)
+        if self._done:
+            items = state.metrics(self._model)
+            _check(found.data["metrics"], state.described(items, "metric"))
+            state.assign(items, found.arrays, "metric")
+        state.set_host_generators(found.data["random"])
+        return self._done
+
+    def steps_made(self, count: int, logs: dict[str, Any] | None) -> None:
+        """Back up where it is due, `count` steps after the last call."""
+        self._done += count
+        loss = (logs or {}).get("loss")
+        if self._options.nan != "ignore" and loss is not None and not np.isfinite(loss):
+            self._diverged(f"loss={loss}")
+            return
+        self._since += count
+        steps = self._data.steps
+        if steps is None or self._done >= steps:
+            return  # the beginning of the next epoch is not far
+        every, seconds = self._options.every, self._options.seconds
+        is_late = seconds is not None and time.monotonic() - self._written_at >= seconds
+        if is_late or (every is not None and self._since >= every):
+            self._write()
+
+    def end(self) -> None:
+        """Keep the trained model: the same command has nothing left to do."""
+        if self._resumed is not None:
+            self._take_up_logs(self._resumed)
+            return
+        if self._model._elastic.accumulation is not None:
+            self._model._elastic.accumulation.flush()  # as `fit` would next
+        self._epoch, self._done = self._epoch + 1, 0
+        self._write(is_finished=True)
+
+    def _leave(self) -> None:
+        """However `fit` ends."""
+        self._slots.close()
+        self._data.end()
+
+    def _go_on(self, found: State) -> None:
+        data, model = found.data, self._model
+        items = state.variables(model)
+        _check(data["made_of"], self._made_of())
+        model._fit_state.values = data["fit_state"]
+        state.assign(items, found.arrays, "variable")
+        self._scheduler.go_on(data["scheduler"])
+        self._is_lowered = data["is_lowered"]
+        trained = stack.trainable(model)
+        model._elastic.averaged = {
+            id(trained[k]): some if some is None else set(some) for k, some in data["averaged"]
+        }
+        accumulation, (count, without) = model._elastic.accumulation, data["collected"]
+        if accumulation is not None and count:
+            chosen = model._trained(model._elastic.plan)
+            sums = [found.arrays[f"sum/{k}"] for k in range(len(chosen))]
+            accumulation.go_on(chosen, count, without, sums)
+        self._resumed = found
+        self._data.begin_at(
+            self._data.epochs if self._is_over(data) else data["epoch"],
+            data["step"],
+            data["steps"],
+            arrived=self._scheduler.pass_over,
+            ready=lambda iterator: state.make_metrics(model, iterator),
+        )
+
+    def _is_over(self, data: dict[str, Any]) -> bool:
+        """Whether there is nothing left to train: it may have been stopped early."""
+        return bool(data["is_finished"] and self._data.epochs <= data["epochs"])
+
+    def _made_of(self) -> dict[str, Any]:
+        """What must be the same in a training that goes on."""
+        accumulation = self._model._elastic.accumulation
+        return {
+            "initial_epoch": self._data.first_epoch,
+            "batches in an epoch": self._data.steps,
+            "accumulate": 1 if accumulation is None else accumulation.steps,
+            "callbacks": [type(one).__name__ for one, _ in state.remembering(self._callbacks)],
+            **self._optimizer,
+            **state.described(state.variables(self._model), "variable"),
+        }
+
+    def _write(self, *, is_finished: bool = False) -> None:
+        """Write a backup; where that fails, the last good one stays and training goes on."""
+        model, elastic = self._model, self._model._elastic
+        items = state.variables(model)
+        metrics = state.metrics(model) if self._done else []
+        accumulation = elastic.accumulation
+        count, without, sums = accumulation.collected() if accumulation else (0, [], [])
+        memories, remembered = state.memories(self._callbacks)
+        data = {
+            "epoch": self._epoch,
+            "step": self._done,
+            "epochs": self._data.epochs,
+            "steps": self._data.steps,
+            "is_finished": is_finished,
+            "is_lowered": self._is_lowered,
+            "made_of": self._made_of(),
+            "metrics": state.described(metrics, "metric"),
+            "averaged": [
+                (k, some and sorted(some))
+                for k, some in enumerate(
+                    elastic.averaged.get(id(v), set()) for v in stack.trainable(model)
+                )
+                if some != set()
+            ],
+            "collected": [count, without],
+            "scheduler": self._scheduler.state(),
+            "history": {
+                name: [np.asarray(value).tolist() for value in values]
+                for name, values in self._history.history.items()
+            },
+            "history_epochs": self._history.epoch,
+            "callbacks": memories,
+            "fit_state": model.fit_state,
+            "random": state.host_generators(),
+        }
+
+        def arrays() -> Iterator[tuple[str, np.ndarray]]:
+            for item, (name, value) in zip(items, state.arrays(items, "variable")):
+                is_weight = item.trainable and item.dtype.is_floating
+                if self._options.nan != "ignore" and is_weight and not np.isfinite(value).all():
+                    raise FloatingPointError(f"NaN or infinity in '{item.name}'")
+                yield name, value
+            yield from state.arrays(metrics, "metric")
+            yield from remembered.items()
+            yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
+
+        self._since, self._written_at = 0, time.monotonic()
+        try:
+            self._slots.write(data, arrays())
+        except FloatingPointError as error:
+            self._diverged(str(error))
+        except OSError as error:
+            warnings.warn(
+                f"The backup of epoch {self._epoch}, step {self._done} could not be written: "
+                f"{error}. Training goes on; the last good backup in '{self._slots.path}' stays.",
+                stacklevel=3,
+            )
+
+    def _diverged(self, what: str) -> None:
+        """Go back to the last good weights, once."""
+        what = f"{what} in epoch {self._epoch} after {self._done} steps"
+        model, rate = self._model, optimizers.rate(self._model.optimizer)
+        may_restore = self._options.nan == "restore" and rate is not None and not self._is_lowered
+        found = self._slots.read() if may_restore else None
+        if rate is None or found is None:
+            again = ", after all that could be done" if self._is_lowered else ""
+            raise FloatingPointError(
+                f"The loss and the weights must be finite. Received: {what}{again}. The last good "
+                f"state is in '{self._slots.path}'. Lower the learning rate, clip the gradients or "
+                "look at the data, and choose another directory."
+            )
+        state.assign(state.variables(model), found.arrays, "variable")
+        rate.assign(_LOWER * rate)
+        self._is_lowered = True
+        model.reset_metrics()
+        if model._elastic.accumulation is not None:
+            model._elastic.accumulation.forget()
+        if model._elastic.rows is not None:
+            model._elastic.rows.look()
+        warnings.warn(
+            f"Received: {what}. Weights and slots go back to epoch {found.data['epoch']}, step "
+            f"{found.data['step']}; the learning rate is halved to {float(rate.numpy()):g}, once. "
+            "What the epoch reports begins here.",
+            stacklevel=4,
+        )
+
+    def _take_up_logs(self, found: State) -> None:
+        """What was reported so far, and what others made of it."""
+        history = self._history
+        state.remind(self._callbacks, found.data["callbacks"], found.arrays)
+        history.epoch = list(found.data["history_epochs"])
+        history.history = {name: list(values) for name, values in found.data["history"].items()}
+
+
+def _settings(optimizer: Any) -> dict[str, Any]:
+    """What the optimizer is made with, as far as it tells, as JSON values.
+
+    Keras lets a schedule of one's own have no `get_config`, and a setting be no JSON value: its
+    kind alone can be compared then, and the user is told.
+    """
+    told = {"optimizer": type(optimizer).__name__}
+    try:
+        config = {**optimizer.get_config(), **optimizers.unwrapped(optimizer).get_config()}
+        config.pop("inner_optimizer", None)  # Keras 3 counts those of a process in their names
+        config = to_json(config)
+    except (NotImplementedError, TypeError) as error:
+        warnings.warn(
+            "Backups are compared by the settings of the optimizer. Received: "
+            f"{told['optimizer']}, which does not list them ({error}). A backup made with other "
+            "settings will be taken up. Give its learning-rate schedule a `get_config`.",
+            stacklevel=5,
+        )
+        return told
+    return {**told, **{f"optimizer's {name}": value for name, value in config.items()}}
+
+
+def _check(held: dict[str, Any], given: dict[str, Any]) -> None:
+    """Refuse what was kept of another training; the first difference is named."""
+    for name in {**given, **held}:
+        have, want = given.get(name), held.get(name)
+        if None not in (have, want) and have != want and name != "optimizer's name":
+            raise ValueError(
+                "A training goes on with the model, the optimizer, the callbacks and the arguments "
+                f"of `fit` it was started with. Received: {name} {have}, in the backup {want}. Use "
+                "the same, or another directory."
+            )

@@ -1,0 +1,129 @@
+"""What an elastic model cannot do, refused as early as it shows, with the reason."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf import arguments, stack
+from elastic_tf.plan import NAMES, Plan
+
+_BOLD = re.compile(r"\x1b\[\d+m")  # of a terminal
+_MOST_OF_REASON = 300  # characters: TensorFlow's may hold all labels of a batch
+_REFUSED_STRATEGIES = (
+    tf.distribute.experimental.CentralStorageStrategy,
+    tf.distribute.experimental.ParameterServerStrategy,
+    tf.distribute.ParameterServerStrategy,
+    tf.distribute.TPUStrategy,
+)
+
+
+def check_bases(cls: type, mixin: type) -> None:
+    """Refuse a class in which `mixin` comes after Keras's model, or hides another train step."""
+    order = cls.__mro__
+    if tf.keras.Model in order and order.index(tf.keras.Model) < order.index(mixin):
+        names = ", ".join(base.__name__ for base in cls.__bases__)
+        raise TypeError(
+            f"{mixin.__name__} must stand before the model among the base classes, or Keras's "
+            f"train step hides the elastic one. Received: class {cls.__name__}({names}). Write "
+            f"elastic_tf.{mixin.__name__} first."
+        )
+    hidden = [
+        base
+        for base in order[order.index(mixin) + 1 :]
+        if "train_step" in vars(base) and base not in tf.keras.Model.__mro__
+    ]
+    if hidden and getattr(cls, "train_step", None) is vars(mixin)["train_step"]:
+        raise TypeError(
+            f"The train step of an elastic model must be {mixin.__name__}'s or its own. Received: "
+            f"{cls.__name__}, which inherits another one from {hidden[0].__name__}. Define "
+            f"{cls.__name__}.train_step with self.gradients(data, variables), "
+            "elastic_tf.train.optimizers.apply_selected and self.finish(step)."
+        )
+
+
+def check_strategy(strategy: tf.distribute.Strategy) -> None:
+    """Refuse a strategy that splits the tensors or runs steps elsewhere."""
+    if isinstance(strategy, _REFUSED_STRATEGIES):
+        raise TypeError(
+            "The strategy must keep all tensors on every replica: MirroredStrategy, "
+            "MultiWorkerMirroredStrategy or OneDeviceStrategy. Received: "
+            f"{type(strategy).__name__}."
+        )
+
+
+def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) -> None:
+    """Refuse what gradients cannot be accumulated with."""
+    if arguments.count("accumulate", steps) == 1:
+        return
+    if own_train_step:
+        raise ValueError(
+            "`accumulate` must be 1 where the class has a train_step of its own, which updates at "
+            f"every step. Received: accumulate={steps} for {type(model).__name__}. Accumulate in "
+            "that train_step, or leave it to ElasticMixin."
+        )
+    if not (model.built and model.trainable_variables):
+        raise ValueError(
+            "`accumulate` needs a model that is built: the sums of its gradients are made before "
+            f"the first step. Received: accumulate={steps} for '{model.name}', which is not. Call "
+            "it on a batch first."
+        )
+    execution = stack.execution(model)
+    if getattr(model, "autotune_steps_per_execution", False) or execution != 1:
+        raise ValueError(
+            "`accumulate` and `steps_per_execution` exclude each other: the update follows the "
+            "last micro-step, outside the loop that is executed at once. Received: "
+            f"accumulate={steps} and steps_per_execution={execution}."
+        )
+
+
+def check_plan(model: Any, plan: Plan, accumulates: bool) -> None:
+    """Refuse a plan that trains nothing, or some channels where whole kernels alone can be."""
+    if not plan.mask.any():
+        raise ValueError(
+            f"A tensor must be trained. Received: {len(plan)} frozen ones. Keep at least the head "
+            "trained."
+        )
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if plan.channels and (replicas > 1 or accumulates):
+        received = f"{replicas} replicas" if replicas > 1 else "accumulated gradients"
+        raise ValueError(
+            "Channels are trained on one device, by an update in each step. Received: a plan with "
+            f"'{NAMES[int(plan.modes[min(plan.channels)])]}' and {received}. Train whole kernels."
+        )
+
+
+@contextlib.contextmanager
+def batch_explained(data: Sequence[Any]) -> Iterator[None]:
+    """Say which batch, (x, y) or (x, y, sample_weight), a model could not be trained on, and why.
+
+    Raises:
+        ValueError: the model refused it.
+    """
+    try:
+        yield
+    except (
+        ValueError,
+        TypeError,
+        # labels that are none; texts instead of numbers
+        tf.errors.InvalidArgumentError,
+        tf.errors.UnimplementedError,
+    ) as error:
+        said = ", ".join(
+            f"{name} of shape {tf.nest.map_structure(lambda a: tuple(a.shape), part)}"
+            for name, part in zip(("x", "y", "sample_weight"), data)
+            if part is not None
+        )
+        # before it TensorFlow tells the calls, after it the node; Keras a layer's arguments
+        told = re.split(r"(?:Call a|A)rguments received by", _BOLD.sub("", str(error)))[0]
+        lines = [line for line in told.splitlines() if line.strip() and "[[" not in line]
+        reason = lines[-1].strip()[:_MOST_OF_REASON] if lines else type(error).__name__
+        raise ValueError(
+            f"The model cannot be trained on the batch. Received: {said}. Compare the batch with "
+            "the model's input and its loss: class numbers need a sparse loss, one-hot labels a "
+            f"categorical one. The reason: {reason}"
+        ) from error

@@ -1,0 +1,224 @@
+"""The modes that tensors can be trained in beside exact and frozen, by their code in a plan."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import arguments
+from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of, in_row
+from elastic_tf.train.engine.modes.held import held
+from elastic_tf.train.engine.modes.operations import kernel_of
+from elastic_tf.train.optimizers.slices import Slice
+
+__all__ = [
+    "MODES",
+    "Mode",
+    "channel_axes",
+    "choose",
+    "everywhere",
+    "installed",
+    "kernels",
+    "register",
+    "slices",
+    "watched",
+]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to train a kernel.
+
+    Attributes:
+        name: as plans and tables say it.
+        code: as plans hold it; your own are from 100 to 127.
+        kernel: the variable of a layer that can have it; None where the layer has none.
+        context: changes a layer, built and with such a kernel, while one step is traced; where
+            `axis` is given, called with the layer and the `Slice` of its trained channels.
+        what: the kernels that can have it, for the message that refuses others.
+        keeps: share of the weight gradient's operations that is left; None where it depends on
+            sizes.
+        axis: of a layer's kernel, the axis of its channels, of which the share `keeps` is trained,
+            or as many as a plan says where that is None; without an axis all are.
+        beside: changes other layers of a model while a step is traced in which some kernel has the
+            mode; called with the model and the layers of kernels that are trained without it.
+    """
+
+    name: str
+    code: int
+    kernel: Callable[[Any], tf.Variable | None]
+    context: Callable[..., AbstractContextManager[Any]]
+    what: str = "kernels of layers that the mode knows"
+    keeps: float | None = None
+    axis: Callable[[Any], int] | None = None
+    beside: Callable[[Any, list[Any]], AbstractContextManager[Any]] | None = None
+
+    def channels(self, layer: Any) -> tuple[int, int]:
+        """How many channels of a layer's kernel are trained, and of how many."""
+        kernel: Any = self.kernel(layer)
+        most = kernel.shape[-1 if self.axis is None else self.axis(layer)]
+        return self.share_of(most), most
+
+    def share_of(self, channels: int) -> int:
+        """How many of so many channels are trained."""
+        return max(int(channels * (self.keeps or 1.0)), 1)
+
+
+class _Use(NamedTuple):
+    """A kernel in a mode: its index, its layer, and its trained channels where not all are."""
+
+    k: int
+    mode: Mode
+    layer: Any
+    parts: tuple[Slice, ...]  # one or none
+
+
+#: Every mode that a plan can hold beside frozen and exact, by its code.
+MODES: dict[int, Mode] = {}
+
+
+def register(mode: Mode) -> None:
+    """Let plans hold a mode; a `ValueError` where its name or code is that of another one."""
+    arguments.count("code", mode.code, most=127, hint="Use one from 100 on.")
+    others = [name for code, name in NAMES.items() if code != mode.code]
+    is_ours = mode.code == EXACT or (mode.code in MODES and mode.code < 100)
+    if is_ours or NAMES.get(mode.code, mode.name) != mode.name or mode.name in others:
+        raise ValueError(
+            f"A mode must have a name and a code of its own. Received: '{mode.name}' with code "
+            f"{mode.code}. Taken are {', '.join(f'{c} ({n})' for c, n in NAMES.items())}."
+        )
+    if mode.axis is not None:
+        CHANNELS.add(mode.code)
+    NAMES[mode.code] = mode.name
+    MODES[mode.code] = mode
+
+
+def slices(
+    model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan
+) -> list[tuple[Slice, tuple[int, ...]]]:
+    """The slice of each kernel of which some channels are trained, and these channels.
+
+    Raises:
+        ValueError: a tensor is no kernel for its mode, or has other channels.
+    """
+    uses = _uses(model, tensors, plan)
+    return [(use.parts[0], tuple(plan.channels[use.k])) for use in uses if use.parts]
+
+
+def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
+    """Train the channels of a plan from the next step on; refuses a plan as `slices`."""
+    for found, channels in slices(model, tensors, plan):
+        found.choose(channels)
+
+
+def kernels(model: Any, name: str) -> np.ndarray:
+    """True for the kernels that can be trained in the mode of that name; bool, shape (N,)."""
+    return np.isin(np.arange(len(model.tensors)), [*_able(model, name)])
+
+
+def channel_axes(model: Any, name: str) -> dict[int, int]:
+    """The axis of the channels of each kernel that can be trained by some of them, by its index."""
+    axis = MODES[code_of(name)].axis
+    return {} if axis is None else {k: axis(layer) for k, layer in _able(model, name).items()}
+
+
+def everywhere(model: Any, name: str) -> Plan:
+    """All exact, but the mode of that name for each kernel that can have it: its first channels.
+
+    Raises:
+        ValueError: no such mode, or no kernel can have it.
+    """
+    able, plan = _able(model, name), Plan.full(len(model.tensors))
+    if not able:
+        raise ValueError(
+            f"A mode must be one that kernels of the model can have. Received: '{name}' for "
+            f"'{model.name}'. Leave it out."
+        )
+    mode = MODES[code_of(name)]
+    if mode.axis is not None:
+        return plan.with_channels(name, {k: range(mode.channels(v)[0]) for k, v in able.items()})
+    return plan.with_mode(name, kernels(model, name))
+
+
+@contextlib.contextmanager
+def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> Iterator[None]:
+    """Trace the layers of a model as the modes of a plan change them."""
+    uses = _uses(model, tensors, plan)
+    for use in uses:
+        for part in use.parts:
+            part.in_row = in_row(plan.channels[use.k])
+
+    def change(stack: contextlib.ExitStack) -> None:
+        for beside in {use.mode.beside: None for use in uses if use.mode.beside}:
+            own = {id(use.layer) for use in uses if use.mode.beside is beside}
+            trained = {id(tensor) for tensor, code in zip(tensors, plan.modes) if code != FROZEN}
+            others = [
+                layer
+                for layer in model._flatten_layers()
+                if id(kernel_of(layer)) in trained and id(layer) not in own
+            ]
+            stack.enter_context(beside(model, others))
+        for use in uses:
+            stack.enter_context(use.mode.context(use.layer, *use.parts))
+
+    with held((plan, id(model)), change):
+        yield
+
+
+def watched(
+    model: tf.keras.Model,
+    tensors: Sequence[tf.Variable],
+    plan: Plan,
+    variables: Sequence[tf.Variable],
+) -> list[tf.Variable]:
+    """What gradients are taken for to train some of the tensors: slices in the place of kernels."""
+    uses = _uses(model, tensors, plan)
+    parts = {id(tensors[use.k]): use.parts[0].variable for use in uses if use.parts}
+    return [parts.get(id(variable), variable) for variable in variables]
+
+
+def _uses(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> list[_Use]:
+    """The kernels that a plan trains in other modes; refuses those that cannot have theirs."""
+    layers = {code: _layers(model, code) for code in {*plan.modes.tolist()} & MODES.keys()}
+    found = []
+    for k, (tensor, code) in enumerate(zip(tensors, plan.modes.tolist())):
+        if code not in layers:
+            continue
+        mode, layer = MODES[code], layers[code].get(id(tensor))
+        parts: tuple[Slice, ...] = ()
+        if layer is None:
+            raise ValueError(
+                f"'{mode.name}' is for {mode.what}. Received: the mode '{mode.name}' for "
+                f"'{tensor.name}'. Make it exact or frozen."
+            )
+        if mode.axis is not None:
+            (count, most), chosen = mode.channels(layer), plan.channels[k]
+            count = len(chosen) if mode.keeps is None else count
+            if len(chosen) != count or chosen[-1] >= most:
+                raise ValueError(
+                    f"'{mode.name}' trains {count} of the {most} channels of '{tensor.name}'. "
+                    f"Received: {len(chosen)} up to number {chosen[-1]}. Give as many as that."
+                )
+            parts = (Slice.of(mode.kernel(layer), mode.axis(layer), count),)
+        found.append(_Use(k, mode, layer, parts))
+    return found
+
+
+def _able(model: Any, name: str) -> dict[int, Any]:
+    """The layers of the kernels that can be trained in the mode of that name, by index."""
+    code = code_of(name)
+    layers = _layers(model, code) if code in MODES else {}
+    return {k: layers[id(v)] for k, v in enumerate(model.tensors) if id(v) in layers}
+
+
+def _layers(model: tf.keras.Model, code: int) -> dict[int, Any]:
+    """The layers that can have a mode, by the id of their kernel."""
+    built = (layer for layer in model._flatten_layers() if layer.built)
+    found = ((MODES[code].kernel(layer), layer) for layer in built)
+    return {id(kernel): layer for kernel, layer in found if kernel is not None}

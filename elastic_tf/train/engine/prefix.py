@@ -1,0 +1,338 @@
+"""The frozen prefix of a step: ops whose result for a sample never changes while a plan is trained.
+
+With every tensor before a cut frozen, the activations on the cut are the same at each visit of a
+sample. They are computed once, and a traced step takes them instead of the model's inputs. The cut
+is found in the traced graph, by data flow, so that any Keras model and any `train_step` can be cut:
+an op belongs to the prefix if it depends on the inputs and on nothing that is trained, written,
+drawn at random, or a target. Whatever takes a result of the prefix from outside it is handed the
+cached value; the prefix itself is then dead and is dropped from the executed graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.files.arrays import array
+from elastic_tf.graph import (
+    READS,
+    captured,
+    has_state,
+    made,
+    nodes_of,
+    reach,
+    reached_from,
+    replace,
+)
+from elastic_tf.stack import trainable, wrap_function
+from elastic_tf.train.engine import freezing
+from elastic_tf.train.engine.modes import folding
+from elastic_tf.train.engine.snapshot import Fingerprint, host_generators_kept
+from elastic_tf.train.inputs.samples import Samples
+
+_ALIKE = 1e-3  # relative difference of activations of one sample in two batches
+
+
+class NotCacheable(Exception):  # AutoGraph hands on what adds nothing to Exception
+    """Nothing can be computed in advance; the text ends a sentence that says why."""
+
+
+class Cut(NamedTuple):
+    """Where a traced graph is cut."""
+
+    # results of the prefix that an op outside it, or the caller, takes; none where no layer with
+    # weights can be computed in advance
+    tensors: list[tf.Tensor]
+    # what tells whether two traces were cut alike: op type, dtype, shape for one sample
+    kinds: list[tuple[str, tf.DType, list[int | None]]]
+    reads: frozenset[int]  # ids of the handles of the variables that they depend on
+    prefix: frozenset[tf.Operation]  # whose results never change, what holds the inputs among them
+
+    def depends_on(self, variables: Sequence[tf.Variable]) -> np.ndarray:
+        """True for the variables that it depends on; bool, shape (variables,)."""
+        return np.array([id(variable.handle) in self.reads for variable in variables], bool)
+
+    def varying(self, model: Any) -> list[tf.Variable]:
+        """The trainable variables of a model that it does not depend on."""
+        return [one for one in trainable(model) if id(one.handle) not in self.reads]
+
+
+class Forward:
+    """The forward pass of a model on so many rows of samples, traced once with all layers frozen.
+
+    Raises:
+        NotCacheable: no part of the model can be computed in advance, whatever is trained.
+    """
+
+    def __init__(self, model: tf.keras.Model, samples: Samples, rows: int) -> None:
+        self.model, self.rows = model, rows
+
+        def forward(rows: tf.Tensor) -> None:
+            inputs = tf.nest.map_structure(tf.identity, samples.take(rows)[0])
+            self._results = [*tf.nest.flatten(frozen_pass(model, inputs)), *model.losses]
+            self._inputs = tf.nest.flatten(inputs)
+
+        with host_generators_kept(model):
+            traced = tf.function(forward, autograph=False)
+            self._graph = traced.get_concrete_function(tf.TensorSpec((rows,), tf.int64)).graph
+        if not self.cut([]).tensors:
+            raise NotCacheable("the model draws at random, or keeps a state, at its very input")
+
+    def cut(self, trained: Collection[tf.Variable]) -> Cut:
+        """Where what is before depends on none of these variables."""
+        return find_cut(self._graph, self._inputs, self._results, trained)
+
+    def function(self, cut: Cut, before: Cut | None) -> Callable[..., list[tf.Tensor]]:
+        """From numbers of rows, or the activations on a cut before, to those on the cut.
+
+        What lies behind the cut, updates of moving statistics too, does not run.
+        """
+        given = self._graph.inputs[:1] if before is None else before.tensors
+        return between(self._graph, given, cut.tensors)
+
+    @functools.cached_property
+    def seconds_per_row(self) -> float:
+        """What it takes for a row, after a first pass that is slower."""
+        run = self.function(self.cut([]), None)
+        for _ in range(2):
+            started = time.perf_counter()
+            run(tf.range(self.rows, dtype=tf.int64))[0].numpy()
+        return (time.perf_counter() - started) / self.rows
+
+    def fingerprint(self, cut: Cut) -> Fingerprint:
+        """Of all variables that the cut depends on, as they are now."""
+        return Fingerprint([one for one, _ in self._graph.captures if id(one) in cut.reads])
+
+
+class PrefixCache:
+    """The activations on a cut, for every row of some samples, of the weights that were then.
+
+    What a cache on a cut before holds is not computed again.
+
+    Raises:
+        NotCacheable: samples are not independent of each other.
+    """
+
+    def __init__(
+        self, forward: Forward, samples: Samples, cut: Cut, before: PrefixCache | None = None
+    ) -> None:
+        self.cut = cut
+        self._samples, self._size = samples, forward.rows
+        self._varying = cut.varying(forward.model)
+        self._made_of = forward.fingerprint(cut)
+        self._onward: dict[str, Callable[..., list[tf.Tensor]]] = {}
+        self._arrays, left = [], samples.memory
+        for tensor in cut.tensors:
+            is_half = samples.half and tensor.dtype == tf.float32
+            dtype = np.float16 if is_half else tensor.dtype.as_numpy_dtype
+            kept = array((samples.rows, *tensor.shape[1:]), dtype, memory=left)
+            left -= 0 if isinstance(kept, np.memmap) else kept.nbytes
+            self._arrays.append(kept)
+        self.read = _reader(self._arrays, [one.dtype.as_numpy_dtype for one in cut.tensors])
+        run = forward.function(cut, None if before is None else before.cut)
+
+        def of(rows: np.ndarray) -> list[tf.Tensor]:
+            return run(*map(tf.constant, [rows] if before is None else before.read(rows)))
+
+        self._fill(of)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the activations."""
+        return sum(kept.nbytes for kept in self._arrays)
+
+    def is_current(self) -> bool:
+        """Whether the weights before the cut are those that the activations were made of."""
+        return self._made_of.is_current()
+
+    def step(self, train_step: Callable[[Any], Any], rows: tf.Tensor) -> Any:
+        """Trace a step on rows, so many each time, that takes activations in place of inputs."""
+        kinds = self.cut.kinds
+        taken = tf.numpy_function(self.read, [rows], [dtype for _, dtype, _ in kinds])
+        for part, (_, _, shape) in zip(taken, kinds):
+            part.set_shape((rows.shape[0], *shape))
+        batch = (self._samples.inputs(rows.shape[0]), *self._samples.targets(rows))
+        return step_behind(train_step, batch, self._varying, kinds, taken)
+
+    def onward(self, function: Callable[[Any], tf.Tensor], name: str) -> Iterator[np.ndarray]:
+        """What a function of a batch of inputs gives, for all rows in turn, from the activations.
+
+        Its trace is kept under a name; the values of variables may change between two calls.
+
+        Raises:
+            NotCacheable: it does not run the model's forward pass as it is up to the cut.
+        """
+        if name not in self._onward:
+            self._onward[name] = self._traced(function)
+        for rows, count in self._batches():
+            yield self._onward[name](*map(tf.constant, self.read(rows)))[0].numpy()[:count]
+
+    def close(self) -> None:
+        """Forget the activations; a file that holds them is removed."""
+        self._arrays.clear()
+
+    def _traced(self, function: Callable[[Any], tf.Tensor]) -> Callable[..., list[tf.Tensor]]:
+        """From the activations to what the function gives."""
+        starts: list[tf.Tensor] = []
+        ends: list[tf.Tensor] = []
+
+        def traced() -> None:
+            inputs = tf.nest.map_structure(tf.identity, self._samples.inputs(self._size))
+            starts.extend(tf.nest.flatten(inputs))
+            ends.append(function(inputs))
+
+        graph = tf.function(traced, autograph=False).get_concrete_function().graph
+        cut = find_cut(graph, starts, ends, self._varying)
+        if cut.kinds != self.cut.kinds:
+            raise NotCacheable("inference does not run the model's forward pass as training does")
+        return between(graph, cut.tensors, ends)
+
+    def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
+        """All rows in batches of one size, and how many of each are not there a second time."""
+        every = np.arange(self._samples.rows)
+        for start in range(0, len(every), self._size):
+            rows = every[start : start + self._size]
+            yield np.resize(rows, self._size), len(rows)
+
+    def _fill(self, of: Callable[[np.ndarray], list[tf.Tensor]]) -> None:
+        for rows, _ in self._batches():
+            for kept, part in zip(self._arrays, of(rows)):
+                with np.errstate(over="ignore"):
+                    kept[rows] = part.numpy()
+                if kept.dtype == np.float16 and not np.isfinite(kept[rows]).all():
+                    raise NotCacheable("an activation is too large for float16")
+        # another batch: some of the rows, twice
+        mixed = np.random.default_rng(0).permutation(self._samples.rows)[: max(self._size // 2, 1)]
+        for kept, part in zip(self.read(mixed), of(np.resize(mixed, self._size))):
+            if not np.allclose(kept, part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
+                raise NotCacheable("what is computed of a sample depends on others in its batch")
+
+
+def _reader(
+    arrays: list[np.ndarray], dtypes: Sequence[Any]
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """What arrays hold of some rows. TensorFlow never lets go of what a step calls: of this."""
+    return lambda rows: [
+        kept[rows].astype(dtype, copy=False) for kept, dtype in zip(arrays, dtypes)
+    ]
+
+
+def frozen_pass(model: Any, inputs: Any) -> Any:
+    """Trace the forward pass of a model with every layer frozen."""
+    with freezing.frozen(freezing.left_out(model, [])), folding.only_behind([]):
+        return model(inputs, training=True)
+
+
+def between(
+    graph: Any, given: Sequence[tf.Tensor], taken: Sequence[tf.Tensor]
+) -> Callable[..., list[tf.Tensor]]:
+    """The ops of a traced graph between some tensors and others, as a function."""
+    whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
+    return whole.prune(given, taken)
+
+
+def find_cut(
+    graph: Any,
+    inputs: Sequence[tf.Tensor],
+    results: Sequence[tf.Tensor],
+    trained: Collection[tf.Variable],
+) -> Cut:
+    """The cut of a graph that was traced for inputs of a fixed batch size.
+
+    With a batch size that is not fixed, shapes are results of ops, and cut the graph elsewhere.
+
+    Args:
+        graph: FuncGraph of a forward pass or a whole step.
+        inputs: what holds the samples, each (batch, ...).
+        results: what the function will return.
+        trained: variables that change while the cut is in use.
+    """
+    batch = inputs[0].shape[0]
+    sources = {tensor.op for tensor in inputs}
+    wanted = {id(tensor) for tensor in results}
+    nodes = nodes_of(graph.get_operations(), sources)
+    varying = _varying(graph, nodes, trained) - sources
+    while True:
+        # one bit for what depends on the samples, the other for what depends on what varies
+        flows = reached_from(nodes, {**dict.fromkeys(varying, 2), **dict.fromkeys(sources, 1)})
+        prefix = frozenset(op for op, bits in flows.items() if bits == 1)
+        crossing = [
+            tensor
+            for op in nodes  # in tracing order: equal traces give equal lists
+            if op in prefix
+            for tensor in op.outputs
+            if id(tensor) in wanted or any(user not in prefix for user in tensor.consumers())
+        ]
+        # what has no row for each sample (a sum over the batch, a shape) is computed in the step
+        without_rows = {
+            tensor.op
+            for tensor in crossing
+            if tensor.op not in sources and (not tensor.shape.rank or tensor.shape[0] != batch)
+        }
+        if not without_rows:
+            break
+        varying |= without_rows
+    behind = reach((tensor.op for tensor in crossing), lambda op: nodes[op].inputs)
+    reads = frozenset(
+        id(outside)
+        for outside, inside in graph.captures
+        if inside.dtype == tf.resource and inside.op in behind
+    )
+    tensors = crossing if reads else []
+    # functions with a gradient of their own end in a copy
+    makers = [made(tensor, ("IdentityN",)).op for tensor in tensors]
+    kinds = [
+        ("" if op in sources else op.type, one.dtype, one.shape[1:].as_list())
+        for op, one in zip(makers, tensors)
+    ]
+    return Cut(tensors, kinds, reads, prefix)
+
+
+def _varying(
+    graph: Any, ops: Iterable[tf.Operation], trained: Collection[tf.Variable]
+) -> set[tf.Operation]:
+    """The ops that may give another result each time, whatever they are given.
+
+    Of what a graph is given, captured constants and variables that it only reads never change.
+    """
+    fixed = {
+        inside.op
+        for _, inside in graph.captures
+        if inside.dtype != tf.resource or all(user.type in READS for user in inside.consumers())
+    } - captured(graph, trained).keys()
+    return {
+        op for op in ops if has_state(op.type) or (op.type == "Placeholder" and op not in fixed)
+    }
+
+
+def step_behind(
+    train_step: Callable[[Any], Any],
+    batch: tuple[Any, ...],
+    varying: Collection[tf.Variable],
+    kinds: Sequence[Any],
+    values: Sequence[tf.Tensor],
+) -> Any:
+    """Trace a step that takes values in the place of the tensors on its cut.
+
+    Args:
+        train_step: function from a batch to logs, as in Keras.
+        batch: whose inputs hold the place of the samples; any numbers will do.
+        varying: the trainable variables that the prefix does not depend on.
+        kinds: of the cut that the values were computed at; another one is `NotCacheable`.
+        values: a tensor for each of the cut's.
+    """
+    with folding.only_behind(varying):
+        logs = train_step(batch)
+    graph = tf.compat.v1.get_default_graph()
+    results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]
+    cut = find_cut(graph, tf.nest.flatten(batch[0]), results, varying)
+    if cut.kinds != kinds:
+        raise NotCacheable("the training step does not run the model's forward pass as it is")
+    for tensor, value in zip(cut.tensors, values):
+        replace(tensor, value, {*tensor.consumers()} - cut.prefix)
+    return logs

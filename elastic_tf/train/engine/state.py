@@ -1,0 +1,109 @@
+"""What an elastic model remembers: its plan, its train functions, the `fit` it is in, a step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from elastic_tf.plan import Plan
+from elastic_tf.stack import SavedState
+from elastic_tf.train.engine.rows import RowTraining
+from elastic_tf.train.optimizers.accumulation import Accumulation
+
+
+class Step(NamedTuple):
+    """One forward pass: the unpacked batch, the prediction and the total loss."""
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    y_pred: Any
+    loss: tf.Tensor
+
+
+class State:
+    """A plain object, so that Keras does not track it."""
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None  # None: everything exact, of a model not yet built too
+        self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
+        self.variables: list[tf.Variable] = []  # the same in Keras's order
+        self.tracing = 0.0  # seconds that tracing the forward pass took
+        # id of each variable that a step of this `fit` trained, with its channels; None: all
+        self.averaged: dict[int, set[int] | None] = {}
+        self.noted: Plan | None | bool = False  # the plan that was added to them last, if one was
+        self.steps_per_execution = 1  # as compiled: Keras lowers its own in the last steps
+        self.functions = LastUsed()
+        self.traceable: Any = None  # the `tf.function` in the train function in use
+        self.accumulation: Accumulation | None = None
+        self.keep: float | None = None  # share of the activations; None: as Keras has it
+        self.statistics = "batch"  # of batch normalisations in training; or "stored"
+        self.swap: Any = (
+            None  # `elastic_tf.memory.swapping.SwapFile`, where activations are swapped
+        )
+        self.saved: FitState | None = None  # made when it is needed
+        # of this `fit`
+        self.callback: Any = None  # that chooses the plan
+        self.rows: RowTraining | None = None  # where it trains on samples that have numbers
+        self.fit_started: float | None = None  # seconds of time.perf_counter
+        self.data: Any = None  # the `stack.RunningFit`
+        self.lookahead: Any = None  # that stands in for the train function at the next call
+        self.callbacks: Any = None  # that it was given
+        self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
+
+
+class FitState(SavedState):
+    """The plan, and what callbacks remember, as a part of the model's checkpoints.
+
+    `tf.keras.callbacks.BackupAndRestore` saves the model with everything it tracks, and restores it
+    when `fit` starts again. Only then is the state taken over: weights that are loaded at any other
+    time leave the plan alone.
+
+    Args:
+        plan: returns the plan, None where everything is trained.
+        set_plan: takes it over.
+    """
+
+    def __init__(
+        self, plan: Callable[[], Plan | None], set_plan: Callable[[Plan | None], None]
+    ) -> None:
+        self._plan, self._set_plan = plan, set_plan
+        # what callbacks want to find again, JSON values by name; empty when `fit` starts
+        self.values: dict[str, Any] = {}
+        self.listening = False  # whether a checkpoint read now is that of an interrupted `fit`
+
+    def serialize(self) -> str:
+        """Called when a checkpoint is written."""
+        plan = self._plan()
+        return json.dumps({"plan": plan and plan.to_json(), "values": self.values})
+
+    def deserialize(self, string_value: bytes | str) -> None:
+        """Called when a checkpoint is read."""
+        if self.listening:
+            data = json.loads(string_value)
+            self.values = data["values"]
+            self._set_plan(data["plan"] and Plan.from_json(data["plan"]))
+
+
+class LastUsed(dict[Hashable, Any]):
+    """The values that were used last, `size` of them, as train functions by plan."""
+
+    def __init__(self, size: int = 4) -> None:
+        super().__init__()
+        self.size = size
+
+    def get(self, key: Hashable, default: Any = None) -> Any:
+        """The value of that key."""
+        if key in self:
+            self[key] = self.pop(key)
+        return super().get(key, default)
+
+    def put(self, key: Hashable, value: Any) -> None:
+        """Keep a value under that key, and drop the one whose last use is longest ago."""
+        self.pop(key, None)
+        self[key] = value
+        if len(self) > self.size:
+            del self[next(iter(self))]

@@ -1,0 +1,186 @@
+"""`solve_head`: from a model and its data to a new head."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf.files.arrays import array, quarter_of_memory
+from elastic_tf.lite import ridge
+from elastic_tf.train import optimizers
+from elastic_tf.train.head import targets
+from elastic_tf.train.head.features import collect, dense_layer
+from elastic_tf.train.inputs.samples import Samples
+
+_MEMORY = 1 << 30  # bytes
+_KEY = "head"  # in `model.fit_state`
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadSolution:
+    """What `solve_head` found.
+
+    Attributes:
+        layer: name of the layer whose weights were set.
+        penalty: of the sum of squared weights, beside the weighted sum of squared errors.
+        scale: logits / regression values; 1 for regression.
+        accuracy: weighted share of samples that the solution without them classifies correctly;
+            None for regression. Of `Samples`, a sample is left out with all its views.
+        error: weighted mean squared leave-one-out error, of one-hot targets for classes.
+        samples: number of samples; of `Samples`, of their rows.
+        seconds: wall-clock, forward pass included.
+    """
+
+    layer: str
+    penalty: float
+    scale: float
+    accuracy: float | None
+    error: float
+    samples: int
+    seconds: float
+
+
+def solve_head(
+    model: tf.keras.Model,
+    x: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    layer: str | None = None,
+    until: float | None = None,
+) -> HeadSolution:
+    """Set the weights of a dense layer to the best linear head, in closed form.
+
+    Everything before the layer runs once, in inference mode, and stays as it is; what it gives is
+    kept in memory up to 1 GiB, at most a quarter of the machine's, beyond in a file. A layer whose
+    activation or whose compiled loss is that of classes gets logits: ridge regression on their
+    indicators, scaled by likelihood. Any other is regression, of one or more outputs.
+
+    Args:
+        model: any Keras model that was called or built before.
+        x: inputs with samples first; or a finite `tf.data.Dataset` of batches (x, y) or
+            (x, y, sample_weight); or `Samples`, each of them in all its views.
+        y: class numbers, rows of zeros and ones, or real values; None with a dataset or samples.
+        sample_weight: one per sample, not negative.
+        layer: name of the dense layer; None takes the model's last one.
+        until: when the head must be there, a time of `time.perf_counter`: it is solved on as many
+            `Samples` as were read by then, in random order.
+
+    Returns:
+        Penalty, scale and leave-one-out accuracy.
+
+    Raises:
+        ValueError: there is no such layer, or data do not fit it; the model is as it was.
+    """
+    started = time.perf_counter()
+    dense, memory, groups = dense_layer(model, layer), min(_MEMORY, quarter_of_memory()), None
+    if not isinstance(x, (Samples, tf.data.Dataset)):
+        x = Samples(x, y, sample_weight=sample_weight, batch_size=1)
+    features, y, weight = collect(model, dense, x, memory, until)
+    if isinstance(x, Samples) and x.views > 1:
+        rows = np.arange(len(features))
+        groups = rows % x.count if until is None else rows // x.views  # as they were read
+    kind = targets.kind(model, dense, y)
+    wanted = targets.wanted(y, dense.units, kind)
+    found = ridge.Ridge(
+        features,
+        wanted,
+        weight,
+        intercept=dense.use_bias,
+        empty=lambda shape: array(shape, np.float64, memory=memory),
+        groups=groups,
+    )
+    penalty = found.best_penalty()
+    left_out, scale = found.left_out(penalty), 1.0
+    if kind != "linear":
+        scale = ridge.best_scale(left_out, wanted, weight, targets.LOSSES[kind])
+    errors = ((left_out - wanted) ** 2).mean(axis=1)
+    values = found.weights(penalty)[: 1 + dense.use_bias]  # kernel and bias
+    dense.set_weights([(scale * value).astype(np.float32) for value in values])
+    optimizer = getattr(model, "optimizer", None)
+    optimizers.start_averages(optimizers.unwrapped(optimizer), dense.trainable_variables, anew=True)
+    return HeadSolution(
+        layer=dense.name,
+        penalty=penalty,
+        scale=scale,
+        accuracy=targets.accuracy(left_out, wanted, weight, kind),
+        error=float(np.average(errors, weights=weight)),
+        samples=len(wanted),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def solve_again(model: tf.keras.Model, samples: Samples, first: HeadSolution) -> bool:
+    """Solve the head on what was trained since; whether it is worth keeping.
+
+    It is not where it has a larger leave-one-out error than the first one: the layers before it
+    were fitted to all samples, so that a smaller error says less.
+
+    Args:
+        model: whose head was solved before the training.
+        samples: trained on.
+        first: the solution of then.
+
+    Source: Kirichenko et al., Last Layer Re-Training, ICLR 2023.
+    """
+    try:
+        again = solve_head(model, samples, layer=first.layer)
+    except ValueError:  # training went so wrong that features are not finite
+        return False
+    return again.error <= first.error
+
+
+class SolveHead(tf.keras.callbacks.Callback):
+    """Solves the head as a `fit` on `Samples` begins and ends: `callbacks=[elastic, SolveHead()]`.
+
+    It uses what the callbacks before it computed once for each sample: one forward pass serves the
+    head and the training. Put callbacks that rely on the head's gradients behind it, and those that
+    restore weights as `fit` ends before it. A head that gradients leave behind is worse than the
+    best one of the same features: at the end it is solved anew, where that has a smaller
+    leave-one-out error than at the beginning.
+
+    Args:
+        layer: as for `solve_head`.
+        again: whether it is solved at the end, too.
+
+    Attributes:
+        solution: what `solve_head` found at the beginning; None before.
+    """
+
+    def __init__(self, layer: str | None = None, *, again: bool = True) -> None:
+        super().__init__()
+        self.layer, self.again = layer, again
+        self.solution: HeadSolution | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Forget an earlier `fit`."""
+        self.solution = None
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Solve the head on what was trained, and keep it where it is better."""
+        first, rows = self.solution, self.model._elastic.rows
+        if not self.again or first is None or rows is None:
+            return
+        dense = dense_layer(self.model, first.layer)
+        trained = dense.get_weights()
+        if not solve_again(self.model, rows.samples, first):
+            dense.set_weights(trained)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Before the first step, of a `fit` that goes on after an interruption the very first."""
+        held = getattr(self.model, "fit_state", {}).get(_KEY)
+        if held is not None:
+            self.solution = HeadSolution(**held)
+        if self.solution is None:
+            rows = self.model._elastic.rows
+            if rows is None:
+                raise TypeError(
+                    "SolveHead is for `fit` on et.Samples. Received: other data. Call "
+                    "et.solve_head(model, x, y) before."
+                )
+            self.solution = solve_head(self.model, rows.samples, layer=self.layer)
+            self.model.fit_state[_KEY] = dataclasses.asdict(self.solution)

@@ -1,0 +1,177 @@
+"""Shampoo: a kernel moves along its momentum, whitened by what its gradients were.
+
+A kernel is taken for a matrix, of rows that inputs are multiplied by and columns that it gives.
+With S the moving average of G G^T over its gradients G, the momentum is multiplied by S^(-1/2):
+where gradients are small it moves as far as where they are large. S is kept for blocks of rows, and
+some of the kernels get new roots in each step, so that no step is much longer than another. The
+update is as large as one of Adam at the same learning rate; what is no matrix is updated by Adam.
+
+Sources: Gupta et al., Shampoo, ICML 2018, Algorithm 1, of which one side is kept; Anil et al.,
+Scalable Second Order Optimization for Deep Learning, 2020, Sec. 4 and 5 (blocks, roots now and
+then, the size of another optimizer's update); Jordan et al., Muon, 2024 (the quintic iteration).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from elastic_tf import arguments, stack
+from elastic_tf.lite.updates import DAMPING, EVERY, ITERATIONS, QUINTIC
+from elastic_tf.train.optimizers.named import FusedAdam, check_rate
+
+_BLOCK = 64  # rows, at most
+_LEAST = 16  # rows and columns of what is a matrix
+
+
+@stack.registered
+class Shampoo(FusedAdam):
+    """Shampoo for kernels, Adam for all else; made by `shampoo`."""
+
+    of_all_channels = ("_grams", "_roots")  # slots that a kernel's channels have in common
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        *,
+        momentum: float = 0.9,
+        memory: float = 0.95,
+        name: str = "Shampoo",
+        **kwargs: Any,
+    ) -> None:
+        if kwargs.get("amsgrad"):
+            raise ValueError("`amsgrad` must be False: kernels have no squares. Received: True.")
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
+        self.momentum, self.memory = momentum, memory
+
+    def get_config(self) -> dict[str, Any]:
+        """Settings, from which Keras makes the optimizer again."""
+        return {**super().get_config(), "momentum": self.momentum, "memory": self.memory}
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make the slots: a momentum of each; of kernels S and its roots, of others squares."""
+        if not stack.starts_build(self, variables):
+            return
+        self._rows = tuple(rows_of(variable) for variable in variables)
+        slot = functools.partial(stack.add_slot, self)
+        pairs = [(one, _identities(one, rows)) for one, rows in zip(variables, self._rows)]
+        self._momentums = [slot(one, "momentum") for one, _ in pairs]
+        self._velocities = [slot(one, "velocity") if i is None else None for one, i in pairs]
+        self._grams = [None if i is None else slot(one, "gram", 0.0 * i) for one, i in pairs]
+        self._roots = [None if i is None else slot(one, "root", i) for one, i in pairs]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
+        """Update one tensor; Keras 3 says the rate."""
+        index = stack.index_of(self, variable)
+        rows = self._rows[index]
+        if not rows:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        gradient = tf.convert_to_tensor(gradient)  # of an embedding, all rows
+        lists = self._momentums, self._grams, self._roots
+        momentum, gram, root = (stack.raw(slots[index]) for slots in lists)
+        momentum.assign(self.momentum * momentum + gradient)
+        blocks = _in_blocks(gradient, rows, gram.shape)
+        square = tf.matmul(blocks, blocks, transpose_b=True)
+        gram.assign(self.memory * gram + (1.0 - self.memory) * square)
+        is_due = tf.equal(tf.cast(self.iterations, tf.int64) % EVERY, index % EVERY)
+        root.assign(_renewed(root.dtype)(is_due, gram.read_value(), root.read_value()))
+        ahead = _in_blocks(gradient + self.momentum * momentum, rows, gram.shape)
+        moved = tf.reshape(root @ ahead, (-1, ahead.shape[-1]))[:rows]
+        size = tf.sqrt(2.0 / moved.shape.num_elements() * tf.nn.l2_loss(moved))
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        moved *= tf.math.divide_no_nan(tf.cast(rate, moved.dtype), size)
+        variable.assign_sub(tf.reshape(moved, variable.shape))
+
+
+def rows_of(variable: Any) -> int:
+    """Rows of a kernel as a matrix; 0 of what is none, as of a depthwise kernel.
+
+    Its axes are parted where that makes it squarest: a convolution's before its last one, those of
+    attention between the width of the network and its heads.
+    """
+    shape = tuple(variable.shape)
+    ways = [(math.prod(shape[:k]), math.prod(shape[k:])) for k in range(1, len(shape))]
+    best = min(ways, key=lambda way: max(way) / max(min(way), 1), default=(0, 0))
+    return best[0] if min(best) >= _LEAST and "embedding" not in variable.name else 0
+
+
+def blocks_of(rows: int) -> tuple[int, int]:
+    """Blocks of a matrix, and the rows of each; the last one may have some to spare."""
+    blocks = math.ceil(rows / _BLOCK)
+    return blocks, math.ceil(rows / blocks)
+
+
+def inverse_root(grams: tf.Tensor) -> tf.Tensor:
+    """S^(-1/2) of each of some (blocks, rows, rows), up to a factor that all have in common.
+
+    A coupled iteration whose polynomial is steep at zero: small eigenvalues need few iterations;
+    each becomes one within 0.7 and 1.2. Zeros give a multiple of the identity.
+    """
+    grams = tf.convert_to_tensor(grams)
+    unit = tf.eye(tf.shape(grams)[-1], dtype=grams.dtype)
+    bound = tf.sqrt(tf.reduce_sum(tf.square(grams), (-2, -1), keepdims=True))
+    bound = tf.where(bound > 0.0, bound, 1.0)
+    a, b, c = QUINTIC
+    rest = (grams / bound + DAMPING * unit) / (1.0 + DAMPING)
+    found = tf.zeros_like(grams) + unit
+    for _ in range(ITERATIONS):
+        both = found @ rest
+        polynomial = a * unit + b * both + c * both @ both
+        rest, found = rest @ polynomial, polynomial @ found
+    return found * tf.math.rsqrt(bound)
+
+
+@functools.cache
+def _renewed(dtype: tf.DType) -> Any:
+    """New roots where they are due, else the old ones; traced once for kernels of all sizes."""
+    spec = tf.TensorSpec((None, None, None), dtype)
+
+    def renewed(is_due: tf.Tensor, gram: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
+        return tf.cond(is_due, lambda: inverse_root(gram), lambda: root)
+
+    signature = [tf.TensorSpec((), tf.bool), spec, spec]
+    return tf.function(renewed, signature, autograph=False)
+
+
+def shampoo(learning_rate: Any, momentum: float = 0.9, memory: float = 0.95) -> Shampoo:
+    """Shampoo for kernels, Adam for the other tensors, at one learning rate for both.
+
+    A kernel's update has the root mean square of the learning rate. Kernels of convolutions, dense
+    layers and attention are matrices; depthwise ones, embeddings, and those with fewer than 16 rows
+    or columns are Adam's. Kernels cost one slot beside S and its roots, two blocks of 64 columns.
+
+    Args:
+        learning_rate: or a `LearningRateSchedule`.
+        momentum: share of it that a step keeps, in [0, 1); Nesterov's.
+        memory: share of S that a step keeps, in [0, 1).
+    """
+    check_rate("learning_rate", learning_rate)
+    arguments.number("momentum", momentum, low=0.0, high=1.0, below=True)
+    arguments.number("memory", memory, low=0.0, high=1.0, below=True)
+    return Shampoo(learning_rate, momentum=momentum, memory=memory)
+
+
+def _identities(variable: Any, rows: int) -> tf.Tensor | None:
+    """(blocks, rows of one, the same): the roots of a kernel before its first gradient."""
+    if not rows:
+        return None
+    blocks, each = blocks_of(rows)
+    return tf.eye(each, batch_shape=[blocks], dtype=variable.dtype)
+
+
+def _in_blocks(values: tf.Tensor, rows: int, shape: Any) -> tf.Tensor:
+    """(blocks, rows of one, columns) of values of a kernel's shape; the last rows may be zeros."""
+    blocks, each, _ = shape
+    columns = values.shape.num_elements() // rows
+    matrix = tf.reshape(values, (rows, columns))
+    if blocks * each > rows:
+        matrix = tf.pad(matrix, [[0, blocks * each - rows], [0, 0]])
+    return tf.reshape(matrix, (blocks, each, columns))
