@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from elastic_tf.arguments import nearest
 
 Settings = TypeVar("Settings")
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 _TYPES = {"str": str, "int": int, "float": float, "Path": Path}
 _REFUSED, _INTERRUPTED = 2, 130  # exit codes: argparse's, and a shell's after SIGINT
 
