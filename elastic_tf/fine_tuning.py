@@ -1,8 +1,9 @@
-"""One call: a pre-trained classifier fitted to new classes in the seconds that there are."""
+"""One call: a pre-trained network fitted to new data in the seconds that there are."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +35,29 @@ def finetune(
     epochs: int = 5,
     batch_size: int = 16,
     learning_rate: float | None = None,
+    loss: Any = None,
+    metrics: Sequence[Any] | None = None,
     profile: TimingProfile | str | Path | None = None,
     verbose: int = 1,
 ) -> ElasticMixin:
-    """Fit a pre-trained classifier to new data, in `seconds` at most.
+    """Fit a pre-trained network to new data, in `seconds` at most.
 
-    The head gets as many outputs as there are classes, and is solved in closed form. Batch
+    The targets say what is learned: class numbers or rows with a single 1 are classes, other rows
+    of zeros and ones are labels that may go together, other numbers are values (regression). The
+    head gets as many outputs, and is solved in closed form. Batch
     normalisation uses its stored statistics; dropout and augmentation run as in training. Then
     `et.optimizers.shampoo` trains the last tensors, as many as fit into the time, at a rate that
     falls to zero as it ends, and the head is solved again. What lies before them is computed once
     for each sample. With `validation`, the best weights are kept; those of the first head count.
 
     Args:
-        model: built Keras network. Its last dense layer stays if it has a unit for each class and
-            a linear or softmax end. Else it is replaced where it is a classifier, by a softmax or
-            sigmoid end or a compiled crossentropy; any other end is features, for a new layer.
-            Weights are shared with the result; a new head is the result's own.
-        train: `Samples`; or arrays (x, y), as the model takes them and class numbers, of shape (n,)
-            or (n, 1), or rows of zeros and ones; or a finite `tf.data.Dataset` of such samples or
+        model: built Keras network. Its last dense layer stays if it has a unit for each output and
+            an end for them: linear; softmax for classes, sigmoid for labels. Else it is replaced
+            where it is a classifier, by a softmax or sigmoid end or a compiled crossentropy; any
+            other end is features, for a new layer. Weights are shared with the result; a new head
+            is the result's own.
+        train: `Samples`; or arrays (x, y), as the model takes them and targets of shape (n,),
+            (n, 1) or (n, outputs); or a finite `tf.data.Dataset` of such samples or
             batches, read into memory once: random augmentation in it is drawn once, too.
         validation: arrays (x, y), or a `tf.data.Dataset` of batches. None keeps the last weights,
             or the first head where training did harm.
@@ -61,6 +67,11 @@ def finetune(
         batch_size: of a step, where `train` is not `Samples`.
         learning_rate: at its highest. None: 1.25e-4 over the square root of the trained share of a
             full step; 2.5e-4 at a quarter.
+        loss: as for `compile`; its kind goes before what the targets say: "mse" makes values of
+            whole numbers. Crossentropies take logits where the head gives them. None: a
+            crossentropy, or the mean squared error of values.
+        metrics: as for `compile`. None: the accuracy of classes and labels. The best weights have
+            the highest metric "accuracy", or without one the smallest loss.
         profile: times of this network with this head and batches of this size, or their file. None:
             foretold from a forward pass.
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.
@@ -70,7 +81,7 @@ def finetune(
         train, its head alone is solved, and a warning says so.
 
     Raises:
-        ValueError: there are no classes to learn, the network's end is no classifier's, or the
+        ValueError: the targets are none of these, the network's end can have no such head, or the
             profile is of something else.
     """
     started = time.perf_counter()
@@ -84,15 +95,14 @@ def finetune(
     _check_validation(validation)
     labels = np.asarray(samples.arrays[1])
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
-    network, has_logits = _with_head(model, _classes(labels), verbose=bool(verbose))
+    kind, outputs = _task(labels, loss)
+    network, has_logits = _with_head(model, outputs, kind, verbose=bool(verbose))
     elastic = ElasticModel.from_model(network)
-    kind = tf.keras.losses.CategoricalCrossentropy
-    if labels.ndim == 1:
-        kind = tf.keras.losses.SparseCategoricalCrossentropy
-    loss = kind(from_logits=has_logits)
-    options: dict[str, Any] = {"metrics": ["accuracy"], "statistics": "stored"}
+    if metrics is None:
+        metrics = {"softmax": ["accuracy"], "sigmoid": [_right(has_logits)], "linear": []}[kind]
     rate = RATE if learning_rate is None else learning_rate
-    elastic.compile(optimizers.shampoo(rate), loss, **options)
+    options: dict[str, Any] = {"metrics": list(metrics), "statistics": "stored"}
+    elastic.compile(optimizers.shampoo(rate), _loss(loss, kind, labels, has_logits), **options)
     course = Course(
         elastic,
         samples,
@@ -134,27 +144,56 @@ def _check_validation(validation: Any) -> None:
         )
 
 
-def _classes(y: np.ndarray) -> int:
-    """How many classes the targets name."""
-    whole = y.dtype.kind in "iub" or (y.dtype.kind == "f" and not (y % 1).any())
-    if y.ndim == 2 and y.shape[1] > 1 and whole and (y.sum(axis=1) == 1).all():
-        return y.shape[1]
-    if y.ndim == 1 and whole and y.min() > 0:
+def _task(y: np.ndarray, loss: Any) -> tuple[str, int]:
+    """What the outputs stand for, "softmax", "sigmoid" or "linear", and how many there are."""
+    if y.ndim not in (1, 2) or y.dtype.kind not in "iubf" or not np.isfinite(y).all():
+        raise ValueError(
+            "The targets must be finite numbers of shape (samples,) or (samples, outputs). "
+            f"Received: {brief(y)} of shape {y.shape}. Compile and fit an et.ElasticModel for "
+            "others."
+        )
+    columns = y.shape[1] if y.ndim == 2 else 1
+    if loss is not None:
+        kind = of_loss(loss) or "linear"
+    elif y.ndim == 2 and np.isin(y, (0, 1)).all():
+        kind = "softmax" if (y.sum(axis=1) == 1).all() else "sigmoid"
+    else:
+        kind = "linear" if y.ndim == 2 or (y % 1).any() else "softmax"
+    if kind != "softmax" or y.ndim == 2:
+        return kind, columns
+    if y.min() > 0:
         raise ValueError(
             "Classes must be numbered from 0, and samples of class 0 be there. Received: numbers "
             f"from {y.min():g} to {y.max():g}. Subtract {y.min():g}, or number them with "
-            "np.unique(y, return_inverse=True)."
+            'np.unique(y, return_inverse=True); if they are values, give loss="mse".'
         )
-    if y.ndim == 1 and whole and y.min() >= 0 and y.max() > 0:
-        return int(y.max()) + 1
-    raise ValueError(
-        "The targets must be numbers of two classes or more from 0, or rows with a single 1. "
-        f"Received: {brief(y)} of shape {y.shape}. Compile and fit an et.ElasticModel for others."
-    )
+    if y.min() < 0 or y.max() == 0:
+        raise ValueError(
+            "Class numbers must be of two classes or more, from 0. Received: numbers from "
+            f'{y.min():g} to {y.max():g}. If they are values, give loss="mse".'
+        )
+    return kind, int(y.max()) + 1
+
+
+def _loss(given: Any, kind: str, labels: np.ndarray, has_logits: bool) -> Any:
+    """The given loss, or that of the task, of logits where the head gives these."""
+    losses = tf.keras.losses
+    if kind == "linear":
+        return losses.MeanSquaredError() if given is None else given
+    if not isinstance(given, losses.Loss):
+        numbers = losses.SparseCategoricalCrossentropy
+        classes = numbers if labels.ndim == 1 else losses.CategoricalCrossentropy
+        given = classes() if kind == "softmax" else losses.BinaryCrossentropy()
+    return type(given).from_config({**given.get_config(), "from_logits": has_logits})
+
+
+def _right(has_logits: bool) -> tf.keras.metrics.Metric:
+    """The share of labels that are right."""
+    return tf.keras.metrics.BinaryAccuracy("accuracy", threshold=0.0 if has_logits else 0.5)
 
 
 def _with_head(
-    model: tf.keras.Model, classes: int, *, verbose: bool
+    model: tf.keras.Model, outputs: int, kind: str, *, verbose: bool
 ) -> tuple[tf.keras.Model, bool]:
     """The network with so many outputs, and whether these are logits."""
     stack.keras_model("model", model)
@@ -164,17 +203,19 @@ def _with_head(
     dense, end = _end(model)
     if dense is not None and (not is_single or dense.units != shape[-1] or shape.rank != 2):
         dense = None
-    if dense is not None and dense.units == classes and end in ("linear", "softmax"):
+    if dense is not None and dense.units == outputs and end in ("linear", kind):
         if ends is not None:  # to be compiled anew
             inputs = tf.nest.map_structure(_input_like, ends[0])
             model = tf.keras.Model(inputs, model(inputs))
         return model, end == "linear"
-    is_classifier = end in ("softmax", "sigmoid") or (dense is not None and of_loss(model))
+    is_classifier = end in ("softmax", "sigmoid") or (
+        dense is not None and of_loss(getattr(model, "loss", None))
+    )
     if ends is None or not is_single or (is_classifier and dense not in model.layers):
         raise ValueError(
-            f"The network must end in a dense layer of {classes} classes, or in features. "
+            f"The network must end in a dense layer of {outputs} outputs, or in features. "
             f"Received: '{model.name}' with outputs of {shape}, a {end} end. Give it a new one: "
-            f"tf.keras.layers.Dense({classes})."
+            f"tf.keras.layers.Dense({outputs})."
         )
     inputs = tf.nest.map_structure(_input_like, ends[0])
     if is_classifier:
@@ -189,7 +230,7 @@ def _with_head(
     features = model(inputs)
     if len(features.shape) == 4:
         features = L.GlobalAveragePooling2D()(features)
-    return tf.keras.Model(inputs, L.Dense(classes, name="new_head")(features)), True
+    return tf.keras.Model(inputs, L.Dense(outputs, name="new_head")(features)), True
 
 
 def _end(model: tf.keras.Model) -> tuple[Any, str]:

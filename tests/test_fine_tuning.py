@@ -166,7 +166,7 @@ def test_less_is_trained_at_a_larger_rate(share, rate):
         ({"train": 3}, r"`train` must be \(x, y\).*Received: 3"),
         ({"train": (images()[0], np.zeros(COUNT, int))}, "two classes or more.*Received"),
         ({"train": (images()[0], images()[1] + 1)}, "from 1 to 3. Subtract 1, or"),
-        ({"train": (images()[0], np.full(COUNT, 0.5))}, "Compile and fit an et.ElasticModel"),
+        ({"train": (images()[0], np.zeros((COUNT, 2, 2)))}, "Compile and fit an et.ElasticModel"),
         ({"validation": images()[0]}, r"`validation` must be \(x, y\)"),
         ({"validation": tf.data.Dataset.from_tensors(images()).repeat()}, "batches that ends"),
         ({"seconds": 0}, "`seconds`.*Received: seconds=0"),
@@ -192,7 +192,7 @@ def test_seconds_that_measuring_takes_leave_the_solved_head():
 
 @pytest.mark.parametrize("end", ["7 linear", "7 relu", "3 relu"])
 def test_an_embedding_at_the_end_is_kept_as_features(end, capsys):
-    model, has_logits = fine_tuning._with_head(features(end), CLASSES, verbose=True)
+    model, has_logits = fine_tuning._with_head(features(end), CLASSES, "softmax", verbose=True)
     assert model.layers[-1].input.shape == (None, int(end[0])) and has_logits
     said = "The 7 outputs of 'old' are taken for features. To replace that layer, give"
     assert (said in capsys.readouterr().out) == (end == "7 linear")
@@ -222,11 +222,59 @@ def followed(end, *layers):
     ],
 )
 def test_a_classifier_of_others_gets_a_new_linear_head(network, capsys):
-    model, has_logits = fine_tuning._with_head(network(), CLASSES, verbose=True)
+    model, has_logits = fine_tuning._with_head(network(), CLASSES, "softmax", verbose=True)
     assert has_logits and capsys.readouterr().out == ""
     head = model.layers[-1]
     assert head.activation is tf.keras.activations.linear
     assert head.input.shape == (None, 72) and head.units == CLASSES  # what 'old' was given
+
+
+def brightness() -> tuple[np.ndarray, np.ndarray]:
+    """Images and the mean of each channel."""
+    x, _ = images()
+    return x, x.mean(axis=(1, 2))
+
+
+@pytest.mark.parametrize("held", [None, brightness()])
+def test_values_are_learned_by_their_squared_errors(held, capsys):
+    x, y = brightness()
+    model = et.finetune(features("vector"), (x, y), held, seconds=300, epochs=2)
+    assert isinstance(model.loss, tf.keras.losses.MeanSquaredError)
+    assert model.output_shape == (None, CLASSES)
+    assert model.evaluate(x, y, verbose=0) < 0.2 * y.var()
+    assert ("Head loss " in capsys.readouterr().out) == (held is not None)
+
+
+@pytest.mark.parametrize("end", ["vector", "3 linear", "3 sigmoid"])
+def test_labels_that_go_together_are_told_one_by_one(end):
+    x, y = brightness()
+    labels = (y > 0.5).astype(int)
+    labels[:2] = [[0], [1]]  # none, and all
+    network = features(end)
+    model = et.finetune(network, (x, labels), (x, labels), seconds=300, epochs=2, verbose=0)
+    assert isinstance(model.loss, tf.keras.losses.BinaryCrossentropy)
+    assert model.loss.get_config()["from_logits"] == (end != "3 sigmoid")
+    assert (model.layers[-1].name == "new_head") == (end == "vector")
+    threshold = 0.5 if end == "3 sigmoid" else 0.0
+    right = (model.predict(x, verbose=0) > threshold) == labels
+    found = model.evaluate(x, labels, verbose=0, return_dict=True)
+    assert found["accuracy"] == pytest.approx(right.mean()) and right.mean() > 0.8
+
+
+def test_whole_numbers_are_values_where_the_loss_says_so():
+    x, y = images()
+    given = {"loss": "mae", "metrics": ["mse"], "seconds": 300, "epochs": 1, "verbose": 0}
+    model = et.finetune(features("vector"), (x, y + 1), **given)
+    assert model.output_shape == (None, 1)
+    assert set(model.evaluate(x, y + 1, verbose=0, return_dict=True)) == {"loss", "mse"}
+
+
+def test_a_crossentropy_of_ones_own_takes_the_logits_of_the_new_head():
+    loss = tf.keras.losses.CategoricalCrossentropy(label_smoothing=0.1)
+    x, y = images()
+    given = {"loss": loss, "seconds": 300, "epochs": 1, "verbose": 0}
+    model = et.finetune(features("vector"), (x, np.eye(CLASSES)[y]), **given)
+    assert model.loss.get_config() == {**loss.get_config(), "from_logits": True}
 
 
 def test_a_network_of_one_sigmoid_unit_learns_two_classes():

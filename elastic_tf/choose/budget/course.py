@@ -52,7 +52,7 @@ def rate_for(share: float) -> float:
 
 
 class Course(tf.keras.callbacks.Callback):
-    """Trains a compiled classifier in so many seconds.
+    """Trains a compiled network in so many seconds.
 
     Args are those of `elastic_tf.finetune`, the model compiled; the seconds count from `started`, a
     time of `time.perf_counter`.
@@ -87,9 +87,9 @@ class Course(tf.keras.callbacks.Callback):
         self._epochs, self._rate, self._profile = epochs, learning_rate, profile
         self._marked, self._given = started, seconds
         self._ends = started + (1.0 - _SPARE) * seconds
-        self._best: tuple[float, float] | None = None  # accuracy and minus the loss
-        self._kept, self._weights = "", list[np.ndarray]()
-        self._first: float | None = None  # accuracy of the solved head
+        self._best: tuple[float, float] | None = None  # accuracy, 0 of values; minus the loss
+        self._kept, self._reached, self._weights = "", "", list[np.ndarray]()
+        self._first = ""  # how good the solved head is
         self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
         self._needed = 0.0  # seconds of another step and the end
         self._recent: deque[float] = deque(maxlen=_RECENT)
@@ -140,7 +140,7 @@ class Course(tf.keras.callbacks.Callback):
         """What was trained, what came out and where the seconds went."""
         epochs, found = self._steps / self._samples.steps, ""
         if self._best:
-            found = f"Head {self._first:.1%}, now {self._best[0]:.1%} ({self._kept}). "
+            found = f"Head {self._first}, now {self._reached} ({self._kept}). "
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items())
         return f"{found}{epochs:.1f} epochs, {sum(self.seconds.values()):.0f} s.\nSeconds: {parts}."
 
@@ -189,7 +189,8 @@ class Course(tf.keras.callbacks.Callback):
         if self._checks:
             self._mark("validated")
             assert logs is not None
-            self._judge(f"epoch {epoch + 1}", (logs["val_accuracy"], logs["val_loss"]))
+            found = {name[4:]: value for name, value in logs.items() if name[:4] == "val_"}
+            self._judge(f"epoch {epoch + 1}", found)
             if self.left < self._needed:  # for that validation took what the next one was to take
                 self.model.stop_training = True
 
@@ -249,19 +250,21 @@ class Course(tf.keras.callbacks.Callback):
             factor = 0.5 * (1.0 + math.cos(math.pi * (progress - WARM_UP) / (1.0 - WARM_UP)))
         self.model.optimizer.learning_rate = peak * factor
 
-    def _evaluated(self) -> tuple[float, float]:
+    def _evaluated(self) -> dict[str, float]:
         given = self._validation if isinstance(self._validation, tuple) else (self._validation,)
         history = self.model.history  # Keras puts an empty one in its place
         found = self.model.evaluate(*given, verbose=0, return_dict=True)
         self.model.history = history
-        return found["accuracy"], found["loss"]
+        return found
 
-    def _judge(self, name: str, found: tuple[float, float]) -> None:
-        accuracy, loss = found
-        self._first = accuracy if self._first is None else self._first
-        rank = (accuracy, -loss) if math.isfinite(loss) else (-math.inf, 0.0)
+    def _judge(self, name: str, found: dict[str, float]) -> None:
+        accuracy, loss = found.get("accuracy"), found["loss"]
+        said = f"{accuracy:.1%}" if accuracy is not None else f"loss {loss:.4g}"
+        self._first = self._first or said
+        rank = (accuracy or 0.0, -loss) if math.isfinite(loss) else (-math.inf, 0.0)
         if self._best is None or rank > self._best:
-            self._kept, self._best, self._weights = name, rank, self.model.get_weights()
+            self._kept, self._reached, self._best = name, said, rank
+            self._weights = self.model.get_weights()
 
     def _mark(self, name: str) -> float:
         """Count what passed since the last mark; its seconds."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -18,9 +20,9 @@ _ONE_OF_MANY = (
 )
 
 
-def of_loss(model: tf.keras.Model) -> str | None:
-    """The outputs that the compiled loss is the crossentropy of: "softmax", "sigmoid" or None."""
-    loss, keras = getattr(model, "loss", None), tf.keras
+def of_loss(loss: Any) -> str | None:
+    """The outputs that a loss is the crossentropy of: "softmax", "sigmoid" or None."""
+    keras = tf.keras
     if not (isinstance(loss, (str, keras.losses.Loss)) or callable(loss)):
         return None  # one for each of several outputs: what it says is not for one layer alone
     loss = keras.losses.get(loss)
@@ -31,7 +33,7 @@ def of_loss(model: tf.keras.Model) -> str | None:
 
 def kind(model: tf.keras.Model, dense: tf.keras.layers.Dense, targets: np.ndarray) -> str:
     """What the layer's outputs stand for: "softmax", "sigmoid" or "linear"."""
-    keras, loss = tf.keras, of_loss(model)
+    keras, loss = tf.keras, of_loss(getattr(model, "loss", None))
     if dense.activation is keras.activations.sigmoid or loss == "sigmoid":
         return "sigmoid"
     if dense.activation is keras.activations.softmax or loss == "softmax":
