@@ -88,7 +88,7 @@ class Masks(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.seen = []
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_end(self, batch, logs=None):
         self.seen.append(self.model.mask)
 
 
