@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -88,7 +89,11 @@ def test_every_link_within_the_pages_leads_somewhere(links: dict[Path, Links]) -
 
 def test_every_public_name_has_a_place_in_the_reference(links: dict[Path, Links]) -> None:
     places = {place for found in links.values() for place in found.places}
-    names = {f"elastic_tf.{name}" for name in et.__all__}
+    public = {name: getattr(et, name) for name in et.__all__}
+    names = {
+        getattr(one, "__name__", "") if inspect.ismodule(one) else f"elastic_tf.{name}"
+        for name, one in public.items()
+    }
     assert {name for name in names if not places & {name, f"module-{name}"}} == set()
 
 
