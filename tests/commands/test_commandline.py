@@ -151,7 +151,7 @@ REFUSED = {
     "--data digits --rho 2": "rho=2.0. Use 0.5",
     "--data digits --method full --rho 0.5": "rho=0.5 for full",
     "--data digits --method full --memory 1MiB": "memory='1MiB' for full",
-    "--data digits --memory 1MiB": "`memory` needs `profile`",
+    "--data digits --seconds 0": "seconds=0",
     "--data digits --memory lots": "memory='lots'",
     "--data digits --epochs 0": "at least 1. Received: 0",
     "--data digits --seed -1": "at least 0. Received: -1",

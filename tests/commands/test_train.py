@@ -132,13 +132,18 @@ def test_a_network_that_was_rebuilt_is_measured_and_saved_whole(arrays, tmp_path
     assert after < before
 
 
-def test_train_keeps_to_memory_and_runs_no_full_step(elastic, arrays, tmp_path, monkeypatch):
+def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tmp_path):
+    run = train.main(words(arrays, tmp_path / "run", "--method elastic --seconds 600 --epochs 1"))
+    assert run.selections[0]["rho"] == 1.0 and run.result["epochs"] == 1
+    assert et.TimingProfile.load(run.path / "profile.json").method == "prior"
+
+
+def test_train_keeps_to_memory_and_runs_no_full_step(arrays, tmp_path, monkeypatch):
     def asked(*_, **__):
         raise AssertionError("a full step was to be timed")
 
     monkeypatch.setattr(measurement, "speed", asked)
-    profile = shlex.quote(str(elastic[0].path / "profile.json"))
-    more = f"--profile {profile} --method elastic --rho 1 --memory"
+    more = "--method elastic --rho 1 --memory"
     with pytest.raises(ValueError, match="smallest feasible limit is") as refused:
         train.main(words(arrays, tmp_path / "refused", f"{more} 1000"))
     smallest = str(refused.value).partition("limit is ")[2].partition(",")[0]
@@ -154,6 +159,9 @@ def test_train_keeps_to_memory_and_runs_no_full_step(elastic, arrays, tmp_path, 
     [
         ("--input-size 8", "at least 16. Received: 8"),
         ("--batch-size 3 --profile PROFILE", "batch size 4, data of batch size 3"),
+        ("--memory 1MiB", "`memory` needs `profile` with elastic_loss.*'1MiB' alone"),
+        ("--method elastic --seconds 1e-3", "must suffice to train. Received: 0.001, of which"),
+        ("--rho 0.5 --seconds 9", "follows from `seconds`. Received: rho=0.5 and seconds=9"),
     ],
 )
 def test_train_refuses_options_that_do_not_fit(more, received, arrays, elastic, tmp_path):

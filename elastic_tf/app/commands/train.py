@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from elastic_tf import arguments as checks
 from elastic_tf.app.commands import options
@@ -45,9 +47,14 @@ class Settings(options.Adaptation):
         help="allowed step time / full step time, for methods that keep to one: 0.5 if left out",
         check=checks.rho,
     )
+    seconds: float | None = option(
+        None,
+        help="in place of rho: until the trained weights are there, from the start of the program",
+        check=partial(checks.number, low=0.0, above=True),
+    )
     memory: str | None = option(
         None,
-        help="what a step may take, for the same methods: '256 MiB' or bytes; needs --profile",
+        help="what a step may take, for the same methods: '256 MiB' or bytes",
         check=checks.memory,
     )
     learning_rate: float | None = option(
@@ -67,6 +74,11 @@ class Settings(options.Adaptation):
         """Whether the method keeps to a share of the step time; one of a file may."""
         return ":" in self.method or self.method in options.WITHIN_RHO
 
+    @property
+    def budget(self) -> dict[str, Any]:
+        """What the method has to keep to."""
+        return {name: getattr(self, name) for name in ("rho", "seconds", "memory")}
+
     def rate(self) -> float:
         """The learning rate at its highest."""
         if self.learning_rate is not None:
@@ -81,13 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
 
     Without `arguments` the program is started again where the profile asks for other settings.
     """
+    started = time.perf_counter()
     settings = parse(Settings, __doc__ or "", arguments)
     if not settings.keeps_to_rho:
-        options.no_budget(settings.method, rho=settings.rho, memory=settings.memory)
-    if settings.memory is not None and settings.profile is None:
+        options.no_budget(settings.method, **settings.budget)
+    if settings.rho is not None and settings.seconds is not None:
         raise ValueError(
-            "`memory` needs `profile`: measuring one trains everything. Received: "
-            f"memory={settings.memory!r} alone. Measure it before: elastic-tf profile."
+            f"`rho` follows from `seconds`. Received: rho={settings.rho:g} and "
+            f"seconds={settings.seconds:g}. Leave one of them out."
         )
     directory(settings.out)
     profile = None if settings.profile is None else TimingProfile.load(settings.profile)
@@ -95,4 +108,4 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
         runtime.restart_under(profile.settings, ["-m", "elastic_tf", "train", *sys.argv[1:]])
     from elastic_tf.app.commands.training import work
 
-    return work.run(settings, profile)
+    return work.run(settings, profile, started)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from elastic_tf.choose.budget.settings import Deadline
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.engine.mixin import ElasticMixin
 
@@ -18,7 +19,7 @@ class Task:
     Attributes:
         model: what is trained; built and compiled.
         profile: its step times, for methods that need a profile.
-        rho: allowed step time / full step time, for the same methods.
+        rho: allowed step time / full step time, or the seconds of `fit`, for the same methods.
         interval: epochs between two selections.
         probe: training data, in batches of the size that was profiled.
         probe_size: samples on which importance is evaluated.
@@ -28,7 +29,7 @@ class Task:
 
     model: ElasticMixin
     profile: TimingProfile | None = None
-    rho: float = 0.5
+    rho: float | Deadline = 0.5
     interval: int = 3
     probe: tf.data.Dataset | None = None
     probe_size: int = 64
@@ -47,6 +48,7 @@ class Method:
         adapt: the model to train in the place of a pre-trained one, called before it is compiled.
             Its outputs are those of the given model, which stays as it is.
         needs_profile: whether `callbacks` reads profile, rho and probe.
+        foretells: whether foretold times do where none were measured.
         modes: of kernels, to be measured in the profile.
         can_go_on: whether `BackupAndRestore` can go on with an interrupted `fit`.
     """
@@ -56,5 +58,6 @@ class Method:
     callbacks: Callable[[Task], list[tf.keras.callbacks.Callback]]
     adapt: Callable[[tf.keras.Model], tf.keras.Model] = lambda model: model
     needs_profile: bool = False
+    foretells: bool = False
     modes: tuple[str, ...] = ()
     can_go_on: bool = True

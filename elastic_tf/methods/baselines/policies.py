@@ -42,6 +42,7 @@ def _method(
     *,
     is_of_task: bool = False,
     modes: tuple[str, ...] = (),
+    foretells: bool = False,
     **options: Any,
 ) -> Method:
     """The elastic callback with another importance, or with what that gives for a `Task`."""
@@ -58,11 +59,11 @@ def _method(
         }
         return [ElasticCallback(profile, **{**settings, **options})]
 
-    return Method(name, summary, callbacks, needs_profile=True, modes=modes)
+    return Method(name, summary, callbacks, needs_profile=True, foretells=foretells, modes=modes)
 
 
 METHODS = (
-    _method("elastic", "the last tensors that fit rho", measures.depth),
+    _method("elastic", "the last tensors that fit rho", measures.depth, foretells=True),
     _method(
         "elastic_loss",
         "what lowers the loss most within rho, anew each interval",

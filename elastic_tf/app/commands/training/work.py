@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -13,6 +14,8 @@ import elastic_tf as et
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.training import harness, measurement, recording, sources
 from elastic_tf.app.runs import run as runs
+from elastic_tf.choose.budget.prior import prior_profile
+from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
 from elastic_tf.memory import energy
@@ -23,11 +26,16 @@ from elastic_tf.methods import baselines
 _BACKUP, _BEST = "backup", "best.weights.h5"
 
 
-def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
-    """The run of these settings, trained unless it was before."""
+def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs.Run:
+    """The run of these settings, trained unless it was before; its seconds count from `started`."""
     method, out = baselines.get(settings.method), settings.out
     if not method.needs_profile:
-        options.no_budget(method.name, rho=settings.rho, memory=settings.memory)
+        options.no_budget(method.name, **settings.budget)
+    if settings.memory is not None and profile is None and not method.foretells:
+        raise ValueError(
+            f"`memory` needs `profile` with {method.name}: measuring one trains everything. "
+            f"Received: memory={settings.memory!r} alone. Measure it before: elastic-tf profile."
+        )
     tf.keras.utils.set_random_seed(settings.seed)
     data = sources.of(settings)
     run = runs.create(out, settings)
@@ -41,7 +49,7 @@ def run(settings: Any, profile: et.TimingProfile | None) -> runs.Run:
             f"{out} holds a run that was interrupted after {len(run.history)} epochs and "
             "left no backup. Remove it to start again, or choose another --out."
         )
-    row = _Training(settings, data, profile, run).result()
+    row = _Training(settings, data, profile, run, started).result()
     run.finish(row)
     shutil.rmtree(out / _BACKUP, ignore_errors=True)
     (out / _BEST).unlink(missing_ok=True)
@@ -63,8 +71,10 @@ class _Training:
         data: et.data.ImageData,
         profile: et.TimingProfile | None,
         run: runs.Run,
+        started: float,
     ) -> None:
         self._settings, self._data, self._run = settings, data, run
+        self._started = started
         self._method = baselines.get(settings.method)
         # samples have numbers, so that what lies before the first trained tensor is computed once
         self._cached = data.fits_memory
@@ -86,7 +96,9 @@ class _Training:
         model = self._model()
         batch = tuple(part[: settings.batch_size] for part in next(iter(data.train)))
         if self._method.needs_profile:
-            if self._profile is None:
+            if self._profile is None and self._method.foretells:
+                self._profile, _ = recalled(prior_profile(model, batch[0]))
+            elif self._profile is None:
                 self._tell("Profiling this device ...")
                 self._profile = et.profile_model(model, *batch, modes=self._method.modes)
             self._profile.save(self._own_profile)
@@ -145,10 +157,14 @@ class _Training:
         names = ("seed", "interval", "probe_size", "rho", "memory")
         given = {name: getattr(settings, name) for name in names}
         given = {name: value for name, value in given.items() if value is not None}
-        task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
-        judged, first = data.validation or data.test, 0.0
+        judged, first, judging = data.validation or data.test, 0.0, 0.0
         if not run.history:
+            begun = time.perf_counter()
             first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
+            judging = time.perf_counter() - begun
+        if settings.seconds is not None:
+            given["rho"] = self._deadline(judging)
+        task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
         clock = recording.TrainingClock()
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
         choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
@@ -183,6 +199,20 @@ class _Training:
             callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
         options = {"validation_data": judged, "callbacks": callbacks, "verbose": self._verbose}
         model.fit(self._train, epochs=settings.epochs, **options)
+
+    def _deadline(self, judging: float) -> et.Deadline:
+        """What is left for `fit`, behind which the head is solved and judged once more."""
+        settings, past = self._settings, self._run.history
+        spent = time.perf_counter() - self._started + self._head_seconds * bool(past)
+        spent += sum(epoch["seconds"] + epoch["evaluation_seconds"] for epoch in past)
+        ending = 0.0 if self._data.validation is None else self._head_seconds + judging
+        left = settings.seconds - spent - ending
+        if left <= 0.0:
+            raise ValueError(
+                f"`seconds` must suffice to train. Received: {settings.seconds:g}, of which "
+                f"{spent + ending:.1f} go into beginning and ending. Give more."
+            )
+        return et.Deadline(left, validation=judging)
 
     def _accuracies(self) -> list[float]:
         """On the images that are judged by: of the head, and after each epoch."""
