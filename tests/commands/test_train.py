@@ -138,6 +138,15 @@ def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tm
     assert et.TimingProfile.load(run.path / "profile.json").method == "prior"
 
 
+def test_too_few_seconds_leave_the_solved_head(arrays, tmp_path, capsys):
+    given = words(arrays, tmp_path / "run", "--method elastic --seconds 1e-3")
+    found = train.main(given).result
+    assert "must suffice to train. Received: 0.001, of which" in capsys.readouterr().out
+    assert found["epochs"] == 0 and found["head_seconds"] > 0 and 0 <= found["accuracy"] <= 1
+    assert stored(tmp_path / "run" / "model.weights.h5")
+    assert train.main(given).result == found
+
+
 def test_train_keeps_to_memory_and_runs_no_full_step(arrays, tmp_path, monkeypatch):
     def asked(*_, **__):
         raise AssertionError("a full step was to be timed")
@@ -160,7 +169,6 @@ def test_train_keeps_to_memory_and_runs_no_full_step(arrays, tmp_path, monkeypat
         ("--input-size 8", "at least 16. Received: 8"),
         ("--batch-size 3 --profile PROFILE", "batch size 4, data of batch size 3"),
         ("--memory 1MiB", "`memory` needs `profile` with elastic_loss.*'1MiB' alone"),
-        ("--method elastic --seconds 1e-3", "must suffice to train. Received: 0.001, of which"),
         ("--rho 0.5 --seconds 9", "follows from `seconds`. Received: rho=0.5 and seconds=9"),
     ],
 )

@@ -51,6 +51,11 @@ def rate_for(share: float) -> float:
     return RATE / math.sqrt(max(share, _LEAST))
 
 
+def passes_for(whole: float, most: int) -> float:
+    """Passes over the samples in the time of `whole` epochs of full training, `most` at most."""
+    return min(max(whole / _SHARE, _FEW), most)
+
+
 class Course(tf.keras.callbacks.Callback):
     """Trains a compiled network in so many seconds.
 
@@ -222,7 +227,7 @@ class Course(tf.keras.callbacks.Callback):
         profile, model = self._profile, self.model
         assert profile is not None and model._elastic.rows is not None
         whole = max(self._training, 0.0) / self._epoch  # epochs of full training
-        passes = min(max(whole / _SHARE, _FEW), self._epochs)
+        passes = passes_for(whole, self._epochs)
         epochs = max(math.ceil(passes), 2)
         is_kept = model._elastic.rows.fill_cost(epochs, 1e-6 * profile.t_forward) < 1.0
         if is_kept:

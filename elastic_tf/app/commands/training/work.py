@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import sys
@@ -14,6 +15,8 @@ import elastic_tf as et
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.training import harness, measurement, recording, sources
 from elastic_tf.app.runs import run as runs
+from elastic_tf.choose.budget.course import passes_for
+from elastic_tf.choose.budget.deadline import DeadlineImpossible
 from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.files.atomic import as_utf8
@@ -102,9 +105,18 @@ class _Training:
                 self._tell("Profiling this device ...")
                 self._profile = et.profile_model(model, *batch, modes=self._method.modes)
             self._profile.save(self._own_profile)
-        self._fit(model)
-        kept = {} if data.validation is None else self._best(model)
+        try:
+            self._fit(model)
+        except DeadlineImpossible as error:
+            print(f"The head alone was solved: {error}")
+        named = {"method": self._method.name, "class_names": data.class_names}
+        kept = {} if data.validation is None or not past else self._best(model)
         model.save_weights(self._run.path / "model.weights.h5")
+        if kept or not past:  # the test images are used once, when the weights are there
+            kept.update(model.evaluate(data.test, verbose=self._verbose, return_dict=True))
+        if not past:
+            beside = {"head_seconds": self._head_seconds, "kept_epoch": 0, "epochs": 0}
+            return {**named, **kept, **beside, "training_seconds": 0.0, "share_beside_steps": 0.0}
         if getattr(model, "removed", None):  # by PruneTrain: they are those of a smaller network
             model.network.save(self._run.path / "network.keras")
         timed = settings.memory is None  # full steps would not keep to it
@@ -114,14 +126,13 @@ class _Training:
         reference = model if self._method.adapt is full.adapt else self._fresh(full)
         given = (past, model, reference, batch, lambda: self._fresh(self._method))
         return {
-            "method": self._method.name,
+            **named,
             **measurement.summary(past),
             **measurement.result(*given, cached=self._cached, timed=timed),
             "validation_accuracy": None,
             "kept_epoch": len(past),
             **kept,
             "head_seconds": self._head_seconds,
-            "class_names": data.class_names,
         }
 
     def _tell(self, text: str) -> None:
@@ -139,11 +150,16 @@ class _Training:
             found = et.solve_head(harness.compiled(model, "adam", 1e-3), self._train)
             self._tell(f"New head in closed form, {found.accuracy:.1%} right of images left out")
             self._head_seconds = found.seconds
-        rate: Any = settings.rate()
-        if settings.schedule == "cosine":
-            steps = settings.epochs * data.steps_per_epoch
-            rate = et.optimizers.cosine(rate, steps, warm_up=settings.warm_up)
+        rate = self._rate(settings.epochs)
         return harness.compiled(self._method.adapt(model), settings.optimizer, rate)
+
+    def _rate(self, epochs: int) -> Any:
+        """The learning rate over so many epochs."""
+        settings = self._settings
+        if settings.schedule == "constant":
+            return settings.rate()
+        steps = epochs * self._data.steps_per_epoch
+        return et.optimizers.cosine(settings.rate(), steps, warm_up=settings.warm_up)
 
     def _fresh(self, method: baselines.Method) -> et.ElasticModel:
         """What the method trains, with random weights."""
@@ -162,8 +178,11 @@ class _Training:
             begun = time.perf_counter()
             first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
             judging = time.perf_counter() - begun
+        epochs = settings.epochs
         if settings.seconds is not None:
-            given["rho"] = self._deadline(judging)
+            given["rho"] = deadline = self._deadline(judging)
+            epochs = self._epochs_in(deadline)
+            harness.compiled(model, settings.optimizer, self._rate(epochs))
         task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
         clock = recording.TrainingClock()
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
@@ -193,26 +212,30 @@ class _Training:
                     initial_value_threshold=max(self._accuracies() or [first]),
                 )
             )
-        if self._method.can_go_on:
+        if self._method.can_go_on and settings.seconds is None:
             # kept until the result is there: a run can be interrupted after its last epoch too
             backup = str(run.path / _BACKUP)
             callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
         options = {"validation_data": judged, "callbacks": callbacks, "verbose": self._verbose}
-        model.fit(self._train, epochs=settings.epochs, **options)
+        model.fit(self._train, epochs=epochs, **options)
 
     def _deadline(self, judging: float) -> et.Deadline:
         """What is left for `fit`, behind which the head is solved and judged once more."""
-        settings, past = self._settings, self._run.history
-        spent = time.perf_counter() - self._started + self._head_seconds * bool(past)
-        spent += sum(epoch["seconds"] + epoch["evaluation_seconds"] for epoch in past)
+        spent, seconds = time.perf_counter() - self._started, self._settings.seconds
         ending = 0.0 if self._data.validation is None else self._head_seconds + judging
-        left = settings.seconds - spent - ending
+        left = seconds - spent - ending
         if left <= 0.0:
-            raise ValueError(
-                f"`seconds` must suffice to train. Received: {settings.seconds:g}, of which "
+            raise DeadlineImpossible(
+                f"`seconds` must suffice to train. Received: {seconds:g}, of which "
                 f"{spent + ending:.1f} go into beginning and ending. Give more."
             )
         return et.Deadline(left, validation=judging)
+
+    def _epochs_in(self, deadline: et.Deadline) -> int:
+        """Passes over the images, so that enough of the network can be trained in each."""
+        assert self._profile is not None
+        epoch = 1e-6 * self._profile.t_full * self._data.steps_per_epoch
+        return math.ceil(passes_for(deadline.seconds / epoch, self._settings.epochs))
 
     def _accuracies(self) -> list[float]:
         """On the images that are judged by: of the head, and after each epoch."""
@@ -221,7 +244,7 @@ class _Training:
         return first + [epoch["val_accuracy"] for epoch in history]
 
     def _best(self, model: et.ElasticModel) -> dict[str, Any]:
-        """Give the model its best weights on validation images, and test these; what is known."""
+        """Give the model its best weights on validation images; what is known."""
         known, count = self._accuracies(), len(self._run.history)
         accuracy, epoch = known[-1], count
         best = self._run.path / _BEST
@@ -237,5 +260,4 @@ class _Training:
             else:
                 model.load_weights(best)
             self._tell(f"Validation: head {known[0]:.1%}, now {accuracy:.1%} ({said})")
-        tested = model.evaluate(self._data.test, verbose=self._verbose, return_dict=True)
-        return {**tested, "validation_accuracy": accuracy, "kept_epoch": epoch}
+        return {"validation_accuracy": accuracy, "kept_epoch": epoch}
