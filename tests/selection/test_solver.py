@@ -130,19 +130,17 @@ def test_bound_holds_where_a_knapsack_has_too_many_states(monkeypatch) -> None:
         assert reached == pytest.approx(most)  # tried again with more
 
 
-@pytest.mark.parametrize("kind", ["chain", "residual"])
-def test_most_problems_take_little_work(kind: str) -> None:
-    certified = []
+@pytest.mark.parametrize(("kind", "work"), [("chain", 12), ("residual", 8)])
+def test_problems_of_networks_take_little_work(kind: str, work: int) -> None:
     for seed in range(10):
         importance, table, rho = instance(kind, 60, seed)
         members, times = table.conditions
         choices = Choices(np.arange(table.count), members, times[:, None])
         room = np.array([rho * table.t_full - table.t_forward])
         problem = reduce(choices, importance, room, np.zeros(table.count, bool))
-        found = solve(problem, work=20)
+        found = solve(problem, work=work)
         reached = problem.worth[found.chosen].sum()
-        certified.append(reached >= found.bound * (1.0 - 1.001e-3))
-    assert np.mean(certified) >= 0.8
+        assert reached >= found.bound * (1.0 - 1.001e-3)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -178,6 +178,11 @@ class _Training:
             begun = time.perf_counter()
             first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
             judging = time.perf_counter() - begun
+        best = run.path / _BEST
+        keeps_best = data.validation is not None and not hasattr(model, "removed")  # of one network
+        if keeps_best and not run.history:
+            et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
+            model.save_weights(best)
         epochs = settings.epochs
         if settings.seconds is not None:
             given["rho"] = deadline = self._deadline(judging)
@@ -197,11 +202,7 @@ class _Training:
                 head_accuracy=first,
             )
         )
-        if data.validation is not None and not hasattr(model, "removed"):  # of one network
-            best = run.path / _BEST
-            if not run.history:
-                et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
-                model.save_weights(best)
+        if keeps_best:
             callbacks.append(
                 tf.keras.callbacks.ModelCheckpoint(
                     str(best),
