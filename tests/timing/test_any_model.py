@@ -120,4 +120,4 @@ def test_embedding_is_profiled():
 
 def test_mixed_precision_is_profiled():
     with half_precision():
-        check(convolutions(), 11)
+        check(nested(), 6)
