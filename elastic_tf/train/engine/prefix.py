@@ -233,7 +233,9 @@ def between(
 ) -> Callable[..., list[tf.Tensor]]:
     """The ops of a traced graph between some tensors and others, as a function."""
     whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
-    return whole.prune(given, taken)
+    # without a signature each call first fails, and writes its tensors out for the error: 20 ms
+    specs = [tf.TensorSpec(one.shape, one.dtype, f"given_{k}") for k, one in enumerate(given)]
+    return whole.prune(given, taken, input_signature=(tuple(specs), {}))
 
 
 def find_cut(
