@@ -22,7 +22,6 @@ from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import described
 from elastic_tf.train import optimizers
-from elastic_tf.train.engine.forward_order import traced_pass
 from elastic_tf.train.engine.prefix import frozen_pass
 from elastic_tf.train.engine.snapshot import host_generators_kept, kept
 from elastic_tf.train.optimizers.shampoo import Shampoo, rows_of
@@ -59,11 +58,16 @@ def prior_profile(model: Any, x: Any) -> TimingProfile:
         A profile by the method "prior"; `uncertainty` tells how far its times may be off.
     """
     spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), x)
-    run = traced_pass(model, spec, training=True)
+    run = model._traced_pass(spec)
     tensors, layers = model.tensors, [layer.name for layer in layers_of(model)]
     forward, backward = _work(run.graph, tensors)
     whole = sum(forward.values())
-    measured = 1e6 * _seconds(model, spec, x)
+    # a forward pass with every layer frozen, as in a step that trains nothing
+    if model._elastic.statistics == "batch":
+        frozen = tf.function(lambda inputs: frozen_pass(model, inputs), autograph=False)
+        with host_generators_kept(model):
+            run = frozen.get_concrete_function(spec)
+    measured = 1e6 * _seconds(model, run, x)
     scale = measured / whole
 
     def item(bits: int, amount: float, kind: str | None) -> CostItem:
@@ -130,15 +134,9 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
     return dict(forward), backward
 
 
-def _seconds(model: Any, spec: Any, x: Any) -> float:
-    """Of a forward pass with every layer frozen, as in a step that trains nothing.
-
-    After a first one that is slower; what they change is put back.
-    """
+def _seconds(model: Any, run: Any, x: Any) -> float:
+    """Of a traced forward pass, after a first one that is slower; what they change is put back."""
     found = []
-    traced = tf.function(lambda inputs: frozen_pass(model, inputs), autograph=False)
-    with host_generators_kept(model):
-        run = traced.get_concrete_function(spec)
     with kept(model, [run.graph]):
         for _ in range(1 + _PASSES):
             started = time.perf_counter()

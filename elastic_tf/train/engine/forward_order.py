@@ -11,8 +11,10 @@ from elastic_tf.graph import captured, members, nodes_of, reached_from
 from elastic_tf.train.engine.snapshot import host_generators_kept
 
 
-def forward_order(model: tf.keras.Model) -> list[tf.Variable]:
+def forward_order(model: tf.keras.Model, graph: Any = None) -> list[tf.Variable]:
     """The trainable variables of `model` in the order in which the forward pass first uses them.
+
+    `graph` is that of a `traced_pass` in training; None traces one.
 
     A tensor is used where its value first meets data: the first op, in tracing order, that depends
     both on the tensor and on the model's input. Tensors that meet the data in the same op (gamma
@@ -24,14 +26,15 @@ def forward_order(model: tf.keras.Model) -> list[tf.Variable]:
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5 (tensors sorted in execution order).
     """
-    spec, variables = input_spec(model), stack.trainable(model)
+    variables = stack.trainable(model)
+    if graph is None:
+        graph = traced_pass(model, input_spec(model), training=True).graph
     if not variables:
         raise ValueError(
             f"The model must have a trainable tensor. Received: model '{model.name}' with "
             f"{len(model.weights)} weights, none trainable. Set `layer.trainable = True` on the "
             "layers to adapt."
         )
-    graph = traced_pass(model, spec, training=True).graph
     on_replicas = model.distribute_strategy.experimental_local_results
     own = captured(graph, [on_replicas(variable)[0] for variable in variables])
     held = {inside.op for _, inside in graph.captures}

@@ -29,7 +29,7 @@ from elastic_tf.train.engine import (
     schedule,
     train_functions,
 )
-from elastic_tf.train.engine.forward_order import forward_order
+from elastic_tf.train.engine.forward_order import forward_order, input_spec, traced_pass
 from elastic_tf.train.engine.state import FitState, State, Step
 from elastic_tf.train.optimizers.accumulation import Accumulation
 
@@ -68,13 +68,19 @@ class ElasticMixin(_Model):
     @property
     def tensors(self) -> list[tf.Variable]:
         """The N trainable variables in forward order, of a model that is built."""
-        state = self._elastic
+        if self._elastic.tensors is None:
+            self._traced_pass(input_spec(self))
+        return list(self._elastic.tensors)
+
+    def _traced_pass(self, spec: Any) -> Any:
+        """As `traced_pass`; the first one tells the order of the tensors, too."""
+        state, started = self._elastic, time.perf_counter()
+        run = traced_pass(self, spec, training=True)
         if state.tensors is None:
-            started = time.perf_counter()
-            state.tensors = forward_order(self)
+            state.tensors = forward_order(self, run.graph)
             state.tracing = time.perf_counter() - started
             state.variables = stack.trainable(self)
-        return list(state.tensors)
+        return run
 
     @property
     def plan(self) -> Plan:
