@@ -132,19 +132,25 @@ def test_a_network_that_was_rebuilt_is_measured_and_saved_whole(arrays, tmp_path
     assert after < before
 
 
-def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tmp_path):
-    run = train.main(words(arrays, tmp_path / "run", "--method elastic --seconds 600 --epochs 1"))
-    assert run.selections[0]["rho"] == 1.0 and run.result["epochs"] == 1
-    assert et.TimingProfile.load(run.path / "profile.json").method == "prior"
-
-
-def test_too_few_seconds_leave_the_solved_head(arrays, tmp_path, capsys):
-    given = words(arrays, tmp_path / "run", "--method elastic --seconds 1e-3")
-    found = train.main(given).result
-    assert "must suffice to train. Received: 0.001, of which" in capsys.readouterr().out
-    assert found["epochs"] == 0 and found["head_seconds"] > 0 and 0 <= found["accuracy"] <= 1
+def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tmp_path, capsys):
+    given = words(arrays, tmp_path / "run", "--method elastic --seconds 600 --epochs 2")
+    run = train.main(given)
+    found = run.result
+    assert found["epochs"] == len(run.history) == 2 and found["steps"] == 6
+    assert found["predicted_ratio"] == pytest.approx(1.0)  # there is time for everything
+    assert found["validation_accuracy"] >= found["head_accuracy"]
+    assert sum(found["seconds"].values()) == pytest.approx(found["training_seconds"])
+    assert f"On the test images: {found['accuracy']:.1%}" in capsys.readouterr().out
     assert stored(tmp_path / "run" / "model.weights.h5")
     assert train.main(given).result == found
+
+
+def test_too_few_seconds_leave_the_solved_head(arrays, tmp_path):
+    given = words(arrays, tmp_path / "run", "--method elastic --seconds 1e-3")
+    with pytest.warns(UserWarning, match="must suffice to train.*Received: 0.001"):
+        found = train.main(given).result
+    assert found["epochs"] == 0 and found["seconds"]["head"] > 0 and 0 <= found["accuracy"] <= 1
+    assert stored(tmp_path / "run" / "model.weights.h5")
 
 
 def test_train_keeps_to_memory_and_runs_no_full_step(arrays, tmp_path, monkeypatch):
@@ -169,7 +175,8 @@ def test_train_keeps_to_memory_and_runs_no_full_step(arrays, tmp_path, monkeypat
         ("--input-size 8", "at least 16. Received: 8"),
         ("--batch-size 3 --profile PROFILE", "batch size 4, data of batch size 3"),
         ("--memory 1MiB", "`memory` needs `profile` with elastic_loss.*'1MiB' alone"),
-        ("--rho 0.5 --seconds 9", "follows from `seconds`. Received: rho=0.5 and seconds=9"),
+        ("--rho 0.5 --seconds 9", "beside `seconds`.*Received: rho=0.5 and seconds=9"),
+        ("--seconds 9", "for the method elastic. Received: seconds=9 for elastic_loss"),
     ],
 )
 def test_train_refuses_options_that_do_not_fit(more, received, arrays, elastic, tmp_path):

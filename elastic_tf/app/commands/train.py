@@ -88,6 +88,21 @@ class Settings(options.Adaptation):
         return rate_for(self.rho or 0.5 if self.keeps_to_rho else 1.0)
 
 
+def _seconds_alone(settings: Settings) -> None:
+    """Refuse what says how to train beside `seconds`, which does."""
+    for name in ("rho", "memory"):
+        if (value := getattr(settings, name)) is not None:
+            raise ValueError(
+                f"`{name}` has no place beside `seconds`, from which follows what is trained. "
+                f"Received: {name}={value} and seconds={settings.seconds:g}. Leave one of them out."
+            )
+    if settings.method != "elastic":
+        raise ValueError(
+            "`seconds` is for the method elastic. Received: "
+            f"seconds={settings.seconds:g} for {settings.method}. Give epochs instead."
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> runs.Run:
     """Load, make the head, profile, train, measure, print.
 
@@ -97,11 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     settings = parse(Settings, __doc__ or "", arguments)
     if not settings.keeps_to_rho:
         options.no_budget(settings.method, **settings.budget)
-    if settings.rho is not None and settings.seconds is not None:
-        raise ValueError(
-            f"`rho` follows from `seconds`. Received: rho={settings.rho:g} and "
-            f"seconds={settings.seconds:g}. Leave one of them out."
-        )
+    if settings.seconds is not None:
+        _seconds_alone(settings)
     directory(settings.out)
     profile = None if settings.profile is None else TimingProfile.load(settings.profile)
     if profile is not None and arguments is None:

@@ -13,6 +13,7 @@ import statistics
 import time
 import warnings
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,10 +61,12 @@ class Course(tf.keras.callbacks.Callback):
     """Trains a compiled network in so many seconds.
 
     Args are those of `elastic_tf.finetune`, the model compiled; the seconds count from `started`, a
-    time of `time.perf_counter`.
+    time of `time.perf_counter`. `callbacks` of the `fit` are called behind this one.
 
     Attributes:
         head: the solved head; None before.
+        reached: accuracy (of values, the loss) on validation data of the first head and of what is
+            kept, and what that is; empty without validation.
         selection: what is trained; None where the head alone is solved.
         share: seconds of a step / seconds of a full one.
         seconds: where they went, by name.
@@ -81,9 +84,11 @@ class Course(tf.keras.callbacks.Callback):
         learning_rate: float | None = None,
         profile: TimingProfile | None = None,
         verbose: int = 1,
+        callbacks: Sequence[tf.keras.callbacks.Callback] = (),
     ) -> None:
         super().__init__()
         self.set_model(model)
+        self._others = callbacks
         self.head: HeadSolution | None = None
         self.selection: Selection | None = None
         self.share = 0.0
@@ -93,8 +98,8 @@ class Course(tf.keras.callbacks.Callback):
         self._marked, self._given = started, seconds
         self._ends = started + (1.0 - _SPARE) * seconds
         self._best: tuple[float, float] | None = None  # accuracy, 0 of values; minus the loss
-        self._kept, self._reached, self._weights = "", "", list[np.ndarray]()
-        self._first = ""  # how good the solved head is
+        self._kept, self._weights = "", list[np.ndarray]()
+        self.reached: list[float] = []
         self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
         self._needed = 0.0  # seconds of another step and the end
         self._recent: deque[float] = deque(maxlen=_RECENT)
@@ -136,16 +141,19 @@ class Course(tf.keras.callbacks.Callback):
             return
         checks = self._epochs * self._judging < _VALIDATING * self._training
         self._checks = checks and self._validation is not None
-        given = {"validation_data": self._validation} if self._checks else {}
-        model.fit(samples, epochs=self._epochs, callbacks=[self], verbose=self._verbose, **given)
+        given: dict[str, Any] = {"validation_data": self._validation} if self._checks else {}
+        given["callbacks"] = [self, *self._others]
+        model.fit(samples, epochs=self._epochs, verbose=self._verbose, **given)
         if self._verbose:
             print(self.said(), flush=True)
 
     def said(self) -> str:
         """What was trained, what came out and where the seconds went."""
         epochs, found = self._steps / self._samples.steps, ""
-        if self._best:
-            found = f"Head {self._first}, now {self._reached} ({self._kept}). "
+        if self.reached:
+            said = "{:.1%}" if self._is_accuracy else "loss {:.4g}"
+            first, now = map(said.format, self.reached)
+            found = f"Head {first}, now {now} ({self._kept}). "
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items())
         return f"{found}{epochs:.1f} epochs, {sum(self.seconds.values()):.0f} s.\nSeconds: {parts}."
 
@@ -264,12 +272,12 @@ class Course(tf.keras.callbacks.Callback):
 
     def _judge(self, name: str, found: dict[str, float]) -> None:
         accuracy, loss = found.get("accuracy"), found["loss"]
-        said = f"{accuracy:.1%}" if accuracy is not None else f"loss {loss:.4g}"
-        self._first = self._first or said
+        self._is_accuracy = accuracy is not None
         rank = (accuracy or 0.0, -loss) if math.isfinite(loss) else (-math.inf, 0.0)
         if self._best is None or rank > self._best:
-            self._kept, self._reached, self._best = name, said, rank
-            self._weights = self.model.get_weights()
+            self._kept, self._best, self._weights = name, rank, self.model.get_weights()
+            now = loss if accuracy is None else accuracy
+            self.reached = [*self.reached[:1], now] if self.reached else [now, now]
 
     def _mark(self, name: str) -> float:
         """Count what passed since the last mark; its seconds."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import shutil
 import sys
-import time
 from typing import Any
 
 import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.app.commands import options
-from elastic_tf.app.commands.training import harness, measurement, recording, sources
+from elastic_tf.app.commands.training import harness, measurement, recording, sources, within
 from elastic_tf.app.runs import run as runs
-from elastic_tf.choose.budget.course import passes_for
-from elastic_tf.choose.budget.deadline import DeadlineImpossible
 from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.files.atomic import as_utf8
@@ -52,15 +48,21 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
             f"{out} holds a run that was interrupted after {len(run.history)} epochs and "
             "left no backup. Remove it to start again, or choose another --out."
         )
-    row = _Training(settings, data, profile, run, started).result()
+    if settings.seconds is not None:
+        row = within.train(settings, data, profile, run, started)
+    else:
+        row = _Training(settings, data, profile, run).result()
     run.finish(row)
     shutil.rmtree(out / _BACKUP, ignore_errors=True)
     (out / _BEST).unlink(missing_ok=True)
-    seconds = row["training_seconds"]
     plot = ["-m", "elastic_tf", "plot", "--runs", str(out), "--out", str(out / "accuracy.png")]
-    print(format_table([row], runs.COLUMNS))
-    print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
-    print(f"Head alone: {row['head_seconds']:.1f} s. Written to {out}")
+    if settings.seconds is not None:
+        print(f"On the test images: {row['accuracy']:.1%}. Written to {out}")
+    else:
+        seconds = row["training_seconds"]
+        print(format_table([row], runs.COLUMNS))
+        print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
+        print(f"Head alone: {row['head_seconds']:.1f} s. Written to {out}")
     print(f"To draw it: {shlex.join([sys.executable, *plot])}")
     return run
 
@@ -74,10 +76,8 @@ class _Training:
         data: et.data.ImageData,
         profile: et.TimingProfile | None,
         run: runs.Run,
-        started: float,
     ) -> None:
         self._settings, self._data, self._run = settings, data, run
-        self._started = started
         self._method = baselines.get(settings.method)
         # samples have numbers, so that what lies before the first trained tensor is computed once
         self._cached = data.fits_memory
@@ -105,18 +105,11 @@ class _Training:
                 self._tell("Profiling this device ...")
                 self._profile = et.profile_model(model, *batch, modes=self._method.modes)
             self._profile.save(self._own_profile)
-        try:
-            self._fit(model)
-        except DeadlineImpossible as error:
-            print(f"The head alone was solved: {error}")
-        named = {"method": self._method.name, "class_names": data.class_names}
-        kept = {} if data.validation is None or not past else self._best(model)
+        self._fit(model)
+        kept = {} if data.validation is None else self._best(model)
         model.save_weights(self._run.path / "model.weights.h5")
-        if kept or not past:  # the test images are used once, when the weights are there
+        if kept:  # the test images are used once, when the weights are there
             kept.update(model.evaluate(data.test, verbose=self._verbose, return_dict=True))
-        if not past:
-            beside = {"head_seconds": self._head_seconds, "kept_epoch": 0, "epochs": 0}
-            return {**named, **kept, **beside, "training_seconds": 0.0, "share_beside_steps": 0.0}
         if getattr(model, "removed", None):  # by PruneTrain: they are those of a smaller network
             model.network.save(self._run.path / "network.keras")
         timed = settings.memory is None  # full steps would not keep to it
@@ -126,7 +119,8 @@ class _Training:
         reference = model if self._method.adapt is full.adapt else self._fresh(full)
         given = (past, model, reference, batch, lambda: self._fresh(self._method))
         return {
-            **named,
+            "method": self._method.name,
+            "class_names": data.class_names,
             **measurement.summary(past),
             **measurement.result(*given, cached=self._cached, timed=timed),
             "validation_accuracy": None,
@@ -150,16 +144,11 @@ class _Training:
             found = et.solve_head(harness.compiled(model, "adam", 1e-3), self._train)
             self._tell(f"New head in closed form, {found.accuracy:.1%} right of images left out")
             self._head_seconds = found.seconds
-        rate = self._rate(settings.epochs)
+        rate: Any = settings.rate()
+        if settings.schedule == "cosine":
+            steps = settings.epochs * data.steps_per_epoch
+            rate = et.optimizers.cosine(rate, steps, warm_up=settings.warm_up)
         return harness.compiled(self._method.adapt(model), settings.optimizer, rate)
-
-    def _rate(self, epochs: int) -> Any:
-        """The learning rate over so many epochs."""
-        settings = self._settings
-        if settings.schedule == "constant":
-            return settings.rate()
-        steps = epochs * self._data.steps_per_epoch
-        return et.optimizers.cosine(settings.rate(), steps, warm_up=settings.warm_up)
 
     def _fresh(self, method: baselines.Method) -> et.ElasticModel:
         """What the method trains, with random weights."""
@@ -173,21 +162,14 @@ class _Training:
         names = ("seed", "interval", "probe_size", "rho", "memory")
         given = {name: getattr(settings, name) for name in names}
         given = {name: value for name, value in given.items() if value is not None}
-        judged, first, judging = data.validation or data.test, 0.0, 0.0
+        judged, first = data.validation or data.test, 0.0
         if not run.history:
-            begun = time.perf_counter()
             first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
-            judging = time.perf_counter() - begun
         best = run.path / _BEST
         keeps_best = data.validation is not None and not hasattr(model, "removed")  # of one network
         if keeps_best and not run.history:
             et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
             model.save_weights(best)
-        epochs = settings.epochs
-        if settings.seconds is not None:
-            given["rho"] = deadline = self._deadline(judging)
-            epochs = self._epochs_in(deadline)
-            harness.compiled(model, settings.optimizer, self._rate(epochs))
         task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
         clock = recording.TrainingClock()
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
@@ -213,30 +195,12 @@ class _Training:
                     initial_value_threshold=max(self._accuracies() or [first]),
                 )
             )
-        if self._method.can_go_on and settings.seconds is None:
+        if self._method.can_go_on:
             # kept until the result is there: a run can be interrupted after its last epoch too
             backup = str(run.path / _BACKUP)
             callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
         options = {"validation_data": judged, "callbacks": callbacks, "verbose": self._verbose}
-        model.fit(self._train, epochs=epochs, **options)
-
-    def _deadline(self, judging: float) -> et.Deadline:
-        """What is left for `fit`, behind which the head is solved and judged once more."""
-        spent, seconds = time.perf_counter() - self._started, self._settings.seconds
-        ending = 0.0 if self._data.validation is None else self._head_seconds + judging
-        left = seconds - spent - ending
-        if left <= 0.0:
-            raise DeadlineImpossible(
-                f"`seconds` must suffice to train. Received: {seconds:g}, of which "
-                f"{spent + ending:.1f} go into beginning and ending. Give more."
-            )
-        return et.Deadline(left, validation=judging)
-
-    def _epochs_in(self, deadline: et.Deadline) -> int:
-        """Passes over the images, so that enough of the network can be trained in each."""
-        assert self._profile is not None
-        epoch = 1e-6 * self._profile.t_full * self._data.steps_per_epoch
-        return math.ceil(passes_for(deadline.seconds / epoch, self._settings.epochs))
+        model.fit(self._train, epochs=settings.epochs, **options)
 
     def _accuracies(self) -> list[float]:
         """On the images that are judged by: of the head, and after each epoch."""
