@@ -174,6 +174,13 @@ def test_no_step_follows_a_validation_that_took_the_last_seconds(trained):
     assert min(made) < STEPS < max(made)
 
 
+def test_a_head_that_takes_the_time_of_the_steps_is_all_there_is(trained):
+    stub = Stub(Device(), head=50.0)
+    with pytest.warns(UserWarning, match="Received: 100. The head alone was solved"):
+        trained(stub.device, stub, 100.0, profile=quick())
+    assert stub.rates == [] and stub.device.now <= 100.0
+
+
 @pytest.mark.parametrize("limit", ["seconds", "epochs"])
 def test_the_rate_rises_and_falls_to_nearly_zero(trained, limit):
     device = Device()

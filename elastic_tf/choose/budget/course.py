@@ -57,6 +57,10 @@ def passes_for(whole: float, most: int) -> float:
     return min(max(whole / _SHARE, _FEW), most)
 
 
+class _TooLate(Exception):
+    """The head took the time in which to train."""
+
+
 class Course(tf.keras.callbacks.Callback):
     """Trains a compiled network in so many seconds.
 
@@ -133,17 +137,16 @@ class Course(tf.keras.callbacks.Callback):
         if self._training < _LEAST_EPOCHS * self._epoch:
             self.head = solve_head(model, samples, until=self._ends)
             self._mark("head")
-            warnings.warn(
-                f"`seconds` must suffice to train: {fixed:.0f} of them go into beginning and "
-                f"ending. Received: {self._given:g}. The head alone was solved. Give more.",
-                stacklevel=3,
-            )
+            self._warn(fixed)
             return
         checks = self._epochs * self._judging < _VALIDATING * self._training
         self._checks = checks and self._validation is not None
         given: dict[str, Any] = {"validation_data": self._validation} if self._checks else {}
         given["callbacks"] = [self, *self._others]
-        model.fit(samples, epochs=self._epochs, verbose=self._verbose, **given)
+        try:
+            model.fit(samples, epochs=self._epochs, verbose=self._verbose, **given)
+        except _TooLate:
+            self._warn(self._given - self.left + self._ending)
         if self._verbose:
             print(self.said(), flush=True)
 
@@ -175,6 +178,8 @@ class Course(tf.keras.callbacks.Callback):
             self._judging = self._mark("validated")
             self._ending += self._judging
         self._set_rate(0.0)
+        if self.left < self._ending + first_step_seconds(self.model, self.share):
+            raise _TooLate
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Let the rate fall; stop where another step would leave too little time for the end."""
@@ -219,6 +224,14 @@ class Course(tf.keras.callbacks.Callback):
             self._mark("validated")
         if self._validation is not None or not is_good:
             self.model.set_weights(self._weights)
+
+    def _warn(self, around: float) -> None:
+        """Say that there was no time to train; so many seconds go into what is no step."""
+        warnings.warn(
+            f"`seconds` must suffice to train: {around:.0f} of them go into beginning and ending. "
+            f"Received: {self._given:g}. The head alone was solved. Give more.",
+            stacklevel=4,
+        )
 
     def _tell(self, what: str, seconds: float) -> None:
         """Say what takes more than a second."""
