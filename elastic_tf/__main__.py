@@ -27,12 +27,29 @@ COMMANDS = {
     "doctor": "check the installation and the machine, and say what to fix",
 }
 _OF_TRAINED = ("evaluate", "predict", "export")
+# What Keras loads where it is installed, for wrappers and pictures of its own and for data frames,
+# which no command has: two of the five seconds in which Keras starts.
+_SPARED = ("matplotlib", "pandas", "sklearn")
 
 
 def module(name: str) -> ModuleType:
     """The module of a command."""
     folder = "trained." if name in _OF_TRAINED else ""
     return importlib.import_module(f"elastic_tf.app.commands.{folder}{name}")
+
+
+class Spared:
+    """A finder of modules that finds some of them for everybody but Keras."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Refuse where Keras asks; leave others to the finders behind this one."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        asks = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if name in _SPARED and asks in ("keras", "tf_keras"):
+            raise ModuleNotFoundError(f"No module named {name!r} for Keras in a command.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those above")
     name = parser.parse_args(words[:1]).command
     sys.argv = [f"{program} {name}", *words[1:]]  # as a script of that name would see it
+    if "tensorflow" not in sys.modules:
+        sys.meta_path.insert(0, Spared)
     commandline.run(module(name).main)
 
 

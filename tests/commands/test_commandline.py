@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import os
 import re
@@ -112,6 +113,14 @@ def test_help_names_every_command_and_the_program_as_it_was_started(
     said = capsys.readouterr().out
     assert said.startswith(f"usage: {named} ")
     assert all(f"{name:<8} {text}" in said for name, text in program.COMMANDS.items())
+
+
+def test_keras_is_spared_what_no_command_uses(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [program.Spared, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'pandas' for Keras"):
+        exec("import pandas", {"__name__": "keras.src.trainers"})
+    assert importlib.util.find_spec("pandas") is not None  # for others it is there
 
 
 def test_what_is_no_command_is_refused(capsys):
