@@ -24,7 +24,7 @@ COMMANDS = {
     "export": "write the network of a finished training for other programs",
     "compare": "compare methods at equal epochs and at equal seconds",
     "plot": "draw a timing profile, or the course of trainings",
-    "doctor": "check the installation and the machine, and say what to fix",
+    "doctor": "check the installation, and say what to fix",
 }
 _OF_TRAINED = ("evaluate", "predict", "export")
 

@@ -105,7 +105,9 @@ class Step:
         for i in range(count - 1, -1, -1):
             if any(trained[: i + 1]):
                 passes_on = any(trained[:i])
-                self._backward(layers[i], given[i], sizes[i], count + 3 * (count - 1 - i), passes_on)
+                self._backward(
+                    layers[i], given[i], sizes[i], count + 3 * (count - 1 - i), passes_on
+                )
 
     def _use(self, name: str, size: int, *orders: int) -> Tensor:
         tensor = self.tensors.setdefault(name, Tensor(name, size))
@@ -142,8 +144,8 @@ class Step:
 
         A tensor that changes another one's memory may do so when nothing reads that any more.
 
-        Source: Algorithms 1 (lines 21 to 31) and 2. The printed second one takes the place of a dead
-        tensor without asking for its size, or whether another one took it before.
+        Source: Algorithms 1 (lines 21 to 31) and 2. The second one, as printed, takes the place of a
+        dead tensor without asking for its size, or whether another one took it before.
         """
         last: dict[str, int] = {}  # order at which a buffer is used
         end, known = max(self.names), self.tensors
@@ -164,7 +166,8 @@ class Step:
     def swapped(self, lookahead: int = 0) -> int:
         """Bytes that no offsets can go below where all that is not in use waits in a file.
 
-        What is read `lookahead` orders before its use is written one order after it. After `placed`.
+        What is read `lookahead` orders before its use is written one order after it. Call `placed`
+        before.
         """
         used: dict[str, set[int]] = {}
         for one in self.tensors.values():
@@ -230,9 +233,7 @@ def _chain(model: tf.keras.Model, batch_size: int, mask: Any) -> list[_Layer]:
                 for name, weight in zip(names, layer.weights)
             ]
             is_linear = layer.activation is tf.keras.activations.linear
-            found.append(
-                _Layer(layer.name + "/linear" * (not is_linear), size, weights, "kernel")
-            )
+            found.append(_Layer(layer.name + "/linear" * (not is_linear), size, weights, "kernel"))
             if not is_linear:
                 found.append(_Layer(layer.name, size, [], "in place"))
         elif isinstance(layer, (L.Activation, L.ReLU)):
@@ -243,7 +244,7 @@ def _chain(model: tf.keras.Model, batch_size: int, mask: Any) -> list[_Layer]:
             )
         else:
             raise ValueError(
-                "A chain may have convolutions, dense layers, activations, max pooling and Flatten. "
+                "A chain may have convolutions, dense layers, activations, max pooling, Flatten. "
                 f"Received: '{layer.name}' of class {type(layer).__name__}."
             )
     return found

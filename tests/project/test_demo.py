@@ -37,7 +37,6 @@ def test_demo_leaves_results_and_pictures(finished):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     stored = json.loads((out / "result.json").read_text())
     assert stored["rows"] == rows
-    assert et.TimingProfile.load(out / "profile.json").batch_size == 32
 
 
 def test_demo_leaves_curves_and_the_command_that_shows_them(finished, monkeypatch):
