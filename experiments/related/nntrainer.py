@@ -142,9 +142,9 @@ class Step:
     def placed(self) -> int:
         """Give each tensor its buffer and offset; returns the bytes that this takes.
 
-        A tensor that changes another one's memory may do so when nothing reads that any more.
+        A tensor may change the memory of another one when nothing reads that any more.
 
-        Source: Algorithms 1 (lines 21 to 31) and 2. The second one, as printed, takes the place of a
+        Source: Algorithms 1 (lines 21 to 31) and 2. The second, as printed, takes the place of a
         dead tensor without asking for its size, or whether another one took it before.
         """
         last: dict[str, int] = {}  # order at which a buffer is used
