@@ -18,7 +18,6 @@ COMMANDS = {
     "forecast": "say what a training will take, before it runs",
     "memory": "say what memory a training step needs, before it runs",
     "train": "adapt a pre-trained model to new images by one method",
-    "fewshot": "adapt a network to a few pictures of each class",
     "evaluate": "say how well a finished training does on its test images, or on others",
     "predict": "say what images show, by a finished training",
     "export": "write the network of a finished training for other programs",

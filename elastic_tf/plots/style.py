@@ -47,7 +47,7 @@ METHODS = {
     "traditional_tl": Style(SKY, "D", trains="the head"),
     "bn_bias": Style(PURPLE, "^", trains="head, biases, normalisation"),
     "tinytl": Style(VERMILLION, "v", trains="head, biases, lite residuals"),
-    "prunetrain": Style(GREEN, "P", trains="everything, channels pruned"),
+    "prunetrain": Style(GREEN, "P", trains="everything, group lasso"),
     "random": Style(DARK, "X", trains="a random choice within rho"),
     "elastictrainer": Style(BLUE, "*", ":", "xx", "as in the paper, within rho"),
     "offline_optimal": Style(BLACK, "*", trains="what is worth most at the start"),

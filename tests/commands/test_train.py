@@ -7,8 +7,6 @@ import shlex
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from related.prunetrain import model as prunetrain
 from tiny_runs import TRAINING
 
 import elastic_tf as et
@@ -102,24 +100,6 @@ def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monke
     assert [selection["epoch"] for selection in run.selections] == [1, 2]
     assert run.result["epochs"] == 2
     assert not (run.path / "backup").exists()
-
-
-@pytest.mark.hours
-def test_a_network_that_was_rebuilt_is_saved_whole(arrays, tmp_path, monkeypatch):
-    """PruneTrain finds nothing to remove in so few steps: the first channels stand for it."""
-
-    def reconfigure(model, threshold):
-        if model.removed:
-            return 0
-        site = next(site for site in model.channels.sites.values() if site.width is not None)
-        model.remove(site.width[1][:2].tolist())
-        return 2
-
-    monkeypatch.setattr(prunetrain.PruneTrainModel, "reconfigure", reconfigure)
-    train.main(words(arrays, tmp_path / "run", "--method related:prunetrain --interval 1"))
-    smaller = tf.keras.models.load_model(tmp_path / "run" / "network.keras")
-    whole = et.zoo.build("digits_resnet", classes=2, input_size=16)
-    assert smaller.count_params() < whole.count_params()
 
 
 def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tmp_path):

@@ -113,8 +113,6 @@ class _Training:
         if not past:
             beside = {"head_seconds": self._head_seconds, "kept_epoch": 0, "epochs": 0}
             return {**named, **kept, **beside, "training_seconds": 0.0}
-        if getattr(model, "removed", None):  # by PruneTrain: they are those of a smaller network
-            model.network.save(self._run.path / "network.keras")
         return {
             **named,
             **recording.summary(past),
@@ -162,7 +160,7 @@ class _Training:
             first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
             judging = time.perf_counter() - begun
         best = run.path / _BEST
-        keeps_best = data.validation is not None and not hasattr(model, "removed")  # of one network
+        keeps_best = data.validation is not None
         if keeps_best and not run.history:
             et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
             model.save_weights(best)
