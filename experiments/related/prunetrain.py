@@ -122,8 +122,8 @@ class SparseGroups(tf.keras.callbacks.Callback):
         """Warn."""
         if self.share > _MUCH:
             warnings.warn(
-                f"{self.share:.0%} of the groups are sparse. The paper removes their channels as it "
-                "trains, which this reproduction does not: its seconds are too many.",
+                f"{self.share:.0%} of the groups are sparse. The paper removes their channels as "
+                "it trains; here they stay, so that the seconds are too many.",
                 stacklevel=2,
             )
 

@@ -116,7 +116,7 @@ def test_updates_have_the_same_bits_in_any_number_of_threads(told):
     np.testing.assert_equal(updated(4), updated(1))
 
 
-def test_largest_plan_that_fits_is_trained_and_a_device_that_slows_down_ends_in_time(
+def test_largest_plan_that_fits_is_trained_and_a_slower_device_ends_in_time(
     exported, data, monkeypatch
 ):
     """The clock is one that only steps move; after 40, each takes ten times as long."""

@@ -39,16 +39,6 @@ def test_demo_leaves_results_and_pictures(finished):
     assert stored["rows"] == rows
 
 
-def test_demo_leaves_curves_and_the_command_that_shows_them(finished, monkeypatch):
-    out, _ = finished
-    for run in ("full/train", "full/validation", "elastic/validation", "selections"):
-        assert list((out / "board" / run).glob("events*"))
-    monkeypatch.chdir(out)
-    monkeypatch.setattr("sys.executable", str(out / ".venv" / "bin" / "python"))
-    command = demo.tensorboard(out / "board")
-    assert command == f"{out}/.venv/bin/python -m tensorboard.main --logdir board"
-
-
 def test_demo_tells_each_epoch(finished):
     said = (finished[0] / "said.txt").read_text()
     told = re.findall(r"^epoch (\d), (\w+): [\d.]+%$", said, re.MULTILINE)
