@@ -68,7 +68,11 @@ def main(
     scale = paper_scales.small() if is_small else paper_scales.paper(settings.vit_weights)
     root = settings.out / settings.scale / settings.device
     plan = list(dict.fromkeys(t for one in chosen.values() for t in scale.trainings(one)))
-    check_weights(plan, scale)
+    if VIT in {one.model for one in plan} and scale.models[VIT].get("weights") is None:
+        raise ValueError(
+            "Keras has no pre-trained weights for ViT-B/16. Received: no --vit-weights. Give a "
+            "file of weights, or take single figures: all others need none."
+        )
     done, failed = {}, []
     for number, training in enumerate(plan, start=1):
         print(f"[{number}/{len(plan)}] {training.name}", flush=True)
@@ -121,20 +125,6 @@ def profiled(path: Path, classes: int, options: dict[str, Any]) -> Path:
         done = [sys.executable, "-m", "elastic_tf", "profile", *words]
         subprocess.run(done, stdout=subprocess.DEVNULL, check=True)
     return path
-
-
-def check_weights(trainings: Sequence[Training], scale: paper_scales.Scale) -> None:
-    """Refuse, before anything is trained, a ViT without weights.
-
-    Raises:
-        ValueError: there are none.
-    """
-    if any(training.model == VIT for training in trainings):
-        if scale.models[VIT].get("weights") is None:
-            raise ValueError(
-                "Keras has no pre-trained weights for ViT-B/16. Received: no --vit-weights. Give a "
-                "file of weights, or take single figures: all others need none."
-            )
 
 
 def listing() -> str:

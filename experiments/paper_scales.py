@@ -35,11 +35,9 @@ class Scale:
 
     def titled(self, picture: Picture) -> Picture:
         """The picture with what stands for the paper's models and data in its title."""
-        trainings = self.trainings(picture)
-        used = dict.fromkeys([t.model for t in trainings] + [t.data for t in trainings])
-        said = [f"{self.names[one]} for {one}" for one in used if one in self.names]
-        title = "\n".join([picture.title, *([", ".join(said)] if said else [])])
-        return dataclasses.replace(picture, title=title)
+        used = dict.fromkeys(x for t in self.trainings(picture) for x in (t.model, t.data))
+        said = ", ".join(f"{self.names[one]} for {one}" for one in used if one in self.names)
+        return dataclasses.replace(picture, title=f"{picture.title}\n{said}".rstrip())
 
     def trainings(self, picture: Picture) -> list[Training]:
         """Those of a picture, as they are at this scale; without models that nothing stands for."""
