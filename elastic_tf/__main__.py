@@ -18,13 +18,12 @@ COMMANDS = {
     "forecast": "say what a training will take, before it runs",
     "memory": "say what memory a training step needs, before it runs",
     "train": "adapt a pre-trained model to new images by one method",
-    "fewshot": "adapt a network to a few pictures of each class",
     "evaluate": "say how well a finished training does on its test images, or on others",
     "predict": "say what images show, by a finished training",
     "export": "write the network of a finished training for other programs",
     "compare": "compare methods at equal epochs and at equal seconds",
     "plot": "draw a timing profile, or the course of trainings",
-    "doctor": "check the installation and the machine, and say what to fix",
+    "doctor": "check the installation, and say what to fix",
 }
 _OF_TRAINED = ("evaluate", "predict", "export")
 # What Keras loads where it is installed, for wrappers and pictures of its own and for data frames,

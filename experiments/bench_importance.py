@@ -2,10 +2,8 @@
 
 From each of several moments of a training, random masks of equal cost (equal step time under a
 measured profile, the head trained in all) are trained for one epoch. An importance is as good as
-the rank correlation of its sum over the mask with the loss decrease that was reached: on held-out
-images, which decides, and on the training images; and once more with the effect of the mask's
-deepest tensor taken out of all ranks, because a mask that reaches deeper wins more whatever it
-holds. Then how importance changes over a training (the paper's Figures 7a and 7b).
+the rank correlation of its sum over the mask with the loss decrease that was reached on held-out
+images. Then how importance changes over a training (the paper's Figures 7a and 7b).
 """
 
 from __future__ import annotations
@@ -30,24 +28,18 @@ from elastic_tf.files.table import Column, format_table
 PROBE = 64
 DRAWS = 500  # of the bootstrap
 DEFAULT = "other half"
-TABLES = {
-    "held-out images": ("held_out", False),
-    "held-out images, at equal depth": ("held_out", True),
-    "training images": ("train", False),
-}
 READINGS = {"before": "before", "after": "after", "other": "other half"}
 # What the share of the cost refers to.
 STEPS_PER_EPOCH, INTERVAL = 1_500, 3
 
 
 def main() -> dict[str, Any]:
-    """Try all cases, print four tables."""
+    """Try all cases, print the tables."""
     results = {}
     for case in mask_trials.cases():
         results[case.name] = measure(case)
         print(f"{case.name}: {results[case.name]['seconds']:.0f} s", flush=True)
-    rng = np.random.default_rng(0)
-    tables = {title: summary(results, *how, rng) for title, how in TABLES.items()}
+    tables = {"held-out images": summary(results, np.random.default_rng(0))}
     shown = [Column("importance", "importance")]
     shown += [Column(name, name, "+.2f") for name in results]
     shown += [
@@ -88,7 +80,7 @@ def measure(case: Case) -> dict[str, Any]:
         "masks": ["".join("01"[int(chosen)] for chosen in mask) for mask in masks],
         "ratios": [round(profile.step_time(mask) / profile.t_full, 4) for mask in masks],
         "sums": {name: _rounded(values) for name, values in sums.items()},
-        "won": {part: _rounded(values) for part, values in won.items()},
+        "won": {"held_out": _rounded(won)},
         "cost": {"seconds": seconds, "full_step": profile.t_full, "share": seconds / training},
         "seconds": time.perf_counter() - started,
     }
@@ -121,30 +113,19 @@ def evaluation_seconds(case: Case, model: et.ElasticModel, state: State) -> floa
     return float(np.median(seconds))
 
 
-def rank_correlation(one: Any, two: Any, given: Any = None) -> float:
-    """Spearman's; equal values, which a resample has, share their rank.
-
-    Args:
-        one: values.
-        two: values.
-        given: values whose linear effect is taken out of the ranks of both.
-    """
+def rank_correlation(one: Any, two: Any) -> float:
+    """Spearman's; equal values, which a resample has, share their rank."""
     ranks = [rankdata(values) for values in (one, two)]
-    if given is not None:
-        by = rankdata(given)
-        ranks = [rank - np.polyval(np.polyfit(by, rank, 1), by) for rank in ranks]
     if any(np.ptp(rank) < 1e-9 for rank in ranks):
         return 0.0
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def summary(
-    results: dict[str, Any], part: str, equal_depth: bool, rng: np.random.Generator
-) -> list[dict[str, Any]]:
+def summary(results: dict[str, Any], rng: np.random.Generator) -> list[dict[str, Any]]:
     """A line for each importance: means over states, intervals by resampling masks and states."""
     names = list(next(iter(results.values()))["sums"])
-    whole = correlations(results, part, equal_depth, None)
-    draws = [correlations(results, part, equal_depth, rng) for _ in range(DRAWS)]
+    whole = correlations(results, None)
+    draws = [correlations(results, rng) for _ in range(DRAWS)]
     drawn = {name: [np.mean(list(draw[name].values())) for draw in draws] for name in names}
     means = {name: float(np.mean(list(whole[name].values()))) for name in names}
     return [
@@ -163,20 +144,18 @@ def summary(
 
 
 def correlations(
-    results: dict[str, Any], part: str, equal_depth: bool, rng: np.random.Generator | None
+    results: dict[str, Any], rng: np.random.Generator | None
 ) -> dict[str, dict[str, float]]:
     """By importance and case, mean over the states; over a resample of both if there is `rng`."""
     found: dict[str, dict[str, float]] = {}
     for case, result in results.items():
-        won = np.array(result["won"][part])
-        depth = np.array([mask.index("1") for mask in result["masks"]])
+        won = np.array(result["won"]["held_out"])
         states, masks = (np.arange(size) for size in won.shape)
         if rng is not None:
             states, masks = rng.choice(states, len(states)), rng.choice(masks, len(masks))
-        given = depth[masks] if equal_depth else None
         for name, values in result["sums"].items():
             sums = np.array(values)
-            each = [rank_correlation(sums[i][masks], won[i][masks], given) for i in states]
+            each = [rank_correlation(sums[i][masks], won[i][masks]) for i in states]
             found.setdefault(name, {})[case] = float(np.mean(each))
     return found
 

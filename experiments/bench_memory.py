@@ -1,8 +1,7 @@
 """Memory: how it stays flat over many selections, and its peak against full training.
 
 `bench.py memory:vgg16,resnet50` measures what a step keeps alone, on these models: plain Keras,
-ours, ours that computes as much as it can again, and ours that swaps; all tensors, and the last
-that fit `RHO`.
+ours, and ours that computes as much as it can again; all tensors, and the last that fit `RHO`.
 
 Every case runs in a process of its own, two at a time. Resident memory is read after garbage
 collection and after the C library has given back what it can.
@@ -10,7 +9,6 @@ collection and after the C library has given back what it can.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -47,8 +45,8 @@ ORDERED = tuple(
     for batch in (16, 64)
 )
 WAYS = (  # what is trained, and how
-    *("keras", "all", "all keep 0", "all swapped"),
-    *("last", "last keep 0", "last swapped"),
+    *("keras", "all", "all keep 0"),
+    *("last", "last keep 0"),
 )
 RHO = 0.5
 
@@ -97,8 +95,7 @@ def step(name: str, size: int, batch: int, way: str, mask: str) -> dict[str, flo
         model.set_mask(of_digits(mask))
     times = StepTimes()
     data = tf.data.Dataset.from_tensors(noise(size, batch)).repeat()
-    with et.memory.swapped(model) if how == "swapped" else contextlib.nullcontext():
-        model.fit(data, steps_per_epoch=4, verbose=0, callbacks=[times])
+    model.fit(data, steps_per_epoch=4, verbose=0, callbacks=[times])
     return {
         "process": (peak_bytes() - imported) / MIB,
         "tensors": allocated_bytes("peak") / MIB,

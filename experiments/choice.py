@@ -65,7 +65,6 @@ class Settings:
     seeds: int = option(3, help="trials of each row")
     rates: tuple[float, ...] = option((), help="learning rates instead of those chosen")
     rows: tuple[str, ...] = option(ROWS, help="as elastic@0.3:5x16 full:3x4")
-    untimed: bool = option(False, help="count no seconds, for other programs run beside")
     memory: str = option("", help="most a step may take, as 96 MiB, for methods within rho")
     out: Path = option(RESULT, help="file of all trials")
 
@@ -114,7 +113,7 @@ class Trials:
         self._trained(self._network(), "elastic@0.3", 2, 16, 0, 1e-4)  # what is slow once
 
     def run(self, method: str, epochs: float, batch: int, seed: int, rate: float) -> dict[str, Any]:
-        """What came of one trial, run unless it is there; one without seconds again for them."""
+        """What came of one trial, run unless it is there."""
         settings = self._settings
         name = {
             "data": Path(settings.data).stem,
@@ -127,10 +126,9 @@ class Trials:
             "rate": rate,
             "memory": settings.memory,
         }
-        same = [one for one in self.done if name.items() <= {"memory": "", **one}.items()]
-        for trial in same:
-            if trial["seconds"] or settings.untimed:
-                return trial
+        for one in self.done:
+            if name.items() <= {"memory": "", **one}.items():
+                return one
         self._load(seed)
         tf.keras.utils.set_random_seed(seed)
         model = self._network()
@@ -139,9 +137,6 @@ class Trials:
         seconds = time.perf_counter() - started - found.get("offline_seconds", 0.0)
         loss, accuracy = model.evaluate(*self._judge, batch_size=64, verbose=0)
         trial = {**name, "accuracy": accuracy, "loss": loss, "seconds": seconds}
-        if settings.untimed:
-            trial["seconds"] = None
-        self.done = [one for one in self.done if one not in same]
         self.done.append({**trial, **found})
         print(" ".join(f"{key}={value}" for key, value in self.done[-1].items()), flush=True)
         head = {"device": describe_device(), "date": time.strftime("%Y-%m-%d")}

@@ -155,22 +155,6 @@ def residual(count: int, rng: np.random.Generator) -> list[Layer]:
     return blocks(count, grown)
 
 
-def inception(count: int, rng: np.random.Generator) -> list[Layer]:
-    """Blocks of two to four parallel paths that are concatenated."""
-
-    def grown(layers: list[Layer], end: int) -> int:
-        ends = []
-        for _ in range(int(rng.integers(2, 5))):
-            path = end
-            for _ in range(int(rng.integers(1, 3))):
-                path = convolution(layers, path, bare=count <= FEW)
-            ends.append(path)
-        layers.append(Layer(tuple(ends), 0))
-        return len(layers) - 1
-
-    return blocks(count, grown)
-
-
 def towers(count: int, rng: np.random.Generator) -> list[Layer]:
     """About `count` tensors: two towers side by side, joined before the head."""
     layers: list[Layer] = []
@@ -183,7 +167,7 @@ def towers(count: int, rng: np.random.Generator) -> list[Layer]:
     return layers
 
 
-NETWORKS = {"residual": residual, "inception": inception, "towers": towers}
+NETWORKS = {"residual": residual, "towers": towers}
 COSTS = ("lognormal", "pareto", "ties", "zeros")
 WORTHS = ("uniform", "signed", "pareto", "ties", "cost")
 

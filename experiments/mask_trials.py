@@ -147,21 +147,18 @@ def loss(model: et.ElasticModel, samples: Samples) -> float:
 
 def decreases(
     case: Case, model: et.ElasticModel, moments: list[State], masks: list[np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Loss decrease of each mask from each state, (states, masks), on both parts of the data."""
-    parts = {"train": case.train, "held_out": case.held_out}
-    won = {part: np.empty((len(moments), len(masks))) for part in parts}
-    before = {}
-    for i, state in enumerate(moments):
+) -> np.ndarray:
+    """Loss decrease of each mask from each state, (states, masks), on held-out images."""
+    won, before = np.empty((len(moments), len(masks))), []
+    for state in moments:
         restore(model, state.values)
-        before[i] = {part: loss(model, samples) for part, samples in parts.items()}
+        before.append(loss(model, case.held_out))
     for j, mask in enumerate(masks):
         model.set_mask(mask)  # traced once for all states
         for i, state in enumerate(moments):
             restore(model, state.values)
             train_epoch(model, state.epoch, case.batch_size)
-            for part, samples in parts.items():
-                won[part][i, j] = before[i][part] - loss(model, samples)
+            won[i, j] = before[i] - loss(model, case.held_out)
     return won
 
 

@@ -1,15 +1,14 @@
-"""The paper's figures and tables as named runs.
+"""The paper's figures and tables: the runs behind them, and the drawings.
 
     python experiments/paper.py --list                       what there is
-    python experiments/paper.py --figure 15a --scale small   the runs behind one figure
-    python experiments/paper.py --figure 15 --scale paper    behind all its panels
-    python experiments/paper.py --table 1                    behind a table
-    python experiments/paper.py --scale paper                behind everything
-    python experiments/figures.py --figure 15a               draws it from them
+    python experiments/paper.py --figure 15a --scale small   one figure
+    python experiments/paper.py --figure 15 --scale paper    all its panels
+    python experiments/paper.py --table 2                    a table
+    python experiments/paper.py --scale paper                everything
 
-Runs stand in OUT/SCALE/DEVICE. What is done is passed over, so that all can be stopped and started
-again, and figures share runs. Figures of a second device (16, 17c, 17d, 19c, 19d, 22b, 23b) are the
-same runs: start them there, and give that device a name of its own with --device.
+Runs stand in OUT/SCALE/DEVICE, drawings in pictures/ there. What is done is passed over, so that
+all can be stopped and started again, and figures share runs. Figures of a second device (16, 17c,
+19c, 19d, 22b) are the same runs: start them there, with a name of its own as --device.
 
 At scale "paper" everything is as in its Sec. 8: 12 epochs, batches of 4 images of 224 pixels, SGDW
 at 1e-4 on a cosine, Adam for ViT. At scale "small" each figure takes minutes, on
@@ -25,27 +24,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import elastic_tf as et  # noqa: F401 (before TensorFlow: it quiets its start-up)
+
 # isort: split
-import paper_measures
 import paper_scales
+from figure_forms import FORMS
 from paper_specs import FIGURES, TABLES, VIT, Picture, Training, pictures
 
+from elastic_tf import plots
 from elastic_tf.app.commands import commandline, contest
 from elastic_tf.app.commands.commandline import option, parse, words_of
 from elastic_tf.app.runs import run
-from elastic_tf.files.atomic import write_json
-from elastic_tf.files.json_form import to_json
+from elastic_tf.files.atomic import write_text
 from elastic_tf.files.table import format_table
 from elastic_tf.methods import baselines
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to run."""
+    """What to run and draw."""
 
     list: bool = option(False, help="list figures and tables, and run nothing")
     figure: str = option("", help="15a, or 15 for all its panels; everything if left out")
-    table: str = option("", help="1 or 2")
+    table: str = option("", help="2")
     scale: str = option("small", help="size of it all", choices=paper_scales.NAMES)
     out: Path = option(Path("runs/paper"), help="directory for all runs")
     device: str = option("here", help="name of this device, for its directory")
@@ -56,35 +57,51 @@ class Settings:
 
 def main(
     arguments: Sequence[str] | None = None, launch: contest.Launch = contest.launched
-) -> dict[str, Picture]:
-    """Run what is not there yet."""
+) -> list[Path]:
+    """Run what is not there yet, and draw; returns the drawings."""
     settings = parse(Settings, __doc__ or "", arguments)
     if settings.list:
         print(listing())
-        return {}
+        return []
     chosen = pictures(settings.figure, settings.table)
-    scale = scale_of(settings)
+    is_small = settings.scale == "small"
+    scale = paper_scales.small() if is_small else paper_scales.paper(settings.vit_weights)
     root = settings.out / settings.scale / settings.device
     plan = list(dict.fromkeys(t for one in chosen.values() for t in scale.trainings(one)))
-    check_weights(plan, scale)
-    measures = dict.fromkeys(one.measure for one in chosen.values() if one.measure)
-    failed = []
+    if VIT in {one.model for one in plan} and scale.models[VIT].get("weights") is None:
+        raise ValueError(
+            "Keras has no pre-trained weights for ViT-B/16. Received: no --vit-weights. Give a "
+            "file of weights, or take single figures: all others need none."
+        )
+    done, failed = {}, []
     for number, training in enumerate(plan, start=1):
         print(f"[{number}/{len(plan)}] {training.name}", flush=True)
         try:
-            one_run(training, scale, root, launch)
+            done[training] = one_run(training, scale, root, launch)
         except contest.TrainingFailed as error:  # the others need not wait for it
             print(error, flush=True)
             failed.append(training.name)
-    for name in measures:
-        path = measure_path(root, name)
-        if not path.is_file():
-            print(f"Measuring: {path}", flush=True)
-            write_json(path, to_json(paper_measures.MEASURES[name](scale)))
     if failed:
         raise contest.TrainingFailed(f"{len(failed)} of {len(plan)}: {', '.join(failed)}.")
-    print(f"All there, in {root}. Draw with experiments/figures.py.")
-    return chosen
+    found = {name: {t: done[t] for t in scale.trainings(one)} for name, one in chosen.items()}
+    return [
+        drawn(root / "pictures" / name.replace(" ", "_"), scale.titled(chosen[name]), runs)
+        for name, runs in found.items()
+        if runs  # a model of it may not be there at this scale
+    ]
+
+
+def drawn(path: Path, picture: Picture, runs: dict[Training, run.Run]) -> Path:
+    """Draw one picture, or print and write one table."""
+    made = FORMS[picture.form](picture, runs)
+    path = path.with_suffix(".txt" if isinstance(made, str) else ".png")
+    if isinstance(made, str):
+        print(made)
+        write_text(path, made + "\n")
+    else:
+        plots.save(made, path)
+    print(path)
+    return path
 
 
 def one_run(
@@ -95,7 +112,7 @@ def one_run(
     if baselines.get(options["method"]).needs_profile:
         path = root / "profiles" / f"{training.model}_{training.data}.json"
         options["profile"] = profiled(path, scale.classes[training.data], options)
-    return contest.trained(run_path(root, training), options, launch)
+    return contest.trained(root / "trainings" / training.name, options, launch)
 
 
 def profiled(path: Path, classes: int, options: dict[str, Any]) -> Path:
@@ -110,47 +127,14 @@ def profiled(path: Path, classes: int, options: dict[str, Any]) -> Path:
     return path
 
 
-def run_path(root: Path, training: Training) -> Path:
-    """Where the run of a training is."""
-    return root / "trainings" / training.name
-
-
-def measure_path(root: Path, name: str) -> Path:
-    """Where a measurement is."""
-    return root / "measures" / f"{name}.json"
-
-
-def scale_of(settings: Any) -> paper_scales.Scale:
-    """The scale of that name."""
-    if settings.scale == "small":
-        return paper_scales.small()
-    return paper_scales.paper(settings.vit_weights)
-
-
-def check_weights(trainings: Sequence[Training], scale: paper_scales.Scale) -> None:
-    """Refuse, before anything is trained, a ViT without weights.
-
-    Raises:
-        ValueError: there are none.
-    """
-    if any(training.model == VIT for training in trainings):
-        if scale.models[VIT].get("weights") is None:
-            raise ValueError(
-                "Keras has no pre-trained weights for ViT-B/16. Received: no --vit-weights. Give a "
-                "file of weights, or take single figures: all others need none."
-            )
-
-
 def listing() -> str:
     """Figures and tables with what they show."""
     rows = [
-        {"name": f"--{kind} {name}", "shows": one.title, "runs": len(one.trainings) or "-"}
+        {"name": f"--{kind} {name}", "shows": one.title, "runs": str(len(one.trainings))}
         for kind, group in (("figure", FIGURES), ("table", TABLES))
         for name, one in group.items()
     ]
-    return format_table(
-        [{**row, "runs": str(row["runs"])} for row in rows], ("name", "shows", "runs")
-    )
+    return format_table(rows, ("name", "shows", "runs"))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,6 @@ class Scale:
         models: by the paper's name; a model that nothing stands for is left out.
         data: likewise.
         classes: of the data sets.
-        images: in the training part of the birds.
-        timed: zoo model and image size of models whose steps alone are timed.
         smallest_rho: that the models can keep to; the paper's smaller ones become it.
         names: what stands for models and data sets that are not the paper's own.
     """
@@ -32,18 +30,14 @@ class Scale:
     models: Mapping[str, Mapping[str, Any]]
     data: Mapping[str, str]
     classes: Mapping[str, int]
-    images: int
-    timed: Mapping[str, tuple[str, int]]
     smallest_rho: float = 0.0
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def titled(self, picture: Picture) -> Picture:
         """The picture with what stands for the paper's models and data in its title."""
-        trainings = self.trainings(picture)
-        used = dict.fromkeys([t.model for t in trainings] + [t.data for t in trainings])
-        said = [f"{self.names[one]} for {one}" for one in used if one in self.names]
-        title = "\n".join([picture.title, *([", ".join(said)] if said else [])])
-        return dataclasses.replace(picture, title=title)
+        used = dict.fromkeys(x for t in self.trainings(picture) for x in (t.model, t.data))
+        said = ", ".join(f"{self.names[one]} for {one}" for one in used if one in self.names)
+        return dataclasses.replace(picture, title=f"{picture.title}\n{said}".rstrip())
 
     def trainings(self, picture: Picture) -> list[Training]:
         """Those of a picture, as they are at this scale; without models that nothing stands for."""
@@ -69,8 +63,7 @@ class Scale:
             options["epochs"] = min(training.epochs, most)
         if training.is_beginning:
             options["schedule"] = "constant"
-        own = {name: getattr(training, name) for name in ("rho", "interval", "probe_size")}
-        return {**options, **{name: value for name, value in own.items() if value is not None}}
+        return options if training.rho is None else {**options, "rho": training.rho}
 
 
 def paper(vit_weights: Path | None) -> Scale:
@@ -100,8 +93,6 @@ def paper(vit_weights: Path | None) -> Scale:
             DOGS: "tfds:stanford_dogs",
         },
         classes={CUB: 200, PET: 37, DOGS: 120},
-        images=5994,
-        timed={name: (name, 224) for name in MODELS},
     )
 
 
@@ -122,8 +113,6 @@ def small() -> Scale:
         models=dict.fromkeys(models, {"model": "digits_resnet", "weights": WEIGHTS}),
         data={CUB: "digits:shifted", PET: "digits:turned", DOGS: "digits:inverted"},
         classes=dict.fromkeys(DATA, 10),
-        images=1257,
-        timed={name: ("vit_ti16" if name == VIT else name, 64) for name in MODELS},
         smallest_rho=0.4,
         names={
             **dict.fromkeys(models, "a small ResNet"),

@@ -45,17 +45,14 @@ class Training:
     method: str  # of `baselines.NAMES`, or of `related`
     rho: float | None = None
     epochs: int | None = None
-    interval: int | None = None  # epochs between two selections
-    probe_size: int | None = None
     is_beginning: bool = False  # the rate stays where it starts: only first epochs are looked at
 
     @property
     def name(self) -> str:
         """Of its directory: equal for equal trainings."""
         parts = [self.method]
-        for letter, value in (("@", self.rho), ("_e", self.epochs), ("_i", self.interval)):
+        for letter, value in (("@", self.rho), ("_e", self.epochs)):
             parts += [] if value is None else [f"{letter}{value:g}"]
-        parts += [] if self.probe_size is None else [f"_p{self.probe_size}"]
         return f"{self.data}/{self.model}/{''.join(parts)}{'_beginning' * self.is_beginning}"
 
     @property
@@ -67,12 +64,11 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """One figure or table, drawn from trainings or from a measurement."""
+    """One figure or table, drawn from trainings."""
 
     title: str
     form: str  # how it is drawn, a name in `figure_forms.FORMS`
-    trainings: tuple[Training, ...] = ()
-    measure: str | None = None  # a name in `paper_measures.MEASURES`
+    trainings: tuple[Training, ...]
 
 
 def schemes(
@@ -99,15 +95,6 @@ _LAST_LAYERS = (
 _SUBOPTIMAL = tuple(
     Training(RESNET, CUB, method, rho, epochs=6, is_beginning=True)
     for method, rho in (("offline_optimal", 0.59), ("elastic", 0.59), ("bn_bias", None))
-)
-_EVERY_EPOCH = tuple(
-    Training(model, data, "elastictrainer", 0.5, interval=1)
-    for model in (RESNET, VGG)
-    for data in (CUB, PET)
-)
-_PROBES = tuple(
-    Training(RESNET, CUB, "elastictrainer", 0.5, interval=1, probe_size=size)
-    for size in (4, 8, 16, 32)
 )
 _RHOS = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)
 _BY_RHO = (
@@ -140,11 +127,9 @@ def _numbered(number: int, pictures: dict[str, Picture]) -> dict[str, Picture]:
 
 _MEASURES = ("accuracy", "loss")
 _TIME_BY_RHO = Picture("Training time on CUB-200 by rho", "time_bars", _BY_RHO)
-_FLOPS_BY_RHO = Picture("Training FLOPs on CUB-200 by rho", "flops_bars", _BY_RHO)
 _ACCURACY_BY_MODEL = Picture("Accuracy of models on CUB-200", "model_accuracy", _BY_MODEL)
 _TIME_BY_MODEL = Picture("Training time of models on CUB-200", "model_time", _BY_MODEL)
 _MEMORY = Picture("Peak memory", "memory_bars", schemes(RESNET, CUB, 0.5))
-_ENERGY = Picture("Energy of a training", "energy_bars", schemes(RESNET, CUB, 0.5))
 
 
 def _selected(model: str, data: str, rho: float) -> Picture:
@@ -154,19 +139,12 @@ def _selected(model: str, data: str, rho: float) -> Picture:
 
 # The panels of a figure that shows two devices are the same runs on each of them.
 FIGURES: dict[str, Picture] = {
-    "2a": Picture("Progress of the first 3 epochs by bottom layers", "progress", _LAST_LAYERS),
+    "2a": Picture("The first 3 epochs of the last layers", "accuracy_over_time", _LAST_LAYERS),
     "2b": Picture("Suboptimal choices of what to train", "accuracy_by_epoch", _SUBOPTIMAL),
-    "7a": Picture("Importance at other intervals", "similarity", _EVERY_EPOCH),
-    "7b": Picture("Importance from other batch sizes", "probe_sizes", _PROBES),
-    "13a": Picture("Subproblems of the solver", "subproblems", measure="solver"),
-    "13b": Picture("Time resolution of the solver", "resolutions", measure="solver"),
     **_numbered(15, _over_time("abcdef", _MEASURES, (CUB, PET, DOGS))),
     **_numbered(16, _over_time("abcd", _MEASURES, (CUB, PET))),
     "17a": _TIME_BY_RHO,
-    "17b": _FLOPS_BY_RHO,
     "17c": _TIME_BY_RHO,
-    "17d": _FLOPS_BY_RHO,
-    "18": Picture("FLOPs of every epoch on CUB-200", "flops_by_epoch", _BY_RHO),
     "19a": _ACCURACY_BY_MODEL,
     "19b": _TIME_BY_MODEL,
     "19c": _ACCURACY_BY_MODEL,
@@ -179,11 +157,8 @@ FIGURES: dict[str, Picture] = {
     "21d": _selected(VGG, PET, 0.7),
     "22a": _MEMORY,
     "22b": _MEMORY,
-    "23a": _ENERGY,
-    "23b": _ENERGY,
 }
 TABLES: dict[str, Picture] = {
-    "1": Picture("Overhead of profiling every epoch", "profiling_table", measure="profiling"),
     "2": Picture(
         "Speedup against the best baseline by accuracy",
         "speedup_table",

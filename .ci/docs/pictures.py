@@ -40,7 +40,6 @@ def draw(app: Sphinx) -> None:
     for row in control["data"]["deadlines"]:
         group = taken.setdefault(f"load: {row['load']}", {})
         group[f"{row['asked']:.0f} s"] = 100 * row["taken"] / row["asked"]
-    shares = [share for group in taken.values() for share in group.values()]
     drawn = {
         "timing_bars": plots.timing_bars(profiles["ResNet50"]),
         "step_parts": plots.step_parts(profiles),
@@ -48,7 +47,6 @@ def draw(app: Sphinx) -> None:
         "deadlines": plots.bars(
             taken,
             y="time taken / deadline (%)",
-            conclusion=f"{min(shares):.0f} to {max(shares):.0f} % of each deadline is used",
         ),
         "predicted": plots.agreement(
             {name: (one["predicted"], one["measured"]) for name, one in time_model["data"].items()},

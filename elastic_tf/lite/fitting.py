@@ -20,7 +20,7 @@ else:  # in the exported folder
 
 _WARM_UP = 0.15  # share of the steps in which the rate rises, as in `elastic_tf.finetune`
 _LOOKS = 5  # steps whose median is the time of a plan, after one that makes ready
-_SPARE = 0.95  # of the seconds left: what a new plan may take
+_SPARE = 0.95  # of the seconds left: what the steps may take
 _EVERY = 60.0  # seconds between two states
 
 
@@ -43,13 +43,13 @@ class Fit:
         self._best = path.with_name(f"{path.name}.best")
         self._batches = math.ceil(len(self._y) / trainer.batch_size)
         self._kept: tuple[str | None, Any] = None, None  # a function, and what it says
-        self._has_room, self._slower, self._end = True, 1.0, 0.0  # _end: seconds after an epoch
+        self._end = 0.0  # seconds after an epoch
         some = self._x[np.arange(0, len(self._y), max(len(self._y) // 64, 1))]
         said = f"{settings} {self._x.shape} {self._x.dtype} {held is None}".encode()
         self._run: dict[str, Any] = {
             "key": zlib.crc32(some.tobytes() + self._y.tobytes() + said),
             **{"done": False, "step": 0, "steps": settings["epochs"] * self._batches},
-            **{"plan": None, "times": {}, "spent": 0.0, "total": 0.0, "count": 0, "history": []},
+            **{"plan": None, "spent": 0.0, "total": 0.0, "count": 0, "history": []},
         }
 
     def run(self) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ class Fit:
             self._end_epoch(self._solve_head())
         if not self._run["done"]:
             if self._run["plan"] is None:
-                self._time_plans()
+                self._choose()
             self._train()
             self._finish()
         return list(self._run["history"])
@@ -115,14 +115,14 @@ class Fit:
         with tempfile.TemporaryFile(dir=self._trainer.folder) as file:  # the array holds it open
             return np.memmap(file, np.float64, "w+", shape=shape)
 
-    def _time_plans(self) -> None:
-        """Time each plan by steps that are thrown away, up to the first that does not fit."""
+    def _choose(self) -> None:
+        """Time each plan by steps that are thrown away; the largest one that fits is trained."""
         run, trainer, only = self._run, self._trainer, self._settings["plan"]
         ladder = range(len(trainer.plans)) if only is None else [only]
         run["plan"] = ladder[-1]
         if self._settings["seconds"] is None:
             return
-        given = trainer.batch(self._x, self._y, slice(0, trainer.batch_size))
+        given, planned = trainer.batch(self._x, self._y, slice(0, trainer.batch_size)), run["steps"]
         for k in ladder:
             held = {i: trainer.weights[i].copy() for i in trainer.plans[k]["tensors"]}
             name, feature, x = trainer.plans[k]["features"], 0.0, given["x"]
@@ -139,33 +139,12 @@ class Fit:
             finally:
                 trainer.weights.update(held)
                 trainer.slots, trainer.steps = {}, {}
-            run["plan"], run["times"][str(k)] = k, [step, feature]
-            if self._cost(k) > self._left():
+            fill = 0.0 if name == self._kept[0] else feature * self._batches
+            left = _SPARE * (self._left() - fill) - (self._settings["epochs"] + 1) * self._end
+            if k != ladder[0] and planned * step > left:
                 break
-        self._choose()
-
-    def _choose(self) -> None:
-        """Keep the plan while the seconds left allow it; else a cheaper one, else fewer steps."""
-        run, left, before = self._run, self._left(), (self._run["plan"], self._run["steps"])
-        run["steps"] = self._settings["epochs"] * self._batches
-        if self._cost(run["plan"]) > left:
-            known = [int(k) for k in run["times"] if int(k) <= run["plan"]]
-            fits = [k for k in known if self._cost(k) <= _SPARE * left]
-            run["plan"] = max(fits, default=known[0])
-            if not fits:
-                pace = self._cost(known[0]) / max(run["steps"] - run["step"], 1)
-                run["steps"] = run["step"] + max(int(_SPARE * left / pace), 0)
-        if (run["plan"], run["steps"]) != before:
-            self._say(f"There is time for {run['steps']} steps of plan {run['plan']}.")
-
-    def _cost(self, k: int) -> float:
-        """Seconds of all that is left to do, with this plan."""
-        (step, feature), steps = self._run["times"][str(k)], self._run["steps"] - self._run["step"]
-        filled = min(self._batches, steps) if self._has_room else steps
-        if self._trainer.plans[k]["features"] == self._kept[0]:
-            filled = 0
-        ends = (math.ceil(steps / self._batches) + 1) * self._end
-        return self._slower * (steps * step + filled * feature) + ends
+            run["plan"], run["steps"] = k, min(planned, max(int(left / step), 0))
+        self._say(f"There is time for {run['steps']} steps of plan {run['plan']}.")
 
     def _left(self) -> float:
         return float((self._settings["seconds"] or math.inf) - self._spent())
@@ -177,11 +156,9 @@ class Fit:
         run, size, batches = self._run, self._trainer.batch_size, self._batches
         rate = self._settings["rate"] or self._trainer.model["optimizer"]["learning_rate"]
         saved = shown = time.monotonic()
-        plan, order = None, None
+        planned, order, source = self._settings["epochs"] * batches, None, self._source()
+        looked, done = time.monotonic(), 0
         while run["step"] < run["steps"]:
-            if run["plan"] != plan:
-                plan, source = run["plan"], self._source()
-                looked, done = time.monotonic(), 0
             epoch, at = divmod(run["step"], batches)
             if order is None or at == 0:
                 generator = np.random.default_rng([0, epoch])
@@ -199,10 +176,9 @@ class Fit:
                 self._end_epoch() if is_end else self._save()
                 saved = time.monotonic()
                 looked += saved - now
-            if run["times"] and (is_end or done >= max(run["steps"] // 16, 16)):
-                step, feature = run["times"][str(plan)]
-                self._slower = pace / (step if source is not None else step + feature)
-                self._choose()
+            if is_end and self._settings["seconds"] is not None:  # the clock has the last word
+                fits = int((_SPARE * self._left() - self._end) / pace)
+                run["steps"] = min(planned, run["step"] + max(fits, 0))
                 looked, done = time.monotonic(), 0
             if self._left() < 1.5 * pace + 2.0 * self._end:
                 run["steps"] = run["step"]
@@ -212,13 +188,12 @@ class Fit:
     def _source(self) -> Any:
         """Features of all images for the present plan; None where steps begin with images."""
         name = self._trainer.plans[self._run["plan"]]["features"]
-        if not name or not self._has_room or self._run["steps"] < self._batches:
+        if not name or self._run["steps"] < self._batches:
             return None  # with fewer steps each is computed at most once
         try:
             return self._filled(name)
         except OSError as error:
             self._say(f"{error.strerror}: what comes before plan {self._run['plan']} is not kept.")
-            self._has_room = False
             return None
 
     def _step(self, source: Any, rows: np.ndarray, rate: float) -> float:

@@ -5,7 +5,6 @@ Read from the graph that TensorFlow differentiates: the memory of this program, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,40 +62,21 @@ def activation_bytes(
     if has_own_step(model) and not wanted:
         return None
     ops, batch = graph.get_operations(), graph.inputs[: len(tf.nest.flatten(data))]
-    backward = {*ops[ops.index(source(loss).op) + 1 :]}
-    found = {source(one).ref() for one, _ in crossings(ops, batch, backward, wanted)}
-    kept = [one.deref() for one in found]
-    sizes = [tensor_bytes(t) for t in kept if (t.op.type, t.value_index) != SCRATCH]
+    # all that is traced behind the loss; what depends on weights alone is no activation
+    first, nodes = ops.index(_source(loss).op) + 1, nodes_of(ops, SHAPES)
+    forward = {op: nodes[op] for op in ops[:first] if op in nodes}
+    values = reached_from(nodes, [*(tensor.op for tensor in batch), *changing(forward)])
+    needed = needed_by(nodes, [tensor.op for tensor in wanted])
+    takers = [op for op in ops[first:] if op in nodes and op in needed and op.type not in SHAPES]
+    kept = {
+        _source(tensor).ref(): _source(tensor)
+        for tensor in (tensor for op in takers for tensor in op.inputs)
+        if tensor.op in values and tensor.op in forward
+    }
+    sizes = [tensor_bytes(t) for t in kept.values() if (t.op.type, t.value_index) != SCRATCH]
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-def crossings(
-    ops: Sequence[tf.Operation],
-    batch: Sequence[tf.Tensor],
-    backward: Collection[tf.Operation],
-    wanted: Sequence[tf.Tensor],
-) -> Iterator[tuple[tf.Tensor, tf.Operation]]:
-    """Tensors of a forward pass with the ops of its backward pass that take them.
-
-    What depends on weights alone is left out, not so what is random.
-
-    Args:
-        ops: of a FuncGraph.
-        batch: inputs of the forward pass.
-        backward: the ops of the backward pass, and what is traced after it.
-        wanted: the gradients.
-    """
-    nodes = nodes_of(ops, SHAPES)
-    forward = {op: node for op, node in nodes.items() if op not in backward}
-    values = reached_from(nodes, [*(tensor.op for tensor in batch), *changing(forward)])
-    needed = needed_by(nodes, [tensor.op for tensor in wanted])
-    for op in nodes:
-        if op in backward and op in needed and op.type not in SHAPES:
-            for tensor in op.inputs:
-                if tensor.op in values and tensor.op in forward:
-                    yield tensor, op
-
-
-def source(tensor: tf.Tensor) -> tf.Tensor:
+def _source(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that this one is, under another shape or name."""
     return made(tensor, _SAME_BYTES)

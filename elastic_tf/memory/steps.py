@@ -98,8 +98,7 @@ def step(model: Any, data: Any, plan: Plan | np.ndarray | None = None) -> StepMe
 
     Counted are the batch, all weights and slots, for TensorFlow makes the slots of frozen tensors
     too, and all that ops give, copies of weights that are updated while an op reads them among it.
-    Not counted are buffers inside an op, the library, and the tensors of other programs. Inside
-    `elastic_tf.memory.swapped` the step is that which swaps.
+    Not counted are buffers inside an op, the library, and the tensors of other programs.
 
     Args:
         model: elastic and compiled; or any Keras model, which is taken as it is compiled, or with

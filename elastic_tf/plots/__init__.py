@@ -9,7 +9,7 @@ from elastic_tf.extras import extra
 
 with extra("plots"):
     from elastic_tf.plots.charts import agreement, bars, lines
-    from elastic_tf.plots.results import accuracy_at_budgets, reached
+    from elastic_tf.plots.results import accuracy_at_budgets
     from elastic_tf.plots.selections import (
         image_grid,
         importance_map,
@@ -31,7 +31,6 @@ __all__ = [
     "lines",
     "memory_map",
     "png",
-    "reached",
     "save",
     "selection_bars",
     "selection_map",

@@ -1,4 +1,4 @@
-"""Lines, bars and points, with what they show, computed from the data drawn, as their title."""
+"""Lines, bars and points."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from elastic_tf.plots.style import DARK, PALE, frame, grid, head, method_of, picture, styles
+from elastic_tf.plots.style import DARK, PALE, grid, head, picture, styles
 
 Curves = Mapping[str, tuple[Any, ...]]
 Groups = Mapping[str, Mapping[str, float]]
@@ -23,7 +23,6 @@ def lines(
     x: str,
     y: str,
     title: str = "",
-    conclusion: str | None = None,
     is_log: bool = False,
     is_whole: bool = False,
 ) -> Figure:
@@ -31,8 +30,7 @@ def lines(
 
     A third part is half the height of a band around the line, not a number where there is none.
     `x` and `y` say what stands along them, with the unit. x is logarithmic, or whole numbers, as
-    epochs are, or begins at 0. `title` says what it is about; the conclusion stands behind it:
-    `conclusion`, or which curves end lowest and highest.
+    epochs are, or begins at 0.
     """
     figure, axes = picture(7.0, 4.2)
     for (name, (along, values, *band)), look in zip(curves.items(), styles(curves).values()):
@@ -43,8 +41,6 @@ def lines(
             low, high = np.subtract(values, half), np.add(values, half)
             axes.fill_between(along, low, high, color=look.colour, alpha=0.12, linewidth=0)
     axes.set(xlabel=x, ylabel=y)
-    if all(len(curve) > 2 for curve in curves.values()):
-        frame(axes, {name: curve[1:] for name, curve in curves.items()})
     if is_log:
         axes.set_xscale("log")
     elif is_whole:
@@ -53,7 +49,7 @@ def lines(
         axes.set_xlim(0, 1.05 * max(max(along) for along, *_ in curves.values()) or None)
     grid(axes)
     axes.legend(frameon=False)
-    head(axes, title, _ends(curves) if conclusion is None else conclusion)
+    head(axes, title)
     return figure
 
 
@@ -62,13 +58,11 @@ def bars(
     *,
     y: str,
     title: str = "",
-    conclusion: str | None = None,
     notes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Figure:
     """Groups of bars: group -> label -> height; a label has one colour in all groups.
 
-    `notes`, of the same form, stand above the bars in the place of the heights. `conclusion` is by
-    default how labels compare with full training, or which bars are lowest and highest.
+    `notes`, of the same form, stand above the bars in the place of the heights.
     """
     looks = styles(label for group in groups.values() for label in group)
     figure, axes = picture(max(5.0, 1.5 + 0.55 * sum(len(bar) + 1 for bar in groups.values())), 4.2)
@@ -89,7 +83,7 @@ def bars(
     axes.set_ylabel(y)
     axes.margins(y=0.12)
     figure.legend(frameon=False, loc="outside lower center", ncols=4, fontsize=8)
-    head(axes, title, _heights(groups) if conclusion is None else conclusion)
+    head(axes, title)
     return figure
 
 
@@ -123,50 +117,5 @@ def agreement(
         axes.scatter(*points[name], s=26, label=name, alpha=0.85, **options)
     axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel=x, ylabel=y)
     axes.legend(frameon=False, fontsize=8)
-    head(axes, title, _distances(points, within, is_log))
+    head(axes, title)
     return figure
-
-
-def _ends(curves: Curves) -> str:
-    """Between which curves all others end."""
-    last = {name: float(values[-1]) for name, (_, values, *_) in curves.items() if len(values)}
-    return _extremes(last, "ends")
-
-
-def _heights(groups: Groups) -> str:
-    """How the lowest label compares with full training, or the lowest with the highest."""
-    ratios: dict[str, list[float]] = {}
-    for group in groups.values():
-        whole = next((group[label] for label in group if method_of(label) == "full"), 0.0)
-        for label, height in group.items():
-            if whole and method_of(label) != "full":
-                ratios.setdefault(label, []).append(height / whole)
-    if ratios:
-        label = min(ratios, key=lambda name: float(np.mean(ratios[name])))
-        low, high = (f"{end:.2f}" for end in (min(ratios[label]), max(ratios[label])))
-        return f"{label} is at {low if low == high else f'{low} to {high}'} of full"
-    bars = {
-        f"{label}, {name}".replace("\n", " ") if len(groups) > 1 else label: height
-        for name, group in groups.items()
-        for label, height in group.items()
-    }
-    return _extremes(bars, "is")
-
-
-def _distances(points: Curves, within: float | None, is_log: bool) -> str:
-    """How far points are from the diagonal, relative to x where axes are logarithmic."""
-    x, y = (np.concatenate([np.ravel(pair[k]) for pair in points.values()]) for k in (0, 1))
-    if is_log:
-        return f"y is {np.min(y / x):.3g} to {np.max(y / x):.3g} of x"
-    off = np.abs(y - x)
-    if within is None:
-        return f"{off.mean():.2g} apart on average"
-    return f"{np.sum(off <= within)} of {len(off)} within {within:g}"
-
-
-def _extremes(values: Mapping[str, float], verb: str) -> str:
-    known = {label: value for label, value in values.items() if np.isfinite(value)}
-    if len(known) < 2:
-        return "".join(f"{label} {verb} at {value:.3g}" for label, value in known.items())
-    low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
-    return f"{low} {verb} lowest ({known[low]:.3g}), {high} highest ({known[high]:.3g})"

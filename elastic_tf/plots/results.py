@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from elastic_tf.plots.charts import Curves
-from elastic_tf.plots.style import frame, grid, head, method_of, picture, styles
+from elastic_tf.plots.style import grid, head, picture, styles
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -40,13 +38,11 @@ def accuracy_at_budgets(
             text = f"{label}: {look.trains}" if look.trains else label
             shown.setdefault(text, drawn.lines[0])
         grid(axes)
-        frame(axes, {label: curve[1:] for label, curve in curves.items()})
         axes.set_xlim(0, 1.08 * max(curve[0].max() for curve in curves.values()))
         axes.set(xlabel="training time (s)", ylabel="test accuracy, 95 % interval (%)")
-        head(axes, *((title, reached(curves)) if len(courses) == 1 else (name,)))
+        head(axes, name if len(courses) > 1 else title)
     if len(courses) > 1:
-        found = _winner([tables.get("equal_seconds", ()) for tables in comparisons.values()])
-        figure.suptitle(": ".join(filter(None, (title, found))), x=0.01, ha="left", fontsize=12)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     figure.legend(
         shown.values(), shown, frameon=False, loc="outside lower left", ncols=2, fontsize=8
     )
@@ -60,40 +56,3 @@ def _courses(tables: Mapping[str, Rows]) -> dict[str, tuple[np.ndarray, ...]]:
         half = np.nan if row["half_width"] is None else 100.0 * row["half_width"]
         points.setdefault(row["method"], set()).add((row["seconds"], 100.0 * row["mean"], half))
     return {method: tuple(np.array(sorted(found)).T) for method, found in points.items()}
-
-
-def reached(curves: Curves) -> str:
-    """Who reaches full training's best accuracy first, or comes nearest to it in its seconds.
-
-    Curves are label -> (seconds, accuracy in %, and what else is drawn).
-    """
-    points = [
-        (label, float(at), float(value))
-        for label, (along, values, *_) in curves.items()
-        for at, value in zip(along, values)
-        if np.isfinite(value)
-    ]
-    goals = [point for point in points if method_of(point[0]) == "full"]
-    rivals = [point for point in points if method_of(point[0]) != "full"]
-    if not goals or not rivals:
-        label, at, value = max(points, key=lambda point: point[2])
-        return f"{label} reaches {value:.1f} %" + ", the most" * (len(curves) > 1)
-    _, whole, goal = max(goals, key=lambda point: point[2])
-    faster = [point for point in rivals if point[1] <= whole] or rivals
-    level = [point for point in faster if round(point[2], 1) >= round(goal, 1)]
-    if level:
-        label, at, _ = min(level, key=lambda point: point[1])
-        return f"{label} reaches full's {goal:.1f} % in {at / whole:.2f} of its seconds"
-    label, at, value = max(faster, key=lambda point: point[2])
-    below = f"{label} ends {goal - value:.1f} points below full's {goal:.1f} %"
-    return f"{below}, in {at / whole:.2f} of its seconds"
-
-
-def _winner(tables: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """The method with the highest mean in most of several tables at equal seconds."""
-    best = (max(rows, key=lambda row: row["mean"])["method"] for rows in tables if len(rows) > 1)
-    wins = Counter(method_of(name) for name in best)
-    if not wins:
-        return ""
-    name, count = wins.most_common(1)[0]
-    return f"at equal seconds {name} has the highest mean in {count} of {sum(wins.values())}"

@@ -39,13 +39,9 @@ def selection_map(
     codes = [FROZEN, EXACT, *sorted({*modes.ravel().tolist()} - {FROZEN, EXACT})]
     colours = [PALE, *(MODES[k % len(MODES)] for k in range(len(codes) - 1))]
     shown = np.searchsorted(codes, modes)
-    never = int((~(modes != FROZEN).any(axis=1)).sum())
-    rest = f"{never} of {len(modes)} tensors never" if never else "each tensor at least once"
-    exact = " (blue)" if len(codes) == 2 else f", {(modes == EXACT).mean():.0%} exactly (blue)"
-    found = f"{(modes != FROZEN).mean():.0%} trained{exact}, {rest}"
     last = len(codes) - 1
     options = {"cmap": ListedColormap(colours), "vmin": 0, "vmax": last}
-    figure = _map(shown, names, title, found, width, **options)
+    figure = _map(shown, names, title, width, **options)
     figure.axes[0].set_xlabel(x)
     if last > 1:
         patches = [Patch(color=c, label=NAMES[code]) for c, code in zip(colours, codes)]
@@ -71,12 +67,8 @@ def importance_map(
     shares = (gains / np.maximum(gains.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
     values = np.where(shares > 0.0, shares, np.nan)  # NaN is drawn grey
     colours = colormaps["cividis"].with_extremes(bad=GREY)
-    order = np.sort(np.nanmean(shares, axis=1))[::-1]
-    count = int(np.searchsorted(order.cumsum(), 0.5 * order.sum())) + 1
-    found = f"{count} of {len(order)} tensors hold half of the importance"
-    figure = _map(
-        values, names, title, found, cmap=colours, norm=LogNorm(_LEAST_SHARE, 1.0, clip=True)
-    )
+    scale = LogNorm(_LEAST_SHARE, 1.0, clip=True)
+    figure = _map(values, names, title, cmap=colours, norm=scale)
     label = "share of the epoch's importance (grey: harm)"
     figure.colorbar(figure.axes[0].images[0], label=label, location="bottom")
     return figure
@@ -103,10 +95,7 @@ def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "")
     axes.set(xlabel="tensor, forward order", ylabel="importance (decrease of the loss)")
     patches = [Patch(color=BLUE, label="trained"), Patch(color=GREY, label="left out")]
     figure.legend(handles=patches, frameon=False, loc="outside lower center", ncols=2, fontsize=8)
-    gains = np.maximum(importance, 0.0)
-    share = gains[mask].sum() / max(gains.sum(), np.finfo(float).tiny)
-    found = f"{mask.sum()} of {len(mask)} tensors hold {share:.0%} of the importance"
-    head(axes, title, found)
+    head(axes, title)
     return figure
 
 
@@ -128,7 +117,6 @@ def _map(
     values: np.ndarray,
     names: Sequence[str],
     title: str,
-    found: str,
     width: float | None = None,
     **options: Any,
 ) -> Figure:
@@ -142,5 +130,5 @@ def _map(
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     ticks = few(count)
     axes.set_yticks(ticks, [names[k] if len(names) else k for k in ticks], fontsize=8)
-    head(axes, title, found)
+    head(axes, title)
     return figure

@@ -44,8 +44,7 @@ def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
         shown = place if named else few(profile.count)
         axes.set_yticks(shown, [profile.tensors[k].name for k in shown], fontsize=8)
     axes.legend(frameon=False)
-    full, forward = profile.t_full / _MS, profile.t_forward / _MS
-    head(axes, title, f"full step {full:.1f} ms, forward pass {forward:.1f} ms of it")
+    head(axes, title)
     return figure
 
 
@@ -65,8 +64,7 @@ def step_parts(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Fig
     axes.invert_yaxis()
     axes.set_xlabel("share of the full step (%)")
     figure.legend(frameon=False, loc="outside lower center", ncols=3, fontsize=8)
-    parts = 100 * times[:, 0] / full
-    head(axes, title, f"the forward pass takes {_between(parts)} % of a full step")
+    head(axes, title)
     return figure
 
 
@@ -78,18 +76,10 @@ def cost_of_depth(profiles: Mapping[str, TimingProfile], *, title: str = "") -> 
         share = 100 * (profile.t_forward + later) / profile.t_full
         curves[label] = (range(profile.count), share)
     x = "first tensor that is trained (forward order; all after it are trained too)"
-    halves = [share[len(share) // 2] for _, share in curves.values()]
-    found = f"the last half of the tensors takes {_between(halves)} % of a full step"
     y = "share of the full step (%)"
-    figure = lines(curves, x=x, y=y, title=title, conclusion=found, is_whole=True)
+    figure = lines(curves, x=x, y=y, title=title, is_whole=True)
     figure.axes[0].set_ylim(0, 103)
     return figure
-
-
-def _between(values: Any) -> str:
-    """The least and the most of some percentages."""
-    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
-    return low if low == high else f"{low} to {high}"
 
 
 def memory_map(tensors: Sequence[Any], live: np.ndarray, *, title: str = "") -> Figure:
@@ -108,7 +98,5 @@ def memory_map(tensors: Sequence[Any], live: np.ndarray, *, title: str = "") -> 
     axes.set(xlim=(0, len(changes) - 1), ylim=(0, 1.03 * live.max() / _MIB))
     axes.set(xlabel="op that allocates or frees", ylabel="in use (MiB)")
     figure.legend(frameon=False, loc="outside lower center", ncols=8, fontsize=8)
-    lasting = sum(used[kind][0] for kind in ("weight", "slots") if kind in used)
-    found = f"{live.max() / _MIB:.1f} MiB at the fullest op, of it weights and slots {lasting:.1f}"
-    head(axes, title, found)
+    head(axes, title)
     return figure

@@ -6,7 +6,7 @@ import io
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ BLACK, DARK, GREY, PALE = "#000000", "#767676", "#B8B8B8", "#EDEDED"
 MODES = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY)  # exact, then others by their code
 _LINES = ("-", "--", ":", "-.")
 _LETTERS = 11.0  # of a title, in an inch
-_WILD = 5.0  # times the median interval
 _MOST_TICKS = 12  # along an axis
 _HATCHES = ("", "//", "..", "xx")
 
@@ -48,7 +47,7 @@ METHODS = {
     "traditional_tl": Style(SKY, "D", trains="the head"),
     "bn_bias": Style(PURPLE, "^", trains="head, biases, normalisation"),
     "tinytl": Style(VERMILLION, "v", trains="head, biases, lite residuals"),
-    "prunetrain": Style(GREEN, "P", trains="everything, channels pruned"),
+    "prunetrain": Style(GREEN, "P", trains="everything, group lasso"),
     "random": Style(DARK, "X", trains="a random choice within rho"),
     "elastictrainer": Style(BLUE, "*", ":", "xx", "as in the paper, within rho"),
     "offline_optimal": Style(BLACK, "*", trains="what is worth most at the start"),
@@ -101,51 +100,21 @@ def picture(width: float, height: float, rows: int = 1, columns: int = 1) -> tup
     return figure, figure.subplots(rows, columns)
 
 
-def frame(axes: Any, curves: Mapping[str, tuple[Any, ...]]) -> None:
-    """Set the ends of y by label -> (values, halves of their intervals), where these are alike.
-
-    An interval of few values may be many times as wide as the others: it is cut at the axis, and a
-    line in the picture says so. Where it is wider still, its middle does not set the axis either.
-    """
-    middle, half = (np.concatenate([np.ravel(one[k]) for one in curves.values()]) for k in (0, 1))
-    known, half = half[half > 0], np.nan_to_num(half)
-    if len(known):
-        tame = half <= _WILD * np.median(known)
-        middle, half = middle[tame], half[tame]
-        half = np.minimum(half, max(0.5 * float(np.ptp(middle)), 3 * float(known.min())))
-    low, high = (middle - half).min(), (middle + half).max()
-    margin = 0.05 * (high - low) or 1.0
-    low, high = low - margin, high + margin
-    axes.set_ylim(low, high)
-    cut = [
-        (width, value, label)
-        for label, (values, halves) in curves.items()
-        for value, width in zip(values, np.nan_to_num(halves))
-        if value - width < low or value + width > high
-    ]
-    if cut:
-        width, value, label = max(cut)
-        count = f", and {len(cut) - 1} more" if len(cut) > 1 else ""
-        at = {"xycoords": "axes fraction", "ha": "right", "va": "bottom", "fontsize": 7}
-        text = f"cut: {label}, {value:.1f} ± {width:.1f}{count}"
-        axes.annotate(text, (0.99, 0.01), color=DARK, **at).set_in_layout(False)
-
-
 def grid(axes: Any) -> None:
     """Pale lines behind what is drawn."""
     axes.grid(color=PALE)
     axes.set_axisbelow(True)
 
 
-def head(axes: Any, title: str, found: str = "") -> None:
-    """Write above a picture what it is about and what it shows, and above its y axis the label.
+def head(axes: Any, title: str) -> None:
+    """Write above a picture what it shows, and above its y axis the label.
 
     What is longer than the picture takes several lines.
     """
     axes.yaxis.label.set(rotation=0, ha="left", va="bottom", fontsize=9, color=DARK)
     axes.yaxis.set_label_coords(0.0, 1.01)
     inches = axes.figure.get_figwidth() / axes.get_gridspec().ncols
-    text = textwrap.fill(": ".join(filter(None, (title, found))), int(_LETTERS * inches))
+    text = textwrap.fill(title, int(_LETTERS * inches))
     axes.set_title(text, loc="left", fontsize=11, pad=20 if axes.get_ylabel() else 6)
 
 

@@ -1,7 +1,7 @@
 """Other papers, reproduced outside of the package, as a method of one's own stands.
 
 `--method experiments/related:tinytl` takes one that changes the model. In: a functional Keras
-model. Out: the model that the method trains in its place. `nntrainer` plans the memory of a step.
+model. Out: the model that the method trains in its place. `nntrainer` plans memory.
 """
 
 from __future__ import annotations

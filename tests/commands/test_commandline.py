@@ -150,7 +150,7 @@ def test_help_of_every_command_comes_without_tensorflow():
     )
     done = run_alone(code)
     for name in program.COMMANDS:
-        assert f"\n    python -m elastic_tf {name} -" in done.stdout
+        assert f"\n    python -m elastic_tf {name}" in done.stdout
 
 
 REFUSED = {

@@ -60,7 +60,7 @@ def test_runs_are_drawn_over_seconds_with_a_map_of_those_that_leave_tensors_out(
     paths = drawn("--runs", full, elastic, "--out", tmp_path / "runs.png", "--title", "Here")
     assert [path.name for path in paths] == ["runs.png", "runs_elastic_rho_0.5.png"]
     (axes,) = figures["runs.png"].axes
-    assert axes.get_title(loc="left").startswith("Here: elastic, rho=0.5 reaches full's 70.0 %")
+    assert axes.get_title(loc="left") == "Here"
     assert axes.get_ylabel() == "validation accuracy (%)"
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "full",
@@ -82,8 +82,7 @@ def test_accuracy_on_the_test_images_is_called_so(tmp_path, figures):
 def test_a_comparison_is_drawn_over_seconds(tmp_path, figures):
     drawn("--comparison", BIRDS, "--out", tmp_path / "birds.png", "--title", "Birds")
     (axes,) = figures["birds.png"].axes
-    title = axes.get_title(loc="left")
-    assert title.startswith("Birds: elastic_loss@0.6 ends 2.2 points below full's 79.9 %, in 0.74")
+    assert axes.get_title(loc="left") == "Birds"
     assert axes.get_xlabel() == "training time (s)"
     tables = json.loads(BIRDS.read_text())["tables"]
     assert len(axes.containers) == len(tables["equal_seconds"])

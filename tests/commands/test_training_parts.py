@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from networks import crossentropy, images, network, step_flops
+from networks import crossentropy, images, network
 
-from elastic_tf.app.commands.training import measurement, recording, sources
+from elastic_tf.app.commands.training import recording, sources
 from elastic_tf.app.runs import run as runs
-from elastic_tf.files.json_form import to_ranges
-from elastic_tf.memory import energy
-from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 from elastic_tf.train.engine import modes
@@ -62,38 +59,26 @@ def test_images_that_do_not_fit_are_refused(source, options, received, tmp_path,
         load(source, **options)
 
 
-def epochs(*accuracies, energy="no sensor"):
+def epochs(*accuracies):
     return [
         {
             "val_accuracy": accuracy,
             "val_loss": 1.0,
             "seconds": 10.0,
-            "overhead_seconds": 2.0,
             "evaluation_seconds": 3.0,
             "steps": 5,
             "peak_memory_bytes": 100 + index,
-            "energy_joules": energy,
         }
         for index, accuracy in enumerate(accuracies)
     ]
 
 
 def test_summary_adds_up_the_epochs():
-    found = measurement.summary(epochs(0.5, 0.7, 0.6))
+    found = recording.summary(epochs(0.5, 0.7, 0.6))
     assert found["accuracy"] == 0.6  # the last, not the best
     assert found["training_seconds"] == 30 and found["seconds_with_evaluation"] == 39
-    assert found["share_beside_steps"] == pytest.approx(6 / 30)
     assert found["steps"] == 15 and found["seconds_per_step"] == 2
     assert found["peak_memory_bytes"] == 102
-
-
-@pytest.mark.parametrize(
-    ("energies", "total"),
-    [((2.5, 2.5), 5.0), ((2.5, None), None), (("no sensor", 2.5), "no sensor")],
-)
-def test_energy_is_never_invented(energies, total):
-    found = [epoch for energy in energies for epoch in epochs(0.5, energy=energy)]
-    assert measurement.summary(found)["energy_joules"] == total
 
 
 @pytest.fixture(scope="module")
@@ -103,26 +88,9 @@ def model():
     return made
 
 
-def ticking(readings):
-    """A meter that counts a joule at each reading, until it fails."""
-    left = iter([1.0] * readings)
-
-    def advance():
-        joules = next(left, None)
-        if joules is None:
-            raise OSError("gone")
-        return joules
-
-    return energy.Meter("ticks", 3600.0, advance)
-
-
-@pytest.mark.parametrize(
-    ("sensor", "joules"),
-    [(None, ["no sensor"] * 2), (ticking(2), [1.0, None])],
-)
-def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sensor, joules):
+def test_history_holds_seconds_and_what_was_trained(tmp_path, model):
     clock, run = recording.TrainingClock(), runs.create(tmp_path, {"seed": 0})
-    recorder = recording.Recorder(run, clock, sensor=sensor, head_seconds=1.5)
+    recorder = recording.Recorder(run, clock, head_seconds=1.5)
     full, (x, y) = Plan.full(len(model.tensors)), images()
     plan = full.filtered(2, modes.kernels(model, "filtered:2"))
     model.set_plan(plan)
@@ -130,57 +98,7 @@ def test_history_holds_seconds_energy_and_what_was_trained(tmp_path, model, sens
     model.set_plan(full)
     found = runs.load(tmp_path).history
     assert runs.trained_plans(found) == [plan] * 2
-    assert [epoch["energy_joules"] for epoch in found] == joules
     assert [epoch.get("head_seconds") for epoch in found] == [1.5, None]
     for epoch in found:
-        assert epoch["seconds"] >= epoch["overhead_seconds"] >= 0
-        assert epoch["evaluation_seconds"] == 0 and epoch["steps"] > 0
+        assert epoch["seconds"] > epoch["evaluation_seconds"] == 0 and epoch["steps"] > 0
         assert epoch["trained"] == [[0, epoch["tensors"] - 1]]
-
-
-def record(*plans):
-    """What a run writes of epochs under these plans."""
-    return [
-        {"steps": 2, "trained": to_ranges(plan.mask), "tensors": len(plan), **plan.to_json()}
-        for plan in plans
-    ]
-
-
-def test_costs_are_those_of_each_epoch_and_its_modes(model):
-    batch = tuple(part[:10] for part in images())
-    count = len(model.tensors)
-    full, head = Plan.full(count), Plan.from_mask(np.arange(count) > 2)
-    filtered = full.filtered(2, modes.kernels(model, "filtered:2"))
-    history = record(head, full, filtered, head)
-    found = measurement.result(history, model, model, batch, None, timed=False)
-    cheap, dear, between = (step_flops(model, *batch, plan) for plan in (head, full, filtered))
-    assert max(cheap, between) < dear
-    assert found["flops_by_epoch"] == [cheap, dear, between, cheap]
-    assert found["flops"] == 2 * (2 * cheap + dear + between)
-    assert found["flops_ratio"] == pytest.approx(found["flops"] / (8 * dear))
-    assert found["activation_bytes"] == activation_bytes(model, batch, full) > 0
-    assert found["achieved_ratio"] is None
-
-
-def test_what_was_computed_before_the_steps_is_in_no_cost_of_them(model):
-    batch = tuple(part[:10] for part in images())
-    head = Plan.from_mask(np.arange(len(model.tensors)) == len(model.tensors) - 1)
-    (whole,), (cut,) = (
-        measurement.result(record(head), model, model, batch, None, cached=cached, timed=False)[
-            "flops_by_epoch"
-        ]
-        for cached in (False, True)
-    )
-    assert whole == step_flops(model, *batch, head) and 0 < cut < 0.2 * whole
-
-
-def test_speed_is_measured_against_another_full_model_and_leaves_nothing_behind(model):
-    full = ElasticModel.from_model(network())
-    full.compile("sgd", crossentropy())
-    before = [variable.numpy().tobytes() for variable in model.variables + full.variables]
-    head = Plan.from_mask(np.arange(len(model.tensors)) == len(model.tensors) - 1)
-    batch = tuple(part[:10] for part in images())
-    for cached in (False, True):
-        ratio, seconds = measurement.speed(model, head, full, batch, repeats=1, cached=cached)
-        assert ratio > 0 and seconds > 0
-    assert before == [variable.numpy().tobytes() for variable in model.variables + full.variables]

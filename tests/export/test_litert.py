@@ -92,17 +92,8 @@ def test_gradients_of_attention_are_those_of_tensorflow():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mobilenet_v2",
-        *(
-            pytest.param(name, marks=pytest.mark.hours)
-            for name in ("vgg16", "resnet50", "vit_ti16")
-        ),
-    ],
-)
+@pytest.mark.hours  # the layers of all of them one by one stand above
+@pytest.mark.parametrize("name", ["mobilenet_v2", "vgg16", "resnet50", "vit_ti16"])
 def test_gradients_of_the_zoo_are_those_of_tensorflow(name):
     tf.keras.utils.set_random_seed(0)
     model = et.zoo.build(name, classes=3, input_size=32)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from networks import mask_of
 
 import elastic_tf as et
-from elastic_tf.memory import executor, steps, swapping
+from elastic_tf.memory import executor, steps
 from elastic_tf.memory.ops import Work
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import Plan
@@ -225,12 +225,6 @@ def test_largest_batch_fits_and_the_next_does_not():
 def test_peak_of_a_step_and_of_a_limit_are_the_same(model, step):
     assert et.memory.Limit(1, model, batch()).peak(model.plan) == step.peak
     assert step.live.max() < step.peak < 1.15 * step.live.max()
-
-
-def test_swapped_step_takes_less(model, step, monkeypatch):
-    monkeypatch.setattr(swapping, "_AT_LEAST", 1 << 14)
-    with et.memory.swapped(model):
-        assert et.memory.step(model, batch()).peak < step.peak
 
 
 def test_memory_of_a_step_is_saved_as_json(step, tmp_path):

@@ -141,7 +141,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not place or place in pages.slugs(there), target
 
 
-@pytest.mark.parametrize("page", EXAMPLES, **ids)
+@pytest.mark.parametrize(
+    "page",
+    # trains for most of a minute what tests/test_fine_tuning.py tests with smaller networks
+    [pytest.param(one, marks=[pytest.mark.hours] * (one.name == "tasks.md")) for one in EXAMPLES],
+    **ids,
+)
 def test_examples_print_what_stands_below_them(page: Path) -> None:
     said = io.StringIO()
     names: dict[str, object] = {}

@@ -103,7 +103,7 @@ def test_commands_run_one_after_the_other(tmp_path, monkeypatch):
             python, module, package, name, *words = shlex.split(line)
             assert (python, module, package) == (".venv/bin/python", "-m", "elastic_tf")
             used.append(name)
-            if name in ("compare", "doctor", "export", "fewshot", "predict"):
+            if name in ("compare", "doctor", "export", "predict"):
                 continue  # take long, or have no images here; their own tests run them
             words = [re.sub("^experiments/weights/.*", "small.weights.h5", word) for word in words]
             method = words[words.index("--method") + 1] if "--method" in words else name

@@ -35,7 +35,7 @@ def test_recurrence_is_best_on_a_chain_whose_times_are_whole_ticks() -> None:
         assert published.subproblems <= published.all_subproblems
 
 
-@pytest.mark.parametrize("kind", ["chain", "inception"])
+@pytest.mark.parametrize("kind", ["chain", "towers"])
 def test_recurrence_keeps_the_budget_and_tells_its_gap(kind: str) -> None:
     for seed in range(20):
         importance, table, rho = instance(kind, 40, seed)

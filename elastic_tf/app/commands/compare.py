@@ -14,11 +14,9 @@ over all seeds, of equal ones the one with the smaller loss there; all methods t
 rates with the same seeds. The accuracies in the tables are those on the test images, which are
 looked at once, at the end of each training.
 
-Seconds are given at reference speed, for the speed of a shared machine drifts: steps, times the
-step ratio timed in turn with full steps, times one full step time for all; selecting and tracing
-count for as many steps as they took the time of in that training. Seconds as they passed stand
-beside them. At equal seconds each method trains, on a schedule of its own, as many epochs as fit
-into the seconds of the reference, where 3 % more counts as equal, or into those of `--budget`.
+Seconds are those that passed, evaluation not counted: let nothing else run beside. At equal seconds
+each method trains, on a schedule of its own, as many epochs as fit into the seconds of the
+reference, where 3 % more counts as equal, or into those of `--budget`.
 """
 
 from __future__ import annotations
@@ -43,9 +41,6 @@ COLUMNS = (
     Column("epochs", "epochs", "d"),
     Column("accuracy", "test accuracy, %"),
     Column("seconds", "s", ".0f"),
-    Column("raw_seconds", "s as passed", ".0f"),
-    Column("ratio", "step ratio", ".3f"),
-    Column("flops_ratio", "FLOPs ratio", ".3f"),
     Column("verdict", "against the reference"),
 )
 
@@ -87,7 +82,6 @@ def main(arguments: Sequence[str] | None = None, launch: Any = None) -> dict[str
             "created": now(),
             "version": __version__,
             "device": describe_device(),
-            "full_step_seconds": competition.full_step_seconds,
             "allowed_seconds": allowed,
             "tables": tables,
         }

@@ -25,15 +25,6 @@ from elastic_tf.app.runs import run as runs
 from elastic_tf.files.atomic import directory
 from elastic_tf.methods import baselines
 
-# Columns that are means over a row's trainings.
-_MEANS = {
-    "raw_seconds": "training_seconds",
-    "ratio": "achieved_ratio",
-    "share_beside_steps": "share_beside_steps",
-    "flops_ratio": "flops_ratio",
-    "peak_memory_bytes": "peak_memory_bytes",
-    "activation_bytes": "activation_bytes",
-}
 # Seconds above those of the reference that count as equal: what is measured varies as much.
 _EQUAL = 1.03
 _CONFIDENCE = 0.95
@@ -63,7 +54,7 @@ class Plan(NamedTuple):
 class Contest:
     """Runs what a comparison needs, each training once; refuses what cannot be compared.
 
-    `allowed_seconds` are those of all at equal seconds, at reference speed, known with the tables.
+    `allowed_seconds` are those of all at equal seconds, known with the tables.
     """
 
     def __init__(self, settings: Any, launch: Launch) -> None:
@@ -93,11 +84,6 @@ class Contest:
         self._done: dict[tuple[Plan, int], runs.Run] = {}
         self._profile = settings.profile  # or that of the first training that measures one
 
-    @property
-    def full_step_seconds(self) -> float:
-        """One full step, the median over all trainings."""
-        return float(np.median([run.result["full_step_seconds"] for run in self._done.values()]))
-
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """A row for each method, at equal epochs and at equal seconds."""
         epochs = self._settings.epochs
@@ -109,8 +95,6 @@ class Contest:
             plan._replace(epochs=max(1, int((self.allowed_seconds - once) / each)))
             for plan, (once, each) in zip(plans, seconds.values())
         ]
-        for plan in plans + timed:  # what a full step takes is known after all trainings
-            self._runs(plan)
         found = {"equal_epochs": plans, "equal_seconds": timed}
         return {name: [self._row(plan, plans) for plan in plans] for name, plans in found.items()}
 
@@ -121,8 +105,6 @@ class Contest:
         accuracies = np.array([result["accuracy"] for result in results])
         theirs = np.array([run.result["accuracy"] for run in self._runs(reference)])
         (mean, half), (difference, off) = interval(accuracies), interval(accuracies - theirs)
-        once, each = self._seconds(plan)
-        means = {name: [result[key] for result in results] for name, key in _MEANS.items()}
         ends = (min(self._rates), max(self._rates))
         return {
             "method": plan.label,
@@ -136,28 +118,19 @@ class Contest:
             "difference": difference,
             "difference_half_width": off,
             "verdict": "(reference)" if plan is reference else verdict(difference, off),
-            "seconds": once + plan.epochs * each,
-            **{
-                name: None if None in values else float(np.mean(values))
-                for name, values in means.items()
-            },
+            "seconds": float(np.mean([result["training_seconds"] for result in results])),
         }
 
     def _seconds(self, plan: Plan) -> tuple[float, float]:
-        """Of a training at reference speed: once, for tracing, and for each epoch."""
-        found = []
-        for run in self._runs(plan):
-            steps, seconds, overheads = (
-                np.array([epoch[key] for epoch in run.history])
-                for key in ("steps", "seconds", "overhead_seconds")
-            )
-            step = run.result["achieved_ratio"] * self.full_step_seconds
-            # what was measured in that training, in seconds at reference speed
-            scale = step * steps.sum() / (seconds - overheads).sum()
-            later = overheads[1:].mean() if len(overheads) > 1 else overheads[0]
-            found.append((scale * (overheads[0] - later), step * steps.mean() + scale * later))
-        once, each = np.mean(found, axis=0)
-        return float(once), float(each)
+        """Of a training: once, for what the first epoch takes beyond the others, and for each."""
+        first, later = np.mean(
+            [
+                (seconds[0], np.mean(seconds[1:] or seconds))
+                for seconds in ([one["seconds"] for one in run.history] for run in self._runs(plan))
+            ],
+            axis=0,
+        )
+        return float(first - later), float(later)
 
     def _best_rate(self, name: str, epochs: int) -> float:
         """The rate with the best accuracy on the validation parts, in the mean over the seeds.

@@ -103,8 +103,7 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
                 plans, names=[spec.name for spec in tensors], title=label
             )
     x, y = "training time, head included (s)", f"{parts[0]} accuracy (%)"
-    conclusion = plots.reached(curves)
-    return {out: plots.lines(curves, x=x, y=y, title=title, conclusion=conclusion), **maps}
+    return {out: plots.lines(curves, x=x, y=y, title=title), **maps}
 
 
 def labels(found: Sequence[runs.Run]) -> list[str]:

@@ -39,7 +39,6 @@ COLUMNS = (
     Column("accuracy", "accuracy", ".1%"),
     Column("training_seconds", "training s", ".1f"),
     Column("seconds_per_step", "s per step", ".4f"),
-    Column("achieved_ratio", "achieved ratio", ".3f"),
 )
 
 

@@ -228,8 +228,6 @@ class ElasticMixin(_Model):
             return step, []
         found = optimizers.gradients(self.optimizer, tape, step.loss, variables)
         schedule.recompute(self, step.loss, found, variables)
-        if self._elastic.swap is not None:
-            self._elastic.swap.enter(step, found)
         return step, found
 
     def finish(self, step: Step) -> dict[str, tf.Tensor]:
@@ -294,7 +292,7 @@ class ElasticMixin(_Model):
             saved.listening = False
             self._take(plan)
             rows.leave(self)
-            functions = state.functions.get((plan and plan.traced, None, state.swap))
+            functions = state.functions.get((plan and plan.traced, None))
             self.train_function, state.traceable = functions or (None, None)  # made when needed
             leave = state.leave
             state.callback = state.data = state.callbacks = state.fit_started = None

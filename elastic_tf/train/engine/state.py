@@ -41,9 +41,6 @@ class State:
         self.accumulation: Accumulation | None = None
         self.keep: float | None = None  # share of the activations; None: as Keras has it
         self.statistics = "batch"  # of batch normalisations in training; or "stored"
-        self.swap: Any = (
-            None  # `elastic_tf.memory.swapping.SwapFile`, where activations are swapped
-        )
         self.saved: FitState | None = None  # made when it is needed
         # of this `fit`
         self.callback: Any = None  # that chooses the plan

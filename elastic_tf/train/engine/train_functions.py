@@ -24,7 +24,7 @@ def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
     if state.accumulation is not None:
         state.accumulation.hold(trained)  # which updates what was trained before
     cache = None if state.rows is None else state.rows.kept(trained)
-    key = (state.plan and state.plan.traced, cache, state.swap)
+    key = (state.plan and state.plan.traced, cache)
     kept = state.functions.get(key)
     if kept is None:
         model._build_optimizer()
@@ -37,8 +37,6 @@ def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
             function = _noting(model, function)
         if state.rows is not None and cache is not None:
             function = state.rows.or_whole(function)
-        if state.swap is not None:
-            function = state.swap.watching(function)
         kept = function, state.traceable
         state.functions.put(key, kept)
     model.train_function, state.traceable = kept

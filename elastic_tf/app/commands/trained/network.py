@@ -24,14 +24,9 @@ class Trained(NamedTuple):
 
     def network(self) -> tf.keras.Model:
         """The network with its trained weights, without what trained it; it returns logits."""
-        import tensorflow as tf
-
         from elastic_tf.app.commands.training import harness
         from elastic_tf.methods import baselines
 
-        rebuilt = self.path / "network.keras"  # by PruneTrain
-        if rebuilt.is_file():
-            return tf.keras.models.load_model(rebuilt, compile=False)
         network = harness.network(self.settings, len(self.class_names))
         adapted = baselines.get(self.settings.method).adapt(network)
         adapted.load_weights(self.path / "model.weights.h5")

@@ -11,13 +11,12 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.app.commands import options
-from elastic_tf.app.commands.training import harness, measurement, recording, sources, within
+from elastic_tf.app.commands.training import harness, recording, sources, within
 from elastic_tf.app.runs import run as runs
 from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
-from elastic_tf.memory import energy
 from elastic_tf.methods import baselines
 
 # In a run's directory until the result is there: the state after the last finished epoch, and the
@@ -59,9 +58,7 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
     if settings.seconds is not None:
         print(f"On the test images: {row['accuracy']:.1%}. Written to {out}")
     else:
-        seconds = row["training_seconds"]
         print(format_table([row], runs.COLUMNS))
-        print(f"Training: {recording.said_of(seconds, row['share_beside_steps'] * seconds)}")
         print(f"Head alone: {row['head_seconds']:.1f} s. Written to {out}")
     print(f"To draw it: {shlex.join([sys.executable, *plot])}")
     return run
@@ -80,8 +77,7 @@ class _Training:
         self._settings, self._data, self._run = settings, data, run
         self._method = baselines.get(settings.method)
         # samples have numbers, so that what lies before the first trained tensor is computed once
-        self._cached = data.fits_memory
-        self._train = data.samples() if self._cached else data.train
+        self._train = data.samples() if data.fits_memory else data.train
         # a file would keep every redraw of a bar
         self._verbose = 0 if settings.quiet else 1 if sys.stdout.isatty() else 2
         self._head_seconds = 0.0
@@ -110,19 +106,10 @@ class _Training:
         model.save_weights(self._run.path / "model.weights.h5")
         if kept:  # the test images are used once, when the weights are there
             kept.update(model.evaluate(data.test, verbose=self._verbose, return_dict=True))
-        if getattr(model, "removed", None):  # by PruneTrain: they are those of a smaller network
-            model.network.save(self._run.path / "network.keras")
-        timed = settings.memory is None  # full steps would not keep to it
-        if timed:
-            self._tell("Measuring the step ratio that was achieved ...")
-        full = baselines.get("full")
-        reference = model if self._method.adapt is full.adapt else self._fresh(full)
-        given = (past, model, reference, batch, lambda: self._fresh(self._method))
         return {
             "method": self._method.name,
             "class_names": data.class_names,
-            **measurement.summary(past),
-            **measurement.result(*given, cached=self._cached, timed=timed),
+            **recording.summary(past),
             "validation_accuracy": None,
             "kept_epoch": len(past),
             **kept,
@@ -150,12 +137,6 @@ class _Training:
             rate = et.optimizers.cosine(rate, steps, warm_up=settings.warm_up)
         return harness.compiled(self._method.adapt(model), settings.optimizer, rate)
 
-    def _fresh(self, method: baselines.Method) -> et.ElasticModel:
-        """What the method trains, with random weights."""
-        settings = self._settings
-        network = method.adapt(harness.network(settings, self._data.classes))
-        return harness.compiled(network, settings.optimizer, settings.rate())
-
     def _fit(self, model: et.ElasticModel) -> None:
         """Train; the weights that are best on validation images wait in a file."""
         settings, data, run = self._settings, self._data, self._run
@@ -166,7 +147,7 @@ class _Training:
         if not run.history:
             first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
         best = run.path / _BEST
-        keeps_best = data.validation is not None and not hasattr(model, "removed")  # of one network
+        keeps_best = data.validation is not None
         if keeps_best and not run.history:
             et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
             model.save_weights(best)
@@ -179,7 +160,6 @@ class _Training:
                 run,
                 clock,
                 *choosers,
-                sensor=energy.find_sensor(),
                 head_seconds=self._head_seconds,
                 head_accuracy=first,
             )
