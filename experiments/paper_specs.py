@@ -183,7 +183,7 @@ FIGURES: dict[str, Picture] = {
     "23b": _ENERGY,
 }
 TABLES: dict[str, Picture] = {
-    "1": Picture("Overhead of profiling every epoch", "profiling_table", measure="profiling"),
+    "1": Picture("Overhead of telling the times of steps", "profiling_table", measure="profiling"),
     "2": Picture(
         "Speedup against the best baseline by accuracy",
         "speedup_table",

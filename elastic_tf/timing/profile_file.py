@@ -32,8 +32,7 @@ REMEASURE = (
     "if it is one of the zoo."
 )
 
-# Fields of cost items that are sets of tensors.
-_SETS = ("].tensors", "].shared")
+_SET = "].tensors"  # field of cost items
 _CHECKS: dict[Any, Callable[..., Any]] = {
     bool: arguments.flag,
     str: functools.partial(arguments.instance, kind=str, what="a text"),
@@ -58,9 +57,8 @@ class TensorSpec:
 def write(path: str | Path, profile: Any) -> None:
     """Write a `TimingProfile`; the file appears whole or not at all."""
     data = {"schema_version": SCHEMA_VERSION, **to_json(profile)}
-    for item in (*data["items"], *data["prefix"], *data["modes"]):
-        key = "shared" if "shared" in item else "tensors"
-        item[key] = to_ranges(np.isin(np.arange(data["count"]), item[key]))
+    for item in (*data["items"], *data["prefix"]):
+        item["tensors"] = to_ranges(np.isin(np.arange(data["count"]), item["tensors"]))
     write_json(path, {**data, "checksum": checksum(data)})
 
 
@@ -106,7 +104,7 @@ def _made(name: str, value: Any, hint: Any, count: int) -> Any:
         found, dot = arguments.instance(name, value, dict, "an object"), name and f"{name}."
         fields = _hints(hint).items()
         return hint(**{key: _made(dot + key, found.get(key), one, count) for key, one in fields})
-    if name.endswith(_SETS):
+    if name.endswith(_SET):
         return tuple(np.flatnonzero(from_ranges(value, count)).tolist())
     kind, part = typing.get_origin(hint), next(iter(typing.get_args(hint)), None)
     if kind is types.UnionType:

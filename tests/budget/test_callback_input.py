@@ -194,8 +194,6 @@ def test_batches_that_tell_no_size_are_trained_on_in_their_order(first):
         (lambda: Deadline(0), "seconds=0"),
         (lambda: Deadline(float("nan")), "seconds=nan"),
         (lambda: Control(share=1.0), "share=1.0"),
-        (lambda: Control(band=0), "band=0"),
-        (lambda: Control(reprofile_every=0), "Received: 0"),
     ],
 )
 def test_settings_outside_their_range_are_refused(make, received):
@@ -218,7 +216,7 @@ def test_unknown_arguments_are_answered_with_what_was_meant(name, meant):
 @pytest.mark.parametrize(
     ("options", "received"),
     [
-        ({"control": Control(reprofile_every=2)}, "`reprofile_every` be None.*2 replicas"),
+        ({"profile": None}, "`profile` must be given.*2 replicas"),
         ({"probe": None}, "`probe` must be given.*2 replicas"),
         ({"rho": Deadline(60.0)}, "no Deadline over several workers.*2 replicas"),
     ],

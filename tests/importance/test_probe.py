@@ -42,8 +42,8 @@ def test_weights_are_carried_along(arrays: bool) -> None:
 
 
 def test_probe_is_named_in_messages() -> None:
-    with pytest.raises(TypeError, match="`gradient` must be .* Received: tuple: "):
-        Probe((X, Y), 4, 0, gradient=(X,))
+    with pytest.raises(TypeError, match="`probe` must be .* Received: tuple: "):
+        Probe((X,), 4, 0)
 
 
 @pytest.mark.parametrize("arrays", [False, True])

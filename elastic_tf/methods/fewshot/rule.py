@@ -56,7 +56,7 @@ def exact_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
 
     maximise sum of the worth of the trained channels, one share of channels for each kernel
 
-    Args and errors are those of `paper_rule`. The solver is that of `elastic_tf.select_plan`.
+    Args and errors are those of `paper_rule`. The solver is that of a limited memory.
     """
     offers = [
         Offer(k, name, share, float(np.sort(worth[k])[::-1][:count].sum()))
