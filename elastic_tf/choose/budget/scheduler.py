@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from elastic_tf.choose.budget.deadline import DeadlineControl
 from elastic_tf.choose.budget.ledger import Ledger
@@ -17,7 +16,7 @@ from elastic_tf.choose.budget.lookahead import Lookahead
 from elastic_tf.choose.budget.ratio import RatioControl
 from elastic_tf.choose.budget.settings import Settings
 from elastic_tf.choose.budget.step_costs import StepCosts
-from elastic_tf.choose.importance.probe import joined, size_of
+from elastic_tf.choose.importance.probe import joined
 from elastic_tf.choose.importance.tracking import Worth
 from elastic_tf.choose.selection import records
 from elastic_tf.choose.selection.records import SelectionRecord
@@ -26,8 +25,6 @@ from elastic_tf.files.json_form import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.inputs.batches import sample_shapes
-from elastic_tf.train.inputs.samples import known_of
 
 _KEY = "selection"  # in `model.fit_state`
 
@@ -63,9 +60,6 @@ class Scheduler:
             self._deadline = DeadlineControl(
                 settings.deadline, model, ledger, self.costs, settings.interval, steps
             )
-        can_look = model._elastic.data is not None and not tf.distribute.has_strategy()
-        # the batches that come first, where the data tell no size
-        self._checks_size = settings.profile is not None and batch_size is None and can_look
 
     # The beginning of an epoch.
 
@@ -77,13 +71,14 @@ class Scheduler:
             self._take_up(held)
         is_due = not done and self._is_due(epoch)
         takes = self._settings.probe.data is None and self._worth.needs_probe and is_due
-        needs_batch = self.costs.profile is None or self._checks_size
-        needs_batch = needs_batch or (self._settings.memory is not None and self._memory is None)
+        needs_batch = self.costs.profile is None or (
+            self._settings.memory is not None and self._memory is None
+        )
         drawn, selects, started = None, False, self._ledger.elapsed
         if is_due:
             self._selected_at = epoch
             with self._or_stay(epoch):
-                drawn = self._worth.draw(self._model, self._check, epoch)
+                drawn = self._worth.draw(epoch)
                 selects = True
         seconds = self._ledger.elapsed - started
 
@@ -102,8 +97,8 @@ class Scheduler:
             begin([])
         elif rows is not None:
             begin([rows.samples.take(np.arange(rows.samples.batch_size))])
-        else:  # two: in a shuffled dataset the smaller one may come first
-            self._lookahead.ask(begin, batches=1 + self._checks_size)
+        else:
+            self._lookahead.ask(begin)
 
     def _is_due(self, epoch: int) -> bool:
         """Whether a new importance is; with a deadline only where there is time for it."""
@@ -129,9 +124,6 @@ class Scheduler:
     def _look(self, batches: list[Any]) -> None:
         """Know what steps cost, and refuse what no selection can keep."""
         settings, costs = self._settings, self.costs
-        if self._checks_size and settings.profile is not None:
-            settings.profile.check_data(batch_size=max(map(size_of, batches)))
-            self._checks_size = False
         if costs.profile is None:
             said = costs.foretell(batches[0])
             if settings.verbose and said:
@@ -152,21 +144,6 @@ class Scheduler:
         elif not callable(settings.rho) and (rho := settings.rho_at(0)) < smallest:
             # the selector says so best
             select_tensors(np.zeros(profile.count), profile, rho, required=settings.required)
-        if self._sizes_differ:
-            warnings.warn(
-                f"The profile is of samples of {list(profile.input_shape)}, and the data may have "
-                "other sizes. `rho` is kept for that size: steps of another size take another "
-                "share of their full step.",
-                stacklevel=2,
-            )
-
-    @property
-    def _sizes_differ(self) -> bool:
-        """Whether samples may be of several sizes: neither the model nor the data tell of one."""
-        inputs = sample_shapes(getattr(self._model, "inputs", None) or [])
-        given = known_of(self._model._elastic.data)[1] or []
-        is_fixed = inputs and not any(None in shape for shape in inputs)
-        return not is_fixed and any(None in shape for shape in given)
 
     # Selecting.
 
@@ -183,12 +160,6 @@ class Scheduler:
                 f"{self.selections[-1].epoch + 1}: {error}",
                 stacklevel=4,
             )
-
-    def _check(self, batch_size: int | None, input_shape: Any) -> None:
-        """Refuse a probe of other samples than the profiled ones."""
-        if self._settings.profile is not None:
-            shape = None if self._sizes_differ else input_shape
-            self._settings.profile.check_data(batch_size=batch_size, input_shape=shape)
 
     def _select(self, epoch: int, probe: Any, seconds: float) -> None:
         """Select by a new importance; `seconds` went into drawing the probe."""

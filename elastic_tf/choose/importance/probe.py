@@ -48,7 +48,6 @@ class Draws:
     def __init__(self, source: Any, size: int, seed: int) -> None:
         source = source.arrays if isinstance(source, Samples) else source
         self.source, self.size = source, size
-        self.batch_size: int | None = None  # of the dataset, once a batch was drawn
         self.drawn = 0  # so far, batches of the dataset, those included that failed
         self._generator = np.random.default_rng(seed)
         self._batches: Iterator[Any] | None = None
@@ -95,8 +94,6 @@ class Draws:
         _, y, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
         if y is None or not is_batched(batch):
             raise self._error(self.source.element_spec, "Use dataset.batch(batch_size).")
-        # the last batch may be smaller
-        self.batch_size = max(size_of(batch), self.batch_size or 0)
         return batch
 
     def _error(self, received: Any, hint: str = "Look at its source.") -> ValueError:

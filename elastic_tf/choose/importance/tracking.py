@@ -11,7 +11,6 @@ import numpy as np
 from elastic_tf.choose.importance.probe import Draws
 from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.inputs.batches import sample_shapes
 
 
 class Worth:
@@ -47,22 +46,14 @@ class Worth:
         size = self._micro_batch_size
         self._micro_batch_size = rows if size is None else min(size, rows)
 
-    def draw(self, model: ElasticMixin, check: Callable[..., None], epoch: int) -> Any:
-        """x, y and sample weights (or None) of the probe as `epoch` begins; None without one.
-
-        `check` is called with its `batch_size` and `input_shape`.
-        """
-        probe = self._probe
-        if probe is None:
+    def draw(self, epoch: int) -> Any:
+        """x, y and sample weights (or None) of the probe as `epoch` begins; None without one."""
+        if self._probe is None:
             return None
         try:
-            found = probe.draw()
+            return self._probe.draw()
         finally:
-            self._drawn[epoch] = probe.drawn
-        shared = replicas.count(model.distribute_strategy)
-        size = None if probe.batch_size is None else -(-probe.batch_size // shared)
-        check(batch_size=size, input_shape=sample_shapes(found[0]))
-        return found
+            self._drawn[epoch] = self._probe.drawn
 
     def evaluate(self, model: ElasticMixin, probe: Any) -> np.ndarray:
         """The importance on what was drawn; float64, shape (N,)."""
