@@ -17,7 +17,7 @@ import elastic_tf as et
 import numpy as np, tensorflow as tf
 
 def read(count):
-    one = np.ones((16, 16, 4), np.float32)
+    one = np.ones((32, 32, 4), np.float32)
     numbers = tf.data.Dataset.range(count)
     return et.Samples(numbers.map(lambda k: (one + tf.cast(k, tf.float32), k))).arrays[0]
 
@@ -27,7 +27,7 @@ def peak():
 
 read(1_000)
 before = peak()
-x = read(40_000)
+x = read(10_000)
 print((peak() - before) / (x.shape.num_elements() * 4))
 """
 
