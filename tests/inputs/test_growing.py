@@ -32,7 +32,7 @@ print((peak() - before) / (x.shape.num_elements() * 4))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems may copy an array that grows")
 def test_a_dataset_takes_little_more_memory_than_its_samples():
     made = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
