@@ -41,7 +41,6 @@ __all__ = [
     "plots",
     "profile_model",
     "save_delta",
-    "select_plan",
     "select_tensors",
     "solve_head",
     "zoo",
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from elastic_tf.choose.budget.forecast import forecast
     from elastic_tf.choose.budget.settings import Control, Deadline
     from elastic_tf.choose.importance.probe import Probe
-    from elastic_tf.choose.selection.selector import Selection, select_plan, select_tensors
+    from elastic_tf.choose.selection.selector import Selection, select_tensors
     from elastic_tf.delta import load_delta, save_delta
     from elastic_tf.fine_tuning import finetune
     from elastic_tf.methods import baselines, fewshot
@@ -98,7 +97,6 @@ else:
         "load_delta": "delta",
         "profile_model": "timing.profiler",
         "save_delta": "delta",
-        "select_plan": "choose.selection.selector",
         "select_tensors": "choose.selection.selector",
         "solve_head": "train.head.solve",
     }

@@ -19,7 +19,7 @@ from elastic_tf.choose.budget.settings import Control, Deadline, Rho, Settings
 from elastic_tf.choose.importance import measures
 from elastic_tf.choose.importance.probe import Probe
 from elastic_tf.choose.selection import records
-from elastic_tf.choose.selection.records import ProfileRecord, SelectionRecord
+from elastic_tf.choose.selection.records import SelectionRecord
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.backup.recovery import Backup, Recovery
 from elastic_tf.train.engine import replicas
@@ -62,16 +62,16 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         memory: bytes that a step may take, or a text like "256 MiB": weights, slots, the batch and
             what `et.Samples` keeps included; not the library, nor data that are read ahead. No full
             steps are timed then. See `et.memory.Limit`.
-        control: an `et.Control`: what keeping the ratio may cost, profiling again.
+        control: an `et.Control`: what keeping the ratio may cost.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
             with the same results (see "Power cuts" in keras.md). None keeps none.
-        log_dir: directory for TensorBoard: ratios, similarity of the importance, seconds, and a
-            picture of what was trained when.
+        log_dir: directory for TensorBoard: ratios, seconds, and a picture of what was trained
+            when.
         verbose: 1 prints a line for each selection; 0 prints nothing.
 
     Attributes:
         selections: a `SelectionRecord` for each selection of the last `fit`.
-        profiles: a `ProfileRecord` for each profile made in it.
+        profile: the `TimingProfile` that it goes by; foretold by the last `fit` if none was given.
 
     Raises:
         TypeError: an argument of another kind, or one that there is not.
@@ -116,7 +116,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             arguments.path("log_dir", log_dir)
         self.backup, self.log_dir = backup, log_dir
         self.selections: list[SelectionRecord] = []
-        self.profiles: list[ProfileRecord] = []
+        self.profile = profile
         self._recovery: Recovery | None = None
         self._has_ended = False  # a `fit` with this callback
 
@@ -139,7 +139,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         """The table of `summary` as a `pandas.DataFrame`, a row for each selection.
 
         Columns: epoch (from 1), step, reason, trained (tensors), tensors (N), rho, asked (of the
-        selector), predicted_ratio, achieved_ratio, similarity, and seconds_importance,
+        selector), predicted_ratio, achieved_ratio, and seconds_importance,
         seconds_solve and seconds_retrace; NaN where one is not known.
 
         Raises:
@@ -190,7 +190,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         if self.clock is time.perf_counter and state.fit_started is not None:
             self._ledger.already(time.perf_counter() - state.fit_started)
         self._scheduler = Scheduler(self.model, self.settings, self._ledger, batch_size=size)
-        self.selections, self.profiles = self._scheduler.selections, self._scheduler.costs.records
+        self.selections, self.profile = self._scheduler.selections, self.settings.profile
         if self.backup is not None:
             self._recovery = Recovery(self.model, self.backup, self._scheduler)
             said = self._recovery.begin(anew=self._has_ended)
@@ -220,6 +220,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Note what was measured."""
         self._scheduler.epoch_ends(logs)
+        self.profile = self._scheduler.costs.profile
         if self._board is not None:
             here = [record for record in self.selections if record.epoch == epoch]
             for record in here:
@@ -250,10 +251,10 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             )
         if count == 1:
             return
-        if settings.control.reprofile_every is not None or settings.profile is None:
+        if settings.profile is None:
             raise ValueError(
-                "`profile` must be given, and `reprofile_every` be None, with several replicas: a "
-                f"profile is measured on one. {several} Profile each device before."
+                "`profile` must be given with several replicas: it is measured on one. "
+                f"{several} Profile each device before."
             )
         if settings.probe.data is None:
             raise ValueError(

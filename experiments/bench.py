@@ -28,7 +28,7 @@ from elastic_tf.timing.runtime import describe_device
 RESULTS = Path(__file__).resolve().parent / "results"
 # Each has a module bench_PART; its `main` prints a table and returns what goes into the JSON.
 PARTS = (
-    *("time-model", "modes", "filtering", "engine", "memory", "traced-memory"),
+    *("time-model", "filtering", "cache", "engine", "memory", "traced-memory"),
     *("control", "deadline", "solver", "importance", "litert"),
 )
 

@@ -19,13 +19,11 @@ from measuring import MODELS, columns, fresh, measure_ratios, noise, random_mask
 import elastic_tf as et
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.attribution import attribute
-from elastic_tf.timing.profiler import Profiler
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
 
 MASKS, ROUNDS = 24, 11
 RHOS = (0.4, 0.5, 0.6, 0.7)
 EPOCH_STEPS = 1500  # the epoch that costs are compared with
-REPROFILE_REPEATS = 2  # as the callback does
 PREDICTIONS = ("predicted", "op_times", "chain", "paper")
 
 
@@ -45,15 +43,9 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     model, batch = fresh(name, size, alpha=alpha), noise(size, seed=1)
     rng = np.random.default_rng(1)  # the calibration was chosen on the masks of seed 0
     started = time.perf_counter()
-    profiler = Profiler(model, *batch)
-    profile = profiler.measure(repeats=15)
+    profile = et.profile_model(model, *batch, repeats=15)
     profile_seconds = time.perf_counter() - started
-    again = []
-    for _ in range(3):
-        started = time.perf_counter()
-        profiler.measure(repeats=REPROFILE_REPEATS, settled=False)
-        again.append(time.perf_counter() - started)
-    op_times = Profiler(model, *batch, calibration=()).measure(repeats=15)
+    op_times = et.profile_model(model, *batch, repeats=15, calibrate=False)
     paper = paper_profile(model, batch, profile.count)
 
     masks = [random_mask(rng, profile.count) for _ in range(MASKS)]
@@ -73,7 +65,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         "uncertainty": profile.uncertainty,
         "calibration": profile.calibration,
         "profile_share_of_epoch": profile_seconds / epoch,
-        "reprofile_share_of_epoch": float(np.median(again)) / epoch,
         "masks": [np.flatnonzero(mask) for mask in masks],
         "measured": ratios[:MASKS],
         "predicted": [profile.step_time(mask) / profile.t_full for mask in masks],
@@ -100,7 +91,7 @@ def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) ->
 
 COLUMNS = columns(
     "model tensors:d sets:d share:.1% error:.3f bias:+.3f worst:.3f op_times:.3f op_bias:+.3f "
-    "chain:.3f paper:.3f profile:.2% reprofile:.2%"
+    "chain:.3f paper:.3f profile:.2%"
 )
 
 
@@ -121,5 +112,4 @@ def summary(name: str, data: dict[str, Any]) -> dict[str, Any]:
         "chain": np.abs(off["chain"]).mean(),
         "paper": np.abs(off["paper"]).mean(),
         "profile": data["profile_share_of_epoch"],
-        "reprofile": data["reprofile_share_of_epoch"],
     }

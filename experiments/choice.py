@@ -47,7 +47,7 @@ ROWS = (
     *("random@0.3:5x16", "random@0.5:5x16"),
 )
 # Methods that look at gradients or train everything: the head is solved before.
-HEAD_FIRST = ("solved", "full", "elastictrainer", "tinytrain", "sparse_update")
+HEAD_FIRST = ("solved", "full", "elastictrainer")
 # Chosen on validation parts of the birds: by method, or else by batch size.
 RATES: dict[Any, float] = {"solved": 0.0, "bn_bias": 3e-3, 4: 2e-4, 16: 4e-4}
 
@@ -172,15 +172,14 @@ class Trials:
         )
         return harness.compiled(network, "adam", 1e-4)
 
-    def _profiled(self, batch: int, modes: tuple[str, ...]) -> et.TimingProfile:
+    def _profiled(self, batch: int) -> et.TimingProfile:
         settings = self._settings
         parts = (settings.model, settings.alpha, settings.input_size, self._classes, batch)
-        parts += ("modes",) if modes else ()
         path = Path("runs") / "choice" / f"profile_{'_'.join(map(str, parts))}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             images = self._x[:batch], self._y[:batch]
-            et.profile_model(self._network(), *images, modes=modes, repeats=20).save(path)
+            et.profile_model(self._network(), *images, repeats=20).save(path)
         return et.TimingProfile.load(path)
 
     def _trained(
@@ -200,7 +199,7 @@ class Trials:
         options: dict[str, Any] = {}
         started = time.perf_counter()
         if rho:
-            profile = self._profiled(batch, baselines.get(name).modes)
+            profile = self._profiled(batch)
             options = {"rho": float(rho), "profile": profile, "interval": passes}
             options["memory"] = self._settings.memory or None
         task = baselines.Task(model=model, probe=samples, seed=seed, **options)

@@ -244,7 +244,7 @@ def sparse_update(
             if gain > 0.0:
                 offers.append(Offer(k, name, share, gain))
     plan = none
-    for offer in search(offers, costs, budgets) or ():
+    for offer in search(offers, costs, budgets):
         plan = with_best(plan, offer.tensor, offer.mode, worth[offer.tensor], costs)
     return plan
 

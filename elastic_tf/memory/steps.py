@@ -154,7 +154,7 @@ def largest_batch(model: Any, limit: int | str, plan: Plan | np.ndarray | None =
 
 
 class Limit:
-    """So much memory for a training step: `select_plan(..., memory=et.memory.Limit(...))`.
+    """So much memory for a training step: `select_tensors(..., memory=et.memory.Limit(...))`.
 
     The full step is traced once. Of what a plan trains follows which of its ops run, and when
     TensorFlow's executor allocates what; see `step`.
@@ -198,22 +198,18 @@ class Limit:
         return self._peaks[plan]
 
     @cached_property
-    def items(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def items(self) -> tuple[np.ndarray, np.ndarray]:
         """What a step keeps for its gradients, as cost items: an estimate, in one sum.
 
-        Members, bool (S, N): the tensors that need each; bytes, float64 (S,); and how many of these
-        are what rectifiers give, float64 (S,).
+        Members, bool (S, N): the tensors that need each; and bytes, float64 (S,).
         """
-        count, sizes, rectified = len(self._model.tensors), Counter[int](), Counter[int]()
+        count, sizes = len(self._model.tensors), Counter[int]()
         for (name, port), bits in self._full.kept().items():
-            work = self._full.works[name]
-            sizes[bits] += work.sizes[port]
-            rectified[bits] += work.sizes[port] if work.type in ("Relu", "Relu6") else 0
+            sizes[bits] += self._full.works[name].sizes[port]
         for k, variable in enumerate(self._model.tensors):  # its gradient
             sizes[1 << k] += tensor_bytes(variable) or 0
         members = np.array([[bits >> k & 1 for k in range(count)] for bits in sizes], bool)
-        whole, some = (np.array([one[bits] for bits in sizes], float) for one in (sizes, rectified))
-        return members, whole, some
+        return members, np.array([*sizes.values()], float)
 
     def probe_rows(self) -> int:
         """Samples whose gradients of all tensors can be computed at a time.

@@ -27,8 +27,7 @@ class Board:
 
     def selection(self, record: Any) -> None:
         """Seconds of the selection of a `SelectionRecord`, and what was asked for."""
-        names = ("seconds_importance", "seconds_solve", "similarity")
-        values = {name: getattr(record, name) for name in names}
+        values = {name: getattr(record, name) for name in ("seconds_importance", "seconds_solve")}
         values["rho_asked_of_selector"] = record.selection.rho
         values["tensors_trained"] = float(record.mask.sum())
         self._write(values, record.epoch)

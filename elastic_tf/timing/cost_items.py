@@ -40,27 +40,6 @@ class CostItem:
         return cls(found, layer, kind or ("dw" if len(found) == 1 else "dy"), float(time))
 
 
-@dataclass(frozen=True)
-class ModeCost:
-    """What training a kernel in another mode than exact costs.
-
-    Attributes:
-        tensor: its index.
-        mode: name of the mode, as in `elastic_tf.plan.NAMES`.
-        time: microseconds that exist only because the tensor is trained so, in the place of the
-            items of this tensor alone.
-        spared: microseconds by which the mode makes work of its layer cheaper that others need: in
-            a filtered convolution the gradient of the inputs.
-        shared: the tensors of the "dy" item that this work is part of; empty where none is spared.
-    """
-
-    tensor: int
-    mode: str
-    time: float
-    spared: float = 0.0
-    shared: tuple[int, ...] = ()
-
-
 def check_items(name: str, items: Sequence[CostItem], count: int) -> None:
     """Refuse work that no step of `count` tensors can have; the `ValueError` names the item."""
     for place, item in enumerate(items):

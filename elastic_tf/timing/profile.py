@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan, as_plan
+from elastic_tf.plan import Plan, as_plan
 from elastic_tf.timing import profile_file
 from elastic_tf.timing.cost_items import (
     MAX_TIME,
     CostItem,
-    ModeCost,
     as_arrays,
     check_items,
     last_of,
@@ -44,7 +43,6 @@ class TimingProfile:
         items: the backward pass and the update, by what makes them necessary.
         prefix: of t_forward, the work that need not run in a step that takes cached activations,
             by the tensors that make it necessary if they are trained.
-        modes: what kernels cost in the modes that were measured beside exact.
         count: number of tensors N.
         tensors: the model's tensors; empty for a profile made from a table.
         input_shape: shape of one sample, for each input.
@@ -71,7 +69,6 @@ class TimingProfile:
     items: tuple[CostItem, ...]
     count: int
     prefix: tuple[CostItem, ...] = ()
-    modes: tuple[ModeCost, ...] = ()
     tensors: tuple[TensorSpec, ...] = ()
     input_shape: tuple[tuple[int | None, ...], ...] = ()
     batch_size: int = 0
@@ -166,7 +163,7 @@ class TimingProfile:
         """Microseconds of one training step under a plan, or a bool mask of shape (N,).
 
         t_forward + sum of the times of the items that have a trained tensor. A kernel in another
-        mode costs what was measured for it; in one that was not, as much as an exact one.
+        mode counts as an exact one.
 
         Raises:
             ValueError: `plan` is of another length or dtype.
@@ -174,33 +171,15 @@ class TimingProfile:
         Source: Huang et al., ElasticTrainer, MobiSys 2023, Eq. (3), over items instead of a chain.
         """
         members, times = self.conditions
-        plan = as_plan(plan, self.count)
-        paid = [*times[members[:, plan.mask].any(axis=1)]]
-        for k in np.flatnonzero(~np.isin(plan.modes, (FROZEN, EXACT))).tolist():
-            cost = self.mode_costs.get((k, NAMES[int(plan.modes[k])]))
-            if cost is not None:
-                paid += [cost.time, -self.t_dw[k]]
-                if plan.mask[list(cost.shared)].any():
-                    paid.append(-cost.spared)
-        return self.t_forward + math.fsum(paid)
-
-    @cached_property
-    def mode_costs(self) -> dict[tuple[int, str], ModeCost]:
-        """The costs in `modes`, by index of the tensor and name of the mode."""
-        return {(cost.tensor, cost.mode): cost for cost in self.modes}
-
-    @property
-    def mode_names(self) -> tuple[str, ...]:
-        """Names of the modes in `modes`."""
-        return tuple(dict.fromkeys(cost.mode for cost in self.modes))
+        mask = as_plan(plan, self.count).mask
+        return self.t_forward + math.fsum(times[members[:, mask].any(axis=1)])
 
     def with_cached_prefix(
         self, fill: float = 0.0, held: np.ndarray | None = None
     ) -> TimingProfile:
         """The same times for steps that take cached activations; see `elastic_tf.Samples`.
 
-        Forward work is then an item like any other: paid if a tensor before it is trained, in
-        whatever mode.
+        Forward work is then an item like any other: paid if a tensor before it is trained.
 
         Args:
             fill: passes that compute the activations / passes that take them, in [0, 1]: their
@@ -218,12 +197,7 @@ class TimingProfile:
             if has[list(item.tensors)].all():
                 spared.append(replace(item, time=item.time * fill, tensors=whole))
         left = max(self.t_forward - math.fsum(item.time for item in spared), 0.0)
-        modes = []
-        for cost in self.modes:
-            alone = math.fsum(item.time for item in spared if item.tensors == (cost.tensor,))
-            modes.append(replace(cost, time=cost.time + alone))
-        items = (*self.items, *spared)
-        return replace(self, t_forward=left, items=items, modes=tuple(modes), prefix=())
+        return replace(self, t_forward=left, items=(*self.items, *spared), prefix=())
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""
@@ -231,14 +205,14 @@ class TimingProfile:
 
     @classmethod
     def load(cls, path: str | Path) -> TimingProfile:
-        """Read a profile and check every field.
+        """Read a profile.
 
         Raises:
             FileNotFoundError: there is no file.
-            ValueError: the file is not a profile that this version reads; the message names the
-                field.
+            ValueError: the file is not a profile that this version reads, or was changed.
         """
-        return profile_file.read(arguments.path("path", path), cls)
+        data = profile_file.read(arguments.path("path", path))
+        return cls(**{field.name: data[field.name] for field in dataclasses.fields(cls)})
 
     def check(self, model: Any, **data: Any) -> None:
         """Refuse to serve another elastic model, or other data: keywords of `check_data`.

@@ -1,18 +1,14 @@
-"""Timing profiles as files: one JSON object, of which every field is checked.
+"""Timing profiles as files: the fields of a `TimingProfile` as one JSON object, and a checksum.
 
-It holds the fields of a `TimingProfile`; ranges [first, last] stand for the tensors of a cost item.
-A checksum of all values finds what the checks of single fields cannot: another digit.
+Ranges [first, last] stand for the tensors of a cost item.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import types
-import typing
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +18,15 @@ from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files import json_form
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.json_form import MOST_TENSORS, from_ranges, to_json, to_ranges
-from elastic_tf.timing.cost_items import MAX_TIME, CostItem
+from elastic_tf.files.json_form import from_ranges, to_json, to_ranges
+from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.timing.runtime import RuntimeSettings
 
 SCHEMA_VERSION = 6
-_MOST_CELLS = 10_000_000  # items times tensors: a hundred times those of a ViT
 REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
     "if it is one of the zoo."
 )
-
-# Fields of cost items that are sets of tensors.
-_SETS = ("].tensors", "].shared")
-_CHECKS: dict[Any, Callable[..., Any]] = {
-    bool: arguments.flag,
-    str: functools.partial(arguments.instance, kind=str, what="a text"),
-    int: functools.partial(arguments.count, least=0, most=2**40),
-    float: functools.partial(arguments.number, low=0.0, high=MAX_TIME),
-}
-Made = typing.TypeVar("Made")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +44,8 @@ class TensorSpec:
 def write(path: str | Path, profile: Any) -> None:
     """Write a `TimingProfile`; the file appears whole or not at all."""
     data = {"schema_version": SCHEMA_VERSION, **to_json(profile)}
-    for item in (*data["items"], *data["prefix"], *data["modes"]):
-        key = "shared" if "shared" in item else "tensors"
-        item[key] = to_ranges(np.isin(np.arange(data["count"]), item[key]))
+    for item in (*data["items"], *data["prefix"]):
+        item["tensors"] = to_ranges(np.isin(np.arange(data["count"]), item["tensors"]))
     write_json(path, {**data, "checksum": checksum(data)})
 
 
@@ -70,12 +55,12 @@ def checksum(data: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(values, sort_keys=True).encode())
 
 
-def read(path: str | Path, kind: type[Made]) -> Made:
-    """The profile in a file, of the class `kind`.
+def read(path: str | Path) -> dict[str, Any]:
+    """The fields of the profile in a file.
 
     Raises:
         FileNotFoundError: there is no file.
-        ValueError: the file is not a profile that this version reads; the message names the field.
+        ValueError: the file is not a profile that this version reads, or was changed.
     """
     try:
         data = arguments.instance("it", json_form.read(path), dict, "an object")
@@ -88,36 +73,25 @@ def read(path: str | Path, kind: type[Made]) -> Made:
             raise ValueError(
                 f"it is damaged: the checksum is {brief(stored)}, of its values {found}"
             )
-        count = arguments.count("count", data.get("count"), most=MOST_TENSORS)
-        return _made("", data, kind, count)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"There is no timing profile '{path}'. " + REMEASURE) from error
     except (ValueError, TypeError, RecursionError) as error:
         why = str(error).rstrip(".")
         raise ValueError(f"'{path}' is no timing profile ({why}). {REMEASURE}") from error
+    specs = [(one["name"], tuple(one["shape"]), one["dtype"]) for one in data["tensors"]]
+    return {
+        **data,
+        **{name: _items(data[name], data["count"]) for name in ("items", "prefix")},
+        "tensors": tuple(TensorSpec(*spec) for spec in specs),
+        "input_shape": tuple(map(tuple, data["input_shape"])),
+        "calibration": tuple(data["calibration"]),
+        "settings": RuntimeSettings(**data["settings"]),
+    }
 
 
-_hints = functools.cache(typing.get_type_hints)
-
-
-def _made(name: str, value: Any, hint: Any, count: int) -> Any:
-    """What a JSON value stands for in a field of that type, in a profile of `count` tensors."""
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        found, dot = arguments.instance(name, value, dict, "an object"), name and f"{name}."
-        fields = _hints(hint).items()
-        return hint(**{key: _made(dot + key, found.get(key), one, count) for key, one in fields})
-    if name.endswith(_SETS):
-        return tuple(np.flatnonzero(from_ranges(value, count)).tolist())
-    kind, part = typing.get_origin(hint), next(iter(typing.get_args(hint)), None)
-    if kind is types.UnionType:
-        return None if value is None else _made(name, value, part, count)
-    if kind is Mapping:
-        return arguments.instance(name, value, dict, "an object")
-    if kind is tuple:
-        given = arguments.items(name, value, what="a list")
-        if part is CostItem and len(given) * count > _MOST_CELLS:  # before an array is made of it
-            raise ValueError(
-                f"`{name}` must be of one model. Received: {len(given)} items of {count} tensors."
-            )
-        return tuple(_made(f"{name}[{k}]", one, part, count) for k, one in enumerate(given))
-    return _CHECKS[hint](name, value)
+def _items(found: list[dict[str, Any]], count: int) -> tuple[CostItem, ...]:
+    masks = [from_ranges(item["tensors"], count) for item in found]
+    return tuple(
+        CostItem(**{**item, "tensors": tuple(np.flatnonzero(mask).tolist())})
+        for item, mask in zip(found, masks)
+    )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files.json_form import now
-from elastic_tf.plan import EXACT, NAMES, layers_of
+from elastic_tf.plan import layers_of
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (
     Attribution,
@@ -24,12 +23,11 @@ from elastic_tf.timing.attribution import (
     forward_surplus,
     with_surplus,
 )
-from elastic_tf.timing.cost_items import CostItem, ModeCost, as_arrays
+from elastic_tf.timing.cost_items import CostItem, as_arrays
 from elastic_tf.timing.profile import TimingProfile, optimizer_name, tensor_specs
 from elastic_tf.timing.runtime import RuntimeSettings, describe_device
 from elastic_tf.timing.stopwatch import ratio_uncertainty, time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, has_own_step, trace_step
-from elastic_tf.train.engine import modes as known_modes
 from elastic_tf.train.engine.checks import batch_explained
 from elastic_tf.train.engine.snapshot import kept
 from elastic_tf.train.inputs.batches import as_batch, first_batch, sample_shapes
@@ -50,7 +48,6 @@ def profile_model(
     y: Any = None,
     *,
     sample_weight: Any = None,
-    modes: Sequence[str] = (),
     repeats: int = 10,
     calibrate: bool = True,
 ) -> TimingProfile:
@@ -70,14 +67,12 @@ def profile_model(
             batches (x, y) or (x, y, sample_weight), of which the first is taken.
         y: targets of that batch; left out with a dataset, like `sample_weight`.
         sample_weight: weights of the samples, if training has them.
-        modes: of kernels, to be measured beside exact, for `select_plan`: some of "filtered:2",
-            "filtered:4", "filtered:7", "channels:1/2", "channels:1/4", "channels:1/8".
         repeats: timed steps of each kind, fewer once medians are certain; the times are medians.
         calibrate: False leaves out these masks: a third of the time, and less exact.
 
     Raises:
         ValueError: the model is not compiled, refuses the batch or has no trainable tensor, the
-            loss is not one finite number, an argument is out of range, or there are modes and XLA.
+            loss is not one finite number, or an argument is out of range.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 3.2 and 5.
     """
@@ -94,23 +89,12 @@ def profile_model(
             f"`y` must be the targets of the batch. Received: y=None beside x={brief(x)}. Give "
             "profile_model(model, x, y), or a tf.data.Dataset of batches (x, y) alone."
         )
-    calibration = None if calibrate else ()
-    profiler = Profiler(
-        model, x, y, sample_weight=sample_weight, modes=modes, calibration=calibration
-    )
+    profiler = Profiler(model, x, y, sample_weight=sample_weight, calibrate=calibrate)
     return profiler.measure(repeats=repeats)
 
 
 class Profiler:
-    """The full and the frozen step of a model, traced once, to be measured again and again.
-
-    Args:
-        model, x, y, sample_weight, modes: as in `profile_model`; x and y are arrays of one batch.
-        calibration: of an earlier profile of this model, for the masks take most of the time; empty
-            for none. None: found at the first measurement and kept.
-
-    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5.4 (profiling during training).
-    """
+    """The full and the frozen step of a model, as in `profile_model`; x and y of one batch."""
 
     def __init__(
         self,
@@ -119,8 +103,7 @@ class Profiler:
         y: Any,
         *,
         sample_weight: Any = None,
-        modes: Sequence[str] = (),
-        calibration: Sequence[float] | None = None,
+        calibrate: bool = True,
     ) -> None:
         self.model = arguments.elastic(model, compiled=True)
         self._data = as_batch(x, y, sample_weight)
@@ -130,60 +113,39 @@ class Profiler:
         self._layers = [layer.name for layer in layers_of(model)]
         self._work: Attribution | None = None
         self._residual = 0.0  # of the calibration
-        self._calibration = None if calibration is None else tuple(calibration) or _AS_THEY_ARE
+        self._calibration = _AS_THEY_ARE
+        self._calibrates = calibrate
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
-        names = [name for name in modes if arguments.choice("modes", name, NAMES.values())]
-        if modes and model.jit_compile:
-            raise ValueError(
-                "`modes` are measured op by op, and XLA makes one kernel of a step. Received: "
-                f"modes={tuple(modes)} and a model compiled with jit_compile=True. Compile it "
-                "without."
-            )
-        plans = {name: known_modes.everywhere(model, name) for name in names if name != "exact"}
-        self._in_modes = {name: StepFunction(model, plan) for name, plan in plans.items()}
         self._timed = self._seen
         if model.jit_compile:
             self._timed = [StepFunction(model, mask) for mask in (every, ~every)]
 
-    def measure(self, *, repeats: int = 10, settled: bool = True) -> TimingProfile:
-        """A profile of the device as it is now; the first call also traces.
-
-        Args:
-            repeats: as in `profile_model`.
-            settled: False saves half of the time; see `elastic_tf.timing.stopwatch`.
-        """
+    def measure(self, *, repeats: int = 10) -> TimingProfile:
+        """A profile of the device as it is now; `repeats` as in `profile_model`."""
         repeats = arguments.count("repeats", repeats, most=_MOST_REPEATS)
-        try:
-            return self._measured(repeats, settled)
-        finally:
-            known_modes.choose(self.model, self.model.tensors, self.model.plan)
-
-    def _measured(self, repeats: int, settled: bool) -> TimingProfile:
-        profiled = min(repeats, _PROFILED) if settled else 1
-        looked_at = [*self._seen, *self._in_modes.values()]
         # the first trace is made twice where it makes metrics: that of the smallest graph
-        with kept(self.model, (run.graph(self._data) for run in (self._seen[1], *looked_at))):
+        with kept(self.model, (run.graph(self._data) for run in reversed(self._seen))):
             work = self._attribution()
-            trace, trace_forward, *traces = (
-                trace_step(run, self._data, repeats=profiled) for run in looked_at
+            profiled = min(repeats, _PROFILED)
+            trace, trace_forward = (
+                trace_step(run, self._data, repeats=profiled) for run in self._seen
             )
         count = len(self.model.tensors)
         parts = differences.segments(*as_arrays(work.items(trace.times), count))
         folded = work.is_folded(count)
         masks = np.zeros((0, count), bool)
-        if self._calibration is None:
+        if self._calibrates:
             is_seen = trace.times and not (trace.on_device or self.model.jit_compile)
             most = differences.BESIDE_OPS if is_seen else differences.SEGMENTS
             masks = differences.chosen_masks(parts, folded, most)
         runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
-        runs += self._in_modes.values()
         certain = differences.RATIO_ERROR
-        steps = time_anew(runs, self._data, repeats=repeats, settled=settled, certain=certain)
+        steps = time_anew(runs, self._data, repeats=repeats, certain=certain)
         ratios = np.median(steps / steps[:, :1], axis=0)
 
         t_full, t_forward = _split(steps, trace, trace_forward)
-        seen, busy = trace, sum(trace.times.values()) / t_full
+        busy = sum(trace.times.values()) / t_full
         is_launching = trace.on_device and busy < _LEAST_ATTRIBUTED
         items, prefix, share = work.items(), [], 0.0
         if trace.times and trace_forward.times and not is_launching:
@@ -195,10 +157,9 @@ class Profiler:
             backward = sum(time for name, time in trace.times.items() if name in work.sets)
             share = backward / (backward + trace.time_unmatched)
         members, expected = as_arrays(items, count)
-        if self._calibration is None:
-            found = ratios[2 : 2 + len(masks)]
+        if self._calibrates:
             self._calibration, self._residual = differences.fit(
-                members, expected, parts, folded, masks, found, t_forward / t_full
+                members, expected, parts, folded, masks, ratios[2:], t_forward / t_full
             )
         cells = differences.cells_of(members, parts, folded)
         times = expected * np.array(self._calibration)[cells]
@@ -208,7 +169,7 @@ class Profiler:
         method, note = self._method(share, trace)
         if is_launching:  # each op takes about as long to launch: as many as there are
             note = f"kernels fill {busy:.0%} of a step, the rest is launching them"
-        profile = TimingProfile(
+        return TimingProfile(
             t_forward=t_forward,
             items=tuple(replace(item, time=time) for item, time in zip(items, times.tolist())),
             prefix=tuple(prefix),
@@ -221,61 +182,6 @@ class Profiler:
             share_attributed=share,
             **described(self.model, self._data[0]),
         )
-        if not self._in_modes:
-            return profile
-        there = t_full * ratios[-len(self._in_modes) :]
-        return replace(profile, modes=self._mode_costs(profile, work, seen, there, traces))
-
-    def _mode_costs(
-        self,
-        profile: TimingProfile,
-        work: Attribution,
-        exact: StepTrace,
-        measured: np.ndarray,
-        traces: Sequence[StepTrace],
-    ) -> tuple[ModeCost, ...]:
-        """What kernels cost in each mode: op times beside exact ones, scaled to whole steps.
-
-        Args:
-            profile: of exact tensors.
-            work: attribution of the exact step.
-            exact: its trace, with the profiler's op times.
-            measured: microseconds of the step with all kernels in each mode.
-            traces: of the step in each of these modes.
-        """
-        items = work.items(exact.times)
-        before, whole = _by_tensors(items), _by_tensors(profile.items)
-        passed: dict[int, CostItem] = {}  # largest work of a layer that only tensors before it need
-        for k, layer in enumerate(self._layers):
-            others = (x for x in items if len(x.tensors) > 1 and x.tensors[-1] < k)
-            of_layer = [item for item in others if item.layer == layer]
-            if of_layer:
-                passed[k] = max(of_layer, key=lambda item: item.time)
-        found = []
-        for (name, run), trace, seconds in zip(self._in_modes.items(), traces, measured.tolist()):
-            of_mode = attribute(trace, self._layers, self._seen[1].untimed(self._data))
-            after = _by_tensors(of_mode.items(trace.times))
-            left = {t: after.get(t, 0.0) / took for t, took in before.items() if took}
-            kernels = np.flatnonzero(run.plan.modes != EXACT).tolist()
-            claims = _by_tensors([item for k, item in passed.items() if k in kernels])
-            # own time now, passing on before and now: expected, in microseconds of the profile
-            expected = []
-            for k in kernels:
-                own, taken, passing = left.get((k,), 1.0) * float(profile.t_dw[k]), 0.0, 0.0
-                if k in passed:
-                    tensors = passed[k].tensors
-                    taken = passed[k].time / claims[tensors] * whole.get(tensors, 0.0)
-                    passing = taken * left.get(tensors, 1.0)
-                expected.append((own, taken, passing))
-            total = math.fsum(own + passing for own, _, passing in expected)
-            rest = math.fsum(profile.t_dw[kernels]) + math.fsum(taken for _, taken, _ in expected)
-            factor = max(rest + seconds - profile.t_full, 0.1 * total) / total
-            for k, (own, taken, passing) in zip(kernels, expected):
-                spared = taken - factor * passing  # below 0 where the mode is the slower one
-                shared = passed[k].tensors if spared > 0.0 else ()
-                cost = factor * own + max(-spared, 0.0)
-                found.append(ModeCost(k, name, cost, max(spared, 0.0), shared))
-        return tuple(found)
 
     def _attribution(self) -> Attribution:
         """What the ops of the full step belong to; found once."""
@@ -323,14 +229,6 @@ class Profiler:
         if share < _LEAST_ATTRIBUTED:
             return "differences", f"the profiler covers {share:.0%} of the backward time"
         return ("calibrated" if self._calibration != _AS_THEY_ARE else "profiler"), ""
-
-
-def _by_tensors(items: Iterable[CostItem]) -> dict[tuple[int, ...], float]:
-    """Times of the items by their tensors."""
-    found: dict[tuple[int, ...], float] = collections.defaultdict(float)
-    for item in items:
-        found[item.tensors] += item.time
-    return dict(found)
 
 
 def described(model: Any, x: Any) -> dict[str, Any]:

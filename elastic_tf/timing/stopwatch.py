@@ -14,7 +14,7 @@ from elastic_tf.train.engine.snapshot import kept
 _MICROSECONDS = 1e6  # in a second
 _BUSY = 1.5  # times the median: a round that took longer shared the machine
 _PATIENCE = 4  # times the repeats asked for: rounds measured before busy ones are accepted
-_IN_A_ROW = 3  # settled steps of a function before it is the next one's turn
+_IN_A_ROW = 3  # timed steps of a function before it is the next one's turn
 
 
 def time_in_turn(
@@ -22,28 +22,25 @@ def time_in_turn(
     data: Any,
     *,
     repeats: int,
-    settled: bool = True,
     certain: float = 0.0,
 ) -> np.ndarray:
     """Microseconds of each step function, one after the other; shape (rounds, functions).
 
     In turn, because the speed of a shared machine drifts: a ratio of neighbours holds. Rounds in
-    which the machine was busy with something else are measured again.
+    which the machine was busy with something else are measured again. Each timed step follows one
+    of its own kind, as in training: after a larger one it takes up to a tenth longer, for caches
+    and memory are not its own.
 
     Args:
         runs: step functions, traced and warm.
         data: one batch.
         repeats: undisturbed rounds wanted.
-        settled: time steps that follow one of their own kind, as steps do in training: after a
-            larger one it takes up to a tenth longer, for caches and memory are not its own. False
-            saves a third of the time or more.
         certain: stop earlier, once `ratio_uncertainty` of each function to the first is below this.
     """
-    in_a_row = min(repeats, _IN_A_ROW) if settled else 1
-    first = int(settled)  # of those that count
+    in_a_row = min(repeats, _IN_A_ROW)
     times = np.zeros((0, len(runs)))
     while True:
-        turns = [[seconds(run, data) for _ in range(first + in_a_row)][first:] for run in runs]
+        turns = [[seconds(run, data) for _ in range(1 + in_a_row)][1:] for run in runs]
         times = np.concatenate([times, _MICROSECONDS * np.transpose(turns)])
         totals = times.sum(axis=1)
         quiet = times[totals <= _BUSY * np.median(totals)]

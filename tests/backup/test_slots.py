@@ -110,7 +110,7 @@ def test_a_backup_of_another_version_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(backup, "VERSION", 99)
         written(tmp_path, 1)
-    with pytest.raises(ValueError, match=r"b.npz' is of format 99, this version reads 2\. Remove"):
+    with pytest.raises(ValueError, match=r"b.npz' is of format 99, this version reads 3\. Remove"):
         Slots(tmp_path).read()
 
 

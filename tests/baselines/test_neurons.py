@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import L, crossentropy
-from test_baselines import arrays, data, network
+from test_baselines import arrays, data
 
 import elastic_tf as et
 from elastic_tf.app import zoo
-from elastic_tf.choose.importance.velocity import Neurons
-from elastic_tf.memory.kernels import kernel_costs
-from elastic_tf.methods.baselines.budgeted import sparse_update_plan, tinytrain_plan
-from elastic_tf.methods.baselines.fixed import TrainOnly
 from elastic_tf.methods.baselines.neurons import TrainNeurons
+from elastic_tf.methods.baselines.velocity import Neurons
 
 
 class Plans(tf.keras.callbacks.Callback):
@@ -33,11 +30,11 @@ class Plans(tf.keras.callbacks.Callback):
         self.seen[epoch] = self.model.plan
 
 
-def compiled(network: tf.keras.Model | None = None) -> et.ElasticModel:
+def compiled() -> et.ElasticModel:
     tf.keras.utils.set_random_seed(0)
     layers = [L.Input((8, 8, 2)), L.Conv2D(4, 3, activation="relu"), L.DepthwiseConv2D(3)]
     layers += [L.Conv2D(8, 1), L.ReLU(), L.GlobalAveragePooling2D(), L.Dense(3)]
-    model = et.ElasticModel.from_model(network or tf.keras.Sequential(layers))
+    model = et.ElasticModel.from_model(tf.keras.Sequential(layers))
     model.compile(tf.keras.optimizers.Adam(1e-2), crossentropy())
     return model
 
@@ -75,43 +72,3 @@ def test_fast_neurons_are_chosen_within_the_budget_and_an_interrupted_fit_choose
     again, later = trained(chooser(), tf.keras.callbacks.BackupAndRestore(backup))
     assert later == {1: plans[1]}
     np.testing.assert_equal([v.numpy() for v in whole.weights], [v.numpy() for v in again.weights])
-
-
-@pytest.mark.parametrize("find", [tinytrain_plan, sparse_update_plan])
-def test_channels_are_chosen_within_both_budgets_and_nothing_else_changes(find):
-    model, (x, y) = compiled(network()), arrays()
-    costs = kernel_costs(model)
-    before = [v.numpy() for v in [*model.weights, *model.optimizer.variables]]
-    sizes, head = [], zoo.head_tensors(model)
-    for memory, compute in ((1.05, 0.3), (9.0, 1.0)):
-        plan = find(model, x, y, memory, compute)
-        shares = np.where(head, 0.0, costs.shares(plan))
-        sizes.append(shares @ costs.sizes)
-        assert plan.mask[head].all()
-        assert costs.memory(shares) <= memory * costs.peak + 16
-        assert costs.backward_macs(shares) <= compute * costs.full_macs + 1
-    assert 0 < sizes[0] < sizes[-1]
-    after = [*model.weights, *model.optimizer.variables][: len(before)]
-    assert all(np.array_equal(a, b) for a, b in zip(before, after) if "iteration" not in b.name)
-    assert find(model, x, y, memory, compute) == plan
-
-
-def test_what_was_chosen_once_is_found_again_when_fit_goes_on(tmp_path):
-    calls = []
-
-    def find(model):
-        calls.append(1)
-        return et.Plan.from_mask(np.arange(len(model.tensors)) > 2 + len(calls))
-
-    backup = str(tmp_path / "backup")
-    _, first = trained(TrainOnly(find), tf.keras.callbacks.BackupAndRestore(backup), breaks_at=1)
-    _, later = trained(TrainOnly(find), tf.keras.callbacks.BackupAndRestore(backup))
-    assert calls == [1]
-    assert {*later.values()} == {*first.values()}
-
-
-def test_several_losses_are_refused():
-    model = compiled()
-    model.compile("sgd", ["mse"])
-    with pytest.raises(ValueError, match=r"compiled with one loss. Received: loss=.*\['mse'\]"):
-        tinytrain_plan(model, *arrays())

@@ -71,7 +71,7 @@ def test_a_training_without_a_profile_teaches_the_next_one(cache, capsys, monkey
         chosen = et.ElasticCallback(rho=0.999, verbose=1)
         model.fit(data(5), verbose=0, callbacks=[chosen])
         assert ("of the savings foretold" in capsys.readouterr().out) == (number == 1)
-        assert chosen.profiles[0].profile.method == "prior"
+        assert chosen.profile.method == "prior"
 
 
 def test_the_seconds_of_a_summary_add_up():

@@ -57,8 +57,8 @@ class Whole(NamedTuple):
     calls: Counter[str]
 
 
-def whole(**options: Any) -> Whole:
-    """Train without any fault; `options` as for `start`."""
+def whole() -> Whole:
+    """Train without any fault."""
     with tempfile.TemporaryDirectory() as folder:
         out, calls = Path(folder, "outcome.json"), Path(folder, "calls")
 
@@ -67,7 +67,7 @@ def whole(**options: Any) -> Whole:
                 setattr(place, name, _noting(getattr(place, name), moment, calls))
 
         before = sum(os.times()[2:4])  # of all children so far
-        code = start(Path(folder), out, prepare=count, **options)
+        code = start(Path(folder), out, prepare=count)
         if code != 0:
             raise RuntimeError(f"The training ended with {code} although nothing happened to it.")
         seconds = sum(os.times()[2:4]) - before
@@ -142,8 +142,6 @@ def start(
     kill_after: float | None = None,
     moment: tuple[str, int] | None = None,
     prepare: Callable[[], None] = lambda: None,
-    callbacks: Callable[[], list[Any]] = list,
-    options: Callable[[], dict[str, Any]] = dict,
 ) -> int:
     """Train in a process of its own; returns its exit code, negative for a signal.
 
@@ -153,8 +151,6 @@ def start(
         kill_after: seconds of its processor time.
         moment: one of `MOMENTS` and a count; the process kills itself there.
         prepare: called in the process before anything else.
-        callbacks: more of them, made in the process.
-        options: for `interrupted.train`, likewise.
     """
 
     def train() -> None:
@@ -165,7 +161,7 @@ def start(
             setattr(place, name, made)
         prepare()
         log = Log(folder / "log")
-        outcome = interrupted.train(folder / "backup", *callbacks(), first=[log], **options())
+        outcome = interrupted.train(folder / "backup", first=[log])
         part = out.with_suffix(".part")
         part.write_text(json.dumps(outcome), encoding="utf-8")
         os.rename(part, out)

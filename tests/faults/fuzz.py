@@ -37,7 +37,6 @@ from elastic_tf.app.runs import run as runs
 from elastic_tf.choose.selection.records import SelectionRecord
 from elastic_tf.files.atomic import write_json
 from elastic_tf.timing.profile import TensorSpec
-from elastic_tf.timing.profile_file import checksum
 from elastic_tf.timing.runtime import RuntimeSettings
 from elastic_tf.train.backup.slots import Slots
 
@@ -143,23 +142,13 @@ def backup_target(folder: Path) -> Target:
     return Target("backup", path, (path.read_bytes(),), read)
 
 
-def signed(data: bytes) -> bytes:
-    """JSON with the checksum of a profile, so that its fields are looked at."""
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(data)
-        if isinstance(found, dict):
-            return json.dumps({**found, "checksum": checksum(found)}).encode()
-    return data
-
-
 def damaged(target: Target, rng: random.Random) -> bytes:
     """A valid content of the file, changed; of JSON half stays JSON."""
     good = rng.choice(target.good)
     if target.name == "backup" or rng.random() < 0.5:
         return mutated_bytes(good, rng)
     if target.path.suffix == ".json":
-        data = mutated_json(good, rng)
-        return signed(data) if target.name == "profile" else data
+        return mutated_json(good, rng)
     lines = good.splitlines(keepends=True)
     place = rng.randrange(len(lines))
     lines[place] = mutated_json(lines[place], rng) + b"\n"

@@ -1,6 +1,6 @@
 """Try faults on small elastic trainings: which were tried how often, and what was lost.
 
-A training is killed again and again, or its disk fails, and the same command is started until it is
+A training is killed again and again, and the same command is started until it is
 through. Then weights, slots, history and selections are compared, bit for bit, with those of a
 training that nothing happened to. Steps made again are what a fault costs.
 
@@ -13,7 +13,6 @@ import dataclasses
 import json
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from datetime import date
@@ -26,19 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from elastic_tf.app.commands import commandline  # before TensorFlow: it quiets its start-up
 
 # isort: split
-from faults.children import MOMENTS, Whole, run, start, tried, whole
-from faults.mounts import FullDisk, ReadOnly
-from interrupted import CHEAP
+from faults.children import MOMENTS, Whole, start, tried, whole
 
 from elastic_tf.app.commands.commandline import option
 from elastic_tf.files.atomic import write_json
-from elastic_tf.train.backup.slots import Slots
 
 _SKIPPED = 3  # passes and batches left behind, at most, when a training goes on
-_TROUBLES: dict[str, type[ReadOnly]] = {
-    "disk full (tmpfs) in random epochs, kill -9": FullDisk,
-    "directory read-only in random epochs, kill -9": ReadOnly,
-}
 
 
 def kills(times: int, rng: random.Random) -> Iterator[dict[str, Any]]:
@@ -71,52 +63,7 @@ def _within(moment: str, usual: Whole, times: int, rng: random.Random) -> dict[s
     return tried(f"kill -9 within: {moment}", usual.outcome, begin, times, rng, first=first)
 
 
-def disks(times: int, rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Disks that fill up or cannot be written, a fortieth as often."""
-    yield _refused(max(times // 10, 1))
-    usual = whole(options=lambda: CHEAP)
-    for name, trouble in _TROUBLES.items():
-
-        def begin(
-            folder: Path, out: Path, rng: random.Random, trouble: type[ReadOnly] = trouble
-        ) -> int:
-            here = trouble(folder / "backup", rng.random())
-            here.begin()
-            after = rng.uniform(0.3, 1.2) * usual.seconds
-            options = {"callbacks": lambda: [here], "options": lambda: CHEAP}
-            code = start(folder, out, kill_after=after, **options)
-            if out.exists():
-                here.leave()
-            return code
-
-        yield tried(name, usual.outcome, begin, max(times // 40, 1), rng)
-
-
-def _refused(times: int) -> dict[str, Any]:
-    """A `fit` begins in a directory that cannot be written."""
-    with tempfile.TemporaryDirectory() as folder:
-        trouble = ReadOnly(Path(folder, "backup"), 0.0)
-
-        def begin() -> None:
-            trouble.begin()
-            trouble.strike()
-            try:
-                Slots(trouble.folder).open()
-            except ValueError as error:
-                if "`Backup` needs a directory that can be written" in str(error):
-                    raise SystemExit(3) from None
-
-        told = sum(run(begin) == 3 for _ in range(times))
-    return {
-        "fault": "directory read-only when fit begins",
-        "tried": times,
-        "outcome": f"{told} refused by name",
-        "lost": "nothing",
-        "as_expected": told == times,
-    }
-
-
-PARTS = {"kills": kills, "disks": disks}
+PARTS = {"kills": kills}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -124,7 +124,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             interval=1,
             probe=data.probe,
             required=et.zoo.head_tensors(elastic),
-            control=et.Control(reprofile_every=25),
             log_dir=Path(folder, "board"),
             backup=et.Backup(Path(folder, "backup")),
         )

@@ -51,8 +51,6 @@ X, Y = points()
         ((X, Y[:-1]), {}, r"Received: \[11, 12\] samples"),
         ((X, Y), {"gradient": "later"}, "gradient='later'"),
         ((X, Y), {"micro_batch_size": 0}, "`micro_batch_size` .* Received: 0"),
-        ((X, Y), {"gradient_data": (X, Y[:-1])}, r"`gradient_data`. Received: \[11, 12\] samples"),
-        ((X, Y), {"gradient": "before", "gradient_data": (X, Y)}, "gradient='before'"),
     ],
 )
 def test_what_cannot_be_is_refused(probe: Any, options: dict[str, Any], received: str) -> None:

@@ -43,7 +43,7 @@ def events(directory: Path) -> dict[str, tf.Tensor]:
 
 def test_selection_and_epoch_are_scalars(tmp_path):
     board = Board(tmp_path, [])
-    board.selection(record(similarity=0.5))
+    board.selection(record())
     board.epoch(3, record(seconds_retrace=1.0), {"rho": 0.7, "achieved_ratio": float("nan")})
     board.close()
     found = {tag: float(value) for tag, value in events(tmp_path).items()}
@@ -52,7 +52,6 @@ def test_selection_and_epoch_are_scalars(tmp_path):
         "elastic/seconds_solve": 0.25,
         "elastic/rho_asked_of_selector": np.float32(0.65),
         "elastic/tensors_trained": float(record().mask.sum()),
-        "elastic/similarity": 0.5,
         "elastic/rho": np.float32(0.7),
         "elastic/seconds_selection": 2.75,
     }
@@ -84,7 +83,7 @@ def test_table_has_a_line_for_each_selection():
     assert (
         lines[0].split()
         == (
-            "epoch step reason tensors rho asked predicted achieved similar worth s solve s trace s"
+            "epoch step reason tensors rho asked predicted achieved worth s solve s trace s"
         ).split()
     )
     trained = record().mask.sum()
@@ -95,6 +94,6 @@ def test_table_has_a_line_for_each_selection():
 
 
 def test_line_names_epoch_count_and_ratios():
-    said = line(record(similarity=0.5))
+    said = line(record())
     assert said.startswith(f"Epoch 4: trains {record().mask.sum()} of 10 tensors, rho 0.700")
-    assert "similarity 0.500, selected in 1.75 s because of the interval" in said
+    assert "selected in 1.75 s because of the interval" in said

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +7,6 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.plan import Plan
-from elastic_tf.timing.cost_items import ModeCost
 
 L = tf.keras.layers
 
@@ -22,16 +19,15 @@ class Sum:
 
     @property
     def items(self):
-        return np.eye(len(self.sizes), dtype=bool), self.sizes, 0.0 * self.sizes
+        return np.eye(len(self.sizes), dtype=bool), self.sizes
 
     def peak(self, plan):
         return int(self.sizes[plan.mask].sum()) + self.more * int(plan.mask.sum())
 
 
-def profile(count, modes=()):
+def profile(count):
     ones = np.ones(count)
-    table = et.TimingProfile.from_chain(t_dw=ones, t_dy=0 * ones, t_forward=1.0)
-    return dataclasses.replace(table, modes=modes)
+    return et.TimingProfile.from_chain(t_dw=ones, t_dy=0 * ones, t_forward=1.0)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -63,17 +59,6 @@ def test_required_tensors_that_do_not_fit_are_refused():
     required = np.array([False, True])
     with pytest.raises(ValueError, match=r"the 1 required.*is 3\.0 MiB"):
         et.select_tensors(np.ones(2), profile(2), 1.0, memory=limit, required=required)
-
-
-def test_filtered_kernel_is_chosen_where_an_exact_one_keeps_too_much():
-    modes = (ModeCost(0, "filtered:2", 0.5),)
-    limit = Sum([100, 100], 130)
-    limit.peak = lambda plan: int(
-        100 * plan.mask[1] + (25 if plan.modes[0] == 2 else 100) * plan.mask[0]
-    )
-    worth = np.array([[1.0, 0.9], [1.0, 0.0]])
-    found = et.select_plan(worth, profile(2, modes), 1.0, memory=limit)
-    assert found.plan.modes.tolist() == [2, 1]
 
 
 def test_paper_strategy_has_one_resource():
@@ -111,27 +96,12 @@ def test_items_and_peaks_grow_with_what_is_trained():
     count = len(model.tensors)
     peaks = [limit.peak(Plan.from_mask(np.arange(count) >= first)) for first in range(count)]
     assert peaks == sorted(peaks, reverse=True)
-    members, sizes, rectified = limit.items
+    members, sizes = limit.items
     assert members.any(axis=1).all()
-    output = 4 * 16 * 32 * 32 * 16  # of each rectifier, one behind each convolution
-    assert rectified.sum() == 3 * output
     kept = activation_bytes(model, arrays(16))
     gradients = sum(4 * tensor.shape.num_elements() for tensor in model.tensors)
     batch = sum(part.nbytes for part in arrays(16)[:1])  # is held anyway
     assert sizes.sum() - gradients == pytest.approx(kept - batch, rel=0.01)
-
-
-def test_filtering_pays_where_a_rectifier_keeps_what_it_drops():
-    model, batch = compiled(layers=8), arrays(8)
-    kernels = np.flatnonzero([tensor.shape.rank == 4 for tensor in model.tensors])
-    table = profile(18, tuple(ModeCost(k, "filtered:2", 0.5) for k in kernels.tolist()))
-    limit = et.memory.Limit(1, model, batch)
-    worth = np.tile([1.0, 0.8], (18, 1))
-    limit.bytes = int(0.7 * limit.peak(Plan.full(18)))
-    found = et.select_plan(worth, table, 1.0, memory=limit)
-    exact = et.select_plan(worth[:, :1], table, 1.0, modes=(), memory=limit)
-    assert limit.peak(found.plan) <= limit.bytes
-    assert found.importance > exact.importance + 1.0
 
 
 @pytest.mark.slow
@@ -153,11 +123,6 @@ def test_fit_keeps_the_limit(probe):
     chosen = callback.selections[0].selection.plan
     assert limit.peak(chosen) <= memory
     assert 0 < chosen.mask.sum() < count
-
-
-def test_limit_is_not_profiled_again():
-    with pytest.raises(ValueError, match="Received: 1 beside memory='64 MiB'"):
-        et.ElasticCallback(memory="64 MiB", control=et.Control(reprofile_every=1))
 
 
 @pytest.mark.slow

@@ -43,20 +43,6 @@ def case(seed: int, tensors: int, modes: int = 1, resources: int = 1) -> Case:
     return Case(worth, Choices(tensor, np.array(rows), cost), room)
 
 
-def with_refunds(seed: int, tensors: int) -> Case:
-    """Modes but the first of a tensor refund of the chain that ends before it."""
-    rng, modes = np.random.default_rng([seed, tensors, 1]), 2 + seed % 2
-    whole = case(seed, tensors, modes, 1 + seed // 2 % 2)
-    refunds = []
-    for k, tensor in enumerate(whole.choices.tensor):
-        item = len(whole.worth) + (tensor - 1) * modes
-        if k % modes and tensor:
-            most = whole.choices.cost[item, 0] / modes
-            refunds.append((k, int(item), most * rng.uniform(0.3, 1.0)))
-    choices = whole.choices._replace(refunds=refunds)
-    return whole._replace(choices=choices, room=0.6 * whole.room)
-
-
 def enumerated(whole: Case) -> float:
     """The best of all choices."""
     choices = map(np.array, itertools.product([False, True], repeat=len(whole.worth)))
@@ -79,7 +65,7 @@ def test_tensors_are_the_best_of_all(seed: int, gap: float) -> None:
 MODES = [case(seed, 9 // (1 + seed % 3), 1 + seed % 3, 2 - seed // 3 % 2) for seed in range(12)]
 
 
-@pytest.mark.parametrize("whole", [*MODES, *(with_refunds(seed, 4) for seed in range(12))])
+@pytest.mark.parametrize("whole", MODES)
 def test_modes_and_resources_are_the_best_of_all(whole: Case) -> None:
     most, none = enumerated(whole), np.zeros(len(whole.worth), bool)
     for gap in (0.0, 0.1):

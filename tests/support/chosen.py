@@ -33,7 +33,8 @@ def favour(*indices: int):
 
 
 def callback(**options) -> ElasticCallback:
-    return ElasticCallback(table(), **{"rho": 0.6, "interval": 2, "probe": dataset(), **options})
+    given = {"profile": table(), "rho": 0.6, "interval": 2, "probe": dataset(), **options}
+    return ElasticCallback(**given)
 
 
 def fit(model: ElasticModel, *callbacks, epochs: int = 5):

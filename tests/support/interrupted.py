@@ -123,7 +123,6 @@ def train(
     fitted: dict[str, Any] | None = None,
     dropout: float = 0.3,
     backup: dict[str, Any] | None = None,
-    gradient: Any = None,
     first: Sequence[Any] = (),
     **options: Any,
 ) -> dict[str, Any]:
@@ -139,7 +138,7 @@ def train(
         **{
             "rho": 0.6,
             "interval": 2,
-            "probe": et.Probe(probe, size=8, gradient=gradient),
+            "probe": et.Probe(probe, size=8),
             "control": et.Control(share=0.0),
             "backup": folder and et.Backup(folder, **{"every": 2, **(backup or {})}),
             **options,
@@ -156,7 +155,7 @@ def train(
         "history": history.history,
         "epochs": history.epoch,
         "selections": [
-            [r.epoch, r.step, r.rho, r.mask.tolist(), r.importance.tolist(), r.similarity]
+            [r.epoch, r.step, r.rho, r.mask.tolist(), r.importance.tolist()]
             for r in callback.selections
         ],
     }

@@ -111,35 +111,3 @@ def test_load_says_how_to_make_a_profile_where_there_is_none(tmp_path):
 def test_load_raises_when_the_version_is_another(path, version):
     with pytest.raises(ValueError, match=f"version {version!r}, this library reads 6.*Profile th"):
         TimingProfile.load(changed(path, schema_version=version))
-
-
-def item(**fields) -> list[dict]:
-    return [{"tensors": [[0, 1]], "layer": "a", "kind": "dy", "time": 1.0, **fields}]
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("t_forward", -1.0, "`t_forward` must be .* Received: t_forward=-1.0"),
-        ("count", 2, r"below 2. Received: \[2, 2\]"),
-        ("count", 10**9, "`count` must be .* Received: 1000000000"),
-        ("batch_size", 1.5, "`batch_size` must be .* Received: 1.5"),
-        ("optimizer", 3, "`optimizer` must be a text. Received: 3 of type int"),
-        ("device", [], r"`device` must be an object. Received: \[\]"),
-        ("input_shape", [["a"]], r"`input_shape\[0\]\[0\]` must be .* Received: 'a'"),
-        ("settings", {}, "`settings.inter_op_threads` must be .* Received: None"),
-        ("items", 3, "`items` must be a list. Received: items=3"),
-        ("items", item(time=-1.0), r"`items\[0\].time` must be .*=-1.0"),
-        ("items", item(tensors=None), r"`ranges` must be .*None"),
-        ("items", item(tensors=[[0, 3]]), r"below 3. Received: \[0, 3\]"),
-    ],
-)
-def test_load_names_the_damaged_field(path, field, value, message):
-    with pytest.raises(ValueError, match=f"profile.json' is no timing profile .*{message}"):
-        TimingProfile.load(changed(path, **{field: value}))
-
-
-def test_a_small_file_that_stands_for_much_is_refused_before_it_is_unfolded(path):
-    wide = item(tensors=[[0, 99_999]]) * 2_000
-    with pytest.raises(ValueError, match="`items` must be of one model. Received: 2000 items of 1"):
-        TimingProfile.load(changed(path, count=100_000, tensors=[], items=wide))

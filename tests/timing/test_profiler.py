@@ -7,13 +7,11 @@ from networks import OPTIMIZERS, crossentropy, images, network, values
 
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
-from elastic_tf.plan import Plan
 from elastic_tf.timing import profiler, stopwatch
 from elastic_tf.timing import trace as trace_module
 from elastic_tf.timing.calibration import CELLS
 from elastic_tf.timing.profiler import profile_model
 from elastic_tf.timing.trace import StepTrace
-from elastic_tf.train.engine import modes
 from elastic_tf.train.optimizers import state
 
 L = tf.keras.layers
@@ -131,8 +129,6 @@ def test_profile_model_takes_differences_where_xla_compiles_the_step(undisturbed
     assert profile.note == "XLA compiles the step into one kernel"
     assert profile.settings.xla
     profile.check(model, batch_size=8)
-    with pytest.raises(ValueError, match=r"modes=\('filtered:2',\) and a model compiled with jit"):
-        profile_model(model, *batch(), modes=("filtered:2",))
 
 
 def test_profile_model_takes_differences_where_the_profiler_yields_nothing(
@@ -162,13 +158,6 @@ def test_a_step_that_is_bound_by_launches_is_measured_by_differences(
     profile = profile_model(elastic(), *batch(), repeats=1)
     assert profile.method == method
     assert ("the rest is launching them" in profile.note) == (method == "differences")
-
-
-def test_profiler_takes_over_the_calibration_of_an_earlier_profile(monkeypatch, undisturbed):
-    factors = tuple(float(k) for k in range(1, CELLS + 1))
-    monkeypatch.setattr(profiler.differences, "chosen_masks", lambda *_: pytest.fail("timed"))
-    profile = profiler.Profiler(elastic(), *batch(), calibration=factors).measure(repeats=1)
-    assert profile.calibration == factors
 
 
 def test_what_cannot_be_measured_is_refused():
@@ -221,41 +210,3 @@ def test_profile_model_raises_when_a_dataset_is_not_one_of_batches(make, given, 
     data = make(tf.data.Dataset.from_tensor_slices(batch()))
     with pytest.raises(ValueError, match=said):
         profile_model(elastic(), data, **given)
-
-
-def test_modes_are_measured_beside_exact(undisturbed):
-    tf.keras.utils.set_random_seed(0)
-    inputs = L.Input((16, 16, 8))
-    x = L.Conv2D(16, 3, padding="same", activation="relu")(inputs)
-    x = L.Conv2D(16, 3, padding="same", activation="relu")(x)
-    made = ElasticModel(inputs, L.Dense(3)(L.GlobalAveragePooling2D()(x)))
-    made.compile("sgd", crossentropy())
-    before = values(made.variables)
-    x = np.random.default_rng(0).normal(size=(4, 16, 16, 8)).astype(np.float32)
-    profile = profile_model(made, x, np.arange(4) % 3, modes=("filtered:2",), repeats=2)
-    assert [(c.tensor, c.mode) for c in profile.modes] == [(0, "filtered:2"), (2, "filtered:2")]
-    first, second = profile.modes
-    assert not first.shared  # nothing is trained before it
-    assert second.shared in ((0, 1), ())
-    every = modes.everywhere(made, "filtered:2")
-    # by the clock of this test a step takes as long as tensors are trained
-    assert profile.step_time(every) == pytest.approx(profile.t_full, rel=1e-6)
-    assert values(made.variables) == before
-
-
-def test_an_interrupted_profile_leaves_the_channels_of_the_plan(monkeypatch):
-    def interrupted(runs, *args, **kwargs):
-        runs[-1](batch())  # a step in the mode chooses channels of its own
-        raise KeyboardInterrupt
-
-    made = elastic()
-    (k, *_) = np.flatnonzero(modes.kernels(made, "channels:1/2"))
-    chosen = range(1, 1 + made.tensors[k].shape[-1] // 2)
-    made.set_plan(Plan.full(len(made.tensors)).with_channels("channels:1/2", {k: chosen}))
-    monkeypatch.setattr(profiler, "time_anew", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        profile_model(made, *batch(), modes=("channels:1/2",), repeats=1)
-    before = made.tensors[k].numpy()
-    made.train_on_batch(*batch())
-    moved = np.flatnonzero((made.tensors[k].numpy() != before).reshape(-1, before.shape[-1]).any(0))
-    assert set(moved) <= set(chosen)

@@ -27,11 +27,11 @@ OPTIMIZERS = ("sgd", "sgdw", "adam", "shampoo")
 # Methods that keep to a share of the step time.
 WITHIN_RHO = (
     *("elastic", "elastic_loss", "elastic_weight", "elastic_grad", "elastictrainer", "random"),
-    *("elastic_modes", "offline_optimal"),
+    "offline_optimal",
 )
 METHODS = (
     *("full", "traditional_tl", "bn_bias", "gradient_filtering", *WITHIN_RHO),
-    *("velocity", "random_neurons", "sparse_update", "tinytrain"),
+    *("velocity", "random_neurons"),
 )
 
 

@@ -17,6 +17,7 @@ from elastic_tf.train.engine.state import LastUsed
 _TIMED = 3  # steps that a full step is compared with: those right before it
 _ENOUGH = 5  # ratios from which their spread is told: the fewest with quartiles of their own
 _TOLD = 3  # ratios: the fewest whose median one disturbed step does not decide
+_BAND = 0.05  # of `rho`: within this the achieved ratio counts as kept
 _SURE = 2.0  # standard errors: 95 % of a normal distribution
 
 
@@ -28,18 +29,18 @@ class RatioControl:
 
     Both times of an achieved ratio are measured one right after the other: the speed of a shared
     device drifts by more than what is measured.
-    `share` and `band` are those of `Control`.
+    `share` is that of `Control`.
     """
 
     def __init__(
-        self, model: ElasticMixin, ledger: Ledger, lookahead: Lookahead, share: float, band: float
+        self, model: ElasticMixin, ledger: Ledger, lookahead: Lookahead, share: float
     ) -> None:
         self.share, self.spent = share, 0.0  # seconds
         self.delivered = 1.0
         self.predicted = 1.0
         # the median of the last ones follows a load that comes and goes
         self.ratios: deque[float] = deque(maxlen=2 * _ENOUGH + 1)
-        self._model, self._ledger, self._lookahead, self._band = model, ledger, lookahead, band
+        self._model, self._ledger, self._lookahead = model, ledger, lookahead
         self._functions = LastUsed(1)  # of the full step
         self._timed_at = 0.0
         self._is_timing = False
@@ -61,7 +62,7 @@ class RatioControl:
         spread = statistics.median(abs(ratio - self.achieved) for ratio in self.ratios)
         # of a median of normal values: 1.2533 sigma / sqrt(n), sigma = 1.4826 * that spread
         error = _SURE * 1.2533 * 1.4826 * spread / math.sqrt(len(self.ratios))
-        off = max(self._band * rho, error)
+        off = max(_BAND * rho, error)
         expected = 1.0 - self.delivered * (1.0 - self.predicted)
         return self.achieved > rho + off or self.achieved < expected - off
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from elastic_tf.choose.budget.deadline import DeadlineControl
 from elastic_tf.choose.budget.ledger import Ledger
@@ -17,17 +16,15 @@ from elastic_tf.choose.budget.lookahead import Lookahead
 from elastic_tf.choose.budget.ratio import RatioControl
 from elastic_tf.choose.budget.settings import Settings
 from elastic_tf.choose.budget.step_costs import StepCosts
-from elastic_tf.choose.importance.probe import joined, size_of
+from elastic_tf.choose.importance.probe import joined
 from elastic_tf.choose.importance.tracking import Worth
 from elastic_tf.choose.selection import records
 from elastic_tf.choose.selection.records import SelectionRecord
-from elastic_tf.choose.selection.selector import select_plan, select_tensors, smallest_feasible_rho
+from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
 from elastic_tf.files.json_form import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.inputs.batches import sample_shapes
-from elastic_tf.train.inputs.samples import known_of
 
 _KEY = "selection"  # in `model.fit_state`
 
@@ -46,17 +43,16 @@ class Scheduler:
     ) -> None:
         self._model, self._settings, self._ledger = model, settings, ledger
         self.selections: list[SelectionRecord] = []
-        self.costs = StepCosts(model, settings.profile, ledger)
+        self.costs = StepCosts(model, settings.profile)
         self._selected_at: int | None = None  # epoch of the last evaluation
-        draws, gradient_draws = settings.probe.draws()
-        self._worth = Worth(settings.importance, draws, gradient_draws, batch_size)
+        self._worth = Worth(settings.importance, settings.probe.draws(), batch_size)
         self._memory: Limit | None = None  # until a first batch is there
         self._lookahead = Lookahead(model, ledger)
 
         is_alone = replicas.count(model.distribute_strategy) == 1
         can_time = is_alone and not model.run_eagerly and model._elastic.accumulation is None
         share = settings.control.share if can_time and settings.memory is None else 0.0
-        self._ratio = RatioControl(model, ledger, self._lookahead, share, settings.control.band)
+        self._ratio = RatioControl(model, ledger, self._lookahead, share)
         self._deadline: DeadlineControl | None = None
         if settings.deadline is not None:
             size = settings.probe.size if self._worth.needs_probe else 0
@@ -64,9 +60,6 @@ class Scheduler:
             self._deadline = DeadlineControl(
                 settings.deadline, model, ledger, self.costs, settings.interval, steps
             )
-        can_look = model._elastic.data is not None and not tf.distribute.has_strategy()
-        # the batches that come first, where the data tell no size
-        self._checks_size = settings.profile is not None and batch_size is None and can_look
 
     # The beginning of an epoch.
 
@@ -77,22 +70,23 @@ class Scheduler:
         if self._selected_at is None and held is not None:  # Keras's own backup goes on with `fit`
             self._take_up(held)
         is_due = not done and self._is_due(epoch)
-        reprofiles = not done and self._reprofiles(epoch)
         takes = self._settings.probe.data is None and self._worth.needs_probe and is_due
-        needs_batch = self.costs.profile is None or reprofiles or self._checks_size
-        needs_batch = needs_batch or (self._settings.memory is not None and self._memory is None)
-        drawn, started = None, self._ledger.elapsed
+        needs_batch = self.costs.profile is None or (
+            self._settings.memory is not None and self._memory is None
+        )
+        drawn, selects, started = None, False, self._ledger.elapsed
         if is_due:
             self._selected_at = epoch
             with self._or_stay(epoch):
-                drawn = self._worth.draw(self._model, self._check, epoch)
+                drawn = self._worth.draw(epoch)
+                selects = True
         seconds = self._ledger.elapsed - started
 
         def begin(batches: list[Any]) -> None:
-            self._look(epoch, batches, reprofiles)
-            if drawn is not None:
-                own = joined(batches, self._settings.probe.size) if takes else drawn[0]
-                self._select(epoch, own, drawn[1], seconds)
+            self._look(batches)
+            if selects:
+                own = joined(batches, self._settings.probe.size) if takes else drawn
+                self._select(epoch, own, seconds)
             self._ledger.count("selected")
             self._ledger.resume()
 
@@ -103,8 +97,8 @@ class Scheduler:
             begin([])
         elif rows is not None:
             begin([rows.samples.take(np.arange(rows.samples.batch_size))])
-        else:  # two: in a shuffled dataset the smaller one may come first
-            self._lookahead.ask(begin, batches=1 + self._checks_size)
+        else:
+            self._lookahead.ask(begin)
 
     def _is_due(self, epoch: int) -> bool:
         """Whether a new importance is; with a deadline only where there is time for it."""
@@ -118,9 +112,8 @@ class Scheduler:
     def _is_settled(self) -> bool:
         """Whether another selection would be like the one before it."""
         settings = self._settings
-        if self._worth.needs_probe or callable(settings.rho):
-            return False
-        return settings.deadline is None and settings.control.reprofile_every is None
+        is_fixed = not callable(settings.rho) and settings.deadline is None
+        return is_fixed and not self._worth.needs_probe
 
     @property
     def _epochs_to_come(self) -> int:
@@ -128,24 +121,14 @@ class Scheduler:
         left = self._ledger.epochs - self._ledger.epoch
         return left if self._is_settled else min(self._settings.interval, left)
 
-    def _reprofiles(self, epoch: int) -> bool:
-        every = self._settings.control.reprofile_every
-        passed = epoch - self.selections[0].epoch if self.selections else 0
-        return every is not None and passed > 0 and passed % every == 0
-
-    def _look(self, epoch: int, batches: list[Any], reprofiles: bool) -> None:
+    def _look(self, batches: list[Any]) -> None:
         """Know what steps cost, and refuse what no selection can keep."""
         settings, costs = self._settings, self.costs
-        if self._checks_size and settings.profile is not None:
-            settings.profile.check_data(batch_size=max(map(size_of, batches)))
-            self._checks_size = False
         if costs.profile is None:
-            said = costs.foretell(epoch, batches[0])
+            said = costs.foretell(batches[0])
             if settings.verbose and said:
                 print(said)
             self._ledger.count("foretold")
-        elif reprofiles:
-            costs.measure(epoch, batches[0])
         if settings.memory is not None and self._memory is None:
             rows = self._model._elastic.rows
             beside: Any = {} if rows is None else {"beside": rows.held_bytes}
@@ -161,21 +144,6 @@ class Scheduler:
         elif not callable(settings.rho) and (rho := settings.rho_at(0)) < smallest:
             # the selector says so best
             select_tensors(np.zeros(profile.count), profile, rho, required=settings.required)
-        if self._sizes_differ:
-            warnings.warn(
-                f"The profile is of samples of {list(profile.input_shape)}, and the data may have "
-                "other sizes. `rho` is kept for that size: steps of another size take another "
-                "share of their full step.",
-                stacklevel=2,
-            )
-
-    @property
-    def _sizes_differ(self) -> bool:
-        """Whether samples may be of several sizes: neither the model nor the data tell of one."""
-        inputs = sample_shapes(getattr(self._model, "inputs", None) or [])
-        given = known_of(self._model._elastic.data)[1] or []
-        is_fixed = inputs and not any(None in shape for shape in inputs)
-        return not is_fixed and any(None in shape for shape in given)
 
     # Selecting.
 
@@ -193,20 +161,13 @@ class Scheduler:
                 stacklevel=4,
             )
 
-    def _check(self, batch_size: int | None, input_shape: Any) -> None:
-        """Refuse a probe of other samples than the profiled ones."""
-        if self._settings.profile is not None:
-            shape = None if self._sizes_differ else input_shape
-            self._settings.profile.check_data(batch_size=batch_size, input_shape=shape)
-
-    def _select(self, epoch: int, probe: Any, gradient_probe: Any, seconds: float) -> None:
-        """Select by a new importance; `seconds` went into drawing the probes."""
-        found, started = None, self._ledger.elapsed
+    def _select(self, epoch: int, probe: Any, seconds: float) -> None:
+        """Select by a new importance; `seconds` went into drawing the probe."""
+        importance, started = None, self._ledger.elapsed
         with self._or_stay(epoch):
-            found = self._worth.evaluate(self._model, probe, gradient_probe)
-        if found is None:
+            importance = self._worth.evaluate(self._model, probe)
+        if importance is None:
             return
-        importance, similarity = found
         seconds += self._ledger.elapsed - started
         if self._deadline is not None:
             self._deadline.evaluated(epoch, seconds if self.selections else None)
@@ -217,7 +178,7 @@ class Scheduler:
             self._model.distribute_strategy,
             lambda: self._chosen(epoch, rho, importance, "interval"),
         )
-        self._train(dataclasses.replace(record, similarity=similarity, seconds_importance=seconds))
+        self._train(dataclasses.replace(record, seconds_importance=seconds))
 
     def _select_early(self, reason: str) -> None:
         """Select anew by the importance of the present selection, unless that is the same."""
@@ -234,7 +195,7 @@ class Scheduler:
     ) -> SelectionRecord:
         """What to train for `rho`, or for what meets the deadline."""
         started = self._ledger.elapsed
-        required, worth = self._settings.required, self._worth
+        required = self._settings.required
         profile = self.costs.of_plans(self._epochs_to_come)
         steps = self.costs.of_plans(self._epochs_to_come, filling=False)
         smallest = smallest_feasible_rho(profile, required)
@@ -245,13 +206,14 @@ class Scheduler:
             asked = self._ratio.ask(rho)
         # the first selection refuses a `rho` that is too small; later ones do what can be done
         asked = min(max(asked, smallest if rho >= smallest or self.selections else rho), 1.0)
-        told: Any = {"required": required, "memory": self._memory}
-        if importance.ndim == 2:  # a column for each mode
-            told.update(modes=worth.modes, channels=worth.channels)
-            selection = select_plan(importance, profile, asked, **told)
-        else:
-            told.update(strategy=worth.strategy)
-            selection = select_tensors(importance, profile, asked, **told)
+        selection = select_tensors(
+            importance,
+            profile,
+            asked,
+            required=required,
+            strategy=self._worth.strategy,
+            memory=self._memory,
+        )
         return SelectionRecord(
             epoch=epoch,
             rho=rho,

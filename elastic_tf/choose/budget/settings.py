@@ -41,20 +41,12 @@ class Control:
     Attributes:
         share: part of the training time that timing full steps and selecting between two intervals
             may take, in [0, 1); 0 measures nothing and goes by the profile alone.
-        band: relative distance from `rho` within which the achieved ratio counts as kept.
-        reprofile_every: epochs after which the device is profiled again, for devices that throttle
-            (paper, Sec. 5.4); about five steps each. None: never.
     """
 
     share: float = 0.05
-    band: float = 0.05
-    reprofile_every: int | None = None
 
     def __post_init__(self) -> None:
         arguments.part("share", self.share)
-        arguments.number("band", self.band, low=0.0, high=1.0, above=True)
-        if self.reprofile_every is not None:
-            arguments.count("reprofile_every", self.reprofile_every)
 
 
 #: A ratio, a schedule that gives one for each epoch, or the seconds for the whole `fit`.
@@ -92,12 +84,6 @@ class Settings:
 
         if self.memory is not None:
             arguments.memory("memory", self.memory)
-            if self.control.reprofile_every is not None:
-                raise ValueError(
-                    "`reprofile_every` must be None where `memory` is limited: measuring a profile "
-                    f"trains everything. Received: {self.control.reprofile_every} beside "
-                    f"memory={self.memory!r}. Leave one of them out."
-                )
 
     @property
     def deadline(self) -> float | None:

@@ -6,54 +6,32 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.choose.budget.remembered import recalled, remember
-from elastic_tf.choose.selection.records import ProfileRecord
 from elastic_tf.timing.profile import TimingProfile
-from elastic_tf.timing.profiler import Profiler
 from elastic_tf.train.engine.mixin import ElasticMixin
-
-REPEATS = 2  # steps of each kind in a profile during training: 0.3 % of 1,500 steps
 
 
 class StepCosts:
     """The times by which plans are chosen in one `fit`."""
 
-    def __init__(self, model: ElasticMixin, profile: TimingProfile | None, ledger: Ledger) -> None:
-        self.profile = profile  # as it is now; None until a first batch is there
-        self.records: list[ProfileRecord] = []  # of the profiles made in this `fit`
+    def __init__(self, model: ElasticMixin, profile: TimingProfile | None) -> None:
+        self.profile = profile  # None until a first batch is there
         self._prior: TimingProfile | None = None
-        self._model, self._ledger = model, ledger
-        self._profiler: Profiler | None = None
+        self._model = model
 
-    def foretell(self, epoch: int, batch: Any) -> str:
+    def foretell(self, batch: Any) -> str:
         """Know the costs without a step, of a batch of `fit`; a line says what is counted on."""
-        started = self._ledger.elapsed
         x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
         self._prior = prior_profile(self._model, x)
         self.profile, said = recalled(self._prior)
-        seconds = self._ledger.elapsed - started
-        self.records.append(ProfileRecord(epoch, self.profile, seconds, True))
         return said
 
     def remember(self, delivered: float) -> None:
         """Keep for the next `fit` what part of the foretold savings was delivered."""
-        if self._prior is not None and self.profile is not None and self._profiler is None:
+        if self._prior is not None and self.profile is not None:
             before, after = (one.t_full - one.t_forward for one in (self._prior, self.profile))
             remember(self._prior, delivered * after / before)
-
-    def measure(self, epoch: int, batch: Any) -> None:
-        """Profile the device as it is now; the first time also traces the steps measured."""
-        started, is_first, before = self._ledger.elapsed, self._profiler is None, self.profile
-        assert before is not None
-        if self._profiler is None:
-            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            told: Any = {"modes": before.mode_names, "calibration": before.calibration}
-            self._profiler = Profiler(self._model, x, y, sample_weight=weight, **told)
-        self.profile = self._profiler.measure(repeats=REPEATS, settled=False)
-        seconds = self._ledger.elapsed - started
-        self.records.append(ProfileRecord(epoch, self.profile, seconds, is_first))
 
     def of_plans(self, epochs: int, *, filling: bool = True) -> TimingProfile:
         """What a plan costs in so many epochs, of forward passes too, where they can be cached.

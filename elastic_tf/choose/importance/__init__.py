@@ -11,13 +11,11 @@ from elastic_tf.choose.importance.measures import (
     paper,
     weight_magnitude,
 )
-from elastic_tf.choose.importance.of_modes import of_modes
 
 __all__ = [
     "depth",
     "gradient_magnitude",
     "loss_decrease",
-    "of_modes",
     "paper",
     "weight_magnitude",
 ]

@@ -27,13 +27,12 @@ _MOST_TRACES = 8
 Batches = Sequence[tuple[float, Any]]
 
 
-def as_probe(x: Any, y: Any, sample_weight: Any = None, *, name: str = "") -> tuple[Any, ...]:
-    """x, y and sample weights (or None) as tensors; `name` is of the argument that holds all."""
+def as_probe(x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, ...]:
+    """x, y and sample weights (or None) as tensors."""
     given = [("x", x), ("y", y)]
     if sample_weight is not None:
         given.append(("sample_weight", sample_weight))
-    found = tensors([(name or part, value) for part, value in given], as_fit=True)
-    return (*found, None)[:3]
+    return (*tensors(given, as_fit=True), None)[:3]
 
 
 def cut(probe: Any, part: slice) -> Any:
@@ -130,10 +129,6 @@ class Evaluator:
         ordered = np.zeros(len(self.model.tensors))
         ordered[self._connected] = values
         return ordered
-
-    def by_tensor(self, values: Sequence[Any]) -> dict[int, Any]:
-        """The values of the tensors that the loss depends on, by their index."""
-        return dict(zip(self._connected, values))
 
     @property
     def model(self) -> Any:

@@ -37,7 +37,6 @@ def loss_decrease(
     *,
     sample_weight: Any = None,
     gradient: str = "other",
-    gradient_data: Any = None,
     micro_batch_size: int | None = None,
 ) -> np.ndarray:
     """Decrease of the loss to first order when the optimizer makes its next update.
@@ -60,9 +59,6 @@ def loss_decrease(
         y: targets of the probe.
         sample_weight: weights of the samples.
         gradient: one of the three readings above.
-        gradient_data: samples that dL/dw is taken on before the update, as (x, y) or
-            (x, y, sample_weight), dw coming from the whole probe. None: the other half of the
-            probe. For the reading "other" alone.
         micro_batch_size: samples in one pass; all when None.
 
     Returns:
@@ -76,15 +72,7 @@ def loss_decrease(
     arguments.elastic(model, compiled=True)
     arguments.choice("gradient", gradient, _READINGS)
     parts = [as_probe(x, y, sample_weight)]
-    if gradient_data is not None:
-        if gradient != "other":
-            raise ValueError(
-                "`gradient_data` needs the reading 'other'. Received: "
-                f"gradient={gradient!r}. Leave one of them out."
-            )
-        given = arguments.items("gradient_data", gradient_data, least=2, what="(x, y)")
-        parts.append(as_probe(*given[:3], name="gradient_data"))
-    elif gradient == "other" and count_of(parts[0]) > 1:
+    if gradient == "other" and count_of(parts[0]) > 1:
         parts = list(halves(parts[0]))
     batches = [batches_of(part, micro_batch_size) for part in parts]
     with host_generators_kept(model):
@@ -94,7 +82,7 @@ def loss_decrease(
         worth = evaluator.decrease(
             found[0], lambda: evaluator.gradients(batches[0]) if is_after else found[-1]
         )
-        if len(parts) == 2 and gradient_data is None:
+        if len(parts) == 2:
             worth = 0.5 * (worth + evaluator.decrease(found[1], lambda: found[0]))
     return _finite(worth, model)
 

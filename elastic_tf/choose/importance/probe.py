@@ -26,36 +26,28 @@ class Probe:
         size: samples in a draw; fewer where batches differ in more than their length, for samples
             of one shape are taken then.
         seed: of the draws from arrays.
-        gradient: data in the same form that the gradient is taken on, while the update comes from
-            `data`: validation data select what helps there. None: `data` alone.
     """
 
     data: Any = None
     size: int = 64
     seed: int = 0
-    gradient: Any = None
 
     def __post_init__(self) -> None:
         arguments.count("size", self.size)
         arguments.count("seed", self.seed, least=0, most=2**64 - 1)
         self.draws()
 
-    def draws(self) -> tuple[Draws | None, Draws | None]:
-        """Draws from `data` and from `gradient`; None of what there is not."""
-        one, two = (
-            None if data is None else Draws(data, self.size, self.seed, name=name)
-            for name, data in (("probe", self.data), ("gradient", self.gradient))
-        )
-        return one, two
+    def draws(self) -> Draws | None:
+        """Draws from `data`; None where there is none."""
+        return None if self.data is None else Draws(self.data, self.size, self.seed)
 
 
 class Draws:
     """Draws samples from what a `Probe` holds, other ones at each draw."""
 
-    def __init__(self, source: Any, size: int, seed: int, *, name: str = "probe") -> None:
+    def __init__(self, source: Any, size: int, seed: int) -> None:
         source = source.arrays if isinstance(source, Samples) else source
-        self.source, self.size, self.name = source, size, name
-        self.batch_size: int | None = None  # of the dataset, once a batch was drawn
+        self.source, self.size = source, size
         self.drawn = 0  # so far, batches of the dataset, those included that failed
         self._generator = np.random.default_rng(seed)
         self._batches: Iterator[Any] | None = None
@@ -63,7 +55,7 @@ class Draws:
             isinstance(source, (tuple, list)) and len(source) in (2, 3)
         ):
             raise TypeError(
-                f"`{name}` must be a batched tf.data.Dataset of (x, y) or (x, y, sample_weight), "
+                "`probe` must be a batched tf.data.Dataset of (x, y) or (x, y, sample_weight), "
                 f"or a tuple of such arrays. Received: {type(source).__name__}: "
                 f"{brief(source)}. Use the training data: probe=train."
             )
@@ -102,12 +94,10 @@ class Draws:
         _, y, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
         if y is None or not is_batched(batch):
             raise self._error(self.source.element_spec, "Use dataset.batch(batch_size).")
-        # the last batch may be smaller
-        self.batch_size = max(size_of(batch), self.batch_size or 0)
         return batch
 
     def _error(self, received: Any, hint: str = "Look at its source.") -> ValueError:
-        rule = f"`{self.name}` must yield batches of (x, y)."
+        rule = "`probe` must yield batches of (x, y)."
         return ValueError(f"{rule} Received: {received}. {hint}")
 
     def _rows(self) -> tuple[Any, Any, Any]:
@@ -115,7 +105,7 @@ class Draws:
         counts = {len(part) for part in tf.nest.flatten(self.source) if part is not None}
         if 0 in counts or len(counts) > 1:
             raise ValueError(
-                f"`{self.name}` must hold samples, as many in x as in y. Received: arrays of "
+                "`probe` must hold samples, as many in x as in y. Received: arrays of "
                 f"length {', '.join(map(str, sorted(counts)))}."
             )
         rows = self._generator.permutation(counts.pop())[: self.size]

@@ -37,7 +37,7 @@ def best_within(
     Raises:
         ValueError: no step fits; the message names the smallest limit.
     """
-    members, sizes, _ = memory.items
+    members, sizes = memory.items
 
     def kept(mask: np.ndarray) -> float:
         return float(sizes[members[:, mask].any(axis=1)].sum())

@@ -1,11 +1,10 @@
-"""The selection where tensors have several modes, or memory is limited: a mixed-integer program.
+"""The selection where memory is limited, or shares of a tensor can be chosen: an integer program.
 
 maximise worth @ x, x of the choices and y of the items binary, subject to
 
-* cost.T @ y - refunds <= room, and at most one choice for each tensor;
+* cost.T @ y <= room, and at most one choice for each tensor;
 * x[k] <= y[s] for the choices that need an item: of items that need each other's choices, one
-  inside the next, y of the smaller <= y of the larger says the same in fewer rows;
-* a refund counts, z, where its choice is made and its item paid: z <= x[k], z <= y[s].
+  inside the next, y of the smaller <= y of the larger says the same in fewer rows.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ def best_choices(
     from scipy.optimize import Bounds, LinearConstraint, milp  # takes long to load
 
     keep, owner = np.unique(choices.member, axis=0, return_inverse=True)
-    count, items, refunds = len(worth), len(keep), choices.refunds
+    count, items = len(worth), len(keep)
     cost = np.zeros((items, len(room)))
     np.add.at(cost, owner.ravel(), choices.cost)
     unit = np.where(room > 0.0, room / _UNIT, 1.0)
-    part, columns = keep.astype(np.float64), count + items + len(refunds)
+    part, columns = keep.astype(np.float64), count + items
     inside = (part @ part.T >= part.sum(axis=1)[:, None]) & ~np.eye(items, dtype=bool)
     # neither through another item between, nor beside one that the choice needs as well
     smaller, larger = np.nonzero(inside & (inside.astype(float) @ inside == 0.0))
@@ -46,26 +45,18 @@ def best_choices(
     low = np.concatenate([choice, count + smaller])
     high = count + np.concatenate([larger_of, larger])
     spent = np.zeros((len(room), columns))
-    spent[:, count : count + items] = cost.T / unit[:, None]
-    for z, (k, item, time) in enumerate(refunds, count + items):
-        spent[0, z] = -time / unit[0]
-        low = np.append(low, [z, z])
-        high = np.append(high, [k, count + owner.ravel()[item]])
-    needs = np.zeros((len(low) + items, columns))
+    spent[:, count:] = cost.T / unit[:, None]
+    needs = np.zeros((len(low), columns))
     needs[np.arange(len(low)), low] = 1.0
     needs[np.arange(len(low)), high] = -1.0
-    # no item is paid for its refunds alone
-    needs[len(low) :, count : count + items] = np.eye(items)
-    needs[len(low) :, :count] = -part
     once = np.zeros((int(choices.tensor.max()) + 1, columns))
     once[choices.tensor, np.arange(count)] = 1.0
 
     may = required | (worth > 0.0)
     able = may & (choices.member.T @ choices.cost <= room).all(axis=1)
     scale = float(np.abs(worth[able]).max(initial=0.0)) or 1.0
-    upper = np.append(may, np.ones(columns - count))
-    lower = np.append(required, np.zeros(columns - count))
-    value = np.append(worth, np.zeros(columns - count)) / scale
+    upper, lower = np.append(may, np.ones(items)), np.append(required, np.zeros(items))
+    value = np.append(worth, np.zeros(items)) / scale
     for safe in (0.0, _SAFE):
         found = milp(
             -value,

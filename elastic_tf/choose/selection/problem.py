@@ -4,12 +4,11 @@ In short::
 
     maximise    sum of the worth of the choices made
     subject to  sum of the costs of the items of which a choice is made <= room, for each resource,
-                at most one choice (a mode) for each tensor.
+                at most one choice for each tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,21 +29,15 @@ class Choices(NamedTuple):
         tensor: (n,) the tensor of each choice, ascending.
         member: (S, n) bool, the choices that need each item.
         cost: (S, R) of the items, not negative: microseconds, and bytes where memory is limited.
-        refunds: (choice, item, microseconds) of what a choice takes off an item that is paid.
     """
 
     tensor: np.ndarray
     member: np.ndarray
     cost: np.ndarray
-    refunds: Sequence[tuple[int, int, float]] = ()
 
     def spent(self, chosen: np.ndarray) -> np.ndarray:
         """(R,) cost of the chosen ones; bool, shape (n,)."""
-        paid = np.asarray(self.member[:, chosen].any(axis=1))
-        spent = self.cost[paid].sum(axis=0)
-        for k, item, time in self.refunds:
-            spent[0] -= time * bool(chosen[k] and paid[item])
-        return spent
+        return self.cost[np.asarray(self.member[:, chosen].any(axis=1))].sum(axis=0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ import numpy as np
 from elastic_tf.choose.selection.selector import Selection
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.plan import Plan
-from elastic_tf.timing.profile import TimingProfile
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,8 +22,7 @@ class SelectionRecord:
         rho: allowed step time / full step time that was asked for.
         selection: what was selected, with its predicted time; its `rho` is what the selector was
             asked for after the control corrected `rho`.
-        importance: what it was selected by; float64, shape (N,), forward order, or (N, 1 + M) of
-            exact tensors and M modes.
+        importance: what it was selected by; float64, shape (N,), forward order.
         predicted_ratio: predicted step time / full step time.
         seconds_importance: wall-clock of drawing the probe and evaluating the importance.
         seconds_solve: wall-clock of the solver.
@@ -32,8 +30,6 @@ class SelectionRecord:
             following ones; None until the epoch has ended.
         achieved_ratio: measured step time / measured full step time; None where no full step was
             timed.
-        similarity: cosine similarity of the importance to the one evaluated before it; None for
-            the first, and where it was not evaluated anew.
         reason: why it was made: "interval", or between two intervals "ratio" (the achieved ratio
             left the band) or "deadline".
         step: steps of the epoch that had been made.
@@ -48,7 +44,6 @@ class SelectionRecord:
     seconds_solve: float
     seconds_retrace: float | None = None
     achieved_ratio: float | None = None
-    similarity: float | None = None
     reason: str = "interval"
     step: int = 0
 
@@ -68,25 +63,8 @@ class SelectionRecord:
         return self.seconds_importance + self.seconds_solve + (self.seconds_retrace or 0.0)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ProfileRecord:
-    """One profile made during training.
-
-    Attributes:
-        epoch: the epoch before which it was made.
-        profile: the times.
-        seconds: wall-clock that it took.
-        traced: whether the steps were traced for it, as they are once in a training.
-    """
-
-    epoch: int
-    profile: TimingProfile
-    seconds: float
-    traced: bool
-
-
 _MEASURED = (
-    *("predicted_ratio", "achieved_ratio", "similarity"),
+    *("predicted_ratio", "achieved_ratio"),
     *("seconds_importance", "seconds_solve", "seconds_retrace"),
 )
 _NOISE = 0.1  # what a ratio measured once may be off by on a busy machine
@@ -99,7 +77,6 @@ COLUMNS = (
     Column("asked", "asked", ".3f"),
     Column("predicted_ratio", "predicted", ".3f"),
     Column("achieved_ratio", "achieved", ".3f"),
-    Column("similarity", "similar", ".3f"),
     Column("seconds_importance", "worth s", ".2f"),
     Column("seconds_solve", "solve s", ".3f"),
     Column("seconds_retrace", "trace s", ".2f"),
@@ -109,9 +86,8 @@ COLUMNS = (
 def table(records: Sequence[SelectionRecord]) -> str:
     """A line for each selection, narrow enough for a notebook.
 
-    `asked` is what the selector was asked for, `similar` the similarity of the importance,
-    `worth s` the seconds of evaluating it. A last line says what to do where less than half of the
-    predicted saving is achieved.
+    `asked` is what the selector was asked for, `worth s` the seconds of evaluating the importance.
+    A last line says what to do where less than half of the predicted saving is achieved.
     """
     shown = [{**row, "trained": f"{row['trained']} of {row['tensors']}"} for row in rows(records)]
     text = format_table(shown, COLUMNS)
@@ -176,8 +152,6 @@ def line(record: SelectionRecord) -> str:
         f"Epoch {record.epoch + 1}: trains {record.mask.sum()} of {len(record.mask)} tensors, "
         f"rho {record.rho:.3f}, predicted ratio {record.predicted_ratio:.3f}"
     )
-    if record.similarity is not None:
-        text += f", similarity {record.similarity:.3f}"
     seconds = record.seconds_importance + record.seconds_solve
     return f"{text}, selected in {seconds:.2f} s because of the {record.reason}"
 

@@ -6,8 +6,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +14,11 @@ import numpy as np
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.choose.selection import keeping
-from elastic_tf.choose.selection.choices import offered, with_bytes
 from elastic_tf.choose.selection.dynamic_program import recurrence
 from elastic_tf.choose.selection.mixed_integer import best_choices
 from elastic_tf.choose.selection.problem import Choices, Problem, Solution, in_order, reduce
 from elastic_tf.choose.selection.solver import solve
-from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of
+from elastic_tf.plan import Plan
 
 if TYPE_CHECKING:
     from elastic_tf.memory import Limit
@@ -131,112 +129,35 @@ def select_tensors(
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6, Eq. (3), over the profile's cost
     items instead of a chain.
     """
-    arguments.choice("strategy", strategy, STRATEGIES)
-    arguments.profile("profile", profile, *_USED)
-    worth = arguments.numbers("importance", importance, shape=(profile.count,), **_WORTH)
-    if memory is not None and strategy == "paper":
-        raise ValueError(
-            "`strategy` must be 'exact' or 'order' where `memory` is limited: the paper's has one "
-            "resource. Received: strategy='paper'. Leave one of the two out."
-        )
-    return _selected(worth[:, None], profile, rho, (), required, strategy, memory=memory)
-
-
-def select_plan(
-    worth: np.ndarray,
-    profile: TimingProfile,
-    rho: float,
-    *,
-    modes: Sequence[str] | None = None,
-    channels: Mapping[int, np.ndarray] | None = None,
-    required: np.ndarray | None = None,
-    memory: Limit | None = None,
-) -> Selection:
-    """The modes of tensors that lower the loss most within `rho` of the full step time.
-
-    maximise sum(worth[k, mode of k]) subject to profile.step_time(plan) <= rho * t_full
-
-    A mode that takes a kernel longer than exact training is never chosen.
-
-    Args:
-        worth: expected decrease of the loss from each tensor in each mode; shape (N, 1 + M),
-            forward order, the first column for exact, the others for `modes`.
-        profile: times measured on the target device, by `profile_model` with the same modes.
-        rho: as of `select_tensors`, like `memory`.
-        modes: names of the M modes. None: those of the profile, in the order of
-            `elastic_tf.plan.NAMES`.
-        channels: worth of each channel of kernels, by their index: where some channels of a kernel
-            are trained, they are those that follow each other and are worth most together.
-        required: True where a tensor is trained exactly in any case; bool, shape (N,).
-        memory: see `rho`.
-
-    Raises:
-        ValueError: as of `select_tensors`.
-
-    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6, Eq. (3), over modes instead of
-    trained or not.
-    """
-    arguments.profile("profile", profile, *_USED)
-    known = profile.mode_names
-    if modes is None:
-        modes = [name for name in NAMES.values() if name in known]
-    if missing := [name for name in modes if name not in known]:
-        raise ValueError(
-            "`modes` must be those of the profile, which has "
-            f"{', '.join(sorted(known)) or 'exact times alone'}. Received: {brief(missing)}. "
-            "Measure it with profile_model(model, x, y, modes=...)."
-        )
-    shape = (profile.count, 1 + len(modes))
-    worths = arguments.numbers("worth", worth, shape=shape, **_WORTH)
-    return _selected(worths, profile, rho, modes, required, "exact", channels or {}, memory)
-
-
-def _selected(
-    worth: np.ndarray,
-    profile: TimingProfile,
-    rho: float,
-    modes: Sequence[str],
-    required: np.ndarray | None,
-    strategy: str,
-    channels: Mapping[int, np.ndarray] = MappingProxyType({}),
-    memory: Limit | None = None,
-) -> Selection:
     started = time.perf_counter()
+    arguments.choice("strategy", strategy, STRATEGIES)
     must = _required(profile, required)
+    count = profile.count
+    worth = arguments.numbers("importance", importance, shape=(count,), **_WORTH)
     arguments.rho("rho", rho)
     budget = float(rho) * profile.t_full
     limit = budget + _ROUNDING * profile.t_full
     if profile.step_time(must) > limit:
         raise _too_small(profile, rho, must)
-
-    choices, mode = offered(profile, modes)
+    members, times = profile.conditions
+    choices = Choices(np.arange(count), members, times[:, None])
     if memory is not None:
-        if not hasattr(memory, "items"):
-            raise ValueError(
-                "`memory` must be an et.memory.Limit, which knows the model. Received: "
-                f"{brief(memory)}. Use et.memory.Limit(memory, model, (x, y))."
-            )
-        choices = with_bytes(choices, mode, memory.items, modes)
-    worths = worth[choices.tensor, mode]
-    ranks = 1.0 + np.unique(worths, return_inverse=True)[1]
+        choices = _with_bytes(choices, memory, strategy)
+    ranks = 1.0 + np.unique(worth, return_inverse=True)[1]
     left, solved = limit - profile.t_forward, STRATEGIES[strategy]
-    of_column = np.array([EXACT, *map(code_of, modes)])
 
     def within(space: float, certain: np.ndarray) -> Selection | None:
         """The best selection within the time, and so many kept bytes."""
         room = np.array([left, space][: choices.cost.shape[1]])
-        best, bound = solved(choices, worths, room, certain[choices.tensor] & (mode == 0))
-        reached = math.fsum(worths[best])
-        chosen, _ = solved(choices, ranks, room, best)
-        if not chosen.any():
+        best, bound = solved(choices, worth, room, certain)
+        reached = math.fsum(worth[best])
+        mask, _ = solved(choices, ranks, room, best)
+        if not mask.any():
             return None
-        codes = np.full(profile.count, FROZEN)
-        codes[choices.tensor[chosen]] = of_column[mode[chosen]]
-        plan = Plan(codes, _best_channels(codes, channels))
         return Selection(
-            plan=plan,
-            importance=math.fsum(worths[chosen]),
-            time=min(profile.step_time(plan if modes else plan.mask), budget),
+            plan=Plan.from_mask(mask),
+            importance=math.fsum(worth[mask]),
+            time=min(profile.step_time(mask), budget),
             budget=budget,
             rho=float(rho),
             upper_bound=max(reached, bound),
@@ -247,34 +168,29 @@ def _selected(
     if memory is None:
         found = within(0.0, must)
     else:
-        fits = np.array([profile.step_time(row) <= limit for row in np.eye(profile.count) > 0])
+        fits = np.array([profile.step_time(row) <= limit for row in np.eye(count) > 0])
         found = keeping.best_within(memory, within, must, fits)
-        if found is not None and modes:  # the room for modes is a guess, and may end lower
-            exact = _selected(worth[:, :1], profile, rho, (), required, strategy, memory=memory)
-            found = max(found, exact, key=lambda one: one.importance)
     if found is None:
         raise _too_small(profile, rho, must)
     return found
 
 
-def _best_channels(codes: np.ndarray, worth: Mapping[int, np.ndarray]) -> dict[int, Sequence[int]]:
-    """Neighbours that are worth most together, for each kernel of which channels are trained."""
-    from elastic_tf.train.engine.modes import MODES  # takes TensorFlow along
-
-    found: dict[int, Sequence[int]] = {}
-    for k in np.flatnonzero(np.isin(codes, list(CHANNELS))).tolist():
-        if k not in worth:
-            raise ValueError(
-                "`channels` must have the worth of the channels of each kernel of which some can "
-                f"be trained. Received: {brief(sorted(worth))}, without {k}. "
-                "elastic_tf.choose.importance.of_modes gives both."
-            )
-        each = arguments.numbers("channels", worth[k], shape=(np.size(worth[k]),))
-        whole = np.append(0.0, np.cumsum(each))
-        count = MODES[int(codes[k])].share_of(len(each))
-        start = int(np.argmax(whole[count:] - whole[:-count]))
-        found[k] = range(start, start + count)
-    return found
+def _with_bytes(choices: Choices, memory: Limit, strategy: str) -> Choices:
+    """The same choices with kept bytes as second resource."""
+    if strategy == "paper":
+        raise ValueError(
+            "`strategy` must be 'exact' or 'order' where `memory` is limited: the paper's has one "
+            "resource. Received: strategy='paper'. Leave one of the two out."
+        )
+    if not hasattr(memory, "items"):
+        raise ValueError(
+            "`memory` must be an et.memory.Limit, which knows the model. Received: "
+            f"{brief(memory)}. Use et.memory.Limit(memory, model, (x, y))."
+        )
+    kept, sizes = memory.items
+    cost = np.zeros((len(choices.cost) + len(sizes), 2))
+    cost[: len(choices.cost), :1], cost[len(choices.cost) :, 1] = choices.cost, sizes
+    return choices._replace(member=np.vstack([choices.member, kept]), cost=cost)
 
 
 def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = None) -> float:

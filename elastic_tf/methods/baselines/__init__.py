@@ -1,7 +1,7 @@
 """The methods that elastic training is compared with, and itself, by name.
 
-`fixed` train one set, `policies` select by importance, `neurons` and `budgeted` are those of other
-papers. Others are taken from where they are:
+`fixed` train one set, `policies` select by importance, `neurons` are those of another paper. Others
+are taken from where they are:
 "my_methods.py:mine" is the method "mine" among the `METHODS` of that file.
 """
 
@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 
 from elastic_tf import arguments
-from elastic_tf.methods.baselines import budgeted, fixed, neurons, policies
+from elastic_tf.methods.baselines import fixed, neurons, policies
 from elastic_tf.methods.baselines.method import Method, Task
 
 __all__ = ["METHODS", "NAMES", "Method", "Task", "get"]
 
 #: Every method of the package by its name.
 METHODS: dict[str, Method] = {
-    method.name: method for room in (fixed, policies, neurons, budgeted) for method in room.METHODS
+    one.name: one for one in (*fixed.METHODS, *policies.METHODS, *neurons.METHODS)
 }
 #: Names that `get` knows.
 NAMES = tuple(METHODS)

@@ -15,18 +15,11 @@ from elastic_tf.train.engine import modes
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.features import head_tensors
 
-_KEY = "chosen"  # in `model.fit_state`
-
 
 class TrainOnly(tf.keras.callbacks.Callback):
-    """Trains by one plan, or what is True in a mask, from the first step of a `fit` to the last.
+    """Trains by one plan, or what is True in a mask, from the first step of a `fit` to the last."""
 
-    Args:
-        plan: it, or a function model -> plan that is called before the first step, and not again
-            where an interrupted `fit` goes on.
-    """
-
-    def __init__(self, plan: Plan | np.ndarray | Callable[[ElasticMixin], Plan]) -> None:
+    def __init__(self, plan: Plan | np.ndarray) -> None:
         super().__init__()
         self._plan = plan
 
@@ -34,15 +27,10 @@ class TrainOnly(tf.keras.callbacks.Callback):
         self._is_set = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._is_set:
-            return
-        plan, known = self._plan, self.model.fit_state.get(_KEY)
-        if callable(plan):
-            plan = plan(self.model) if known is None else Plan.from_json(known)
-            self.model.fit_state[_KEY] = plan.to_json()
-        self.model.set_plan(plan)
-        self.model.cache_prefix(self.params["epochs"] - epoch)
-        self._is_set = True
+        if not self._is_set:
+            self.model.set_plan(self._plan)
+            self.model.cache_prefix(self.params["epochs"] - epoch)
+            self._is_set = True
 
 
 def bn_bias_tensors(model: ElasticMixin) -> np.ndarray:

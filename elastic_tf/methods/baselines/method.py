@@ -49,7 +49,6 @@ class Method:
             Its outputs are those of the given model, which stays as it is.
         needs_profile: whether `callbacks` reads profile, rho and probe.
         foretells: whether foretold times do where none were measured.
-        modes: of kernels, to be measured in the profile.
         can_go_on: whether `BackupAndRestore` can go on with an interrupted `fit`.
     """
 
@@ -59,5 +58,4 @@ class Method:
     adapt: Callable[[tf.keras.Model], tf.keras.Model] = lambda model: model
     needs_profile: bool = False
     foretells: bool = False
-    modes: tuple[str, ...] = ()
     can_go_on: bool = True

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.choose.importance.probe import Probe
-from elastic_tf.choose.importance.velocity import Neurons, Velocity
 from elastic_tf.methods.baselines.method import Method
+from elastic_tf.methods.baselines.velocity import Neurons, Velocity
 from elastic_tf.train.head.features import head_tensors
 
 # Of the weights of all convolutions: the smallest of the paper's budgets, 192,311 of the 2,189,760
@@ -47,7 +47,7 @@ class TrainNeurons(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         self._neurons, self._velocity = Neurons.of(self.model), None
         if self._probe is not None:
-            draws, _ = self._probe.draws()
+            draws = self._probe.draws()
             assert draws is not None
             self._velocity = Velocity(self.model, draws.draw()[0].numpy())
 

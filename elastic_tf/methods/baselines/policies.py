@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from elastic_tf import arguments
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.choose.budget.settings import Control
 from elastic_tf.choose.importance import measures
-from elastic_tf.choose.importance.of_modes import of_modes
 from elastic_tf.choose.importance.probe import Probe
 from elastic_tf.methods.baselines.method import Method, Task
 from elastic_tf.train.head.features import head_tensors
@@ -41,7 +39,6 @@ def _method(
     importance: Importance,
     *,
     is_of_task: bool = False,
-    modes: tuple[str, ...] = (),
     foretells: bool = False,
     **options: Any,
 ) -> Method:
@@ -59,7 +56,7 @@ def _method(
         }
         return [ElasticCallback(profile, **{**settings, **options})]
 
-    return Method(name, summary, callbacks, needs_profile=True, foretells=foretells, modes=modes)
+    return Method(name, summary, callbacks, needs_profile=True, foretells=foretells)
 
 
 METHODS = (
@@ -81,16 +78,6 @@ METHODS = (
     ),
     _method("elastictrainer", "as the paper's released code", measures.paper),
     _method("random", "at random within rho", lambda task: at_random(task.seed), is_of_task=True),
-    _method(
-        "elastic_modes",
-        "what lowers the loss most within rho, in cheaper modes too, chosen once",
-        lambda task: functools.partial(
-            of_modes, modes=() if task.profile is None else task.profile.mode_names
-        ),
-        is_of_task=True,
-        modes=("filtered:2", "channels:1/4"),
-        interval=arguments.MOST,
-    ),
     # The paper searches exhaustively, 2^N plans, for the best progress of the first epochs (Sec.
     # 2.1, Fig. 2b). Here it is the optimum of the first importance, which nothing corrects.
     _method(

@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
-from elastic_tf.choose.importance.fisher import ChannelFisher
 from elastic_tf.files.arrays import array, quarter_of_memory
 from elastic_tf.memory.kernels import KernelCosts, kernel_costs
+from elastic_tf.methods.fewshot.fisher import ChannelFisher
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 from elastic_tf.train import optimizers

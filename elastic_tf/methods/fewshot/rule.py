@@ -56,7 +56,7 @@ def exact_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
 
     maximise sum of the worth of the trained channels, one share of channels for each kernel
 
-    Args and errors are those of `paper_rule`. The solver is that of `elastic_tf.select_plan`.
+    Args and errors are those of `paper_rule`. The solver is that of a limited memory.
     """
     offers = [
         Offer(k, name, share, float(np.sort(worth[k])[::-1][:count].sum()))
@@ -72,19 +72,13 @@ def exact_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
     return plan
 
 
-def search(
-    offers: Sequence[Offer], costs: KernelCosts, budgets: Budgets, required: int = 0
-) -> list[Offer] | None:
+def search(offers: Sequence[Offer], costs: KernelCosts, budgets: Budgets) -> list[Offer]:
     """The offers of most worth together within both budgets, to a gap of 0.1 %.
 
     Args:
         offers: those of one tensor beside each other.
         costs: of the network's tensors.
         budgets: most memory and most multiply-adds.
-        required: how many of the first offers are taken in any case.
-
-    Returns:
-        Them, the required ones first; None where the required ones do not fit.
     """
     kernel = np.array([offer.tensor for offer in offers])
     share = np.array([offer.share for offer in offers])
@@ -99,11 +93,8 @@ def search(
     cost = np.stack([np.concatenate(part) for part in (macs, saved, alone)], axis=1)
     room = np.array([budgets.macs, budgets.memory, budgets.memory - costs.peak])
     room = np.minimum(room, 2.0 * cost.sum(axis=0) + 1.0)  # a budget may be infinite
-    must = np.arange(len(kernel)) < required
-    if (cost[member[:, must].any(axis=1)].sum(axis=0) > room).any():
-        return None
-    worth = np.array([offer.worth for offer in offers])
-    found = best_choices(Choices(kernel, member, cost), worth, room, must).chosen
+    worth, none = np.array([offer.worth for offer in offers]), np.zeros(len(kernel), bool)
+    found = best_choices(Choices(kernel, member, cost), worth, room, none).chosen
     return [offer for offer, is_chosen in zip(offers, found) if is_chosen]
 
 

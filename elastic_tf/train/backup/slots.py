@@ -22,7 +22,7 @@ from elastic_tf.files import arrays as array_files
 from elastic_tf.files.atomic import replaced
 from elastic_tf.files.file_lock import claim
 
-VERSION = 2
+VERSION = 3
 _NAMES = ("a.npz", "b.npz")
 _JSON = "json"
 

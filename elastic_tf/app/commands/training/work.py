@@ -99,7 +99,7 @@ class _Training:
                 self._profile, _ = recalled(prior_profile(model, batch[0]))
             elif self._profile is None:
                 self._tell("Profiling this device ...")
-                self._profile = et.profile_model(model, *batch, modes=self._method.modes)
+                self._profile = et.profile_model(model, *batch)
             self._profile.save(self._own_profile)
         self._fit(model)
         kept = {} if data.validation is None else self._best(model)

@@ -22,7 +22,6 @@ __all__ = [
     "Mode",
     "channel_axes",
     "choose",
-    "everywhere",
     "installed",
     "kernels",
     "register",
@@ -126,24 +125,6 @@ def channel_axes(model: Any, name: str) -> dict[int, int]:
     """The axis of the channels of each kernel that can be trained by some of them, by its index."""
     axis = MODES[code_of(name)].axis
     return {} if axis is None else {k: axis(layer) for k, layer in _able(model, name).items()}
-
-
-def everywhere(model: Any, name: str) -> Plan:
-    """All exact, but the mode of that name for each kernel that can have it: its first channels.
-
-    Raises:
-        ValueError: no such mode, or no kernel can have it.
-    """
-    able, plan = _able(model, name), Plan.full(len(model.tensors))
-    if not able:
-        raise ValueError(
-            f"A mode must be one that kernels of the model can have. Received: '{name}' for "
-            f"'{model.name}'. Leave it out."
-        )
-    mode = MODES[code_of(name)]
-    if mode.axis is not None:
-        return plan.with_channels(name, {k: range(mode.channels(v)[0]) for k, v in able.items()})
-    return plan.with_mode(name, kernels(model, name))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.choose.importance.fisher import ChannelFisher
+from elastic_tf.methods.fewshot.fisher import ChannelFisher
 
 L = tf.keras.layers
 
