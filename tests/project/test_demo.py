@@ -22,27 +22,27 @@ def finished(tmp_path_factory):
     return out, rows
 
 
-def test_demo_compares_full_and_elastic_training(finished):
+def test_demo_compares_full_training_and_parts_of_its_seconds(finished):
     _, rows = finished
-    assert [row["method"] for row in rows] == ["full", "elastic, rho=0.4"]
+    methods = ["full, 2 epochs", "finetune, a third of it", "finetune, half of it"]
+    assert [row["method"] for row in rows] == methods
     for row in rows:
-        assert min(row["training_seconds"], row["seconds_per_step"]) > 0
+        assert 0 < row["training_seconds"] < 60
         # two epochs are enough to leave chance (10 %) behind; without them it is 3 %
         assert row["accuracy"] > 0.2
 
 
-def test_demo_leaves_results_and_pictures(finished):
+def test_demo_leaves_results_and_a_picture(finished):
     out, rows = finished
-    for name in ("accuracy.png", "selection.png"):
-        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     stored = json.loads((out / "result.json").read_text())
     assert stored["rows"] == rows
 
 
-def test_demo_tells_each_epoch(finished):
+def test_demo_tells_what_each_did(finished):
     said = (finished[0] / "said.txt").read_text()
-    told = re.findall(r"^epoch (\d), (\w+): [\d.]+%$", said, re.MULTILINE)
-    assert told == [("1", "full"), ("2", "full"), ("1", "elastic"), ("2", "elastic")]
+    assert re.findall(r"^full, epoch (\d): [\d.]+%$", said, re.MULTILINE) == ["1", "2"]
+    assert said.count("Seconds: foretold") == 2
 
 
 def test_demo_network_knows_the_clean_digits():
