@@ -192,10 +192,22 @@ def _right(has_logits: bool) -> tf.keras.metrics.Metric:
     return tf.keras.metrics.BinaryAccuracy("accuracy", threshold=0.0 if has_logits else 0.5)
 
 
+def classifier_of(model: tf.keras.Model, classes: int) -> tf.keras.Model:
+    """A network with a new head that gives logits, in the place of its own if it has one.
+
+    Raises:
+        ValueError: its end can have no such head.
+    """
+    return _with_head(model, classes, "softmax", verbose=True, keeps=False)[0]
+
+
 def _with_head(
-    model: tf.keras.Model, outputs: int, kind: str, *, verbose: bool
+    model: tf.keras.Model, outputs: int, kind: str, *, verbose: bool, keeps: bool = True
 ) -> tuple[tf.keras.Model, bool]:
-    """The network with so many outputs, and whether these are logits."""
+    """The network with so many outputs, and whether these are logits.
+
+    `keeps`: a head that fits stays.
+    """
     stack.keras_model("model", model)
     is_single = isinstance(model.output_shape, tuple)
     shape = tf.TensorShape(model.output_shape) if is_single else model.output_shape
@@ -203,7 +215,7 @@ def _with_head(
     dense, end = _end(model)
     if dense is not None and (not is_single or dense.units != shape[-1] or shape.rank != 2):
         dense = None
-    if dense is not None and dense.units == outputs and end in ("linear", kind):
+    if keeps and dense is not None and dense.units == outputs and end in ("linear", kind):
         if ends is not None:  # to be compiled anew
             inputs = tf.nest.map_structure(_input_like, ends[0])
             model = tf.keras.Model(inputs, model(inputs))

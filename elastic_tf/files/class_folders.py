@@ -1,4 +1,4 @@
-"""Which files lie in a folder of images with train/CLASS/ and test/CLASS/."""
+"""Which files lie in a folder of images with train/CLASS/ and test/CLASS/, or with CLASS/ alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from elastic_tf.arguments import brief
 
 PARTS = ("train", "test")
+_TEST_SHARE = 0.2  # of the images of each class, where a folder has no parts
 # What Windows and macOS put into folders by themselves, beside hidden files.
 _SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
 
 
 def class_names(root: Path) -> list[str]:
-    """Names of the class folders, which `train` and `test` share.
+    """Names of the class folders, which `train` and `test` share, or which are all there is.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -26,13 +27,17 @@ def class_names(root: Path) -> list[str]:
             f"The data must be a folder with train/CLASS/ and test/CLASS/. Received: '{root}', "
             f"which is {'a file' if root.exists() else 'not there'}."
         )
+    names = visible(root)
+    if len(names) > 1 and not set(PARTS) & set(names):
+        return names
     train, test = (set(visible(root / part)) for part in PARTS)
     if len(train) < 2 or train != test:
         alone, other = (brief(sorted(names)) for names in (train - test, test - train))
         raise ValueError(
-            f"'{root}' must hold train/CLASS/ and test/CLASS/ with the same classes, at least two. "
+            f"'{root}' must hold train/CLASS/ and test/CLASS/ with the same classes, at least two, "
+            "or CLASS/ alone. "
             f"Received: {len(train & test)} in both, {alone} in 'train' alone, {other} in 'test' "
-            f"alone; '{root}' holds {brief(visible(root))}."
+            f"alone; '{root}' holds {brief(names)}."
         )
     return sorted(train)
 
@@ -54,3 +59,23 @@ def listed(folder: Path, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
     files = [visible(folder / name, folders=False) for name in names]
     paths = [str(folder / name / file) for name, found in zip(names, files) for file in found]
     return paths, np.repeat(np.arange(len(names)), [len(found) for found in files])
+
+
+def parted(root: Path, names: Sequence[str], seed: int) -> list[tuple[list[str], np.ndarray]]:
+    """As `listed`, of train/ and of test/; without these, a fifth of each class is for tests.
+
+    Which of them says the seed. The order of the files does not matter.
+    """
+    if not set(PARTS) & set(visible(root)):
+        paths, labels = listed(root, names)
+        rng = np.random.default_rng(seed)
+        places = rng.permutation(len(paths))
+        is_test = np.zeros(len(paths), bool)
+        for k in range(len(names)):
+            own = places[labels[places] == k]
+            is_test[own[: round(_TEST_SHARE * len(own))]] = True
+        return [
+            ([path for path, is_one in zip(paths, chosen) if is_one], labels[chosen])
+            for chosen in (~is_test, is_test)
+        ]
+    return [listed(root / part, names) for part in PARTS]

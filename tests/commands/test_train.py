@@ -7,10 +7,12 @@ import shlex
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tiny_runs import TRAINING
 
 import elastic_tf as et
 from elastic_tf.app.commands import plot, train
+from elastic_tf.app.commands.trained import evaluate, predict
 from elastic_tf.app.commands.training import recording
 from elastic_tf.app.runs import run as runs
 from elastic_tf.timing import runtime
@@ -113,6 +115,28 @@ def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tm
     assert f"On the test images: {found['accuracy']:.1%}" in capsys.readouterr().out
     assert stored(tmp_path / "run" / "model.weights.h5")
     assert train.main(given).result == found
+
+
+@pytest.mark.parametrize("more", ["--rho 0.9", "--seconds 600 --epochs 1"])
+def test_a_network_of_ones_own_is_trained_from_a_folder_of_classes(more, tmp_path, capsys):
+    L = tf.keras.layers
+    layers = [L.Input((16, 16, 3)), L.Rescaling(1 / 255), L.Conv2D(4, 3)]
+    layers += [L.GlobalAveragePooling2D(), L.Dense(7, "softmax")]
+    file, images = tmp_path / "mine.keras", tmp_path / "images"
+    tf.keras.Sequential(layers).save(file)
+    for name, colour in (("dark", 20), ("light", 220)):
+        (images / name).mkdir(parents=True)
+        for k in range(10):
+            picture = np.full((9, 9, 3), colour + k, np.uint8)
+            tf.keras.utils.save_img(images / name / f"{k}.png", picture, scale=False)
+    given = f"--model {file} --data {images} --out {tmp_path / 'run'} --batch-size 4 {more}"
+    run = train.main([*shlex.split(given), "--quiet"])
+    assert run.config["settings"]["input_size"] == 16 and run.result["accuracy"] == 1.0
+    file.unlink()  # the run holds it
+    found = evaluate.main(["--run", str(run.path)])
+    assert found["accuracy"] == 1.0 and "of 4 test images" in capsys.readouterr().out
+    predict.main(["--run", str(run.path), str(images / "light" / "3.png")])
+    assert "3.png: light " in capsys.readouterr().out
 
 
 def test_too_few_seconds_leave_the_solved_head(arrays, tmp_path):

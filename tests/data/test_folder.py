@@ -76,6 +76,26 @@ def test_a_folder_yields_the_same_with_and_without_cache(tmp_path):
         np.testing.assert_array_equal(first[1], second[1])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fifth_of_each_class_is_for_tests_where_a_folder_has_no_parts(seed, tmp_path):
+    for name, count in (("green", 10), ("red", 15)):
+        (tmp_path / name).mkdir()
+        for index in range(count):
+            picture = plain((20 * index, 7, 7), 8)
+            (tmp_path / name / f"{index}.png").write_bytes(encoded(picture))
+    found, again = (read(tmp_path, seed=seed) for _ in range(2))
+    assert (found.train_count, found.test_count) == (20, 5)
+    first, second = (
+        [(image[0, 0, 0], label) for x, y in one.test for image, label in zip(x.numpy(), y.numpy())]
+        for one in (found, again)
+    )
+    assert first == second and [label for _, label in first] == [0, 0, 1, 1, 1]
+    trained = {(image[0, 0, 0], y) for image, y in found.images.as_numpy_iterator()}
+    assert len(trained | set(first)) == 25
+    other = read(tmp_path, seed=seed + 1)
+    assert [image[0, 0, 0] for x, _ in other.test for image in x.numpy()] != [x for x, _ in first]
+
+
 def test_files_of_systems_and_beside_the_classes_are_passed_over(tmp_path):
     root = write_folder(tmp_path)
     for name in ("Thumbs.db", "desktop.ini", "._0.png", ".DS_Store"):
@@ -192,7 +212,7 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path):
     (tmp_path / "cats").mkdir()
     with pytest.raises(ValueError, match="Received: 0 in both, .* holds .'cats'."):
         read(tmp_path)
-    with pytest.raises(ValueError, match="at least two. Received: 1 in both"):
+    with pytest.raises(ValueError, match="or CLASS/ alone. Received: 1 in both"):
         read(write_folder(tmp_path / "single", classes=("red",)))
 
 
@@ -205,7 +225,7 @@ def test_classes_that_differ_are_refused(tmp_path):
 def test_a_class_without_an_image_is_refused(tmp_path):
     for file in (write_folder(tmp_path) / "test" / "red").iterdir():
         file.write_bytes(b"no image")
-    with pytest.raises(ValueError, match="class 'red' without one in .*test/red"):
+    with pytest.raises(ValueError, match="image to test. Received: class 'red' of .* without one"):
         read(tmp_path, on_bad_image="skip")
 
 

@@ -16,8 +16,8 @@ from elastic_tf.files import class_folders
 TFDS = "tfds:"  # before the name of one of TensorFlow Datasets
 DIGITS = ("digits", "digits:shifted", "digits:turned", "digits:inverted")
 DATA = (
-    "folder with train/CLASS/*.jpg and test/CLASS/*.jpg, FILE.npz with x_train, y_train, x_test, "
-    f"y_test, {TFDS}NAME, or {', '.join(DIGITS)}"
+    "folder with train/CLASS/*.jpg and test/CLASS/*.jpg, or with CLASS/*.jpg, FILE.npz with "
+    f"x_train, y_train, x_test, y_test, {TFDS}NAME, or {', '.join(DIGITS)}"
 )
 MODELS = (
     *("mobilenet", "mobilenet_v2", "resnet50", "vgg16", "efficientnet_v2b0"),
@@ -33,6 +33,14 @@ METHODS = (
     *("full", "traditional_tl", "bn_bias", "gradient_filtering", *WITHIN_RHO),
     *("velocity", "random_neurons"),
 )
+
+
+def network(name: str, value: str) -> None:
+    """Refuse what is neither a model of the zoo nor a file of one."""
+    if value.endswith(".keras"):
+        arguments.file(name, value, "a file of a Keras model")
+    else:
+        arguments.choice(name, value, (*MODELS, "FILE.keras"))
 
 
 def no_budget(method: str, **given: Any) -> None:
@@ -86,6 +94,11 @@ class Step(Network):
 class Adaptation(Step):
     """The adaptation of a network to images."""
 
+    model: str = option(
+        "mobilenet",
+        help=f"{', '.join(MODELS)}; or FILE.keras, a network of images of 0 to 255",
+        check=network,
+    )
     data: str = option(help=DATA, check=images)
     out: Path = option(help="directory of all that is written")
     weights: str = option(

@@ -32,6 +32,8 @@ def image_folder(
 ) -> ImageData:
     """Images from PATH/train/CLASS/ and PATH/test/CLASS/ (JPEG, PNG, BMP, GIF), always RGB.
 
+    Where there is PATH/CLASS/ alone, a fifth of each class, drawn by the seed, is for tests.
+
     Every file is decoded once before anything is trained: an error in the middle of a training that
     has run for hours costs more than one pass over the files.
 
@@ -54,7 +56,7 @@ def image_folder(
     arguments.count("image_size", image_size, most=MOST_SIZE)
     arguments.choice("on_bad_image", on_bad_image, ("raise", "skip"))
     names = class_folders.class_names(root)
-    parts = [class_folders.listed(root / part, names) for part in class_folders.PARTS]
+    parts = class_folders.parted(root, names, batching.seed)
     if cache is None:
         cache = fits_memory(sum(len(paths) for paths, _ in parts), (image_size, image_size, 3))
 
@@ -63,8 +65,8 @@ def image_folder(
         pixels, good = _decoded(paths, image_size, keep=cache, skip_bad=on_bad_image == "skip")
         if empty := [name for label, name in enumerate(names) if label not in labels[good]]:
             raise ValueError(
-                f"Every class must have an image. Received: class {empty[0]!r} without "
-                f"one in {str(root / part / empty[0])!r}. Add images, or remove the class."
+                f"Every class must have an image to {part}. Received: class {empty[0]!r} of "
+                f"'{root}' without one. Add images, or remove the class."
             )
         skipped += [path for path, is_good in zip(paths, good) if not is_good]
         # as bytes: names of files need not be text

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from elastic_tf.app.commands.train import Settings
+from elastic_tf.app.commands.train import NETWORK, Settings
 from elastic_tf.app.runs import run as runs
 
 if TYPE_CHECKING:
@@ -44,4 +44,7 @@ def load(path: Path) -> Trained:
             f"{'has no result' if run.result is None else 'another program wrote'}. "
             "With the same options and --out, train goes on."
         )
-    return Trained(path, Settings(**{name: given[name] for name in fields if name in given}), names)
+    settings = Settings(**{name: given[name] for name in fields if name in given})
+    if (path / NETWORK).is_file():
+        settings = dataclasses.replace(settings, model=str(path / NETWORK))
+    return Trained(path, settings, names)

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import tensorflow as tf
 
 import elastic_tf as et
+from elastic_tf.fine_tuning import classifier_of
+
+FILE = ".keras"  # the end of a file of a network
+
+
+def fitted(settings: Any) -> Any:
+    """The settings, with the input size of the network where that is a file."""
+    if not settings.model.endswith(FILE):
+        return settings
+    size = input_shape(settings)[0]
+    return dataclasses.replace(settings, input_size=size)
+
+
+@functools.cache
+def input_shape(settings: Any) -> tuple[int, int]:
+    """Height, which is the width, and channels of the images that the network takes."""
+    if not settings.model.endswith(FILE):
+        return settings.input_size, et.zoo.ARCHITECTURES[settings.model].channels
+    shape = tf.keras.models.load_model(settings.model).input_shape
+    size = settings.input_size
+    _, height, width, channels = shape if isinstance(shape, tuple) and len(shape) == 4 else [0] * 4
+    if (height or size) != (width or size) or channels not in (1, 3):
+        raise ValueError(
+            "`model` must take square images of 1 or 3 channels, which come last. Received: "
+            f"'{settings.model}' with inputs of {shape}. Call et.finetune for others."
+        )
+    return height or size, channels
 
 
 def network(settings: Any, classes: int, weights: Any = None) -> tf.keras.Model:
-    """The network that settings of a command name; `weights` may be the word "none"."""
+    """The network that settings of a command name; `weights` may be the word "none".
+
+    Of a file, with its weights and a new head.
+    """
+    if settings.model.endswith(FILE):
+        return classifier_of(tf.keras.models.load_model(settings.model), classes)
     names = ("input_size", "alpha", "bn_training")
     options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
     weights = None if weights == "none" else weights

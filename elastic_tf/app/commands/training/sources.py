@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.app import data, zoo
+from elastic_tf.app import data
 from elastic_tf.app.commands import options as checks
+from elastic_tf.app.commands.training import harness
 from elastic_tf.app.data import ImageData, Labelled, Shift
 from elastic_tf.files import class_folders
 
@@ -26,7 +27,7 @@ def of(settings: Any) -> ImageData:
     """The images that the settings of a training name, as its model takes them."""
     return load(
         settings.data,
-        channels=zoo.ARCHITECTURES[settings.model].channels,
+        channels=harness.input_shape(settings)[1],
         image_size=settings.input_size,
         batch_size=settings.batch_size,
         seed=settings.seed,
@@ -72,7 +73,7 @@ def load(
 
 def classes(settings: Any) -> int:
     """How many classes the images have that the settings of a measurement name."""
-    source, channels = settings.data, zoo.ARCHITECTURES[settings.model].channels
+    source, channels = settings.data, harness.input_shape(settings)[1]
     if Path(source).is_dir():
         return len(class_folders.class_names(Path(source)))
     if source.startswith(checks.TFDS):
