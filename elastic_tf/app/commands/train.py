@@ -24,7 +24,6 @@ from elastic_tf.timing import runtime
 from elastic_tf.timing.profile import TimingProfile
 
 _MOST_SEED = 2**32 - 1  # of NumPy
-NETWORK = "network.keras"  # in a run's directory: the file that `--model` named
 
 
 def _method(name: str, value: str) -> None:

@@ -33,6 +33,8 @@ _PACKAGES = ("elastic_tf", "tensorflow", "keras", "tf_keras", "numpy", "keras-cv
 _DIGITS = 6  # significant digits of an importance in a file
 _MOST_BYTES = 256 << 20  # of all lines together; an epoch takes less than 1 KB
 
+NETWORK = "network.keras"  # in a run's directory: the file that `train --model` named
+
 #: Of a result, for `format_table`.
 COLUMNS = (
     Column("method", "method"),

@@ -70,7 +70,7 @@ class ElasticMixin(_Model):
         """The N trainable variables in forward order, of a model that is built."""
         if self._elastic.tensors is None:
             self._traced_pass(input_spec(self))
-        return list(self._elastic.tensors)
+        return list(self._elastic.tensors or ())
 
     def _traced_pass(self, spec: Any) -> Any:
         """As `traced_pass`; the first one tells the order of the tensors, too."""

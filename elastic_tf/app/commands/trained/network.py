@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from elastic_tf.app.commands.train import NETWORK, Settings
+from elastic_tf.app.commands.train import Settings
 from elastic_tf.app.runs import run as runs
 
 if TYPE_CHECKING:
@@ -45,6 +45,6 @@ def load(path: Path) -> Trained:
             "With the same options and --out, train goes on."
         )
     settings = Settings(**{name: given[name] for name in fields if name in given})
-    if (path / NETWORK).is_file():
-        settings = dataclasses.replace(settings, model=str(path / NETWORK))
+    if (path / runs.NETWORK).is_file():
+        settings = dataclasses.replace(settings, model=str(path / runs.NETWORK))
     return Trained(path, settings, names)

@@ -42,13 +42,13 @@ def train(
     )
     course.run()
     model.save_weights(run.path / "model.weights.h5")
-    judged = course.reached or [None, None]
+    head, kept = course.reached or (None, None)
     return {
         "method": "elastic",
         "class_names": data.class_names,
         **model.evaluate(data.test, verbose=verbose, return_dict=True),
-        "head_accuracy": judged[0],
-        "validation_accuracy": judged[1],
+        "head_accuracy": head,
+        "validation_accuracy": kept,
         "training_seconds": sum(course.seconds.values()),
         "steps": sum(epoch["steps"] for epoch in run.history),
         "epochs": len(run.history),

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.app.commands import options
-from elastic_tf.app.commands.train import NETWORK
 from elastic_tf.app.commands.training import harness, recording, sources, within
 from elastic_tf.app.runs import run as runs
 from elastic_tf.choose.budget.prior import prior_profile
@@ -40,7 +39,7 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
     data = sources.of(settings)
     run = runs.create(out, settings)
     if settings.model.endswith(harness.FILE):  # a run holds all that is needed to use it
-        shutil.copyfile(settings.model, out / NETWORK)
+        shutil.copyfile(settings.model, out / runs.NETWORK)
     for path in data.skipped:
         print(f"Left out, not an image: {as_utf8(path)}")
     if run.result is not None:
