@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
@@ -227,6 +228,36 @@ def test_a_classifier_of_others_gets_a_new_linear_head(network, capsys):
     head = model.layers[-1]
     assert head.activation is tf.keras.activations.linear
     assert head.input.shape == (None, 72) and head.units == CLASSES  # what 'old' was given
+
+
+def test_inputs_that_are_not_finite_are_refused():
+    x, y = images()
+    x[3, 0, 0], x[5, 0, 0] = np.nan, np.inf
+    with pytest.raises(ValueError, match=rf"in 2 of {len(x)} samples, the first of them x\[3\]"):
+        et.finetune(features("vector"), (x, y))
+
+
+@pytest.mark.parametrize("scale", [1.0, 255.0])
+def test_inputs_that_are_scaled_otherwise_than_in_pre_training_are_warned_of(scale):
+    x, y = images()
+    inputs, normal = L.Input(x.shape[1:]), L.BatchNormalization()
+    before = L.Conv2D(4, 3)(inputs)
+    model = tf.keras.Model(inputs, L.Flatten()(normal(before)))
+    seen = tf.keras.Model(inputs, before)(x).numpy()
+    normal.moving_mean.assign(seen.mean((0, 1, 2)))
+    normal.moving_variance.assign(seen.var((0, 1, 2)))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        et.finetune(model, (scale * x, y), seconds=300, epochs=1, verbose=0)
+    found = [str(one.message) for one in said if "inputs are unlike" in str(one.message)]
+    assert len(found) == (scale > 1.0)
+    assert all("standard deviations from the mean, where 1 is usual" in one for one in found)
+
+
+def test_names_of_classes_are_to_be_numbered():
+    x, y = images()
+    with pytest.raises(ValueError, match=r"names, y = np.unique\(y, return_inverse=True\)"):
+        et.finetune(features("vector"), (x, np.array(["cat", "dog", "owl"])[y]))
 
 
 def brightness() -> tuple[np.ndarray, np.ndarray]:
