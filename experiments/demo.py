@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     seconds, accuracies = trained_in_full(settings, data)
     shown = {"full": (seconds, accuracies)}
     ends = [(f"full, {settings.epochs} epochs", accuracies[-1], seconds[-1])]
-    for part, share in SHARES.items():
+    for part, share in list(SHARES.items())[settings.quick :]:
         print(f"finetune in {part} of these {seconds[-1]:.0f} s:", flush=True)
         tf.keras.utils.set_random_seed(settings.seed)
         allowed = 60.0 if settings.quick else share * seconds[-1]  # so few images leave no time

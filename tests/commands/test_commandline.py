@@ -167,7 +167,7 @@ REFUSED = {
     "--data digits --validation 1": "validation=1.0",
     "--data digits --alpha 0": "alpha=0.0",
     "--data digits --method magic": "traditional_tl.*method='magic'",
-    "--data digits --model mobilnet": "mobilnet.*Did you mean mobilenet",
+    "--data digits --model mobilnet": "mobilnet.*Did you mean .mobilenet",
     "--data digits --weights gone.h5": "'gone.h5', which is no file",
     "--data digits --out file/run": "file/run",
     "--data digits --profile gone.json": "gone.json",
