@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -81,11 +82,15 @@ def train(
             "Secure aggregation adds up the same tensors of all clients. Received: a round of "
             "answers that hold the changed tensors alone. Set dense=True in the round's config."
         )
-    steps, ends, share = int(config.get("epochs", 1)) * samples.steps, np.inf, 1.0
-    x = samples.take(np.arange(min(samples.batch_size, samples.count)))
+    epochs, ends, share = int(config.get("epochs", 1)), np.inf, 1.0
+    a_pass = (
+        -(-samples.count // samples.batch_size) if _is_plain(samples, epochs) else samples.steps
+    )
+    steps = epochs * a_pass
+    batch = samples.take(np.arange(samples.batch_size))
     with _received(message, model) as base, _optimizer_kept(model):
         if profile is None:
-            profile, _ = recalled(prior_profile(model, x[0]))
+            profile, _ = recalled(prior_profile(model, batch[0]))
         slow = 1e-6 * (1.0 if slowdown is None else slowdown)
         if "seconds" in config:
             seconds, least = float(config["seconds"]), smallest_feasible_rho(profile)
@@ -102,13 +107,23 @@ def train(
                     f"the least takes {slow * least * profile.t_full:.3g} s. Give more, or keep "
                     "what comes before the trained tensors."
                 )
-        limit = None if memory is None else Limit(memory, model, x)
+        limit = None if memory is None else Limit(memory, model, batch)
         chosen = select_tensors(depth(model), profile, share, strategy="order", memory=limit)
         model.set_plan(chosen.plan)
         if "rate" in config:
             model.optimizer.learning_rate = float(config["rate"])
-        clock, epochs = _Clock(steps, ends), -(-steps // samples.steps)
-        history = model.fit(samples, epochs=epochs, callbacks=[clock], verbose=0).history
+        clock = _Clock(steps, ends)
+        options = {"epochs": -(-steps // a_pass), "callbacks": [clock], "verbose": 0}
+        seed = samples.seed + int(config.get("server-round", 0))  # each round in another order
+        if _is_plain(samples, epochs):
+            order = np.random.default_rng(seed).permutation(samples.count)
+            x, y, weight = (*samples.take(order), None)[:3]
+            given = {"y": y, "sample_weight": weight, "batch_size": samples.batch_size}
+            history = model.fit(x, **given, **options, shuffle=False).history
+        else:
+            drawn = copy.copy(samples)
+            drawn.seed = seed
+            history = model.fit(drawn, **options).history
         new = model.get_weights()
     which = range(len(new)) if is_dense else changes.changed(new, base)
     dtype = "float32" if is_dense else str(config.get("dtype", "float32"))
@@ -208,6 +223,11 @@ class _Clock(tf.keras.callbacks.Callback):
 def _config(message: Message) -> Mapping[str, Any]:
     """What the server says of the round."""
     return next((one for name, one in message.content.config_records.items() if name != _MASKS), {})
+
+
+def _is_plain(samples: Samples, epochs: int) -> bool:
+    """Whether nothing is kept of the samples or drawn: their arrays go to `fit`, traced once."""
+    return epochs == 1 and samples.augment is None
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ class FedElastic(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The weights with the average changes; None where no answer is good."""
-        valid, _ = self._check_and_log_replies(list(replies), is_train=True, validate=False)
+        valid, failed = self._check_and_log_replies(list(replies), is_train=True, validate=False)
         sums = dict[int, np.ndarray]()
         weights, good = dict[int, float](), []
         base = changes.fingerprint(self._sent)
@@ -126,7 +126,7 @@ class FedElastic(FedAvg):
                 sums[k] = sums[k] + change if k in sums else change
                 weights[k] = weights.get(k, 0.0) + count
             good.append(reply)
-        if missing := self._asked - {reply.metadata.src_node_id for reply in valid}:
+        if missing := self._asked - {one.metadata.src_node_id for one in (*valid, *failed)}:
             named = ", ".join(map(str, sorted(missing)))
             log(WARNING, "\t> Left out, no answer in time: node %s", named)
         if not good:
