@@ -7,14 +7,16 @@ evenly (iid) or by a Dirichlet distribution of 0.3 for each species (dirichlet).
 through the package's client functions and strategies of Flower in this process. A second is
 simulated: a client's steps, times what its plan is foretold to take on a device of speed 1, times
 its slow-down, and its bytes as Flower counts them at 20 Mbit/s each way. A round ends with its
-slowest client. A device of speed 1 takes `STEP` seconds for a full step of 16 images.
+slowest client. A device of speed 1 takes `STEPS` seconds for a full step of 16 images.
 
-* fedavg: every tensor, all devices, Flower's FedAvg, a new head; waits for the slowest.
+All begin with the solved head, federated, whose sums count as the first round.
+
+* elastic: rounds with a deadline for all; each device trains the last tensors behind the cut that
+  it can; float16 down and int8 up.
+* fedavg: every tensor of all devices by Flower's FedAvg, which waits for the slowest.
 * fedavg_fast: the same without the devices of speed 1/4 and 1/8.
-* fedavg_tail: FedAvg of elastic's recipe: the solved head, and all behind the cut; waits.
-* head: the solved head, federated, alone.
-* elastic: the head, then rounds with a deadline for all; each device trains the last tensors behind
-  the cut that it can; float16 down and int8 up.
+* fedavg_tail: FedAvg of all tensors behind the cut; waits.
+* fedavg_new: as fedavg, with a new head in place of the solved one.
 
 The network before the cut is the same on all devices, and what it makes of each image is computed
 once, which counts. 200 test images serve to choose each way's rate; accuracy is that of the others.
@@ -23,7 +25,6 @@ once, which counts. 200 test images serve to choose each way's rate; accuracy is
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import time
 from collections.abc import Sequence
@@ -47,11 +48,13 @@ from elastic_tf.files.table import Column, format_table
 
 CLIENTS, BATCH = 20, 16
 SLOW = (1.0, 2.0, 4.0, 8.0)  # device k is of the speed 1 / SLOW[k % 4]
-STEP = 0.24  # s: MobileNet 0.75, 128 px, all tensors, two idle cores of an x86 server
+# s: of MobileNet 0.75, 128 px, two idle cores of an x86 server; of all, and foretold behind the cut
+STEPS = {True: 0.24, False: 0.114}
 BYTES_A_SECOND = 2.5e6  # each way
 CUT = "conv_pw_7_relu"  # before which nothing is trained
 CHOOSING = 200  # test images that choose the rates
-WAYS = ("fedavg", "fedavg_fast", "fedavg_tail", "head", "elastic")
+WAYS = ("elastic", "fedavg", "fedavg_fast", "fedavg_tail", "fedavg_new")
+OF_ALL = ("fedavg", "fedavg_fast", "fedavg_new")  # tensors
 COLUMNS = (
     "way",
     "split",
@@ -72,9 +75,9 @@ class Settings:
     ways: str = option(",".join(WAYS), help="which, by commas")
     splits: str = option("iid,dirichlet", help="which, by commas")
     seeds: str = option("0,1,2", help="which, by commas")
-    rounds: int = option(15, help="of training")
-    seconds: float = option(1.6, help="of an elastic round")
-    rates: str = option("1e-3", help="by commas; more than one: each is tried")
+    rounds: int = option(12, help="of training")
+    seconds: float = option(1.2, help="of an elastic round")
+    rates: str = option("5e-5", help="by commas; more than one: each is tried")
     epochs: int = option(1, help="passes over a client's images in a round")
     model: str = option("mobilenet", help="mobilenet (0.75)", choices=("mobilenet",))
 
@@ -94,8 +97,9 @@ class Fleet:
         self.tests = {True: x, False: front.predict(x, batch_size=64, verbose=0)}
         inputs = {True: self.images, False: self.kept}
         found = {whole: quickest(self.models[whole], inputs[whole][:BATCH]) for whole in inputs}
-        factor = 1e6 * STEP / found[True].t_full
-        self.profiles = {whole: scaled(one, factor) for whole, one in found.items()}
+        self.profiles = {
+            whole: scaled(one, 1e6 * STEPS[whole] / one.t_full) for whole, one in found.items()
+        }
         self.initial = {whole: model.get_weights() for whole, model in self.models.items()}
 
     def samples(self, rows: np.ndarray, whole: bool, seed: int) -> et.Samples:
@@ -126,7 +130,7 @@ def compiled(base: tf.keras.Model) -> Any:
 
 def quickest(model: Any, x: np.ndarray) -> et.TimingProfile:
     """The foretold times while the machine did the least else."""
-    return min((prior_profile(model, x) for _ in range(5)), key=lambda one: one.t_forward)
+    return min((prior_profile(model, x) for _ in range(3)), key=lambda one: one.t_forward)
 
 
 def scaled(profile: et.TimingProfile, factor: float) -> et.TimingProfile:
@@ -157,7 +161,7 @@ def shared_out(labels: np.ndarray, split: str, seed: int) -> list[np.ndarray]:
 
 def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate: float) -> Any:
     """One training."""
-    whole, began = way in ("fedavg", "fedavg_fast"), time.perf_counter()
+    whole, began = way in OF_ALL, time.perf_counter()
     parts = shared_out(fleet.labels, split, seed)
     nodes = [k for k in range(CLIENTS) if way != "fedavg_fast" or SLOW[k % 4] <= 2.0]
     samples = {k: fleet.samples(parts[k], whole, seed) for k in nodes}
@@ -171,7 +175,8 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
 
     @app.train("head")
     def head(message: Any, context: Any) -> Any:
-        return federated.head(message, context, model, samples[context.node_config["device"]])
+        rows = parts[context.node_config["device"]]
+        return federated.head(message, context, fleet.models[False], fleet.samples(rows, False, 0))
 
     grid, spent = Here(app, [{"device": k} for k in nodes]), {"seconds": 0.0, "bytes": 0}
     curve: list[dict[str, float]] = []
@@ -199,23 +204,24 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
             print(way, split, seed, rate, curve[-1], flush=True)
         return MetricRecord({"accuracy": curve[-1]["accuracy"]})
 
-    arrays = ArrayRecord(fleet.initial[whole])
-    strategy = FedAvg(fraction_evaluate=0.0)
+    strategy: Any = FedAvg(fraction_evaluate=0.0)
     config: dict[str, Any] = {"rate": rate, "epochs": settings.epochs, "dense": True}
-    if not whole:
+    values = list(fleet.initial[whole])
+    if way != "fedavg_new":
         keeper = federated.FedElastic(fraction_evaluate=0.0)
-        ask = functools.partial(federated.solve_head, keeper, grid)
-        arrays = ask(arrays, ConfigRecord({"down": "float16"})).arrays
+        tail = ArrayRecord(fleet.initial[False])
+        found = federated.solve_head(keeper, grid, tail, ConfigRecord({"down": "float16"}))
+        values[-2:] = found.arrays.to_numpy_ndarrays()[-2:]
         forward = 1e-6 * fleet.profiles[True].t_forward / BATCH  # what comes before the cut, too
         grid.down = [(k, sum(b for n, b in grid.down if n == k)) for k in grid.contexts]
         grid.up = [(k, sum(b for n, b in grid.up if n == k)) for k in grid.contexts]
-        account({n + 1: forward * len(parts[k]) * SLOW[k % 4] for n, k in enumerate(nodes)})
+        account({n: forward * len(parts[k]) * SLOW[k % 4] for n, k in enumerate(nodes, 1)})
         if way == "elastic":
             strategy = keeper
             config |= {"dense": False, "seconds": settings.seconds, "down": "float16"}
             config["dtype"] = "int8"
-    rounds = 0 if way == "head" else settings.rounds
-    strategy.start(grid, arrays, rounds, train_config=ConfigRecord(config), evaluate_fn=evaluated)
+    options = {"train_config": ConfigRecord(config), "evaluate_fn": evaluated}
+    strategy.start(grid, ArrayRecord(values), settings.rounds, **options)
     return {
         "way": way,
         "split": split,
@@ -238,8 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "settings": {**dataclasses.asdict(settings), "data": settings.data.name},
         "clients": CLIENTS,
         "slow_downs": SLOW,
-        "full_step_seconds": STEP,
-        "tail_step_seconds": 1e-6 * fleet.profiles[False].t_full,
+        "full_step_seconds": STEPS[True],
+        "tail_step_seconds": STEPS[False],
         "tail_forward_seconds": 1e-6 * fleet.profiles[False].t_forward,
         "bytes_a_second": BYTES_A_SECOND,
         "cut": CUT,

@@ -10,6 +10,7 @@ with extra("fleet"):
     import flwr as flwr
 
 from elastic_tf.federated.client import evaluate, head, train
+from elastic_tf.federated.masked import masked
 from elastic_tf.federated.solved import FederatedHead, solve_head
 from elastic_tf.federated.strategy import FedElastic, FedElasticAdam
 
@@ -19,6 +20,7 @@ __all__ = [
     "FederatedHead",
     "evaluate",
     "head",
+    "masked",
     "solve_head",
     "train",
 ]

@@ -32,7 +32,7 @@ from elastic_tf.train.head.features import collect, dense_layer
 from elastic_tf.train.inputs.samples import Samples
 
 _RESIDUAL = "elastic_tf.residual"  # in the state that Flower keeps on the device
-_MASKS = "secaggplus_configs"  # of Flower's SecAgg+
+MASKS = "secaggplus_configs"  # of Flower's SecAgg+
 
 
 def train(
@@ -77,7 +77,7 @@ def train(
     started = time.perf_counter()
     config = _config(message)
     is_dense = bool(config.get("dense", False))
-    if _MASKS in message.content.config_records and not is_dense:
+    if MASKS in message.content.config_records and not is_dense:
         raise ValueError(
             "Secure aggregation adds up the same tensors of all clients. Received: a round of "
             "answers that hold the changed tensors alone. Set dense=True in the round's config."
@@ -132,8 +132,8 @@ def train(
     metrics = {
         "num-examples": min(clock.made * samples.batch_size, samples.rows),
         "seconds": time.perf_counter() - started,
-        "planned-seconds": clock.made * slow * profile.step_time(chosen.plan),
-        "share": chosen.time / profile.t_full,
+        "planned-seconds": float(clock.made * slow * profile.step_time(chosen.plan)),
+        "share": float(chosen.time / profile.t_full),
         "loss": float(history["loss"][-1]),
     }
     return _answer(message, metrics, arrays, base=changes.fingerprint(base))
@@ -222,7 +222,7 @@ class _Clock(tf.keras.callbacks.Callback):
 
 def _config(message: Message) -> Mapping[str, Any]:
     """What the server says of the round."""
-    return next((one for name, one in message.content.config_records.items() if name != _MASKS), {})
+    return next((one for name, one in message.content.config_records.items() if name != MASKS), {})
 
 
 def _is_plain(samples: Samples, epochs: int) -> bool:

@@ -68,7 +68,7 @@ class FedElastic(FedAvg):
         Raises:
             ValueError: the file is no backup of this network.
         """
-        self._known(initial_arrays)
+        self.known(initial_arrays)
         self._done, self._backup = 0, None if backup is None else Path(backup)
         arrays = self._restored(initial_arrays)
 
@@ -154,7 +154,7 @@ class FedElastic(FedAvg):
 
     def to_send(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
         """Those of the weights that clients need; `config` says what they should have then."""
-        self._known(arrays)
+        self.known(arrays)
         down = str(config.get("down", "whole"))
         arguments.choice("down", down, _DOWN)
         self._exact = self._sent = arrays.to_numpy_ndarrays()
@@ -165,7 +165,7 @@ class FedElastic(FedAvg):
         config["base"] = changes.fingerprint(self._sent)
         return arrays
 
-    def _known(self, arrays: ArrayRecord) -> None:
+    def known(self, arrays: ArrayRecord) -> None:
         """The first weights of the training, before its head was solved, are the initial ones."""
         self._initial = self._initial or arrays.to_numpy_ndarrays()
 
