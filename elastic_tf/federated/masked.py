@@ -21,7 +21,8 @@ def masked(message: Message, context: Context, call_next: ClientAppCallable) -> 
     The server's `on_fit_config_fn` must say `dense`: what is added up under masks are the same
     tensors of all clients. A tensor that a client did not train counts as its old value, so that a
     client moves what it trained by its share of all samples. Weights beyond the workflow's
-    `clipping_range` are cut off: give one above the largest.
+    `clipping_range` are cut off: give one above the largest, and as `max_weight` not much more than
+    the largest number of samples, or rounding is coarse.
     """
     if message.metadata.message_type != MessageType.TRAIN:
         return call_next(message, context)

@@ -41,7 +41,7 @@ def securely(model, **config):
     )
     context = Context(1, 1, {}, RecordDict(), {})
     context = LegacyContext(context, ServerConfig(num_rounds=1), strategy)
-    secure = workflows.SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)
+    secure = workflows.SecAggPlusWorkflow(3, 2, max_weight=30.0)
     workflows.DefaultWorkflow(fit_workflow=secure)(grid, context)
     return context.state.array_records["parameters"].to_numpy_ndarrays(), errors
 
