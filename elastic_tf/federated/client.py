@@ -227,7 +227,7 @@ def _config(message: Message) -> Mapping[str, Any]:
 
 def _is_plain(samples: Samples, epochs: int) -> bool:
     """Whether nothing is kept of the samples or drawn: their arrays go to `fit`, traced once."""
-    return epochs == 1 and samples.augment is None
+    return samples.augment is None and (epochs == 1 or samples.memory == 0)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ def noised(sums: Sums, noise: float, clip: float, wanted: np.ndarray) -> Sums:
         )
     rng = np.random.default_rng()
     bound = noise * (2.0 + float((wanted**2).sum(axis=1).max(initial=1.0)))
-    units = Sums(*(bound * clip**power for power in (0, 1, 0, 2, 1, 0)))
+    units = [bound * clip**power for power in (0, 1, 0, 2, 1, 0)]  # of each of the sums
     drawn = [unit * rng.normal(size=one.shape) for unit, one in zip(units, sums)]
     drawn[3] = np.triu(drawn[3]) + np.triu(drawn[3], 1).T
     return sums.plus(Sums(*drawn))

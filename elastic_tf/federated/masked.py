@@ -31,7 +31,7 @@ def masked(message: Message, context: Context, call_next: ClientAppCallable) -> 
     content = RecordDict(
         {
             "arrays": ArrayRecord(parameters_to_ndarrays(given.parameters)),
-            "config": ConfigRecord(config),  # type: ignore[arg-type]
+            "config": ConfigRecord(config),
             MASKS: message.content.config_records[MASKS],
         }
     )

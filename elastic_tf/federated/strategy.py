@@ -147,7 +147,7 @@ class FedElastic(FedAvg):
         (config,) = content.config_records.values()
         if config["base"] != base:
             raise ValueError(f"its answer is to other weights, {config['base']} instead of {base}")
-        count = float(metrics[self.weighted_by_key])  # type: ignore[arg-type]
+        count = float(metrics[self.weighted_by_key])
         if not 0.0 < count < 1e12:
             raise ValueError(f"{count} samples")
         return count, changes.unpacked(arrays, self._sent)

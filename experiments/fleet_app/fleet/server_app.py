@@ -23,15 +23,17 @@ def main(grid: Grid, context: Context) -> None:
     strategy = federated.FedElastic(min_available_nodes=nodes, fraction_evaluate=0.0)
     backup = Path(str(config["backup"])) if config["backup"] else None
     sent = ConfigRecord({"down": config["down"]})
-    strategy.known(arrays)
+    strategy.known(arrays)  # what every device begins with need not be sent
+    timeout = float(config["timeout"])
     if backup is None or not backup.exists():
-        first = federated.solve_head(strategy, grid, arrays, sent)
+        first = federated.solve_head(strategy, grid, arrays, sent, timeout=timeout)
         print(f"Solved on {first.samples:.0f} samples of {first.clients} devices.")
         arrays = first.arrays
     result = strategy.start(
         grid,
         arrays,
         int(config["num-server-rounds"]),
+        timeout,
         train_config=ConfigRecord(
             {
                 "seconds": config["seconds"],
@@ -42,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
         ),
         backup=backup,
     )
-    last = federated.solve_head(strategy, grid, result.arrays, sent)
+    last = federated.solve_head(strategy, grid, result.arrays, sent, timeout=timeout)
     for name, found in (("trained", result.arrays), ("head solved again", last.arrays)):
         model.set_weights(found.to_numpy_ndarrays())
         accuracy = model.evaluate(*task.test_images(), verbose=0, return_dict=True)["accuracy"]
