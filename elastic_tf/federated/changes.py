@@ -16,11 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from elastic_tf import arguments
-
 DTYPES = ("float32", "float16", "int8")
 _LARGEST = {"float16": 1.0, "int8": 127.0}  # what the largest number of a channel becomes
-_SCALES = ".scales"
+SCALES = ".scales"
 
 
 def fingerprint(weights: Iterable[np.ndarray]) -> str:
@@ -38,8 +36,8 @@ def changed(new: Sequence[np.ndarray], base: Sequence[np.ndarray]) -> list[int]:
 
 
 def packed(
-    new: Sequence[np.ndarray],
-    base: Sequence[np.ndarray],
+    new: Sequence[np.ndarray] | Mapping[int, np.ndarray],
+    base: Sequence[np.ndarray] | Mapping[int, np.ndarray],
     which: Iterable[int],
     dtype: str = "float32",
     residual: Mapping[int, np.ndarray] | None = None,
@@ -47,13 +45,14 @@ def packed(
     """Arrays to send for some of the weights, and the residuals that they leave.
 
     Args:
-        new: all weights of the model.
+        new: weights of the model, by their numbers.
         base: those that the receiver has.
         which: numbers of the weights to send.
         dtype: one of `DTYPES`.
         residual: what was left of earlier differences, by number.
     """
-    arguments.choice("dtype", dtype, DTYPES)
+    if dtype not in DTYPES:
+        raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}. Received: {dtype!r}.")
     arrays, left = dict[str, Array](), dict(residual or {})
     for k in which:
         value = new[k]
@@ -67,27 +66,29 @@ def packed(
         scaled = difference / np.where(scales > 0.0, scales, np.float32(1.0))
         small = (np.rint(scaled) if dtype == "int8" else scaled).astype(dtype)
         left[k] = difference - small.astype(np.float32) * scales
-        arrays |= {str(k): Array(small), f"{k}{_SCALES}": Array(scales)}
+        arrays |= {str(k): Array(small), f"{k}{SCALES}": Array(scales)}
     return ArrayRecord(arrays), left
 
 
-def unpacked(record: ArrayRecord, base: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
+def unpacked(record: ArrayRecord, base: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
     """The new values that arrays mean, by the number of the weight.
+
+    `base` has the old ones, by number, too.
 
     Raises:
         ValueError: they are not of this network, or not finite.
     """
     found = {}
     for name, array in record.items():
-        if name.endswith(_SCALES):
+        if name.endswith(SCALES):
             continue
         k = int(name) if name.isdecimal() else -1
-        if not 0 <= k < len(base):
+        if k not in base:
             raise ValueError(f"an array {name!r}, for a network of {len(base)} weights")
         old, value = base[k], array.numpy()
         if value.shape != old.shape:
             raise ValueError(f"weight {k} of shape {value.shape} instead of {old.shape}")
-        scales = record.get(name + _SCALES)
+        scales = record.get(name + SCALES)
         if scales is not None:
             value = old + value.astype(np.float32) * scales.numpy()
         if (value.shape, value.dtype) != (old.shape, old.dtype):
@@ -100,5 +101,5 @@ def unpacked(record: ArrayRecord, base: Sequence[np.ndarray]) -> dict[int, np.nd
 
 def with_changes(record: ArrayRecord, base: Sequence[np.ndarray]) -> list[np.ndarray]:
     """All weights after the changes."""
-    found = unpacked(record, base)
+    found = unpacked(record, dict(enumerate(base)))
     return [found.get(k, old) for k, old in enumerate(base)]

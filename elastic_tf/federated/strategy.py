@@ -150,7 +150,7 @@ class FedElastic(FedAvg):
         count = float(metrics[self.weighted_by_key])
         if not 0.0 < count < 1e12:
             raise ValueError(f"{count} samples")
-        return count, changes.unpacked(arrays, self._sent)
+        return count, changes.unpacked(arrays, dict(enumerate(self._sent)))
 
     def to_send(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
         """Those of the weights that clients need; `config` says what they should have then."""
