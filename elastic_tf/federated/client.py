@@ -82,31 +82,19 @@ def train(
             "Secure aggregation adds up the same tensors of all clients. Received: a round of "
             "answers that hold the changed tensors alone. Set dense=True in the round's config."
         )
-    epochs, ends, share = int(config.get("epochs", 1)), np.inf, 1.0
-    a_pass = (
-        -(-samples.count // samples.batch_size) if _is_plain(samples, epochs) else samples.steps
-    )
-    steps = epochs * a_pass
-    batch = samples.take(np.arange(samples.batch_size))
+    epochs, batch = int(config.get("epochs", 1)), samples.take(np.arange(samples.batch_size))
+    is_plain = samples.augment is None and (epochs == 1 or samples.memory == 0)
+    a_pass = -(-samples.count // samples.batch_size) if is_plain else samples.steps
     with _received(message, model) as base, _optimizer_kept(model):
         if profile is None:
             profile, _ = recalled(prior_profile(model, batch[0]))
-        slow = 1e-6 * (1.0 if slowdown is None else slowdown)
-        if "seconds" in config:
-            seconds, least = float(config["seconds"]), smallest_feasible_rho(profile)
-            if slowdown is None:
-                ends = started + seconds
-                seconds = ends - time.perf_counter() - first_step_seconds(model, least)
-            share = min(seconds / (steps * slow * profile.t_full), 1.0)
-            if share < least:
-                share, steps = least, int(seconds / (slow * least * profile.t_full))
-            if steps < 1:
-                raise ValueError(
-                    "The round must last for a step. Received: "
-                    f"seconds={config['seconds']}, {seconds:.3g} of them for training; a step of "
-                    f"the least takes {slow * least * profile.t_full:.3g} s. Give more, or keep "
-                    "what comes before the trained tensors."
-                )
+        second = 1e-6 * (slowdown or 1.0)  # of this device, to a microsecond of the profile
+        seconds, ends = float(config.get("seconds", np.inf)), np.inf
+        if slowdown is None:
+            ends = started + seconds
+            first = first_step_seconds(model, smallest_feasible_rho(profile))
+            seconds = ends - time.perf_counter() - first
+        share, steps = _share_and_steps(profile, seconds / second, epochs * a_pass)
         limit = None if memory is None else Limit(memory, model, batch)
         chosen = select_tensors(depth(model), profile, share, strategy="order", memory=limit)
         model.set_plan(chosen.plan)
@@ -115,7 +103,7 @@ def train(
         clock = _Clock(steps, ends)
         options = {"epochs": -(-steps // a_pass), "callbacks": [clock], "verbose": 0}
         seed = samples.seed + int(config.get("server-round", 0))  # each round in another order
-        if _is_plain(samples, epochs):
+        if is_plain:  # nothing is kept of the samples or drawn: traced once for all of them
             order = np.random.default_rng(seed).permutation(samples.count)
             x, y, weight = (*samples.take(order), None)[:3]
             given = {"y": y, "sample_weight": weight, "batch_size": samples.batch_size}
@@ -132,7 +120,7 @@ def train(
     metrics = {
         "num-examples": min(clock.made * samples.batch_size, samples.rows),
         "seconds": time.perf_counter() - started,
-        "planned-seconds": float(clock.made * slow * profile.step_time(chosen.plan)),
+        "planned-seconds": float(clock.made * second * profile.step_time(chosen.plan)),
         "share": float(chosen.time / profile.t_full),
         "loss": float(history["loss"][-1]),
     }
@@ -225,9 +213,20 @@ def _config(message: Message) -> Mapping[str, Any]:
     return next((one for name, one in message.content.config_records.items() if name != MASKS), {})
 
 
-def _is_plain(samples: Samples, epochs: int) -> bool:
-    """Whether nothing is kept of the samples or drawn: their arrays go to `fit`, traced once."""
-    return samples.augment is None and (epochs == 1 or samples.memory == 0)
+def _share_and_steps(profile: TimingProfile, time_left: float, steps: int) -> tuple[float, int]:
+    """The share of a full step that there is time for, and how many of `steps`; microseconds."""
+    least = smallest_feasible_rho(profile)
+    share = min(time_left / (steps * profile.t_full), 1.0)
+    if share >= least:
+        return share, steps
+    fewer = int(time_left / (least * profile.t_full))
+    if fewer < 1:
+        raise ValueError(
+            f"The round must last for a step. Received: {1e-6 * time_left:.3g} seconds for "
+            f"training; a step of the least takes {1e-6 * least * profile.t_full:.3g}. Give more, "
+            "or keep what comes before the trained tensors."
+        )
+    return least, fewer
 
 
 @contextlib.contextmanager
