@@ -11,7 +11,7 @@ addons = "tensorflow-addons; platform_machine != 'aarch64'"
 installed = .venv/installed
 keras2 = .venv-keras2/bin/python
 # Lines of the package. A commit that raises this says what users get for it.
-most_lines = 24400
+most_lines = 25500
 
 # Each process holds TensorFlow and up to 3 GB: no more than four of them.
 shared_out = --numprocesses auto --maxprocesses 4 --dist loadfile
