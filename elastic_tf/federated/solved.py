@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Iterator
 from logging import WARNING, getLogger
 from typing import Any
@@ -77,13 +78,12 @@ def solve_head(
     ask = functools.partial(_asked, strategy, grid, arrays, config, timeout)
     answers = list(ask({}))
     parts: dict[str, list[Sums]] = {"train": [], "held": []}
-    told: Any = None
+    heads = Counter(tuple(sorted(reply.content["config"].items())) for reply in answers)
+    told: dict[str, Any] = dict(*(head for head, _ in heads.most_common(1)))  # as most say
     for reply in answers:
         try:
-            of_reply = reply.content["config"]
-            told = told or of_reply
-            if dict(of_reply) != dict(told):
-                raise ValueError(f"its head is {dict(of_reply)} instead of {dict(told)}")
+            if dict(reply.content["config"]) != told:
+                raise ValueError(f"its head is {dict(reply.content['config'])}, not {told}")
             width, outputs = strategy._exact[int(told["kernel"])].shape
             found = [from_record(reply.content["arrays"], one, width, outputs) for one in parts]
         except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -103,9 +103,8 @@ def solve_head(
     of_train, scale = Heads(train, intercept=intercept).weights(penalty), 1.0
     if told["kind"] != "linear":
         sent = ArrayRecord([part.astype(np.float32) for part in of_train])
-        losses = [reply.content["arrays"]["losses"].numpy() for reply in ask({"head": sent})]
-        good = [one for one in losses if one.shape == LOG_SCALES.shape and np.isfinite(one).all()]
-        scale = float(np.exp(LOG_SCALES[int(np.argmin(np.sum(good, axis=0)))])) if good else 1.0
+        losses = np.sum([_losses(reply) for reply in ask({"head": sent})], axis=0)
+        scale = float(np.exp(LOG_SCALES[int(np.argmin(losses))]))
     kernel, bias = Heads(train.plus(left), intercept=intercept).weights(penalty)
     solved = dict(arrays.items())
     for place, value in ((told["kernel"], kernel), (told["bias"], bias)):
@@ -119,6 +118,15 @@ def solve_head(
         samples=float(train.weight + left.weight),
         clients=len(parts["train"]),
     )
+
+
+def _losses(reply: Message) -> np.ndarray:
+    """What a client lost at each scale; zeros where it does not say."""
+    for array in reply.content.get("arrays", {}).values():
+        value = array.numpy()
+        if value.shape == LOG_SCALES.shape and np.isfinite(value).all():
+            return value
+    return np.zeros(LOG_SCALES.shape)
 
 
 def _asked(

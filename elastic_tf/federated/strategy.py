@@ -118,7 +118,7 @@ class FedElastic(FedAvg):
         for reply in valid:
             try:
                 count, found = self._answer(reply, base)
-            except (ValueError, TypeError, KeyError, StopIteration) as error:
+            except (ValueError, TypeError, KeyError, EOFError) as error:
                 log(WARNING, "\t> Left out node %d: %s", reply.metadata.src_node_id, error)
                 continue
             for k, value in found.items():
@@ -147,6 +147,8 @@ class FedElastic(FedAvg):
         (config,) = content.config_records.values()
         if config["base"] != base:
             raise ValueError(f"its answer is to other weights, {config['base']} instead of {base}")
+        if any(isinstance(value, list) for value in metrics.values()):
+            raise ValueError("metrics that are lists")
         count = float(metrics[self.weighted_by_key])
         if not 0.0 < count < 1e12:
             raise ValueError(f"{count} samples")

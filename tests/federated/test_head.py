@@ -11,7 +11,7 @@ from elastic_tf.lite.sums import Heads, Sums, best_penalty
 pytest.importorskip("flwr", reason='needs pip install "elastic_tf[fleet]"')
 
 from fleets import DEVICES, fleet, network, pictures
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from elastic_tf import federated
 from elastic_tf.federated import gram
@@ -110,6 +110,38 @@ def test_noise_is_as_large_as_it_says_and_symmetric():
 def test_noise_is_added_before_anything_leaves_the_device():
     exact, noisy = solved(penalty=1.0), solved(config=ConfigRecord({"noise": 0.1, "clip": 3.0}))
     assert np.abs(exact.arrays["4"].numpy() - noisy.arrays["4"].numpy()).max() > 1e-3
+
+
+def lacking(arrays):
+    del arrays["train.gram"]
+
+
+def not_finite(arrays):
+    arrays["held.cross"] = Array(np.full((12, 3), np.nan))
+
+
+@pytest.mark.parametrize("wrong", [lacking, not_finite])
+def test_wrong_sums_are_left_out(wrong, caplog):
+    def altered(node, answer):
+        if node == 1 and "train.gram" in answer.content["arrays"]:
+            wrong(answer.content["arrays"])
+        return answer
+
+    model = network()
+    arrays = ArrayRecord(model.get_weights())
+    found = federated.solve_head(federated.FedElastic(), fleet(model, altered), arrays)
+    assert found.clients == DEVICES - 1 and "Left out node 1" in caplog.text
+
+
+def test_a_client_with_another_head_is_left_out(caplog):
+    def altered(node, answer):
+        answer.content["config"]["kernel"] = 0 if node == 2 else answer.content["config"]["kernel"]
+        return answer
+
+    model = network()
+    arrays = ArrayRecord(model.get_weights())
+    found = federated.solve_head(federated.FedElastic(), fleet(model, altered), arrays)
+    assert found.clients == DEVICES - 1 and "its head is" in caplog.text
 
 
 def test_without_an_answer_the_error_says_so(caplog):
