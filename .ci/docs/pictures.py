@@ -68,10 +68,14 @@ def draw(app: Sphinx) -> None:
 
 def fleets() -> dict[str, Any]:
     """Accuracy of the fleet over seconds and over megabytes."""
-    names = {"elastic": "elastic", "fedavg": "FedAvg, all", "fedavg_fast": "FedAvg, fast half"}
+    names = {
+        "elastic": "elastic, {deadline} s",
+        "fedavg": "FedAvg, all",
+        "fedavg_fast": "FedAvg, fast half",
+    }
     splits = {"iid": "", "dirichlet": ", Dirichlet 0.3"}
     runs = json.loads((RESULTS / "fleet.json").read_text(encoding="utf-8"))["runs"]
-    curves = {f"{names[one['way']]}{splits[one['split']]}": one["curve"] for one in runs}
+    curves = {names[one["way"]].format(**one) + splits[one["split"]]: one["curve"] for one in runs}
     shown = {
         "fleet_seconds": ("seconds", 1.0, "simulated seconds"),
         "fleet_bytes": ("bytes", 1e6, "MB, down and up of all devices"),
@@ -84,7 +88,7 @@ def fleets() -> dict[str, Any]:
             },
             x=label,
             y="test accuracy (%)",
-            title="40 birds, 20 devices of four speeds",
+            title="40 birds, 20 devices of four speeds, one seed",
         )
         for picture, (key, unit, label) in shown.items()
     }
