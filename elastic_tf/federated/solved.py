@@ -77,7 +77,7 @@ def solve_head(
     config = ConfigRecord() if config is None else config
     ask = functools.partial(_asked, strategy, grid, arrays, config, timeout)
     answers = list(ask({}))
-    parts: dict[str, list[Sums]] = {"train": [], "held": []}
+    totals, clients = list[Sums](), 0  # of what is solved from, and of what is held out
     heads = Counter(tuple(sorted(reply.content["config"].items())) for reply in answers)
     told: dict[str, Any] = dict(*(head for head, _ in heads.most_common(1)))  # as most say
     for reply in answers:
@@ -85,21 +85,22 @@ def solve_head(
             if dict(reply.content["config"]) != told:
                 raise ValueError(f"its head is {dict(reply.content['config'])}, not {told}")
             width, outputs = strategy._exact[int(told["kernel"])].shape
-            found = [from_record(reply.content["arrays"], one, width, outputs) for one in parts]
+            arrived = reply.content["arrays"]
+            found = [from_record(arrived, one, width, outputs) for one in ("train", "held")]
         except (ValueError, TypeError, KeyError, IndexError) as error:
             _log(WARNING, "\t> Left out node %d: %r", reply.metadata.src_node_id, error)
             continue
-        for held, sums in zip(parts.values(), found):
-            held.append(sums)
-    if not parts["train"]:
+        totals = [one.plus(other) for one, other in zip(totals, found)] if totals else found
+        clients += 1
+    if not totals:
         raise ValueError(
             f"A client must answer with sums. Received: {len(answers)} answers, none of them good; "
             "the log says why. Start the clients, or give a longer `timeout`."
         )
     intercept = told["bias"] >= 0
-    train, left = (functools.reduce(Sums.plus, one) for one in parts.values())
+    train, left = totals
     if penalty is None:
-        penalty = best_penalty(parts["train"], parts["held"], intercept=intercept)
+        penalty = best_penalty([train], [left], intercept=intercept)
     of_train, scale = Heads(train, intercept=intercept).weights(penalty), 1.0
     if told["kind"] != "linear":
         sent = ArrayRecord([part.astype(np.float32) for part in of_train])
@@ -116,7 +117,7 @@ def solve_head(
         scale=scale,
         error=left.error(*of_train) / max(float(left.weight), 1e-12) / len(bias),
         samples=float(train.weight + left.weight),
-        clients=len(parts["train"]),
+        clients=clients,
     )
 
 
