@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from elastic_tf import federated as federated  # needs the extra fleet
     from elastic_tf import memory, plots
     from elastic_tf.app import data, export, zoo
     from elastic_tf.callback import ElasticCallback
@@ -72,6 +73,7 @@ else:
         "baselines": "methods.baselines",
         "data": "app.data",
         "export": "app.export",
+        "federated": "federated",  # not in __all__: with the extra fleet alone
         "fewshot": "methods.fewshot",
         "importance": "choose.importance",
         "memory": "memory",
@@ -103,7 +105,7 @@ else:
 
     def __getattr__(name: str) -> Any:
         """A public name that has not been loaded yet."""
-        if name not in __all__:
+        if name not in _HOMES | _MODULES:
             raise AttributeError(f"module 'elastic_tf' has no attribute {name!r}")
         found = importlib.import_module(f"elastic_tf.{(_HOMES | _MODULES)[name]}")
         globals()[name] = getattr(found, name) if name in _HOMES else found

@@ -32,6 +32,15 @@ def test_a_missing_package_names_its_extra(package, monkeypatch):
         call()
 
 
+def test_federated_training_names_its_extra(monkeypatch):
+    hide("flwr", monkeypatch)
+    for name in [one for one in sys.modules if one.startswith("elastic_tf.federated")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(vars(et), "federated", raising=False)
+    with pytest.raises(ImportError, match=r'flwr.* pip install "elastic_tf\[fleet\]"'):
+        et.federated  # noqa: B018 (loads it)
+
+
 def test_a_missing_package_is_one_line_on_the_command_line(monkeypatch, capsys):
     hide("sklearn", monkeypatch)
     with pytest.raises(SystemExit, match="2"):
@@ -44,7 +53,7 @@ def test_a_missing_package_is_one_line_on_the_command_line(monkeypatch, capsys):
 def test_all_but_the_extras_works_without_them():
     code = (
         "import sys\n"
-        "for name in ('sklearn', 'matplotlib', 'PIL', 'keras_cv', 'tensorflow_datasets'):\n"
+        "for name in ('sklearn', 'matplotlib', 'PIL', 'keras_cv', 'tensorflow_datasets', 'flwr'):\n"
         "    sys.modules[name] = None\n"
         "import numpy as np, elastic_tf as et, tensorflow as tf\n"
         "et.zoo.build('digits_resnet', classes=2, input_size=16)\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -56,7 +57,36 @@ def draw(app: Sphinx) -> None:
             title=f"{device['name']}, {device['cores']} cores, {time_model['date']}",
         ),
     }
+    drawn |= fleets()
     folder = Path(app.doctreedir) / "pictures"
     for name, picture in drawn.items():
         plots.save(picture, folder / f"{name}.png")
     app.config.html_static_path.append(str(folder))
+
+
+def fleets() -> dict[str, Any]:
+    """Accuracy of the fleet over seconds and over megabytes."""
+    names = {
+        "elastic": "elastic, {deadline} s",
+        "fedavg": "FedAvg, all",
+        "fedavg_fast": "FedAvg, fast half",
+    }
+    splits = {"iid": "", "dirichlet": ", Dirichlet 0.3"}
+    runs = json.loads((RESULTS / "fleet.json").read_text(encoding="utf-8"))["runs"]
+    curves = {names[one["way"]].format(**one) + splits[one["split"]]: one["curve"] for one in runs}
+    shown = {
+        "fleet_seconds": ("seconds", 1.0, "simulated seconds"),
+        "fleet_bytes": ("bytes", 1e6, "MB, down and up of all devices"),
+    }
+    return {
+        picture: plots.lines(
+            {
+                name: ([row[key] / unit for row in curve], [100 * row["accuracy"] for row in curve])
+                for name, curve in curves.items()
+            },
+            x=label,
+            y="test accuracy (%)",
+            title="40 birds, 20 devices of four speeds, one seed",
+        )
+        for picture, (key, unit, label) in shown.items()
+    }

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import mock
 from sphinx.util.docutils import SphinxDirective
 
 import elastic_tf
@@ -55,7 +56,8 @@ class Command(SphinxDirective):
 
 def modules(name: str) -> Iterator[ModuleType]:
     """A folder, or a file, and all modules below it that no `__all__` speaks for."""
-    module = importlib.import_module(name)
+    with mock(["flwr"]):  # of an extra, which building the pages does without
+        module = importlib.import_module(name)
     yield module
     if not hasattr(module, "__all__"):
         for found in pkgutil.iter_modules(getattr(module, "__path__", ())):

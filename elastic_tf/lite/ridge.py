@@ -13,7 +13,7 @@ import numpy as np
 
 _ROWS = 4096  # samples in a block of float64 arithmetic
 # Penalties to look at, by the largest eigenvalue; beyond, nothing or everything is shrunk.
-_LEAST, _MOST = 1e-9, 1e2
+LEAST, MOST = 1e-9, 1e2
 
 
 class Ridge:
@@ -92,7 +92,7 @@ class Ridge:
             errors = (self.left_out(10.0**exponent) - self.wanted) ** 2
             return float(self.share @ errors.sum(axis=1))
 
-        low, high = np.log10(_LEAST * self.values[-1]), np.log10(_MOST * self.values[-1])
+        low, high = np.log10(LEAST * self.values[-1]), np.log10(MOST * self.values[-1])
         grid = np.linspace(low, high, 12)
         best = int(np.argmin([error(exponent) for exponent in grid]))
         bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])

@@ -1,0 +1,277 @@
+"""A device: from Flower's message, its own model and samples to an answer.
+
+`train` and `evaluate` answer messages of these names, `head` those of "train.head".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
+from elastic_tf.choose.budget.remembered import recalled
+from elastic_tf.choose.importance.measures import depth
+from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
+from elastic_tf.federated import changes
+from elastic_tf.federated.gram import HELD, LOG_SCALES, as_record, noised
+from elastic_tf.files.arrays import quarter_of_memory
+from elastic_tf.lite.sums import Sums
+from elastic_tf.memory import Limit
+from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.train import optimizers
+from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.head import targets
+from elastic_tf.train.head.features import collect, dense_layer
+from elastic_tf.train.inputs.samples import Samples
+
+_RESIDUAL = "elastic_tf.residual"  # in the state that Flower keeps on the device
+MASKS = "secaggplus_configs"  # of Flower's SecAgg+
+
+
+def train(
+    message: Message,
+    context: Context,
+    model: ElasticMixin,
+    samples: Samples,
+    *,
+    profile: TimingProfile | None = None,
+    memory: int | str | None = None,
+    slowdown: float | None = None,
+) -> Message:
+    """Train what this device's time and memory allow, and answer with what changed.
+
+    The message's config says for all clients: `seconds`, the round's deadline (none: everything is
+    trained); `epochs`, passes over the samples (1); `dtype` of the answer, "float32", "float16" or
+    "int8"; `rate`, the learning rate, where it is not the compiled one; `dense`, to answer with all
+    tensors in float32, as secure aggregation and differential privacy need.
+
+    Tensors are chosen from the last one on, as many as fit. Where even the least does not fit,
+    fewer steps are made. The optimizer begins each round as it was compiled. What rounding to
+    float16 or int8 leaves behind is kept in `context.state` and added to the next answer.
+
+    Args:
+        message: of Flower's server.
+        context: Flower's, of this device.
+        model: compiled elastic model; it gets the server's weights.
+        samples: of this device.
+        profile: this device's step times. None: foretold from a forward pass.
+        memory: bytes of a step, or a text like "256 MiB".
+        slowdown: simulate a device so many times slower: the plan is made for that, and the clock
+            is not asked. None: this device, by the clock.
+
+    Returns:
+        The answer: arrays, samples, seconds and the planned seconds and share of a full step.
+
+    Raises:
+        ValueError: the weights are not those that the server began with, the seconds suffice for no
+            step, or secure aggregation is asked to add up answers that are not dense. Flower's
+            server is told, and goes on without this device.
+    """
+    started = time.perf_counter()
+    config = _config(message)
+    is_dense = bool(config.get("dense", False))
+    if MASKS in message.content.config_records and not is_dense:
+        raise ValueError(
+            "Secure aggregation adds up the same tensors of all clients. Received: a round of "
+            "answers that hold the changed tensors alone. Set dense=True in the round's config."
+        )
+    epochs, batch = int(config.get("epochs", 1)), samples.take(np.arange(samples.batch_size))
+    is_plain = samples.augment is None and (epochs == 1 or samples.memory == 0)
+    a_pass = -(-samples.count // samples.batch_size) if is_plain else samples.steps
+    with _received(message, model) as base, _optimizer_kept(model):
+        if profile is None:
+            profile, _ = recalled(prior_profile(model, batch[0]))
+        second = 1e-6 * (slowdown or 1.0)  # of this device, to a microsecond of the profile
+        seconds, ends = float(config.get("seconds", np.inf)), np.inf
+        if slowdown is None:
+            ends = started + seconds
+            first = first_step_seconds(model, smallest_feasible_rho(profile))
+            seconds = ends - time.perf_counter() - first
+        share, steps = _share_and_steps(profile, seconds / second, epochs * a_pass)
+        limit = None if memory is None else Limit(memory, model, batch)
+        chosen = select_tensors(depth(model), profile, share, strategy="order", memory=limit)
+        model.set_plan(chosen.plan)
+        if "rate" in config:
+            model.optimizer.learning_rate = float(config["rate"])
+        clock = _Clock(steps, ends)
+        options = {"epochs": -(-steps // a_pass), "callbacks": [clock], "verbose": 0}
+        seed = samples.seed + int(config.get("server-round", 0))  # each round in another order
+        if is_plain:  # nothing is kept of the samples or drawn: traced once for all of them
+            order = np.random.default_rng(seed).permutation(samples.count)
+            x, y, weight = (*samples.take(order), None)[:3]
+            given = {"y": y, "sample_weight": weight, "batch_size": samples.batch_size}
+            history = model.fit(x, **given, **options, shuffle=False).history
+        else:
+            drawn = copy.copy(samples)
+            drawn.seed = seed
+            history = model.fit(drawn, **options).history
+        new = model.get_weights()
+    which = range(len(new)) if is_dense else changes.changed(new, base)
+    dtype = "float32" if is_dense else str(config.get("dtype", "float32"))
+    arrays, residual = changes.packed(new, base, which, dtype, _residual(context, base))
+    context.state[_RESIDUAL] = ArrayRecord({str(k): Array(v) for k, v in residual.items()})
+    metrics = {
+        "num-examples": min(clock.made * samples.batch_size, samples.rows),
+        "seconds": time.perf_counter() - started,
+        "planned-seconds": float(clock.made * second * profile.step_time(chosen.plan)),
+        "share": float(chosen.time / profile.t_full),
+        "loss": float(history["loss"][-1]),
+    }
+    return _answer(message, metrics, arrays, base=changes.fingerprint(base))
+
+
+def evaluate(message: Message, context: Context, model: tf.keras.Model, data: Any) -> Message:
+    """Answer with the loss and metrics of the server's weights on this device's data.
+
+    Args:
+        message: of Flower's server.
+        context: Flower's, of this device.
+        model: compiled model; it gets the server's weights.
+        data: arrays (x, y), or a `tf.data.Dataset` of batches.
+    """
+    given = data if isinstance(data, tuple) else (data,)
+    with _received(message, model):
+        found = model.evaluate(*given, verbose=0, return_dict=True)
+    count = len(data[1]) if isinstance(data, tuple) else sum(len(batch[1]) for batch in data)
+    return _answer(message, {"num-examples": count, **{k: float(v) for k, v in found.items()}})
+
+
+def head(
+    message: Message,
+    context: Context,
+    model: tf.keras.Model,
+    samples: Samples,
+    *,
+    layer: str | None = None,
+) -> Message:
+    """Answer with the sums over samples that the server solves the head from.
+
+    Every fifth sample is held out: its sums are sent apart. To a second message, with the head of
+    the others, the answer is the loss of the held-out samples at each scale of the logits.
+
+    Args:
+        message: of `solve_head` at the server.
+        context: Flower's, of this device.
+        model: compiled model; it gets the server's weights.
+        samples: of this device.
+        layer: name of the dense layer; None takes the model's last one.
+    """
+    config, dense = _config(message), dense_layer(model, layer)
+    with _received(message, model) as base:
+        features, y, weight = collect(model, dense, samples, quarter_of_memory())
+    kind = targets.kind(model, dense, y)
+    features, wanted = features[:], targets.wanted(y, dense.units, kind)
+    held = np.arange(len(wanted)) % samples.count % HELD == HELD - 1
+    places = {id(one): k for k, one in enumerate(model.weights)}
+    bias = places[id(dense.bias)] if dense.use_bias else -1
+    told = {"kernel": places[id(dense.kernel)], "bias": bias, "kind": kind}
+    metrics: dict[str, float] = {"num-examples": samples.count}
+    arrays = dict[str, Array]()
+    if "head" in message.content.array_records:
+        given = message.content.array_records["head"].to_numpy_ndarrays()
+        logits, loss = features[held] @ given[0] + given[1], targets.LOSSES[kind]
+        sums = [weight[held] @ loss(np.exp(s) * logits, wanted[held]) for s in LOG_SCALES]
+        arrays["losses"] = Array(np.array(sums))
+    else:
+        limit, noise = float(config.get("clip", 0.0)), float(config.get("noise", 0.0))
+        if limit > 0.0:
+            length = np.linalg.norm(features, axis=1, keepdims=True)
+            features = features * np.minimum(1.0, limit / np.maximum(length, 1e-12))
+        for part, rows in (("train", ~held), ("held", held)):
+            found = Sums.of(features[rows], wanted[rows], weight[rows])
+            arrays |= as_record(noised(found, noise, limit, wanted), part)
+    return _answer(message, metrics, ArrayRecord(arrays), base=changes.fingerprint(base), **told)
+
+
+class _Clock(tf.keras.callbacks.Callback):
+    """Ends `fit` after so many steps, or before a step would end too late."""
+
+    def __init__(self, steps: int, ends: float) -> None:
+        super().__init__()
+        self.made, self._steps, self._ends = 0, steps, ends
+        self._last, self._longest = time.perf_counter(), 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count the step; the first one was traced."""
+        now = time.perf_counter()
+        if self.made:
+            self._longest = max(self._longest, now - self._last)
+        self.made, self._last = self.made + 1, now
+        if self.made >= self._steps or now + self._longest > self._ends:
+            self.model.stop_training = True
+
+
+def _config(message: Message) -> Mapping[str, Any]:
+    """What the server says of the round."""
+    return next((one for name, one in message.content.config_records.items() if name != MASKS), {})
+
+
+def _share_and_steps(profile: TimingProfile, time_left: float, steps: int) -> tuple[float, int]:
+    """The share of a full step that there is time for, and how many of `steps`; microseconds."""
+    least = smallest_feasible_rho(profile)
+    share = min(time_left / (steps * profile.t_full), 1.0)
+    if share >= least:
+        return share, steps
+    fewer = int(time_left / (least * profile.t_full))
+    if fewer < 1:
+        raise ValueError(
+            f"The round must last for a step. Received: {1e-6 * time_left:.3g} seconds for "
+            f"training; a step of the least takes {1e-6 * least * profile.t_full:.3g}. Give more, "
+            "or keep what comes before the trained tensors."
+        )
+    return least, fewer
+
+
+@contextlib.contextmanager
+def _received(message: Message, model: Any) -> Iterator[list[np.ndarray]]:
+    """The server's weights, set inside of it; then the model has its own again."""
+    arrays, own = message.content.array_records["arrays"], model.get_weights()
+    base = changes.with_changes(arrays, own)
+    has, wanted = changes.fingerprint(base), _config(message).get("base")
+    if wanted not in (None, has):
+        raise ValueError(
+            "A device must have the weights that the server began with where only changes are "
+            f"sent. Received: changes that should lead to weights {wanted}, and lead to {has}. "
+            "Build the same network, or send down='whole'."
+        )
+    try:
+        model.set_weights(base)
+        yield base
+    finally:
+        model.set_weights(own)
+
+
+@contextlib.contextmanager
+def _optimizer_kept(model: Any) -> Iterator[None]:
+    """Each round begins with the optimizer as it was compiled."""
+    optimizers.build(model.optimizer, model.trainable_variables)
+    state = optimizers.state(model.optimizer)
+    compiled = [one.numpy() for one in state]
+    try:
+        yield
+    finally:
+        for variable, value in zip(state, compiled):
+            variable.assign(value)
+
+
+def _residual(context: Context, base: list[np.ndarray]) -> dict[int, np.ndarray]:
+    """What earlier answers left."""
+    held = context.state.array_records.get(_RESIDUAL, ArrayRecord())
+    found = {int(name): array.numpy() for name, array in held.items()}
+    return {k: v for k, v in found.items() if k < len(base) and v.shape == base[k].shape}
+
+
+def _answer(
+    message: Message, metrics: Mapping[str, Any], arrays: ArrayRecord | None = None, **told: Any
+) -> Message:
+    content = RecordDict({"metrics": MetricRecord(dict(metrics))})
+    if arrays is not None:
+        content["arrays"], content["config"] = arrays, ConfigRecord(told)
+    return Message(content, reply_to=message)

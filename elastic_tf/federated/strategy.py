@@ -1,0 +1,223 @@
+"""The server: each tensor is averaged over the clients that trained it.
+
+With n the samples of a client, D its change of a tensor, and the sums over the clients that trained
+this tensor, the new tensor is  w + sum(n D) / sum(n).  A tensor that nobody trained stays.
+
+Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
+AISTATS 2017; averages over those who have a part as in Diao et al., HeteroFL, ICLR 2021.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdam, FedAvg, Result
+from safetensors import SafetensorError, safe_open
+
+from elastic_tf import arguments
+from elastic_tf.federated import changes
+from elastic_tf.files import atomic
+
+log = getLogger("flwr").log
+_DOWN = ("whole", *changes.DTYPES)
+_MOMENTS = ("m_t", "v_t")  # of Flower's FedOpt
+_STATE = "elastic_tf.federated 1"
+
+
+class FedElastic(FedAvg):
+    """Flower's `FedAvg` for clients that answer with the tensors that they trained.
+
+    `train_config` of `start` goes to the clients, see `elastic_tf.federated.train`, and says by
+    `down` what the server sends: "whole", all weights; or those alone that differ from the initial
+    ones, which the clients then must have, "float32" exactly, "float16" and "int8" as differences
+    from the initial ones. What rounding changes there is no error: clients answer to what they
+    received, and the server goes on from its own exact weights.
+
+    An answer that is no answer to this round, or not of this network, is left out; the log says
+    why.
+    """
+
+    _initial: list[np.ndarray] = []  # that all clients have
+    _exact: list[np.ndarray] = []  # of the round, as the server has them
+    _sent: list[np.ndarray] = []  # as the clients have them
+    _asked: frozenset[int] = frozenset()
+    _done = 0  # rounds before a restart
+    _backup: Path | None = None
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        backup: str | Path | None = None,
+    ) -> Result:
+        """As Flower's; from a `backup`, a file that is written each round, it goes on.
+
+        Raises:
+            ValueError: the file is no backup of this network.
+        """
+        self.known(initial_arrays)
+        self._done, self._backup = 0, None if backup is None else Path(backup)
+        arrays = self._restored(initial_arrays)
+
+        def evaluated(server_round: int, given: ArrayRecord) -> MetricRecord | None:
+            return evaluate_fn(self._done + server_round, given) if evaluate_fn else None
+
+        result = super().start(
+            grid,
+            arrays,
+            max(num_rounds - self._done, 0),
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluated if evaluate_fn else None,
+        )
+        result.arrays = result.arrays or arrays
+        self._save(result.arrays, max(num_rounds, self._done))
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """What FedAvg sends, of the weights those that are wanted."""
+        self._save(arrays, server_round - 1 + self._done)
+        sent = self.to_send(arrays, config)
+        messages = list(super().configure_train(server_round + self._done, sent, config, grid))
+        self._asked = frozenset(message.metadata.dst_node_id for message in messages)
+        return messages
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """What FedAvg sends, of the weights those that are wanted."""
+        if self.fraction_evaluate == 0.0:
+            return []
+        sent = self.to_send(arrays, config)
+        return super().configure_evaluate(server_round + self._done, sent, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The weights with the average changes; None where no answer is good."""
+        valid, failed = self._check_and_log_replies(list(replies), is_train=True, validate=False)
+        sums = dict[int, np.ndarray]()
+        weights, good = dict[int, float](), []
+        base = changes.fingerprint(self._sent)
+        for reply in valid:
+            try:
+                count, found = self._answer(reply, base)
+            except (ValueError, TypeError, KeyError, EOFError) as error:
+                log(WARNING, "\t> Left out node %d: %s", reply.metadata.src_node_id, error)
+                continue
+            for k, value in found.items():
+                change = count * (value.astype(np.float64) - self._sent[k])
+                sums[k] = sums[k] + change if k in sums else change
+                weights[k] = weights.get(k, 0.0) + count
+            good.append(reply)
+        if missing := self._asked - {one.metadata.src_node_id for one in (*valid, *failed)}:
+            named = ", ".join(map(str, sorted(missing)))
+            log(WARNING, "\t> Left out, no answer in time: node %s", named)
+        if not good:
+            return None, None
+        log(INFO, "\t> %d of %d tensors were trained", len(sums), len(self._exact))
+        new = {
+            str(k): Array((old + sums[k] / weights[k]).astype(old.dtype) if k in sums else old)
+            for k, old in enumerate(self._exact)
+        }
+        contents = [reply.content for reply in good]
+        return ArrayRecord(new), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+
+    def _answer(self, reply: Message, base: str) -> tuple[float, dict[int, np.ndarray]]:
+        """Samples and new values of an answer, or an error that says what is wrong with it."""
+        content = reply.content
+        (arrays,) = content.array_records.values()
+        (metrics,) = content.metric_records.values()
+        (config,) = content.config_records.values()
+        if config["base"] != base:
+            raise ValueError(f"its answer is to other weights, {config['base']} instead of {base}")
+        if any(isinstance(value, list) for value in metrics.values()):
+            raise ValueError("metrics that are lists")
+        count = float(metrics[self.weighted_by_key])
+        if not 0.0 < count < 1e12:
+            raise ValueError(f"{count} samples")
+        return count, changes.unpacked(arrays, dict(enumerate(self._sent)))
+
+    def to_send(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
+        """Those of the weights that clients need; `config` says what they should have then."""
+        self.known(arrays)
+        down = str(config.get("down", "whole"))
+        arguments.choice("down", down, _DOWN)
+        self._exact = self._sent = arrays.to_numpy_ndarrays()
+        if down != "whole":
+            which = changes.changed(self._exact, self._initial)
+            arrays, _ = changes.packed(self._exact, self._initial, which, down)
+            self._sent = changes.with_changes(arrays, self._initial)
+        config["base"] = changes.fingerprint(self._sent)
+        return arrays
+
+    def known(self, arrays: ArrayRecord) -> None:
+        """The first weights of the training, before its head was solved, are the initial ones."""
+        self._initial = self._initial or arrays.to_numpy_ndarrays()
+
+    def _save(self, arrays: ArrayRecord, rounds: int) -> None:
+        """Keep the weights and the optimizer's moments after so many rounds."""
+        if self._backup is None:
+            return
+        tensors = {name: array.numpy() for name, array in arrays.items()}
+        for moment in _MOMENTS:
+            held = getattr(self, moment, None) or {}
+            tensors |= {f"{moment}.{name}": np.asarray(value) for name, value in held.items()}
+        metadata = {_STATE: json.dumps(rounds)}
+        atomic.write_bytes(self._backup, safetensors.numpy.save(tensors, metadata=metadata))
+
+    def _restored(self, initial: ArrayRecord) -> ArrayRecord:
+        """The weights to begin with."""
+        if self._backup is None or not self._backup.exists():
+            return initial
+        try:
+            with safe_open(self._backup, framework="np") as opened:
+                self._done = int(json.loads((opened.metadata() or {})[_STATE]))
+                found = {name: opened.get_tensor(name) for name in opened.keys()}
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"`backup` must be a file that a strategy wrote. Received: '{self._backup}', "
+                f"which is refused by {error!r}. Delete it to begin anew."
+            ) from error
+        for name, array in initial.items():
+            if name not in found or found[name].shape != array.shape:
+                raise ValueError(
+                    f"`backup` must be of this network. Received: '{self._backup}', where weight "
+                    f"{name} is {found[name].shape if name in found else 'missing'} instead of "
+                    f"{array.shape}. Name another file."
+                )
+        for moment in _MOMENTS:
+            held = {k: found[f"{moment}.{k}"] for k in initial if f"{moment}.{k}" in found}
+            if held:
+                setattr(self, moment, held)
+        log(INFO, "Going on after round %d, from '%s'", self._done, self._backup)
+        return ArrayRecord({name: Array(found[name]) for name in initial})
+
+
+class FedElasticAdam(FedAdam, FedElastic):
+    """Flower's `FedAdam` on the average changes of `FedElastic`.
+
+    Source: Reddi et al., Adaptive Federated Optimization, ICLR 2021.
+    """
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """As FedAdam; its correction of the first rounds knows those before a restart."""
+        return super().aggregate_train(server_round + self._done, replies)

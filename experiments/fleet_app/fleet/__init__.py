@@ -1,0 +1,1 @@
+"""Elastic training of handwritten digits on many devices."""

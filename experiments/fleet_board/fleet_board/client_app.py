@@ -1,0 +1,27 @@
+"""A board: NumPy, Pillow, ai-edge-litert and Flower."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fleet_board import board  # copied from elastic_tf/federated, with changes.py
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """A round on this board's images."""
+    config = context.node_config
+    folder, part, parts = (config[k] for k in ("folder", "partition-id", "num-partitions"))
+    sys.path.insert(0, str(folder))
+    from trainer import Trainer
+
+    found = np.load(Path(str(folder)) / "digits.npz")
+    x, y = (found[name][int(part) :: int(parts)] for name in ("x", "y"))
+    return board.train(message, context, Trainer(str(folder)), x, y)

@@ -1,0 +1,151 @@
+"""The head solved from sums of many devices is that of all samples in one place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elastic_tf.lite.ridge import Ridge
+from elastic_tf.lite.sums import Heads, Sums, best_penalty
+
+pytest.importorskip("flwr", reason='needs pip install "elastic_tf[fleet]"')
+
+from fleets import DEVICES, fleet, network, pictures
+from flwr.app import Array, ArrayRecord, ConfigRecord
+
+from elastic_tf import federated
+from elastic_tf.federated import gram
+from elastic_tf.train.head.solve import solve_head
+
+
+def problem(samples, seed=0, width=6, outputs=3):
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(samples, width)) + 1.0
+    wanted = features[:, :outputs] + rng.normal(size=(samples, outputs)) - 2.0
+    return features, wanted, rng.uniform(0.5, 2.0, samples)
+
+
+@pytest.mark.parametrize("samples, width", [(40, 6), (8, 20)])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_sums_of_parts_give_the_solution_of_all_samples(samples, width, intercept):
+    features, wanted, weight = problem(samples, width=width)
+    parts = [slice(0, 3), slice(3, samples // 2), slice(samples // 2, samples)]
+    sums = [Sums.of(features[one], wanted[one], weight[one]) for one in parts]
+    kernel, bias = Heads(sums[0].plus(sums[1]).plus(sums[2]), intercept=intercept).weights(0.7)
+    expected = Ridge(features, wanted, weight, intercept=intercept).weights(0.7)
+    np.testing.assert_allclose(kernel, expected[0], atol=1e-8)
+    np.testing.assert_allclose(bias, expected[1], atol=1e-8)
+
+
+def test_the_error_on_held_out_samples_follows_from_their_sums():
+    features, wanted, weight = problem(20)
+    kernel, bias = np.random.default_rng(1).normal(size=(6, 3)), np.array([1.0, 0.0, -2.0])
+    errors = ((features @ kernel + bias - wanted) ** 2).sum(axis=1)
+    found = Sums.of(features, wanted, weight).error(kernel, bias)
+    assert found == pytest.approx(weight @ errors)
+
+
+def test_the_penalty_is_the_best_one_on_held_out_samples():
+    train, held = (problem(12, seed=k, width=10) for k in (1, 2))
+    heads = Heads(Sums.of(*train))
+    left = Sums.of(*held)
+    errors = {p: left.error(*heads.weights(p)) for p in heads.penalties}
+    assert best_penalty([Sums.of(*train)], [left]) == min(errors, key=errors.get)
+
+
+def solved(strategy=None, config=None, model=None, **options):
+    model = network() if model is None else model
+    strategy = strategy or federated.FedElastic()
+    arrays = ArrayRecord(model.get_weights())
+    return federated.solve_head(strategy, fleet(model), arrays, config, **options)
+
+
+def test_the_head_of_all_devices_is_the_central_one():
+    model = network()
+    found = solved(penalty=0.3)
+    x, y = (np.concatenate(part) for part in zip(*(pictures(k) for k in range(1, DEVICES + 1))))
+    kernel, bias = found.arrays.to_numpy_ndarrays()[-2:]
+    hidden = model.get_layer("second")(model.get_layer("first")(x)).numpy()
+    expected = Ridge(hidden, np.eye(3)[y], np.ones(len(y))).weights(0.3)
+    np.testing.assert_allclose(kernel / found.scale, expected[0], atol=1e-6)
+    np.testing.assert_allclose(bias / found.scale, expected[1], atol=1e-6)
+    assert found.samples == len(y) and found.clients == DEVICES
+
+
+def test_penalty_and_scale_are_near_those_of_leave_one_out():
+    model, found = network(), solved()
+    x, y = (np.concatenate(part) for part in zip(*(pictures(k) for k in range(1, DEVICES + 1))))
+    before = model.get_weights()
+    central = solve_head(model, x, y)
+    model.set_weights(before)
+    assert found.scale == pytest.approx(central.scale, rel=1.0)
+    assert found.error == pytest.approx(central.error, rel=0.5)
+
+
+def test_the_first_round_sends_devices_nothing_that_they_have():
+    model = network()
+    grid = fleet(model)
+    arrays = ArrayRecord(model.get_weights())
+    strategy = federated.FedElastic()
+    federated.solve_head(strategy, grid, arrays, ConfigRecord({"down": "float16"}))
+    assert max(down for _, down in grid.down[:DEVICES]) < 200
+
+
+def test_a_head_of_values_is_not_scaled():
+    model = network("mse", units=1)
+    assert solved(model=model).scale == 1.0
+
+
+def test_noise_is_as_large_as_it_says_and_symmetric():
+    features, wanted, weight = problem(30)
+    sums = Sums.of(features, wanted, weight)
+    one_hot = np.eye(3)[np.zeros(30, int)]
+    noise = np.stack([gram.noised(sums, 0.5, 2.0, one_hot).gram - sums.gram for _ in range(200)])
+    np.testing.assert_allclose(noise, noise.swapaxes(1, 2), atol=1e-9)
+    assert noise.std() == pytest.approx(0.5 * 3.0 * 2.0**2, rel=0.05)
+    with pytest.raises(ValueError, match=r"Received: 0\.0"):
+        gram.noised(sums, 0.5, 0.0, one_hot)
+
+
+def test_noise_is_added_before_anything_leaves_the_device():
+    exact, noisy = solved(penalty=1.0), solved(config=ConfigRecord({"noise": 0.1, "clip": 3.0}))
+    assert np.abs(exact.arrays["4"].numpy() - noisy.arrays["4"].numpy()).max() > 1e-3
+
+
+def lacking(arrays):
+    del arrays["train.gram"]
+
+
+def not_finite(arrays):
+    arrays["held.cross"] = Array(np.full((12, 3), np.nan))
+
+
+@pytest.mark.parametrize("wrong", [lacking, not_finite])
+def test_wrong_sums_are_left_out(wrong, caplog):
+    def altered(node, answer):
+        if node == 1 and "train.gram" in answer.content["arrays"]:
+            wrong(answer.content["arrays"])
+        return answer
+
+    model = network()
+    arrays = ArrayRecord(model.get_weights())
+    found = federated.solve_head(federated.FedElastic(), fleet(model, altered), arrays)
+    assert found.clients == DEVICES - 1 and "Left out node 1" in caplog.text
+
+
+def test_a_client_with_another_head_is_left_out(caplog):
+    def altered(node, answer):
+        answer.content["config"]["kernel"] = 0 if node == 2 else answer.content["config"]["kernel"]
+        return answer
+
+    model = network()
+    arrays = ArrayRecord(model.get_weights())
+    found = federated.solve_head(federated.FedElastic(), fleet(model, altered), arrays)
+    assert found.clients == DEVICES - 1 and "its head is" in caplog.text
+
+
+def test_without_an_answer_the_error_says_so(caplog):
+    model = network()
+    grid = fleet(model, lambda node, answer: None)
+    with pytest.raises(ValueError, match="Received: 0 answers"):
+        federated.solve_head(federated.FedElastic(), grid, ArrayRecord(model.get_weights()))

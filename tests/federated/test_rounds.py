@@ -1,0 +1,251 @@
+"""Rounds of devices that train different tensors, by Flower's own messages, without Ray."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason='needs pip install "elastic_tf[fleet]"')
+
+from fleets import DEVICES, PROFILE, fleet, network
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from elastic_tf import federated
+from elastic_tf.federated import changes
+
+
+def started(strategy, grid, model, rounds=1, arrays=None, **config):
+    arrays = ArrayRecord(model.get_weights()) if arrays is None else arrays
+    return strategy.start(grid, arrays, rounds, train_config=ConfigRecord(config))
+
+
+def one_round(model, **config):
+    """Its grid, the answers of training by node, and the result."""
+    grid = fleet(model)
+    result = started(federated.FedElastic(fraction_evaluate=0.0), grid, model, **config)
+    return grid, result
+
+
+def answers_of_training(model, strategy, **config):
+    grid = fleet(model)
+    arrays = ArrayRecord(model.get_weights())
+    messages = strategy.configure_train(1, arrays, ConfigRecord(config), grid)
+    answers = list(grid.send_and_receive(messages))
+    return {one.metadata.src_node_id: one for one in answers}
+
+
+def test_each_device_trains_the_last_tensors_that_its_time_allows():
+    model = network()
+    given = answers_of_training(model, federated.FedElastic(), seconds=30.0)
+    trained = {node: sorted(map(int, one.content["arrays"])) for node, one in given.items()}
+    planned = {node: one.content["metrics"]["planned-seconds"] for node, one in given.items()}
+    assert trained[1] == [0, 1, 2, 3, 4, 5]
+    assert all(trained[k][-1] == 5 for k in trained)
+    assert [len(trained[k]) for k in (1, 2, 3, 4)] == sorted(map(len, trained.values()))[::-1]
+    assert len(trained[4]) < len(trained[2]) < 6
+    assert max(planned.values()) <= 30.0
+
+
+def test_a_tensor_is_averaged_over_those_who_trained_it_by_their_samples():
+    model, strategy = network(), federated.FedElastic()
+    given = answers_of_training(model, strategy, seconds=30.0)
+    base = model.get_weights()
+    new, _ = strategy.aggregate_train(1, given.values())
+    for k, old in enumerate(base):
+        of = [one for one in given.values() if str(k) in one.content["arrays"]]
+        counts = [one.content["metrics"]["num-examples"] for one in of]
+        values = [one.content["arrays"][str(k)].numpy() for one in of]
+        expected = np.average(values, axis=0, weights=counts) if of else old
+        np.testing.assert_allclose(new[str(k)].numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_dense_answers_give_bit_for_bit_what_fedavg_of_flower_gives():
+    results = []
+    for strategy in (FedAvg(fraction_evaluate=0.0), federated.FedElastic(fraction_evaluate=0.0)):
+        model = network()
+        results.append(started(strategy, fleet(model), model, dense=True).arrays)
+    for one, other in zip(*(result.to_numpy_ndarrays() for result in results)):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("down", ["float32", "float16", "int8"])
+def test_what_the_server_sends_need_not_be_all_and_answers_are_to_what_came(down):
+    model = network()
+    grid = fleet(model)
+    strategy = federated.FedElastic(fraction_evaluate=0.0)
+    result = started(strategy, grid, model, rounds=3, down=down, dtype="int8", seconds=30.0)
+    first, last = dict(grid.down[:DEVICES]), dict(grid.down[-DEVICES:])
+    assert max(first.values()) < 200 < max(last.values())
+    assert len(result.train_metrics_clientapp) == 3
+    assert all(up > 0 for _, up in grid.up)
+
+
+def test_devices_with_other_initial_weights_are_told_so(caplog):
+    model = network()
+    other = ArrayRecord([value + 0.1 for value in model.get_weights()])
+    strategy = federated.FedElastic()
+    strategy.start(fleet(model), other, 1, train_config=ConfigRecord({"down": "float16"}))
+    assert "must have the weights that the server began with" in caplog.text
+
+
+def test_a_round_leaves_the_model_of_a_device_as_it_was():
+    model = network()
+    before = model.get_weights()
+    one_round(model)
+    for old, new in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_rounding_loses_nothing_over_rounds():
+    """The sum of all answers is the sum of all changes, but for one residual."""
+    rng = np.random.default_rng(0)
+    base, true, received, left = [np.zeros((6, 5), np.float32)], 0.0, 0.0, {}
+    for _ in range(50):
+        new = [rng.normal(size=(6, 5)).astype(np.float32)]
+        record, left = changes.packed(new, base, [0], "int8", left)
+        true, received = (
+            true + new[0],
+            received + changes.unpacked(record, dict(enumerate(base)))[0],
+        )
+    np.testing.assert_allclose(received + left[0], true, atol=1e-4)
+    assert np.abs(left[0]).max() <= 4.0 / 127
+
+
+def test_small_answers_are_small():
+    model, sizes = network(), {}
+    for dtype in changes.DTYPES:
+        record, _ = changes.packed(
+            [value + 1.0 for value in model.get_weights()], model.get_weights(), range(6), dtype
+        )
+        sizes[dtype] = sum(array.numpy().nbytes for array in record.values())
+    assert sizes["int8"] < 0.5 * sizes["float32"] and sizes["float16"] < 0.75 * sizes["float32"]
+
+
+def test_adam_at_the_server_moves_by_the_average_change():
+    model = network()
+    strategy = federated.FedElasticAdam(fraction_evaluate=0.0, eta=1e-2)
+    result = started(strategy, fleet(model), model, rounds=2, seconds=30.0)
+    moved = [
+        np.abs(a - b).max() for a, b in zip(result.arrays.to_numpy_ndarrays(), model.get_weights())
+    ]
+    assert 1e-4 < max(moved) < 0.1
+
+
+def test_too_few_seconds_for_a_step_are_an_error_for_that_device_alone(caplog):
+    model = network()
+    result = started(federated.FedElastic(), fleet(model), model, seconds=10.0)
+    assert "must last for a step. Received: 1.25 seconds" in caplog.text
+    assert len(result.arrays)
+
+
+def test_less_memory_trains_less():
+    model = network()
+    strategy = federated.FedElastic()
+    arrays = ArrayRecord(model.get_weights())
+    grid = fleet(model, memory="1 GiB")
+    strategy.start(grid, arrays, 1, train_config=ConfigRecord({"dtype": "float16"}))
+    assert all(up for _, up in grid.up)
+
+
+def changed(node, change):
+    """What a wrong client of this number would answer."""
+
+    def altered(source, answer):
+        if source != node or answer.has_error() or "arrays" not in answer.content:
+            return answer
+        content = RecordDict(dict(answer.content.items()))
+        given = {k: v.numpy().copy() for k, v in answer.content["arrays"].items()}
+        config = dict(answer.content["config"])
+        given = change(given, config)
+        if given is None:
+            return None
+        content["arrays"] = ArrayRecord({k: Array(v) for k, v in given.items()})
+        content["config"] = ConfigRecord(config)
+        wrong = Message(content, reply_to=answer)
+        wrong.metadata.__dict__["_src_node_id"] = source
+        return wrong
+
+    return altered
+
+
+def nan(arrays, config):
+    arrays["5"][0] = np.nan
+    return arrays
+
+
+WRONG = {
+    "not finite": nan,
+    "of shape": lambda arrays, config: {**arrays, "5": np.zeros(7, np.float32)},
+    "'17', for a network of 6": lambda arrays, config: {**arrays, "17": np.zeros(3, np.float32)},
+    "other weights, feed": lambda arrays, config: config.update(base="feed") or arrays,
+    "no answer in time: node 2": lambda arrays, config: None,
+    "float64": lambda arrays, config: {k: v.astype(np.float64) for k, v in arrays.items()},
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_a_wrong_answer_is_left_out_and_the_log_says_why(said, caplog):
+    model = network()
+    strategy = federated.FedElastic(fraction_evaluate=0.0)
+    result = started(strategy, fleet(model, changed(2, WRONG[said])), model)
+    assert said in caplog.text and caplog.text.count("Left out") == 1
+    without = federated.FedElastic(fraction_evaluate=0.0)
+    model = network()
+    grid = fleet(model, lambda node, answer: None if node == 2 else answer)
+    for one, other in zip(
+        result.arrays.to_numpy_ndarrays(), started(without, grid, model).arrays.to_numpy_ndarrays()
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
+def test_a_round_without_a_good_answer_changes_nothing():
+    model = network()
+    grid = fleet(model, lambda node, answer: None)
+    result = started(federated.FedElastic(fraction_evaluate=0.0), grid, model)
+    for one, other in zip(result.arrays.to_numpy_ndarrays(), model.get_weights()):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", [federated.FedElastic, federated.FedElasticAdam])
+def test_a_killed_server_goes_on_from_its_last_round(kind, tmp_path):
+    """Killed while round 3 is on its way: what comes out is what would have come out."""
+    whole = started(kind(fraction_evaluate=0.0), fleet(network()), network(), rounds=4)
+    model, file = network(), tmp_path / "rounds.safetensors"
+    grid = fleet(model)
+    send, calls = grid.send_and_receive, []
+
+    def killed(messages, timeout=None):
+        calls.append(1)
+        if len(calls) == 5:  # training and evaluation are a call each
+            raise KeyboardInterrupt
+        return send(messages, timeout=timeout)
+
+    grid.send_and_receive = killed
+    arrays = ArrayRecord(model.get_weights())
+    with pytest.raises(KeyboardInterrupt):
+        kind(fraction_evaluate=0.0).start(grid, arrays, 4, backup=file)
+    again = kind(fraction_evaluate=0.0)
+    rounds = []
+    result = again.start(
+        fleet(network()), arrays, 4, backup=file, evaluate_fn=lambda k, _: rounds.append(k)
+    )
+    assert rounds == [2, 3, 4]
+    for one, other in zip(result.arrays.to_numpy_ndarrays(), whole.arrays.to_numpy_ndarrays()):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_backup_of_another_network_is_refused(tmp_path):
+    file = tmp_path / "rounds.safetensors"
+    model, other = network(), network(units=4)
+    strategy = federated.FedElastic(fraction_evaluate=0.0)
+    strategy.start(fleet(model), ArrayRecord(model.get_weights()), 0, backup=file)
+    with pytest.raises(ValueError, match=r"weight 4 is \(12, 3\) instead of \(12, 4\)"):
+        federated.FedElastic().start(fleet(other), ArrayRecord(other.get_weights()), 1, backup=file)
+    file.write_bytes(b"no backup")
+    with pytest.raises(ValueError, match="no backup|SafetensorError"):
+        federated.FedElastic().start(fleet(other), ArrayRecord(other.get_weights()), 1, backup=file)
+
+
+def test_the_profile_of_these_tests_is_of_this_network():
+    assert PROFILE.count == len(network().tensors)
