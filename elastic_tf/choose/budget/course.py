@@ -125,21 +125,20 @@ class Course(tf.keras.callbacks.Callback):
         self._mark("foretold")
         row = 1e-6 * self._profile.t_forward / samples.batch_size
         self._judging = row * _size(self._validation)
-        # what is kept and the head, and the head again of what is trained; judging both; three more
-        # traces take about as long as the first
+        # what is kept and the head, and the head again of what is trained
         passes = (1.0 + _SHARE) * row * samples.count
         views = max(min(int(_KEEPING * self.left / passes), samples.views), 1)
         self._samples = samples = samples.of_views(views)
-        fixed = passes * views + 2.0 * (self._judging + first_step_seconds(model, _SHARE))
-        self._training = self.left - fixed
+        self._passing = passes * views
+        around = self._around(1.0)  # at least: the clock tells the rest
         self._epoch = 1e-6 * self._profile.t_full * samples.steps  # seconds of full training
         self._tell("Solving the head", row * samples.rows)
-        if self._training < _LEAST_EPOCHS * self._epoch:
+        if self.left - around < _LEAST_EPOCHS * self._epoch:
             self.head = solve_head(model, samples, until=self._ends)
             self._mark("head")
-            self._warn(fixed)
+            self._warn(around)
             return
-        checks = self._epochs * self._judging < _VALIDATING * self._training
+        checks = self._epochs * self._judging < _VALIDATING * (self.left - self._around(2.0))
         self._checks = checks and self._validation is not None
         given: dict[str, Any] = {"validation_data": self._validation} if self._checks else {}
         given["callbacks"] = [self, *self._others]
@@ -175,7 +174,9 @@ class Course(tf.keras.callbacks.Callback):
         self._ending, self._weights = behind * self.head.seconds, self.model.get_weights()
         if self._validation is not None:
             self._judge("the solved head", self._evaluated())
-            self._judging = self._mark("validated")
+            # the next one is traced no more; that takes more than three traces of a forward pass
+            again = self._mark("validated") - 3.0 * self.model._elastic.tracing
+            self._judging = max(again, self._judging)
             self._ending += self._judging
         self._set_rate(0.0)
         if self.left < self._ending + first_step_seconds(self.model, self.share):
@@ -225,6 +226,11 @@ class Course(tf.keras.callbacks.Callback):
         if self._validation is not None or not is_good:
             self.model.set_weights(self._weights)
 
+    def _around(self, times: float) -> float:
+        """Seconds of beginning and ending, of which some come more than once."""
+        once = self._judging + first_step_seconds(self.model, _SHARE)
+        return self._passing + times * once
+
     def _warn(self, around: float) -> None:
         """Say that there was no time to train; so many seconds go into what is no step."""
         warnings.warn(
@@ -247,7 +253,9 @@ class Course(tf.keras.callbacks.Callback):
         """
         profile, model = self._profile, self.model
         assert profile is not None and model._elastic.rows is not None
-        whole = max(self._training, 0.0) / self._epoch  # epochs of full training
+        # judging twice; three more traces take about as long as the first step
+        training = self.left - self._around(2.0)
+        whole = max(training / self._epoch, _LEAST_EPOCHS)  # epochs of full training
         passes = passes_for(whole, self._epochs)
         epochs = max(math.ceil(passes), 2)
         is_kept = model._elastic.rows.fill_cost(epochs, 1e-6 * profile.t_forward) < 1.0
@@ -261,7 +269,7 @@ class Course(tf.keras.callbacks.Callback):
             mask = self.selection.mask
             print(
                 f"Training {mask.sum()} of {len(mask)} tensors, {self.share:.2f} of a full step, "
-                f"for about {self._training:.0f} s. {self._epochs} epochs of all would take about "
+                f"for about {training:.0f} s. {self._epochs} epochs of all would take about "
                 f"{self._epochs * self._epoch:.0f} s.",
                 flush=True,
             )

@@ -77,9 +77,13 @@ class Forward:
             self._results = [*tf.nest.flatten(frozen_pass(model, inputs)), *model.losses]
             self._inputs = tf.nest.flatten(inputs)
 
+        started = time.perf_counter()
         with host_generators_kept(model):
             traced = tf.function(forward, autograph=False)
             self._graph = traced.get_concrete_function(tf.TensorSpec((rows,), tf.int64)).graph
+        # the first trace of a process takes up to twice as long as the later ones
+        state, seconds = model._elastic, time.perf_counter() - started
+        state.tracing = min(state.tracing or seconds, seconds)
         if not self.cut([]).tensors:
             raise NotCacheable("the model draws at random, or keeps a state, at its very input")
 
