@@ -77,6 +77,12 @@ class Begin(tf.keras.callbacks.Callback):
         self.fit.end()
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """A dataset takes the global seed when it is made, which is before `batches`."""
+    tf.keras.utils.set_random_seed(0)
+
+
 def batches(data: dict[str, Any], **place: Any) -> dict[int, list[list[int]]]:
     """What each epoch is trained on."""
     tf.keras.utils.set_random_seed(0)
