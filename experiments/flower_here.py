@@ -54,6 +54,7 @@ class Here(Grid):
         }
         self.down, self.up = list[tuple[int, int]](), list[tuple[int, int]]()
         self.answers = list[Message]()
+        self._waiting = dict[str, Message]()
 
     def set_run(self, run: Any) -> None:
         """There is one."""
@@ -72,21 +73,10 @@ class Here(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Answers come at once here."""
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Answers come at once here."""
-        raise NotImplementedError
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        """What the nodes answer, one after the other; an exception is an error reply."""
-        messages = list(messages)
+        """Let the nodes answer, one after the other; an exception is an error reply."""
+        numbers, messages = list[str](), list(messages)
         if messages:
             self.answers = []
-        answers = self.answers if messages else []
         for message in messages:
             node = message.metadata.dst_node_id
             self.down.append((node, size(message.content)))
@@ -97,5 +87,18 @@ class Here(Grid):
                 answer = Message(Error(2, str(error)), reply_to=message)
             self.up.append((node, 0 if answer.has_error() else size(answer.content)))
             changed = self.altered(node, answer)
-            self.answers += [changed] if changed is not None else []
-        return answers
+            numbers.append(str(len(self.down)))
+            if changed is not None:
+                self.answers.append(changed)
+                self._waiting[numbers[-1]] = changed
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The answers to these, each once."""
+        return [self._waiting.pop(one) for one in message_ids if one in self._waiting]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """What the nodes answer."""
+        return self.pull_messages(self.push_messages(messages))
