@@ -120,7 +120,7 @@ def _whiten(
     rows = in_blocks(gradient)
     gram *= np.float32(told["memory"])
     gram += np.float32(1.0 - told["memory"]) * (rows @ rows.swapaxes(1, 2))
-    if (step - 1) % EVERY == matrix["turn"]:
+    if step == 1 or (step - 1) % EVERY == matrix["turn"]:
         root[...] = _inverse_root(gram)
     moved = root @ in_blocks(gradient + np.float32(told["momentum"]) * momentum)
     moved = moved.reshape(blocks * each, -1)[: matrix["rows"]]

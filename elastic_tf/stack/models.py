@@ -296,16 +296,26 @@ def called(model: Any, x: Any, training: bool) -> Any:
     return model(x, training=training) if takes else model(x)
 
 
+def build_metrics(model: Any, y: Any, y_pred: Any) -> None:
+    """Make the variables of losses and metrics; made in a graph, they would have it traced twice.
+
+    Keras 2 makes them outside of it by itself.
+    """
+    if IS_KERAS2 or y is None:
+        return
+    with traced_once(), tf.init_scope():
+        for part in (model._compile_loss, model._compile_metrics):
+            if part is not None and not part.built:
+                part.build(y, y_pred)
+
+
 def computed_loss(model: Any, x: Any, y: Any, y_pred: Any, weight: Any, training: bool) -> Any:
     """The total loss that a model was compiled with, regularisers included."""
     if IS_KERAS2:
         loss = model.compute_loss(x, y, y_pred, weight)
         model._validate_target_and_loss(y, loss)
         return loss
-    with traced_once(), tf.init_scope():  # made in the graph, variables would have it traced twice
-        for part in (model._compile_loss, model._compile_metrics):
-            if part is not None and not part.built and y is not None:
-                part.build(y, y_pred)
+    build_metrics(model, y, y_pred)
     return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=training)
 
 

@@ -40,7 +40,7 @@ class Stub:
         self.warms = warms
         self.solving, self.judging = head, 0.0
         self.optimizer = SimpleNamespace(learning_rate=1.0)
-        self._elastic = SimpleNamespace(rows=SimpleNamespace(fill_cost=lambda *_: 1.0), tracing=0.0)
+        self._elastic = SimpleNamespace(rows=SimpleNamespace(keeps=lambda _: False), tracing=0.0)
         self.cache_prefix, self.history, self.stop_training = (lambda epochs: None), "", False
         self.rates, self.plans, self.weights, self.validations = [], [], 0, 0
         self.errors, self.scores = [0.1], [(0.5, 1.0)]
@@ -219,9 +219,9 @@ def test_more_seconds_train_more(trained, seconds, epochs, share, passes):
 def test_more_is_trained_where_activations_are_kept(trained):
     prefix = tuple(CostItem.of(range(k + 1), 1e6 / 30, kind="forward") for k in range(10))
     profile, counts = dataclasses.replace(table(), prefix=prefix), []
-    for fill in (0.5, 1.0):
+    for keeps in (True, False):
         stub = Stub(Device())
-        stub._elastic.rows.fill_cost = lambda epochs, step, fill=fill: fill
+        stub._elastic.rows.keeps = lambda epochs, keeps=keeps: keeps
         counts.append(trained(stub.device, stub, 200.0, profile=profile).selection.mask.sum())
     assert counts[0] > counts[1]
 

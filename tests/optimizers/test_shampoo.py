@@ -113,6 +113,19 @@ def test_an_update_has_the_size_of_the_rate(rng):
     assert np.sqrt(np.mean((kernel.numpy() - before) ** 2)) == pytest.approx(0.02, rel=1e-3)
 
 
+def test_the_first_update_of_each_kernel_is_whitened(rng):
+    left, _ = np.linalg.qr(rng.normal(size=(32, 32)))
+    right, _ = np.linalg.qr(rng.normal(size=(48, 48)))
+    gradient = (left * np.geomspace(1e-2, 1.0, 32)) @ right[:32]
+    kernels = [tf.Variable(tf.zeros((32, 48)), name=f"kernel_{k}") for k in range(3)]
+    optimizer = optimizers.shampoo(0.02)
+    optimizers.build(optimizer, kernels)
+    for kernel in kernels:  # the others come in later
+        optimizers.apply_selected(optimizer, [tf.constant(gradient, tf.float32)], [kernel])
+        moved = np.linalg.svd(kernel.numpy(), compute_uv=False)
+        assert moved.max() < 4.0 * moved.min()  # of 100
+
+
 def test_some_channels_move_and_the_others_keep_every_bit(rng):
     kernel = tf.Variable(rng.normal(size=(1, 1, 20, 24)), dtype=tf.float32, name="kernel")
     optimizer, before = optimizers.shampoo(0.01), kernel.numpy()

@@ -258,7 +258,7 @@ class Course(tf.keras.callbacks.Callback):
         whole = max(training / self._epoch, _LEAST_EPOCHS)  # epochs of full training
         passes = passes_for(whole, self._epochs)
         epochs = max(math.ceil(passes), 2)
-        is_kept = model._elastic.rows.fill_cost(epochs, 1e-6 * profile.t_forward) < 1.0
+        is_kept = model._elastic.rows.keeps(epochs)
         if is_kept:
             profile = profile.with_cached_prefix()
         share = min(max(whole / passes, smallest_feasible_rho(profile)), 1.0)

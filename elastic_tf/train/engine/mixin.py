@@ -236,6 +236,16 @@ class ElasticMixin(_Model):
             stack.track_loss(self, (step.y, step.x), step.loss)
             return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
 
+    def test_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """Keras's, traced once."""
+        with traced_once():
+            return super().test_step(data)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Keras's, whose variables are made outside of the trace."""
+        stack.build_metrics(self, y, y_pred)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One training step under the model's plan; a micro-step where gradients accumulate."""
         state = self._elastic

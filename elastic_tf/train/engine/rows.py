@@ -54,7 +54,7 @@ class RowTraining:
         Where what was computed before can still be used, it is where this begins. Nothing is
         computed that no two of the epochs would take.
         """
-        if not self.can_cache or self.fill(epochs) == 1.0:
+        if not self.keeps(epochs):
             return
         before = self.kept(trained)
         try:
@@ -69,6 +69,10 @@ class RowTraining:
             self._cache = cache
         except NotCacheable as reason:
             self._cache_nothing(reason)
+
+    def keeps(self, epochs: int) -> bool:
+        """Whether so many epochs take what is computed once: two of them some of it, at least."""
+        return self.can_cache and self.fill(epochs) < 1.0
 
     def fill(self, epochs: int) -> float:
         """Passes that compute the activations / passes that take them in so many epochs."""

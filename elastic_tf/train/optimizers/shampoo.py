@@ -3,7 +3,8 @@
 A kernel is taken for a matrix, of rows that inputs are multiplied by and columns that it gives.
 With S the moving average of G G^T over its gradients G, the momentum is multiplied by S^(-1/2):
 where gradients are small it moves as far as where they are large. S is kept for blocks of rows, and
-some of the kernels get new roots in each step, so that no step is much longer than another. The
+some of the kernels get new roots in each step, so that no step is much longer than another; their
+first ones they get in their first step, for what is not whitened moves few directions far. The
 update is as large as one of Adam at the same learning rate; what is no matrix is updated by Adam.
 
 Sources: Gupta et al., Shampoo, ICML 2018, Algorithm 1, of which one side is kept; Anil et al.,
@@ -81,7 +82,8 @@ class Shampoo(FusedAdam):
         blocks = _in_blocks(gradient, rows, gram.shape)
         square = tf.matmul(blocks, blocks, transpose_b=True)
         gram.assign(self.memory * gram + (1.0 - self.memory) * square)
-        is_due = tf.equal(tf.cast(self.iterations, tf.int64) % EVERY, index % EVERY)
+        own = tf.cast(self.iterations, tf.int64)
+        is_due = (own % EVERY == index % EVERY) | (own == 0)  # its first step, too
         root.assign(_renewed(root.dtype)(is_due, gram.read_value(), root.read_value()))
         ahead = _in_blocks(gradient + self.momentum * momentum, rows, gram.shape)
         moved = tf.reshape(root @ ahead, (-1, ahead.shape[-1]))[:rows]
