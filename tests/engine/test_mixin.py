@@ -141,6 +141,17 @@ class TestTrainFunctions:
         assert "accuracy" in fit(model)
         assert len(calls) == 1
 
+    def test_an_evaluation_with_metrics_is_traced_once(self, monkeypatch):
+        model, calls, whole = elastic(metrics=["accuracy"]), [], ElasticMixin.__call__
+        monkeypatch.setattr(
+            ElasticMixin, "__call__", lambda *given, **more: calls.append(1) or whole(*given, **more)
+        )
+        x, y = images()
+        found = model.evaluate(x[:8], y[:8], verbose=0, return_dict=True)
+        assert len(calls) == 1
+        said = model.predict(x[:8], verbose=0).argmax(axis=1)
+        assert found["accuracy"] == pytest.approx(np.mean(said == y[:8]))
+
     def test_masks_can_change_between_batches(self, deterministic):
         model, same = elastic(), elastic()
         one, two = mask_of(model, "head"), mask_of(model, "conv1", "bn1")

@@ -75,22 +75,22 @@ class Shampoo(FusedAdam):
         if not rows:
             super().update_step(gradient, variable, learning_rate)
             return
-        gradient = tf.convert_to_tensor(gradient)  # of an embedding, all rows
+        matrix = tf.reshape(tf.convert_to_tensor(gradient), (rows, -1))  # of an embedding, all rows
         lists = self._momentums, self._grams, self._roots
         momentum, gram, root = (stack.raw(slots[index]) for slots in lists)
-        momentum.assign(self.momentum * momentum + gradient)
-        blocks = _in_blocks(gradient, rows, gram.shape)
-        square = tf.matmul(blocks, blocks, transpose_b=True)
-        gram.assign(self.memory * gram + (1.0 - self.memory) * square)
         own = tf.cast(self.iterations, tf.int64)
         is_due = (own % EVERY == index % EVERY) | (own == 0)  # its first step, too
-        root.assign(_renewed(root.dtype)(is_due, gram.read_value(), root.read_value()))
-        ahead = _in_blocks(gradient + self.momentum * momentum, rows, gram.shape)
-        moved = tf.reshape(root @ ahead, (-1, ahead.shape[-1]))[:rows]
-        size = tf.sqrt(2.0 / moved.shape.num_elements() * tf.nn.l2_loss(moved))
+        is_padded = gram.shape[0] * gram.shape[1] > rows
+        step = _step(variable.dtype, self.momentum, self.memory, is_padded)
+        speed = tf.reshape(momentum.read_value(), (rows, -1))
+        speed, square, renewed, moved = step(
+            matrix, speed, gram.read_value(), root.read_value(), is_due
+        )
+        momentum.assign(tf.reshape(speed, momentum.shape))
+        gram.assign(square)
+        root.assign(renewed)
         rate = self.learning_rate if learning_rate is None else learning_rate
-        moved *= tf.math.divide_no_nan(tf.cast(rate, moved.dtype), size)
-        variable.assign_sub(tf.reshape(moved, variable.shape))
+        variable.assign_sub(tf.reshape(tf.cast(rate, moved.dtype) * moved, variable.shape))
 
 
 def rows_of(variable: Any) -> int:
@@ -132,15 +132,38 @@ def inverse_root(grams: tf.Tensor) -> tf.Tensor:
 
 
 @functools.cache
-def _renewed(dtype: tf.DType) -> Any:
-    """New roots where they are due, else the old ones; traced once for kernels of all sizes."""
-    spec = tf.TensorSpec((None, None, None), dtype)
+def _step(dtype: tf.DType, share: float, memory: float, is_padded: bool) -> Any:
+    """From a gradient to the slots and an update of size 1; traced once for kernels of all sizes.
 
-    def renewed(is_due: tf.Tensor, gram: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
-        return tf.cond(is_due, lambda: inverse_root(gram), lambda: root)
+    Padded: the last of the blocks has rows to spare.
+    """
+    matrix, blocks = (tf.TensorSpec((None,) * rank, dtype) for rank in (2, 3))
 
-    signature = [tf.TensorSpec((), tf.bool), spec, spec]
-    return tf.function(renewed, signature, autograph=False)
+    def step(
+        gradient: tf.Tensor,
+        momentum: tf.Tensor,
+        gram: tf.Tensor,
+        root: tf.Tensor,
+        is_due: tf.Tensor,
+    ) -> tuple[tf.Tensor, ...]:
+        rows, sizes = tf.shape(gradient)[0], tf.shape(gram)
+
+        def in_blocks(values: tf.Tensor) -> tf.Tensor:
+            if is_padded:
+                values = tf.pad(values, [[0, sizes[0] * sizes[1] - rows], [0, 0]])
+            return tf.reshape(values, (sizes[0], sizes[1], -1))
+
+        momentum = share * momentum + gradient
+        split = in_blocks(gradient)
+        gram = memory * gram + (1.0 - memory) * tf.matmul(split, split, transpose_b=True)
+        root = tf.cond(is_due, lambda: inverse_root(gram), lambda: root)
+        ahead = root @ in_blocks(gradient + share * momentum)
+        moved = tf.reshape(ahead, (-1, tf.shape(gradient)[1]))[:rows]
+        size = tf.sqrt(tf.reduce_mean(tf.square(moved)))
+        return momentum, gram, root, tf.math.divide_no_nan(moved, size)
+
+    signature = [matrix, matrix, blocks, blocks, tf.TensorSpec((), tf.bool)]
+    return tf.function(step, signature, autograph=False)
 
 
 def shampoo(learning_rate: Any, momentum: float = 0.9, memory: float = 0.95) -> Shampoo:
@@ -167,13 +190,3 @@ def _identities(variable: Any, rows: int) -> tf.Tensor | None:
         return None
     blocks, each = blocks_of(rows)
     return tf.eye(each, batch_shape=[blocks], dtype=variable.dtype)
-
-
-def _in_blocks(values: tf.Tensor, rows: int, shape: Any) -> tf.Tensor:
-    """(blocks, rows of one, columns) of values of a kernel's shape; the last rows may be zeros."""
-    blocks, each, _ = shape
-    columns = values.shape.num_elements() // rows
-    matrix = tf.reshape(values, (rows, columns))
-    if blocks * each > rows:
-        matrix = tf.pad(matrix, [[0, blocks * each - rows], [0, 0]])
-    return tf.reshape(matrix, (blocks, each, columns))
