@@ -41,7 +41,6 @@ _VALIDATING = 0.05  # of the time: what validations after each epoch may take
 # in 60 s, where they take 0.2, two were 1.7 behind on held-out images and 1.8 ahead on test images.
 _KEEPING = 0.25
 _LEAST_EPOCHS = 0.15  # of full training: less is not worth a start
-_SOLVING = 0.3  # seconds of solving the head / of a forward pass, at most
 _RECENT = 10  # steps whose median tells how fast the machine is
 _FIRST = 4  # steps that tell how fast it was
 _SPARE = 0.01  # of the seconds
@@ -169,9 +168,9 @@ class Course(tf.keras.callbacks.Callback):
         self._mark("kept")
         self.head = solve_head(self.model, self._samples)
         self._mark("head")
-        # it computed what is kept, which lies before what is trained
-        behind = min(self.share + _SOLVING, 1.0) if is_kept else 1.0
-        self._ending, self._weights = behind * self.head.seconds, self.model.get_weights()
+        # from what is kept both times, where something is; then it is traced no more
+        self._ending = self.head.seconds - is_kept * self.model._elastic.tracing
+        self._weights = self.model.get_weights()
         if self._validation is not None:
             self._judge("the solved head", self._evaluated())
             # the next one is traced no more; that takes more than three traces of a forward pass
