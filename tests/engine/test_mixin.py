@@ -144,7 +144,9 @@ class TestTrainFunctions:
     def test_an_evaluation_with_metrics_is_traced_once(self, monkeypatch):
         model, calls, whole = elastic(metrics=["accuracy"]), [], ElasticMixin.__call__
         monkeypatch.setattr(
-            ElasticMixin, "__call__", lambda *given, **more: calls.append(1) or whole(*given, **more)
+            ElasticMixin,
+            "__call__",
+            lambda *given, **more: calls.append(1) or whole(*given, **more),
         )
         x, y = images()
         found = model.evaluate(x[:8], y[:8], verbose=0, return_dict=True)

@@ -43,7 +43,7 @@ _KEEPING = 0.25
 _LEAST_EPOCHS = 0.15  # of full training: less is not worth a start
 _RECENT = 10  # steps whose median tells how fast the machine is
 _FIRST = 4  # steps that tell how fast it was
-_SPARE = 0.01  # of the seconds
+_SPARE, _LATE = 0.01, 0.02  # of the seconds: spared; as much later it may end
 
 
 def rate_for(share: float) -> float:
@@ -104,6 +104,7 @@ class Course(tf.keras.callbacks.Callback):
         self._kept, self._weights = "", list[np.ndarray]()
         self.reached: list[float] = []
         self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
+        self._slower = 1.0  # a step now / then
         self._needed = 0.0  # seconds of another step and the end
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
@@ -162,15 +163,13 @@ class Course(tf.keras.callbacks.Callback):
         """Before the first one, choose what is trained, keep activations, solve the head."""
         if epoch:
             return
-        epochs, is_kept = self._choose()
+        epochs = self._choose()
         self._mark("chosen")
         self.model.cache_prefix(epochs)
         self._mark("kept")
         self.head = solve_head(self.model, self._samples)
         self._mark("head")
-        # from what is kept both times, where something is; then it is traced no more
-        self._ending = self.head.seconds - is_kept * self.model._elastic.tracing
-        self._weights = self.model.get_weights()
+        self._ending, self._weights = self.head.seconds, self.model.get_weights()
         if self._validation is not None:
             self._judge("the solved head", self._evaluated())
             # the next one is traced no more; that takes more than three traces of a forward pass
@@ -187,12 +186,13 @@ class Course(tf.keras.callbacks.Callback):
         now, self._steps = time.perf_counter(), self._steps + 1
         if self._steps == 1:
             self._began = now
+            self.model.stop_training = self.left < self._ending
             return
         self._recent.append(seconds)
         step = statistics.median(self._recent)
         self._usual = step if self._steps <= _FIRST else min(self._usual, step)
-        slower = max(step / self._usual, 1.0)
-        ending = slower * (self._ending + self._judging * self._checks)
+        self._slower = max(step / self._usual, 1.0)
+        ending = self._slower * (self._ending + self._judging * self._checks)
         self._needed = ending + seconds
         left = self._ends - ending - now
         passed = now - self._began
@@ -217,7 +217,9 @@ class Course(tf.keras.callbacks.Callback):
         self._mark("steps")
         self._tell("Solving the head again", self._ending)
         assert self.head is not None
-        is_good = solve_again(self.model, self._samples, self.head)
+        # what would end late is not begun
+        is_good = self._slower * self._ending < self.left + _LATE * self._given
+        is_good = is_good and solve_again(self.model, self._samples, self.head)
         self._mark("head again")
         if self._validation is not None and is_good:
             self._judge("the head solved again", self._evaluated())
@@ -243,13 +245,8 @@ class Course(tf.keras.callbacks.Callback):
         if self._verbose and seconds > 1.0:
             print(f"{what}, about {seconds:.0f} s ...", flush=True)
 
-    def _choose(self) -> tuple[int, bool]:
-        """Set the plan.
-
-        Returns:
-            The passes over the samples that there is time for, at most; whether what lies before
-            what is trained is kept.
-        """
+    def _choose(self) -> int:
+        """Set the plan; the passes over the samples that there is time for, at most."""
         profile, model = self._profile, self.model
         assert profile is not None and model._elastic.rows is not None
         # judging twice; three more traces take about as long as the first step
@@ -257,8 +254,7 @@ class Course(tf.keras.callbacks.Callback):
         whole = max(training / self._epoch, _LEAST_EPOCHS)  # epochs of full training
         passes = passes_for(whole, self._epochs)
         epochs = max(math.ceil(passes), 2)
-        is_kept = model._elastic.rows.keeps(epochs)
-        if is_kept:
+        if model._elastic.rows.keeps(epochs):
             profile = profile.with_cached_prefix()
         share = min(max(whole / passes, smallest_feasible_rho(profile)), 1.0)
         self.selection = select_tensors(depth(model), profile, share, strategy="order")
@@ -272,7 +268,7 @@ class Course(tf.keras.callbacks.Callback):
                 f"{self._epochs * self._epoch:.0f} s.",
                 flush=True,
             )
-        return epochs, is_kept
+        return epochs
 
     def _set_rate(self, progress: float) -> None:
         """Rising from near zero first, then falling on a cosine."""

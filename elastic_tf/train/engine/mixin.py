@@ -78,7 +78,7 @@ class ElasticMixin(_Model):
         run = traced_pass(self, spec, training=True)
         if state.tensors is None:
             state.tensors = forward_order(self, run.graph)
-            state.tracing = time.perf_counter() - started
+            state.traced(time.perf_counter() - started)
             state.variables = stack.trainable(self)
         return run
 

@@ -81,9 +81,7 @@ class Forward:
         with host_generators_kept(model):
             traced = tf.function(forward, autograph=False)
             self._graph = traced.get_concrete_function(tf.TensorSpec((rows,), tf.int64)).graph
-        # the first trace of a process takes up to twice as long as the later ones
-        state, seconds = model._elastic, time.perf_counter() - started
-        state.tracing = min(state.tracing or seconds, seconds)
+        model._elastic.traced(time.perf_counter() - started)
         if not self.cut([]).tensors:
             raise NotCacheable("the model draws at random, or keeps a state, at its very input")
 
