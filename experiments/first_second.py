@@ -33,7 +33,7 @@ from elastic_tf.files.table import Column, format_table
 
 EPOCHS, PATIENCE = (10, 10), 2  # of the two parts, at most
 FULL_EPOCHS, WARM_UP, BATCH = 5, 0.15, 16
-RATES = (2e-4, 4e-4, 8e-4)
+RATES = (1e-4, 2e-4, 4e-4, 8e-4)
 SHARES = (1 / 6, 1 / 4, 1 / 2)  # of the reference's seconds
 COLUMNS = (
     "way",

@@ -209,6 +209,7 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
 
     strategy: Any = FedAvg(fraction_evaluate=0.0)
     config: dict[str, Any] = {"rate": rate, "epochs": settings.epochs, "dense": True}
+    config["rounds"] = settings.rounds  # over which the rate falls
     values = list(fleet.initial[whole])
     tail = {"down": "float16"}
     keeper = federated.FedElastic(fraction_evaluate=0.0)

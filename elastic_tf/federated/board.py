@@ -51,7 +51,7 @@ def train(message: Message, context: Context, trainer: Any, x: Any, y: Any) -> M
     size = trainer.batch_size
     order = np.random.default_rng(int(config.get("server-round", 0))).permutation(len(y))
     rows = [order[k : k + size] for k in range(0, len(y), size)] * int(config.get("epochs", 1))
-    rate = float(config.get("rate", trainer.model["optimizer"]["learning_rate"]))
+    rate = changes.rate_in({"rate": trainer.model["optimizer"]["learning_rate"], **config})
     ends = started + float(config.get("seconds", np.inf))
     plan, losses = 0, list[float]()
     for tried in range(len(trainer.plans)):

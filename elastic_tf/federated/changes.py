@@ -11,7 +11,9 @@ Source: Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -19,6 +21,13 @@ from flwr.app import Array, ArrayRecord
 DTYPES = ("float32", "float16", "int8")
 _LARGEST = {"float16": 1.0, "int8": 127.0}  # what the largest number of a channel becomes
 SCALES = ".scales"
+
+
+def rate_in(config: Mapping[str, Any]) -> float:
+    """The learning rate of a round: "rate", which falls on a cosine where "rounds" are given."""
+    rounds, number = int(config.get("rounds", 0)), int(config.get("server-round", 1))
+    share = 0.5 + 0.5 * math.cos(math.pi * min((number - 1) / rounds, 1.0)) if rounds else 1.0
+    return share * float(config["rate"])
 
 
 def fingerprint(weights: Iterable[np.ndarray]) -> str:

@@ -49,8 +49,9 @@ def train(
 
     The message's config says for all clients: `seconds`, the round's deadline (none: everything is
     trained); `epochs`, passes over the samples (1); `dtype` of the answer, "float32", "float16" or
-    "int8"; `rate`, the learning rate, where it is not the compiled one; `dense`, to answer with all
-    tensors in float32, as secure aggregation and differential privacy need.
+    "int8"; `rate`, the learning rate, where it is not the compiled one; `rounds`, over which that
+    falls on a cosine; `dense`, to answer with all tensors in float32, as secure aggregation and
+    differential privacy need.
 
     Tensors are chosen from the last one on, as many as fit. Where even the least does not fit,
     fewer steps are made. The optimizer begins each round as it was compiled. What rounding to
@@ -99,7 +100,7 @@ def train(
         chosen = select_tensors(depth(model), profile, share, strategy="order", memory=limit)
         model.set_plan(chosen.plan)
         if "rate" in config:
-            model.optimizer.learning_rate = float(config["rate"])
+            model.optimizer.learning_rate = changes.rate_in(config)
         clock = _Clock(steps, ends)
         options = {"epochs": -(-steps // a_pass), "callbacks": [clock], "verbose": 0}
         seed = samples.seed + int(config.get("server-round", 0))  # each round in another order

@@ -27,10 +27,10 @@ def one_round(model, **config):
     return grid, result
 
 
-def answers_of_training(model, strategy, **config):
+def answers_of_training(model, strategy, number=1, **config):
     grid = fleet(model)
     arrays = ArrayRecord(model.get_weights())
-    messages = strategy.configure_train(1, arrays, ConfigRecord(config), grid)
+    messages = strategy.configure_train(number, arrays, ConfigRecord(config), grid)
     answers = list(grid.send_and_receive(messages))
     return {one.metadata.src_node_id: one for one in answers}
 
@@ -45,6 +45,17 @@ def test_each_device_trains_the_last_tensors_that_its_time_allows():
     assert [len(trained[k]) for k in (1, 2, 3, 4)] == sorted(map(len, trained.values()))[::-1]
     assert len(trained[4]) < len(trained[2]) < 6
     assert max(planned.values()) <= 30.0
+
+
+def test_the_rate_falls_over_the_rounds():
+    model, moved = network(), []
+    for number in (1, 2, 3):
+        strategy = federated.FedElastic()
+        given = answers_of_training(model, strategy, number, rate=1e-3, rounds=3, dense=True)
+        new = given[1].content["arrays"].to_numpy_ndarrays()
+        moved.append(np.mean([abs(a - b).mean() for a, b in zip(new, model.get_weights())]))
+    assert np.array(moved[1:]) / moved[0] == pytest.approx([0.75, 0.25], rel=0.1)
+    assert changes.rate_in({"rate": 0.1, "server-round": 7}) == 0.1
 
 
 def test_a_tensor_is_averaged_over_those_who_trained_it_by_their_samples():

@@ -39,9 +39,11 @@ def check(selection: Selection, importance: np.ndarray, table: Table, rho: float
         assert table.step_time(more) > selection.budget
 
 
-def enumerated(importance: np.ndarray, table: Table, rho: float) -> float:
+def enumerated(
+    importance: np.ndarray, table: Table, rho: float, required: np.ndarray | bool = False
+) -> float:
     """The best of all masks within the budget."""
-    masks = np.array(list(itertools.product([False, True], repeat=len(importance))))
+    masks = np.array(list(itertools.product([False, True], repeat=len(importance)))) | required
     members, times = table.conditions
     spent = table.t_forward + (masks @ members.T.astype(float) > 0) @ times
     return float((masks[spent <= rho * table.t_full * (1.0 + ROUNDING)] @ importance).max())
@@ -59,6 +61,24 @@ def test_selection_is_the_best_one_within_the_gap(kind: str) -> None:
         assert best * (1.0 - GAP) <= positive(selection, importance) <= best * (1.0 + ROUNDING)
         assert selection.upper_bound >= best * (1.0 - ROUNDING)
         assert selection.gap <= GAP
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bound_counts_required_tensors_that_are_worth_less_than_nothing(kind: str) -> None:
+    for seed in range(40):
+        importance, table, _ = instance(kind, 3 + seed % 6, seed)
+        if len(importance) > 12:
+            continue
+        required = np.zeros(len(importance), bool)
+        required[[0, -1]] = True
+        importance[0] = -abs(importance).max()
+        rho = min(smallest_feasible_rho(table, required) + 0.2, 1.0)
+        best = enumerated(importance, table, rho, required)
+        selection = select_tensors(importance, table, rho, required=required)
+        check(selection, importance, table, rho)
+        assert selection.mask[required].all()
+        room = GAP * abs(importance).sum()
+        assert best - ROUNDING <= selection.upper_bound <= best + room
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -41,6 +41,7 @@ _VALIDATING = 0.05  # of the time: what validations after each epoch may take
 # in 60 s, where they take 0.2, two were 1.7 behind on held-out images and 1.8 ahead on test images.
 _KEEPING = 0.25
 _LEAST_EPOCHS = 0.15  # of full training: less is not worth a start
+_TRACES = 2.8, 5.0  # of the head's and of validation / of a forward pass: MobileNet, MobileNetV2
 _RECENT = 10  # steps whose median tells how fast the machine is
 _FIRST = 4  # steps that tell how fast it was
 _SPARE, _LATE = 0.01, 0.02  # of the seconds: spared; as much later it may end
@@ -130,7 +131,7 @@ class Course(tf.keras.callbacks.Callback):
         views = max(min(int(_KEEPING * self.left / passes), samples.views), 1)
         self._samples = samples = samples.of_views(views)
         self._passing = passes * views
-        around = self._around(1.0)  # at least: the clock tells the rest
+        around = self._around(_LEAST, is_traced=True)  # at least: the clock tells the rest
         self._epoch = 1e-6 * self._profile.t_full * samples.steps  # seconds of full training
         self._tell("Solving the head", row * samples.rows)
         if self.left - around < _LEAST_EPOCHS * self._epoch:
@@ -138,7 +139,7 @@ class Course(tf.keras.callbacks.Callback):
             self._mark("head")
             self._warn(around)
             return
-        checks = self._epochs * self._judging < _VALIDATING * (self.left - self._around(2.0))
+        checks = self._epochs * self._judging < _VALIDATING * (self.left - self._around(_SHARE))
         self._checks = checks and self._validation is not None
         given: dict[str, Any] = {"validation_data": self._validation} if self._checks else {}
         given["callbacks"] = [self, *self._others]
@@ -227,10 +228,14 @@ class Course(tf.keras.callbacks.Callback):
         if self._validation is not None or not is_good:
             self.model.set_weights(self._weights)
 
-    def _around(self, times: float) -> float:
-        """Seconds of beginning and ending, of which some come more than once."""
-        once = self._judging + first_step_seconds(self.model, _SHARE)
-        return self._passing + times * once
+    def _around(self, share: float, *, is_traced: bool = False) -> float:
+        """Seconds of beginning and ending where a step takes this share of a full one.
+
+        `is_traced`: all but the step.
+        """
+        traces = 0.0 if is_traced else sum(_TRACES[: 1 + (self._validation is not None)])
+        traced = first_step_seconds(self.model, share) + traces * self.model._elastic.tracing
+        return self._passing + 2.0 * self._judging + traced
 
     def _warn(self, around: float) -> None:
         """Say that there was no time to train; so many seconds go into what is no step."""
@@ -249,14 +254,16 @@ class Course(tf.keras.callbacks.Callback):
         """Set the plan; the passes over the samples that there is time for, at most."""
         profile, model = self._profile, self.model
         assert profile is not None and model._elastic.rows is not None
-        # judging twice; three more traces take about as long as the first step
-        training = self.left - self._around(2.0)
-        whole = max(training / self._epoch, _LEAST_EPOCHS)  # epochs of full training
-        passes = passes_for(whole, self._epochs)
+        share = _LEAST
+        for _ in range(2):  # more is traced where more is trained
+            training = self.left - self._around(share)
+            whole = max(training / self._epoch, _LEAST_EPOCHS)  # epochs of full training
+            passes = passes_for(whole, self._epochs)
+            share = min(whole / passes, 1.0)
         epochs = max(math.ceil(passes), 2)
         if model._elastic.rows.keeps(epochs):
             profile = profile.with_cached_prefix()
-        share = min(max(whole / passes, smallest_feasible_rho(profile)), 1.0)
+        share = max(share, smallest_feasible_rho(profile))
         self.selection = select_tensors(depth(model), profile, share, strategy="order")
         self.share = self.selection.time / profile.t_full
         model.set_plan(self.selection.plan)

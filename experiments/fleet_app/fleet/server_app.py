@@ -38,6 +38,7 @@ def main(grid: Grid, context: Context) -> None:
             {
                 "seconds": config["seconds"],
                 "rate": config["learning-rate"],
+                "rounds": config["num-server-rounds"],
                 "dtype": config["dtype"],
                 "down": config["down"],
             }
