@@ -117,7 +117,7 @@ class StepFunction:
         self._rows: RowTraining | None = None
         if samples is not None:
             self._rows = RowTraining(model, samples)
-            with model._planned(self.plan):
+            with model._elastic.planned(self.plan):
                 self._rows.cache(model._trained(self.plan), epochs=2 * samples.views)
             with contextlib.suppress(NotCacheable):  # traced whole when it is called
                 rows = Rows(tf.TensorSpec((samples.batch_size,), tf.int64))
@@ -204,7 +204,7 @@ class StepFunction:
 
     def _whole(self, data: Any) -> Any:
         selected = [v for v, on in zip(self.model.tensors, self.mask) if on]
-        with never_differentiated(), self.model._planned(self.plan):
+        with never_differentiated(), self.model._elastic.planned(self.plan):
             if has_own_step(self.model):
                 loss, logs, gradients = self._own_step(data, selected)
             else:

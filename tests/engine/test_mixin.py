@@ -30,7 +30,7 @@ from training import (
 from elastic_tf import stack
 from elastic_tf.graph import reach, takes
 from elastic_tf.model import ElasticModel
-from elastic_tf.plan import Plan
+from elastic_tf.plan import Plan, as_plan
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.mixin import ElasticMixin
 
@@ -219,7 +219,7 @@ class TestMixin:
 def traced(model, mask) -> tf.Graph:
     """The graph of one step."""
     data = tuple(tf.constant(part) for part in images())
-    with model._planned(mask):
+    with model._elastic.planned(as_plan(mask, len(model.tensors))):
         return tf.function(model.train_step).get_concrete_function(data).graph
 
 

@@ -229,10 +229,7 @@ class Course(tf.keras.callbacks.Callback):
             self.model.set_weights(self._weights)
 
     def _around(self, share: float, *, is_traced: bool = False) -> float:
-        """Seconds of beginning and ending where a step takes this share of a full one.
-
-        `is_traced`: all but the step.
-        """
+        """Seconds of beginning and ending at a share of a full step; traced: all but the step."""
         traces = 0.0 if is_traced else sum(_TRACES[: 1 + (self._validation is not None)])
         traced = first_step_seconds(self.model, share) + traces * self.model._elastic.tracing
         return self._passing + 2.0 * self._judging + traced

@@ -42,8 +42,6 @@ class StepCosts:
         assert profile is not None
         if rows is None or not rows.can_cache:
             return profile
-        if filling:
-            fill = rows.fill_cost(epochs, 1e-6 * profile.t_forward)
-        else:
-            fill = 1.0 if rows.fill(epochs) == 1.0 else 0.0
+        cost = rows.fill_cost(epochs, 1e-6 * profile.t_forward) if filling else 0.0
+        fill = cost if rows.keeps(epochs) else 1.0
         return profile.with_cached_prefix(fill, rows.held(self._model.tensors))

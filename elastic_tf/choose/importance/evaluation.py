@@ -161,7 +161,7 @@ class Evaluator:
         return loss, gradients
 
     def _loss_and_gradients(self, data: Any) -> list[tf.Tensor]:
-        with self.model._planned(None):  # exact ones, whatever is trained now
+        with self.model._elastic.planned(None):  # exact ones, whatever is trained now
             step, gradients = self.model.gradients(data, self.model.tensors)
         self._connected = [k for k, gradient in enumerate(gradients) if gradient is not None]
         return [step.loss, *(tf.convert_to_tensor(gradients[k]) for k in self._connected)]

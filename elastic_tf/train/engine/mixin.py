@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -232,19 +232,14 @@ class ElasticMixin(_Model):
 
     def finish(self, step: Step) -> dict[str, tf.Tensor]:
         """Update the metrics; returns the logs of the step."""
-        with traced_once():
-            stack.track_loss(self, (step.y, step.x), step.loss)
-            return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
-
-    def test_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Keras's, traced once."""
-        with traced_once():
-            return super().test_step(data)
+        stack.track_loss(self, (step.y, step.x), step.loss)
+        return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Keras's, whose variables are made outside of the trace."""
-        stack.build_metrics(self, y, y_pred)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
+        """Keras's, traced once."""
+        with traced_once():
+            stack.build_metrics(self, y, y_pred)
+            return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One training step under the model's plan; a micro-step where gradients accumulate."""
@@ -371,16 +366,6 @@ class ElasticMixin(_Model):
         if save_type != "checkpoint":
             children.pop("elastic_fit_state", None)
         return children
-
-    @contextlib.contextmanager
-    def _planned(self, plan: Plan | np.ndarray | None) -> Iterator[None]:
-        """Trace under another plan than the model's."""
-        state = self._elastic
-        own, state.plan = state.plan, plan if plan is None else as_plan(plan, len(self.tensors))
-        try:
-            yield
-        finally:
-            state.plan = own
 
     def _trained(self, plan: Plan | np.ndarray | None) -> list[tf.Variable]:
         """Variables to train, in Keras's order: global norms are summed in that order."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -52,6 +53,15 @@ class State:
         self.lookahead: Any = None  # that stands in for the train function at the next call
         self.callbacks: Any = None  # that it was given
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
+
+    @contextlib.contextmanager
+    def planned(self, plan: Plan | None) -> Iterator[None]:
+        """Trace under another plan than the model's."""
+        own, self.plan = self.plan, plan
+        try:
+            yield
+        finally:
+            self.plan = own
 
     def traced(self, seconds: float) -> None:
         """Note what tracing the forward pass took."""
