@@ -135,8 +135,8 @@ def test_a_machine_that_gets_slower_on_its_way_ends_in_time(trained, seed):
     one = trained(device, stub, seconds, epochs, judges=int(rng.integers(0, 60)))
     assert device.now - begins <= seconds
     rates = np.array(stub.rates)
-    assert (rates >= 0.0).all() and (rates <= course.rate_for(one.share) * (1 + 1e-9)).all()
-    assert rates[-1] < 0.05 * course.rate_for(one.share)
+    assert (rates >= 0.0).all() and (rates <= course.RATE * (1 + 1e-9)).all()
+    assert rates[-1] < 0.05 * course.RATE
     whole = epochs * STEPS
     assert len(rates) == whole or device.now - begins > 0.9 * seconds  # no time is given away
     assert sum(one.seconds.values()) == pytest.approx(device.now - begins)
@@ -186,12 +186,12 @@ def test_the_rate_rises_and_falls_to_nearly_zero(trained, limit):
     device = Device()
     stub = Stub(device)
     seconds, epochs = (170.0, 5) if limit == "seconds" else (900.0, 1)
-    one = trained(device, stub, seconds, epochs)
+    trained(device, stub, seconds, epochs)
     rates = np.array(stub.rates)
     top = int(rates.argmax())
     assert (np.diff(rates[2:top]) > 0.0).all() and (np.diff(rates[top:]) < 0.0).all()
     assert top / len(rates) == pytest.approx(0.15, abs=0.03)
-    assert rates[top] == pytest.approx(course.rate_for(one.share), rel=0.02)
+    assert rates[top] == pytest.approx(course.RATE, rel=0.02)
     assert rates[0] < 0.01 * rates[top] and 0.0 <= rates[-1] < 0.01 * rates[top]
     assert (len(rates) == epochs * STEPS) == (limit == "epochs")
 

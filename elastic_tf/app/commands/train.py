@@ -59,7 +59,7 @@ class Settings(options.Adaptation):
     )
     learning_rate: float | None = option(
         None,
-        help="learning rate at its highest; 1.25e-4 / the root of the trained share if left out",
+        help="learning rate at its highest; 2.5e-4 if left out",
         check=checks.rate,
     )
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
@@ -81,11 +81,9 @@ class Settings(options.Adaptation):
 
     def rate(self) -> float:
         """The learning rate at its highest."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        from elastic_tf.choose.budget.course import rate_for
+        from elastic_tf.choose.budget.course import RATE
 
-        return rate_for(self.rho or 0.5 if self.keeps_to_rho else 1.0)
+        return RATE if self.learning_rate is None else self.learning_rate
 
 
 def _seconds_alone(settings: Settings) -> None:
