@@ -8,6 +8,7 @@ gradients leave behind is worse than the best of the same features.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
@@ -19,12 +20,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf import stack
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.choose.importance.measures import depth
 from elastic_tf.choose.selection.selector import Selection, select_tensors, smallest_feasible_rho
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.engine.prefix import NotCacheable
+from elastic_tf.train.engine.state import Step
+from elastic_tf.train.head.features import predicted
 from elastic_tf.train.head.solve import HeadSolution, solve_again, solve_head
 from elastic_tf.train.inputs.batches import sample_shapes
 from elastic_tf.train.inputs.samples import Samples
@@ -41,7 +46,10 @@ _VALIDATING = 0.05  # of the time: what validations after each epoch may take
 # in 60 s, where they take 0.2, two were 1.7 behind on held-out images and 1.8 ahead on test images.
 _KEEPING = 0.25
 _LEAST_EPOCHS = 0.15  # of full training: less is not worth a start
-_TRACES = 2.8, 5.0  # of the head's and of validation / of a forward pass: MobileNet, MobileNetV2
+# Passes over all samples that compute what is kept, and the head from it, twice: so many, and so
+# many times the share that is trained; and traces that they take. MobileNet 2.0 passes at 0.14 and
+# 2.4 at 0.4, MobileNetV2 2.0 at 0.3; an evaluation by Keras is traced besides.
+_PASSES, _TRACES, _OF_KERAS = (1.7, 1.4), 3.0, 5.0
 _RECENT = 10  # steps whose median tells how fast the machine is
 _FIRST = 4  # steps that tell how fast it was
 _SPARE, _LATE = 0.01, 0.02  # of the seconds: spared; as much later it may end
@@ -93,12 +101,14 @@ class Course(tf.keras.callbacks.Callback):
         self.share = 0.0
         self.seconds = dict[str, float]()
         self._samples, self._validation, self._verbose = samples, validation, verbose
+        self._held_out = _held_out(validation, samples.memory)
         self._epochs, self._rate, self._profile = epochs, learning_rate, profile
         self._marked, self._given = started, seconds
         self._ends = started + (1.0 - _SPARE) * seconds
         self._best: tuple[float, float] | None = None  # accuracy, 0 of values; minus the loss
         self._kept, self._weights = "", list[np.ndarray]()
         self.reached: list[float] = []
+        self._checks = False  # whether each epoch is validated
         self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
         self._slower = 1.0  # a step now / then
         self._needed = 0.0  # seconds of another step and the end
@@ -125,7 +135,7 @@ class Course(tf.keras.callbacks.Callback):
         passes = (1.0 + _SHARE) * row * samples.count
         views = max(min(int(_KEEPING * self.left / passes), samples.views), 1)
         self._samples = samples = samples.of_views(views)
-        self._passing = passes * views
+        self._passing = row * samples.rows
         around = self._around(_LEAST, is_traced=True)  # at least: the clock tells the rest
         self._epoch = 1e-6 * self._profile.t_full * samples.steps  # seconds of full training
         self._tell("Solving the head", row * samples.rows)
@@ -134,12 +144,9 @@ class Course(tf.keras.callbacks.Callback):
             self._mark("head")
             self._warn(around)
             return
-        checks = self._epochs * self._judging < _VALIDATING * (self.left - self._around(_SHARE))
-        self._checks = checks and self._validation is not None
-        given: dict[str, Any] = {"validation_data": self._validation} if self._checks else {}
-        given["callbacks"] = [self, *self._others]
+        callbacks = [self, *self._others]
         try:
-            model.fit(samples, epochs=self._epochs, verbose=self._verbose, **given)
+            model.fit(samples, epochs=self._epochs, verbose=self._verbose, callbacks=callbacks)
         except _TooLate:
             self._warn(self._given - self.left + self._ending)
         if self._verbose:
@@ -162,16 +169,20 @@ class Course(tf.keras.callbacks.Callback):
         epochs = self._choose()
         self._mark("chosen")
         self.model.cache_prefix(epochs)
+        rows, tracing = self.model._elastic.rows, self.model._elastic.tracing
+        is_kept = self._held_out is not None and rows.beside(self._held_out) is not None
         self._mark("kept")
         self.head = solve_head(self.model, self._samples)
-        self._mark("head")
-        self._ending, self._weights = self.head.seconds, self.model.get_weights()
+        # the next one is traced no more
+        self._ending = max(self._mark("head") - tracing, 0.0)
+        self._weights = self.model.get_weights()
         if self._validation is not None:
             self._judge("the solved head", self._evaluated())
-            # the next one is traced no more; that takes more than three traces of a forward pass
-            again = self._mark("validated") - 3.0 * self.model._elastic.tracing
-            self._judging = max(again, self._judging)
+            again = self._mark("validated")
+            self._judging = again if is_kept else max(again - 3.0 * tracing, self._judging)
             self._ending += self._judging
+            left = self.left - self._ending
+            self._checks = self._epochs * self._judging < _VALIDATING * left
         self._set_rate(0.0)
         if self.left < self._ending + first_step_seconds(self.model, self.share):
             raise _TooLate
@@ -199,11 +210,12 @@ class Course(tf.keras.callbacks.Callback):
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Judge what was validated."""
+        """Validate where that takes little, for Keras's logs too."""
         if self._checks:
+            found = self._evaluated()
             self._mark("validated")
             assert logs is not None
-            found = {name[4:]: value for name, value in logs.items() if name[:4] == "val_"}
+            logs.update({f"val_{name}": value for name, value in found.items()})
             self._judge(f"epoch {epoch + 1}", found)
             if self.left < self._needed:  # for that validation took what the next one was to take
                 self.model.stop_training = True
@@ -225,9 +237,12 @@ class Course(tf.keras.callbacks.Callback):
 
     def _around(self, share: float, *, is_traced: bool = False) -> float:
         """Seconds of beginning and ending at a share of a full step; traced: all but the step."""
-        traces = 0.0 if is_traced else sum(_TRACES[: 1 + (self._validation is not None)])
+        passes = _PASSES[0] + _PASSES[1] * share
+        by_keras = self._validation is not None and self._held_out is None
+        traces = 0.0 if is_traced else _TRACES + _OF_KERAS * by_keras
+        judged = (2.0 if by_keras else passes) * self._judging
         traced = first_step_seconds(self.model, share) + traces * self.model._elastic.tracing
-        return self._passing + 2.0 * self._judging + traced
+        return passes * self._passing + judged + traced
 
     def _warn(self, around: float) -> None:
         """Say that there was no time to train; so many seconds go into what is no step."""
@@ -279,6 +294,11 @@ class Course(tf.keras.callbacks.Callback):
         self.model.optimizer.learning_rate = peak * factor
 
     def _evaluated(self) -> dict[str, float]:
+        """Loss and metrics on validation data: of what is kept of them, where something is."""
+        if self._held_out is not None:
+            with contextlib.suppress(NotCacheable):
+                assert self.head is not None
+                return _judged(self.model, self._held_out, self.head.layer)
         given = self._validation if isinstance(self._validation, tuple) else (self._validation,)
         history = self.model.history  # Keras puts an empty one in its place
         found = self.model.evaluate(*given, verbose=0, return_dict=True)
@@ -300,6 +320,23 @@ class Course(tf.keras.callbacks.Callback):
         passed, self._marked = now - self._marked, now
         self.seconds[name] = self.seconds.get(name, 0.0) + passed
         return passed
+
+
+def _held_out(validation: Any, memory: int) -> Samples | None:
+    """Validation data whose activations can be kept; None where they are too many to read."""
+    if isinstance(validation, tuple):
+        return Samples(*validation, batch_size=1)
+    return None
+
+
+def _judged(model: ElasticMixin, samples: Samples, layer: str) -> dict[str, float]:
+    """Loss and metrics of a model on samples, as `evaluate` gives them."""
+    y_pred = tf.constant(predicted(model, layer, samples))
+    x, y, weight = (*samples.arrays, None)[:3]
+    model.reset_metrics()
+    loss = stack.computed_loss(model, x, y, y_pred, weight, training=False)
+    logs = model.finish(Step(x, y, weight, y_pred, loss))
+    return {name: float(value) for name, value in logs.items()}
 
 
 def _size(validation: Any) -> int:

@@ -22,8 +22,7 @@ from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import described
 from elastic_tf.train import optimizers
-from elastic_tf.train.engine.prefix import frozen_pass
-from elastic_tf.train.engine.snapshot import host_generators_kept, kept
+from elastic_tf.train.engine.snapshot import kept
 from elastic_tf.train.optimizers.shampoo import Shampoo, rows_of
 
 # Microseconds on two cores of an x86 server, fitted to whole steps of MobileNet, MobileNetV2,
@@ -58,16 +57,14 @@ def prior_profile(model: Any, x: Any) -> TimingProfile:
         A profile by the method "prior"; `uncertainty` tells how far its times may be off.
     """
     spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), x)
-    run = model._traced_pass(spec)
+    frozen = model._frozen_pass(spec)
+    is_stored = model._elastic.statistics == "stored"
+    graph = frozen.graph if is_stored else model._traced_pass(spec).graph
     tensors, layers = model.tensors, [layer.name for layer in layers_of(model)]
-    forward, backward = _work(run.graph, tensors)
+    forward, backward = _work(graph, tensors)
     whole = sum(forward.values())
     # a forward pass with every layer frozen, as in a step that trains nothing
-    if model._elastic.statistics == "batch":
-        frozen = tf.function(lambda inputs: frozen_pass(model, inputs), autograph=False)
-        with host_generators_kept(model):
-            run = frozen.get_concrete_function(spec)
-    measured = 1e6 * _seconds(model, run, x)
+    measured = 1e6 * _seconds(model, frozen.run, x)
     scale = measured / whole
 
     def item(bits: int, amount: float, kind: str | None) -> CostItem:

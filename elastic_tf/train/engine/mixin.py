@@ -30,6 +30,7 @@ from elastic_tf.train.engine import (
     train_functions,
 )
 from elastic_tf.train.engine.forward_order import forward_order, input_spec, traced_pass
+from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.state import FitState, State, Step
 from elastic_tf.train.optimizers.accumulation import Accumulation
 
@@ -78,9 +79,23 @@ class ElasticMixin(_Model):
         run = traced_pass(self, spec, training=True)
         if state.tensors is None:
             state.tensors = forward_order(self, run.graph)
-            state.traced(time.perf_counter() - started)
+            # about half of it converts code by AutoGraph
+            state.tracing = state.tracing or 0.5 * (time.perf_counter() - started)
             state.variables = stack.trainable(self)
         return run
+
+    def _frozen_pass(self, spec: Any) -> Forward:
+        """The forward pass with every layer frozen, traced once for these inputs.
+
+        Where statistics are stored, it tells the order of the tensors, too.
+        """
+        state = self._elastic
+        if state.frozen is None or state.frozen.spec != spec:
+            state.frozen = Forward(self, spec)
+            if state.tensors is None and state.statistics == "stored":
+                state.tensors = forward_order(self, state.frozen.graph)
+                state.variables = stack.trainable(self)
+        return state.frozen
 
     @property
     def plan(self) -> Plan:
@@ -388,7 +403,7 @@ class ElasticMixin(_Model):
         """
         state = self._elastic
         state.functions.clear()
-        state.tensors = self.train_function = state.traceable = None
+        state.tensors = state.frozen = self.train_function = state.traceable = None
         if state.plan is not None:
             if {*map(id, state.variables)} != {*map(id, stack.trainable(self))}:
                 state.plan = None

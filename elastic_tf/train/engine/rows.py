@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -35,11 +36,26 @@ class RowTraining:
         self._model, self._is_watched = model, is_watched
         self._begins, self._left = False, 1  # an epoch; epochs to come, this one included
         self._cache: PrefixCache | None = None
+        self._beside: PrefixCache | None = None  # of other samples
 
     @functools.cached_property
     def _forward(self) -> Forward:
-        rows = min(self.samples.cache_batch, self.samples.rows)
-        return Forward(self._model, self.samples, rows)
+        size = min(self.samples.cache_batch, self.samples.rows)
+        forward = self._model._frozen_pass(tf.nest.map_structure(_spec, self.samples.inputs(size)))
+        if not forward.cut([]).tensors:
+            raise NotCacheable("the model draws at random, or keeps a state, at its very input")
+        return forward
+
+    @functools.cached_property
+    def _seconds_per_row(self) -> float:
+        """What computing the activations takes for a row, after a first pass that is slower."""
+        forward = self._forward
+        run = forward.function(forward.cut([]), None)
+        inputs = tf.nest.flatten(self.samples.take(np.arange(forward.rows))[0])
+        for _ in range(2):
+            started = time.perf_counter()
+            run(*inputs)[0].numpy()
+        return (time.perf_counter() - started) / forward.rows
 
     def kept(self, trained: Sequence[tf.Variable] = ()) -> PrefixCache | None:
         """What steps that train these variables alone can take; dropped if the weights changed."""
@@ -89,7 +105,7 @@ class RowTraining:
         if share == 1.0:
             return share
         try:
-            row = self._forward.seconds_per_row
+            row = self._seconds_per_row
         except NotCacheable as reason:
             self._cache_nothing(reason)
             return 1.0
@@ -117,12 +133,26 @@ class RowTraining:
         )
         return held + min(kept * samples.rows, samples.memory)
 
-    def onward(self, function: Callable[[Any], tf.Tensor], name: str) -> Iterator[np.ndarray]:
-        """As of the `PrefixCache`; a `NotCacheable` too where nothing is kept."""
-        cache = self.kept()
+    def onward(
+        self, function: Callable[[Any], Any], name: str, samples: Samples
+    ) -> Iterator[list[np.ndarray]]:
+        """As of the `PrefixCache`, of the samples that are trained on or of some others.
+
+        Raises:
+            NotCacheable: nothing is kept, too.
+        """
+        cache = self.kept() if samples is self.samples else self.beside(samples)
         if cache is None:
             raise NotCacheable("no activations are kept")
-        return cache.onward(function, name)
+        yield from cache.onward(function, name)
+
+    def beside(self, samples: Samples) -> PrefixCache | None:
+        """What is kept of some other samples, computed if it is not there; None if nothing is."""
+        cache = self.kept()
+        if cache is not None and (self._beside is None or not self._beside.is_of(samples)):
+            self._beside = None  # two of them may not fit
+            self._beside = cache.beside(samples)
+        return self._beside
 
     def step(
         self, train_step: Callable[[Any], Any], data: Any, trained: Sequence[tf.Variable]
@@ -172,15 +202,20 @@ class RowTraining:
 
     def close(self) -> None:
         """Forget what was computed."""
-        if self._cache is not None:
-            self._cache.close()
-        self._cache = None
+        for cache in (self._cache, self._beside):
+            if cache is not None:
+                cache.close()
+        self._cache = self._beside = None
 
     def _cache_nothing(self, reason: NotCacheable) -> None:
         """Run every step whole from now on, and say why."""
         self.close()
         self.can_cache = False
         warnings.warn(f"Every step runs the whole forward pass: {reason}.", stacklevel=2)
+
+
+def _spec(part: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec(part.shape, part.dtype)
 
 
 def enter(model: Any, given: dict[str, Any]) -> None:

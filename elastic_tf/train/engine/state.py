@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from elastic_tf.plan import Plan
 from elastic_tf.stack import SavedState
+from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.rows import RowTraining
 from elastic_tf.train.optimizers.accumulation import Accumulation
 
@@ -28,12 +29,11 @@ class Step(NamedTuple):
 class State:
     """A plain object, so that Keras does not track it."""
 
-    is_first = True  # what is traced: in a process that takes twice as long as later
-
     def __init__(self) -> None:
         self.plan: Plan | None = None  # None: everything exact, of a model not yet built too
         self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
         self.variables: list[tf.Variable] = []  # the same in Keras's order
+        self.frozen: Forward | None = None  # a forward pass of all layers frozen
         self.tracing = 0.0  # seconds that tracing the forward pass takes
         # id of each variable that a step of this `fit` trained, with its channels; None: all
         self.averaged: dict[int, set[int] | None] = {}
@@ -62,11 +62,6 @@ class State:
             yield
         finally:
             self.plan = own
-
-    def traced(self, seconds: float) -> None:
-        """Note what tracing the forward pass took."""
-        now = 0.5 * seconds if State.is_first else seconds
-        self.tracing, State.is_first = min(self.tracing or now, now), False
 
 
 class FitState(SavedState):
