@@ -256,8 +256,7 @@ def _with_head(
         dense = None
     if keeps and dense is not None and dense.units == outputs and end in ("linear", kind):
         if ends is not None:  # to be compiled anew
-            inputs = tf.nest.map_structure(_input_like, ends[0])
-            model = tf.keras.Model(inputs, model(inputs))
+            model = tf.keras.Model(*ends, name=model.name)
         return model, end == "linear"
     is_classifier = end in ("softmax", "sigmoid") or (
         dense is not None and of_loss(getattr(model, "loss", None))
@@ -268,9 +267,9 @@ def _with_head(
             f"Received: '{model.name}' with outputs of {shape}, a {end} end. Give it a new one: "
             f"tf.keras.layers.Dense({outputs})."
         )
-    inputs = tf.nest.map_structure(_input_like, ends[0])
+    inputs, features = ends
     if is_classifier:
-        model = tf.keras.Model(ends[0], dense.input)
+        features = dense.input
     elif dense is not None and end == "linear" and verbose:
         print(
             f"The {dense.units} outputs of '{dense.name}' are taken for features. To replace that "
@@ -278,10 +277,10 @@ def _with_head(
             f"({dense.name!r}).input).",
             flush=True,
         )
-    features = model(inputs)
     if len(features.shape) == 4:
         features = L.GlobalAveragePooling2D()(features)
-    return tf.keras.Model(inputs, L.Dense(outputs, name="new_head")(features)), True
+    head = L.Dense(outputs, name="new_head")(features)
+    return tf.keras.Model(inputs, head, name=model.name), True
 
 
 def _end(model: tf.keras.Model) -> tuple[Any, str]:
@@ -299,7 +298,3 @@ def _end(model: tf.keras.Model) -> tuple[Any, str]:
         if isinstance(layer, L.Dense):
             return layer, end
     return None, end
-
-
-def _input_like(tensor: Any) -> Any:
-    return tf.keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=tensor.name)

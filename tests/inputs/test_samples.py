@@ -187,9 +187,9 @@ def test_what_is_kept_is_computed_in_batches_of_the_size_that_is_asked_for(monke
     sizes = []
     make = prefix.Forward.__init__
 
-    def noted(self, model, samples, rows):
-        sizes.append(rows)
-        make(self, model, samples, rows)
+    def noted(self, model, spec):
+        sizes.append(spec.shape[0])
+        make(self, model, spec)
 
     monkeypatch.setattr(prefix.Forward, "__init__", noted)
     for asked in (4, 64):
@@ -293,7 +293,7 @@ def test_selection_knows_what_a_cached_prefix_saves():
 
 
 def test_filling_costs_what_it_takes_here(monkeypatch):
-    monkeypatch.setattr(prefix.Forward, "seconds_per_row", 1.0)
+    monkeypatch.setattr(RowTraining, "_seconds_per_row", 1.0)
     samples = Samples(*data(), batch_size=4)
     rows = RowTraining(elastic(chain), samples)
     assert rows.fill_cost(2, step=40.0) == pytest.approx(0.5 * 4.0 / 40.0)

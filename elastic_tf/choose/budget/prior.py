@@ -22,6 +22,8 @@ from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import described
 from elastic_tf.train import optimizers
+from elastic_tf.train.engine.forward_order import traced_pass
+from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.snapshot import kept
 from elastic_tf.train.optimizers.shampoo import Shampoo, rows_of
 
@@ -57,9 +59,11 @@ def prior_profile(model: Any, x: Any) -> TimingProfile:
         A profile by the method "prior"; `uncertainty` tells how far its times may be off.
     """
     spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), x)
-    frozen = model._frozen_pass(spec)
-    is_stored = model._elastic.statistics == "stored"
-    graph = frozen.graph if is_stored else model._traced_pass(spec).graph
+    frozen = Forward(model, spec, folds=False)
+    graph = frozen.graph
+    if model._elastic.statistics == "batch":
+        graph = traced_pass(model, spec, training=True).graph
+    model._ordered_by(graph)
     tensors, layers = model.tensors, [layer.name for layer in layers_of(model)]
     forward, backward = _work(graph, tensors)
     whole = sum(forward.values())

@@ -30,7 +30,6 @@ from elastic_tf.train.engine import (
     train_functions,
 )
 from elastic_tf.train.engine.forward_order import forward_order, input_spec, traced_pass
-from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.state import FitState, State, Step
 from elastic_tf.train.optimizers.accumulation import Accumulation
 
@@ -70,32 +69,17 @@ class ElasticMixin(_Model):
     def tensors(self) -> list[tf.Variable]:
         """The N trainable variables in forward order, of a model that is built."""
         if self._elastic.tensors is None:
-            self._traced_pass(input_spec(self))
+            started = time.perf_counter()
+            self._ordered_by(traced_pass(self, input_spec(self), training=True).graph)
+            # about half of it converts code by AutoGraph
+            self._elastic.tracing = 0.5 * (time.perf_counter() - started)
         return list(self._elastic.tensors or ())
 
-    def _traced_pass(self, spec: Any) -> Any:
-        """As `traced_pass`; the first one tells the order of the tensors, too."""
-        state, started = self._elastic, time.perf_counter()
-        run = traced_pass(self, spec, training=True)
-        if state.tensors is None:
-            state.tensors = forward_order(self, run.graph)
-            # about half of it converts code by AutoGraph
-            state.tracing = state.tracing or 0.5 * (time.perf_counter() - started)
-            state.variables = stack.trainable(self)
-        return run
-
-    def _frozen_pass(self, spec: Any) -> Forward:
-        """The forward pass with every layer frozen, traced once for these inputs.
-
-        Where statistics are stored, it tells the order of the tensors, too.
-        """
-        state = self._elastic
-        if state.frozen is None or state.frozen.spec != spec:
-            state.frozen = Forward(self, spec)
-            if state.tensors is None and state.statistics == "stored":
-                state.tensors = forward_order(self, state.frozen.graph)
-                state.variables = stack.trainable(self)
-        return state.frozen
+    def _ordered_by(self, graph: Any) -> None:
+        """Take the order of the tensors from a traced forward pass, unless it is known."""
+        if self._elastic.tensors is None:
+            self._elastic.tensors = forward_order(self, graph)
+            self._elastic.variables = stack.trainable(self)
 
     @property
     def plan(self) -> Plan:
@@ -403,7 +387,7 @@ class ElasticMixin(_Model):
         """
         state = self._elastic
         state.functions.clear()
-        state.tensors = state.frozen = self.train_function = state.traceable = None
+        state.tensors = self.train_function = state.traceable = None
         if state.plan is not None:
             if {*map(id, state.variables)} != {*map(id, stack.trainable(self))}:
                 state.plan = None

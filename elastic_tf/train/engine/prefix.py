@@ -11,6 +11,7 @@ cached value; the prefix itself is then dead and is dropped from the executed gr
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 import time
@@ -31,13 +32,17 @@ from elastic_tf.graph import (
     reach,
     reached_from,
     replace,
+    takes,
 )
-from elastic_tf.stack import trainable, wrap_function
-from elastic_tf.train.engine import freezing
+from elastic_tf import stack
+from elastic_tf.stack import attributes, trainable, wrap_function
+from elastic_tf.train.engine import freezing, modes
 from elastic_tf.train.engine.modes import folding
 from elastic_tf.train.engine.snapshot import Fingerprint, host_generators_kept
 from elastic_tf.train.inputs.samples import Samples
 
+_FOLDED = {"FusedBatchNormV3": "BiasAdd"}  # what a normalisation ends in, and ends in folded
+_OTHERWISE = "the training step does not run the model's forward pass as it is"
 _ALIKE = 1e-3  # relative difference of activations of one sample in two batches
 
 
@@ -66,25 +71,49 @@ class Cut(NamedTuple):
 
 
 class Forward:
-    """The forward pass of a model on inputs of these shapes, traced once with all layers frozen."""
+    """The forward pass of a model on inputs of these shapes, traced once with all layers frozen.
 
-    def __init__(self, model: tf.keras.Model, spec: Any) -> None:
-        self.model, self.spec = model, spec
+    `folds`: whether normalisations are folded into convolutions, as in a step.
+    """
+
+    def __init__(self, model: tf.keras.Model, spec: Any, *, folds: bool = True) -> None:
+        self.model = model
+        self._layers = None if stack.graph_ends(model) is None else stack.LayerGraph(model)
+        self._results: list[tf.Tensor] = []  # of the layers
+        losses: list[tf.Tensor] = []
 
         def forward(inputs: Any) -> list[tf.Tensor]:
-            return [*tf.nest.flatten(frozen_pass(model, inputs)), *model.losses]
+            whole = self._layers.whole if self._layers else model
+            with contextlib.nullcontext() if folds else folding.only_behind([]):
+                results = tf.nest.flatten(frozen_pass(model, inputs, by=whole))
+            if self._layers:
+                self._results, results = results, results[-self._layers.count :]
+            losses.extend(model.losses)
+            return [*results, *losses]
 
         started = time.perf_counter()
         with host_generators_kept(model):
             self.run = tf.function(forward, autograph=False).get_concrete_function(spec)
-        model._elastic.tracing = time.perf_counter() - started
+        seconds, state = time.perf_counter() - started, model._elastic
+        state.tracing = min(state.tracing or seconds, seconds)
         self.graph = self.run.graph
         self._inputs = self.graph.inputs[: len(tf.nest.flatten(spec))]
         self.rows = int(self._inputs[0].shape[0])
+        of_samples = reached_from(nodes_of(self.graph.get_operations()), [t.op for t in self._inputs])
+        if any(one.op in of_samples for one in losses if tf.is_tensor(one)):
+            self._layers = None  # a layer may add to the loss what no layer behind it takes
 
     def cut(self, trained: Collection[tf.Variable]) -> Cut:
         """Where what is before depends on none of these variables."""
         return find_cut(self.graph, self._inputs, self.graph.outputs, trained)
+
+    def behind(self, cut: Cut) -> tf.keras.Model | None:
+        """A model of the layers behind a cut; None where the cut is not made of their results."""
+        numbers = {id(tensor): k for k, tensor in enumerate(self._results)}
+        found = [numbers.get(id(tensor), len(numbers)) for tensor in cut.tensors]
+        if self._layers is None or max(found, default=0) >= len(numbers) - self._layers.count:
+            return None
+        return self._layers.behind(found)
 
     def function(self, cut: Cut, before: Cut | None) -> Callable[..., list[tf.Tensor]]:
         """From the inputs, or the activations on a cut before, to those on the cut.
@@ -120,6 +149,7 @@ class PrefixCache:
         self.cut = cut
         self._samples, self._size = samples, forward.rows
         self._varying = cut.varying(forward.model)
+        self._behind = forward.behind(cut)
         self._made_of = forward.fingerprint(cut)
         self._onward: dict[str, Callable[..., list[tf.Tensor]]] = {}
         self._arrays, left = [], samples.memory
@@ -172,7 +202,7 @@ class PrefixCache:
         for part, (_, _, shape) in zip(taken, kinds):
             part.set_shape((rows.shape[0], *shape))
         batch = (self._samples.inputs(rows.shape[0]), *self._samples.targets(rows))
-        return step_behind(train_step, batch, self._varying, kinds, taken)
+        return self._trace(train_step, batch, taken)
 
     def onward(self, function: Callable[[Any], Any], name: str) -> Iterator[list[np.ndarray]]:
         """What a function of a batch of inputs gives, for all rows in turn, from the activations.
@@ -202,11 +232,36 @@ class PrefixCache:
         @functools.partial(tf.function, autograph=False)
         def traced(*values: tf.Tensor) -> Any:
             batch = (self._samples.inputs(self._size),)
-            return step_behind(
-                lambda batch: function(batch[0]), batch, self._varying, self.cut.kinds, values
-            )
+            return self._trace(lambda batch: function(batch[0]), batch, values)
 
         return traced
+
+    def _trace(
+        self, function: Callable[[Any], Any], batch: tuple[Any, ...], values: Sequence[tf.Tensor]
+    ) -> Any:
+        """Trace a function of a batch that takes values in place of what lies before the cut.
+
+        Where layers end at the cut, those before it are not even called.
+        """
+        behind, kinds = self._behind, self.cut.kinds
+        if behind is None:
+            return step_behind(function, batch, self._varying, kinds, values)
+        sources = {part.op for part in tf.nest.flatten(batch[0])}
+
+        def call(inputs: Any, training: Any = None, mask: Any = None) -> Any:
+            given = [made(part, ("Cast", "Identity")).op for part in tf.nest.flatten(inputs)]
+            if not sources.issuperset(given):
+                raise NotCacheable(_OTHERWISE)
+            return behind(list(values), training=training)
+
+        call = tf.autograph.experimental.do_not_convert(call)
+        with attributes(self._forward.model, call=call):
+            found = function(batch)
+        results = [part for part in tf.nest.flatten(found) if tf.is_tensor(part)]
+        graph = tf.compat.v1.get_default_graph()
+        if sources & _needed(graph.get_operations(), results):
+            raise NotCacheable(_OTHERWISE)
+        return found
 
     def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
         """All rows in batches of one size, and how many of each are not there a second time."""
@@ -258,10 +313,10 @@ def _reader(
     ]
 
 
-def frozen_pass(model: Any, inputs: Any) -> Any:
-    """Trace the forward pass of a model with every layer frozen."""
-    with freezing.frozen(freezing.left_out(model, [])), folding.only_behind([]):
-        return model(inputs, training=True)
+def frozen_pass(model: Any, inputs: Any, training: bool = True, by: Any = None) -> Any:
+    """Trace the forward pass of a model, or `by` another one of its layers, with all frozen."""
+    with freezing.frozen(freezing.left_out(model, [])), modes.in_one_op(model):
+        return (by or model)(inputs, training=training)
 
 
 def between(
@@ -293,7 +348,10 @@ def find_cut(
     batch = inputs[0].shape[0]
     sources = {tensor.op for tensor in inputs}
     wanted = {id(tensor) for tensor in results}
-    nodes = nodes_of(graph.get_operations(), sources)
+    every = graph.get_operations()
+    needed = _needed(every, results) | sources
+    # what was folded has left ops behind that nobody takes
+    nodes = nodes_of((op for op in every if op in needed), sources)
     varying = _varying(graph, nodes, trained) - sources
     while True:
         # one bit for what depends on the samples, the other for what depends on what varies
@@ -304,7 +362,8 @@ def find_cut(
             for op in nodes  # in tracing order: equal traces give equal lists
             if op in prefix
             for tensor in op.outputs
-            if id(tensor) in wanted or any(user not in prefix for user in tensor.consumers())
+            if id(tensor) in wanted
+            or any(user in nodes and user not in prefix for user in tensor.consumers())
         ]
         # what has no row for each sample (a sum over the batch, a shape) is computed in the step
         without_rows = {
@@ -325,10 +384,16 @@ def find_cut(
     # functions with a gradient of their own end in a copy
     makers = [made(tensor, ("IdentityN",)).op for tensor in tensors]
     kinds = [
-        ("" if op in sources else op.type, one.dtype, one.shape[1:].as_list())
+        ("" if op in sources else _FOLDED.get(op.type, op.type), one.dtype, one.shape[1:].as_list())
         for op, one in zip(makers, tensors)
     ]
     return Cut(tensors, kinds, reads, prefix)
+
+
+def _needed(ops: Iterable[tf.Operation], results: Iterable[tf.Tensor]) -> set[tf.Operation]:
+    """The ops that run for the sake of some results, or of what they leave behind."""
+    roots = [op for op in ops if has_state(op.type)] + [tensor.op for tensor in results]
+    return reach(roots, lambda op: [*takes(op), *op.control_inputs])
 
 
 def _varying(
@@ -370,7 +435,7 @@ def step_behind(
     results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]
     cut = find_cut(graph, tf.nest.flatten(batch[0]), results, varying)
     if cut.kinds != kinds:
-        raise NotCacheable("the training step does not run the model's forward pass as it is")
+        raise NotCacheable(_OTHERWISE)
     given = {id(tensor): value for tensor, value in zip(cut.tensors, values)}
     for tensor, value in zip(cut.tensors, values):
         replace(tensor, value, {*tensor.consumers()} - cut.prefix)

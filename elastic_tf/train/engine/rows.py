@@ -41,7 +41,7 @@ class RowTraining:
     @functools.cached_property
     def _forward(self) -> Forward:
         size = min(self.samples.cache_batch, self.samples.rows)
-        forward = self._model._frozen_pass(tf.nest.map_structure(_spec, self.samples.inputs(size)))
+        forward = Forward(self._model, tf.nest.map_structure(_spec, self.samples.inputs(size)))
         if not forward.cut([]).tensors:
             raise NotCacheable("the model draws at random, or keeps a state, at its very input")
         return forward

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from elastic_tf.plan import Plan
 from elastic_tf.stack import SavedState
-from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.rows import RowTraining
 from elastic_tf.train.optimizers.accumulation import Accumulation
 
@@ -33,7 +32,6 @@ class State:
         self.plan: Plan | None = None  # None: everything exact, of a model not yet built too
         self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
         self.variables: list[tf.Variable] = []  # the same in Keras's order
-        self.frozen: Forward | None = None  # a forward pass of all layers frozen
         self.tracing = 0.0  # seconds that tracing the forward pass takes
         # id of each variable that a step of this `fit` trained, with its channels; None: all
         self.averaged: dict[int, set[int] | None] = {}

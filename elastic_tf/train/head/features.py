@@ -15,12 +15,11 @@ from elastic_tf.arguments import brief
 from elastic_tf.lite.disk import Rows
 from elastic_tf.stack import attributes
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.prefix import NotCacheable, two_at_once
+from elastic_tf.train.engine.prefix import NotCacheable, frozen_pass, two_at_once
 from elastic_tf.train.inputs.batches import is_batched
 from elastic_tf.train.inputs.samples import Samples
 
 _BATCH = 64  # rows in a pass
-_AHEAD = 2  # passes that are under way
 _SOLVING = 0.3  # seconds of the closed form / of the features: 0.13 of MobileNet, 0.24 of V2
 
 
@@ -73,7 +72,7 @@ def _before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[An
             return call(values, **options)
 
         with attributes(dense, call=listening):
-            outputs = model(inputs, training=False)
+            outputs = frozen_pass(model, inputs, training=False)
         if len(given) != 1 or given[0].shape.rank != 2:
             shapes = [tuple(one.shape) for one in given]
             raise ValueError(
@@ -156,7 +155,8 @@ def _read(
     traced = tf.function(read, reduce_retracing=True)
     traced._omit_frequent_tracing_warning = True  # a trace for each of a few sizes is meant
     batches = _of_samples(data, until) if isinstance(data, Samples) else _of_dataset(data)
-    yield from two_at_once(lambda batch: (traced(batch[0])[0].numpy(), *batch[1:]), batches)
+    each = map if until is not None else two_at_once  # what is under way has no end that is known
+    yield from each(lambda batch: (traced(batch[0])[0].numpy(), *batch[1:]), batches)
 
 
 def _of_dataset(dataset: tf.data.Dataset) -> Iterator[tuple[Any, ...]]:
@@ -189,7 +189,6 @@ def _of_samples(samples: Samples, until: float | None) -> Iterator[tuple[Any, ..
         yield samples.take(order[start : start + size])
         now = time.perf_counter()
         first = first if start else now  # the first batch was traced
-        done = max(start // size - _AHEAD, 1)
-        more = (1 + _AHEAD) * (now - first) / done
-        if until is not None and (1.0 + _SOLVING) * (now + more - began) > until - began:
+        next_one = (now - first) / max(start // size, 1)
+        if until is not None and (1.0 + _SOLVING) * (now + next_one - began) > until - began:
             break

@@ -152,6 +152,30 @@ def test_training_on_samples_is_that_on_batches(first):
     assert_kept_alike(made, batch(16), rtol=1e-4, atol=1e-6)
 
 
+def mixed(x):
+    """Normalisations behind convolutions with and without a bias, and one that is not folded."""
+    x = L.ReLU(6.0)(depthwise(x))
+    x = L.BatchNormalization()(L.Conv2D(4, 1, activation="relu")(x))
+    x = L.BatchNormalization()(L.Conv2D(4, 1, use_bias=False)(x))
+    return L.BatchNormalization(center=False)(L.Conv2D(4, 1)(x))
+
+
+@pytest.mark.parametrize("first", range(2, 15))
+def test_any_tensors_train_on_samples_as_on_batches(first):
+    """What is kept was folded; a step that trains a part of a normalisation folds nothing of it."""
+
+    def made():
+        model = et.ElasticModel.from_model(network(mixed))
+        model.compile("sgd", SCE, statistics=("batch", "stored")[first % 2])
+        trained = np.random.default_rng(first).random(len(model.tensors)) < 0.5
+        trained[:first] = False
+        trained[first] = True
+        model.set_mask(trained)
+        return model
+
+    assert_kept_alike(made, batch(16), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("count", [4, 8])  # samples: 4 * 4 * 4 * 16 results, then twice as many
 def test_a_kernel_that_is_larger_than_its_results_is_not_scaled(count):
     inputs = L.Input((4, 4, 8))

@@ -93,5 +93,7 @@ def _folded(layer: Any, op: tf.Operation, bias: tf.Tensor | None) -> tf.Tensor:
     options = {name: op.get_attr(name) for name in _ATTRIBUTES}
     if op.type == "DepthwiseConv2dNative":
         scale = tf.reshape(scale, kernel.shape[2:])
+    # together: a step that trains any of the layer's tensors folds nothing, and its cut lies before
+    kernel, offset = tf.identity_n([kernel * scale, offset])
     convolve = getattr(tf.raw_ops, op.type)
-    return tf.nn.bias_add(convolve(input=x, filter=kernel * scale, **options), offset)
+    return tf.nn.bias_add(convolve(input=x, filter=kernel, **options), offset)
