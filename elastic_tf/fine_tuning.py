@@ -63,8 +63,8 @@ def finetune(
         train: `Samples`; or arrays (x, y), as the model takes them and targets of shape (n,),
             (n, 1) or (n, outputs); or a finite `tf.data.Dataset` of such samples or
             batches, read into memory once: random augmentation in it is drawn once, too.
-        validation: arrays (x, y), or a `tf.data.Dataset` of batches. None keeps the last weights,
-            or the first head where training did harm.
+        validation: arrays (x, y), or a `tf.data.Dataset` of batches, read into memory. None keeps
+            the last weights, or the first head where training did harm.
         seconds: for everything. Where they do not suffice to train, the head alone is solved, on as
             many samples as were read in time.
         epochs: passes over the samples at most.
@@ -169,7 +169,7 @@ def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
 def _check_validation(validation: Any) -> None:
     is_pair = isinstance(validation, tuple) and len(validation) == 2
     ends = isinstance(validation, tf.data.Dataset) and (
-        validation.cardinality() != tf.data.INFINITE_CARDINALITY
+        validation.cardinality() not in (tf.data.INFINITE_CARDINALITY, 0)
     )
     if not (validation is None or is_pair or ends):
         raise ValueError(

@@ -317,15 +317,6 @@ def test_seconds_in_which_nothing_can_be_trained_leave_the_solved_head(measured)
     assert not model.optimizer.iterations.numpy()
 
 
-@pytest.mark.parametrize("t_forward", [None, 6e6])
-def test_epochs_are_validated_where_that_is_cheap(measured, t_forward):
-    profile = dataclasses.replace(measured, t_forward=t_forward or measured.t_forward)
-    options = {"seconds": 300, "profile": profile, "verbose": 0}
-    model = et.finetune(features("vector"), images(), images(), **options)
-    assert len(model.history.history["loss"]) == 5
-    assert len(model.history.history.get("val_loss", [])) == (0 if t_forward else 5)
-
-
 @pytest.fixture(scope="module")
 def measured():
     """A profile of `finetune`'s network."""

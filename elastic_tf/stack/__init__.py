@@ -6,7 +6,6 @@ inside Keras's own, which `raw` takes out.
 """
 
 from elastic_tf.stack.fit import *  # noqa: F403
-from elastic_tf.stack.layer_graph import *  # noqa: F403
 from elastic_tf.stack.models import *  # noqa: F403
 from elastic_tf.stack.tensorflow import *  # noqa: F403
 from elastic_tf.stack.updates import *  # noqa: F403

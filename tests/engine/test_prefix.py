@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 from small_networks import BATCH, SAMPLES, chain, elastic, with_dropout
 
+from elastic_tf.cut import find_cut
 from elastic_tf.train.engine import freezing
-from elastic_tf.train.engine.prefix import find_cut, step_behind
+from elastic_tf.train.engine.prefix import step_behind
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 

@@ -8,7 +8,6 @@ gradients leave behind is worse than the best of the same features.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 import time
@@ -27,7 +26,6 @@ from elastic_tf.choose.importance.measures import depth
 from elastic_tf.choose.selection.selector import Selection, select_tensors, smallest_feasible_rho
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.prefix import NotCacheable
 from elastic_tf.train.engine.state import Step
 from elastic_tf.train.head.features import predicted
 from elastic_tf.train.head.solve import HeadSolution, solve_again, solve_head
@@ -47,9 +45,9 @@ _VALIDATING = 0.05  # of the time: what validations after each epoch may take
 _KEEPING = 0.25
 _LEAST_EPOCHS = 0.15  # of full training: less is not worth a start
 # Passes over all samples that compute what is kept, and the head from it, twice: so many, and so
-# many times the share that is trained; and traces that they take. MobileNet 2.0 passes at 0.14 and
-# 2.4 at 0.4, MobileNetV2 2.0 at 0.3; an evaluation by Keras is traced besides.
-_PASSES, _TRACES, _OF_KERAS = (1.7, 1.4), 3.0, 5.0
+# many times the share that is trained; and traces that they take. MobileNet 1.6 passes at 0.15 and
+# 1.9 at 0.4, MobileNetV2 1.6 at 0.12.
+_PASSES, _TRACES = (1.4, 1.2), 2.0
 _RECENT = 10  # steps whose median tells how fast the machine is
 _FIRST = 4  # steps that tell how fast it was
 _SPARE, _LATE = 0.01, 0.02  # of the seconds: spared; as much later it may end
@@ -100,8 +98,8 @@ class Course(tf.keras.callbacks.Callback):
         self.selection: Selection | None = None
         self.share = 0.0
         self.seconds = dict[str, float]()
-        self._samples, self._validation, self._verbose = samples, validation, verbose
-        self._held_out = _held_out(validation, samples.memory)
+        self._samples, self._verbose = samples, verbose
+        self._validation = None if validation is None else _as_samples(validation)
         self._epochs, self._rate, self._profile = epochs, learning_rate, profile
         self._marked, self._given = started, seconds
         self._ends = started + (1.0 - _SPARE) * seconds
@@ -130,7 +128,7 @@ class Course(tf.keras.callbacks.Callback):
             self._profile.check(model, batch_size=samples.batch_size, input_shape=shapes)
         self._mark("foretold")
         row = 1e-6 * self._profile.t_forward / samples.batch_size
-        self._judging = row * _size(self._validation)
+        self._judging = row * (self._validation.rows if self._validation else 0)
         # what is kept and the head, and the head again of what is trained
         passes = (1.0 + _SHARE) * row * samples.count
         views = max(min(int(_KEEPING * self.left / passes), samples.views), 1)
@@ -169,17 +167,15 @@ class Course(tf.keras.callbacks.Callback):
         epochs = self._choose()
         self._mark("chosen")
         self.model.cache_prefix(epochs)
-        rows, tracing = self.model._elastic.rows, self.model._elastic.tracing
-        is_kept = self._held_out is not None and rows.beside(self._held_out) is not None
+        if self._validation is not None:
+            self.model._elastic.rows.beside(self._validation)
         self._mark("kept")
         self.head = solve_head(self.model, self._samples)
-        # the next one is traced no more
-        self._ending = max(self._mark("head") - tracing, 0.0)
+        self._ending = self._mark("head")
         self._weights = self.model.get_weights()
         if self._validation is not None:
             self._judge("the solved head", self._evaluated())
-            again = self._mark("validated")
-            self._judging = again if is_kept else max(again - 3.0 * tracing, self._judging)
+            self._judging = self._mark("validated")
             self._ending += self._judging
             left = self.left - self._ending
             self._checks = self._epochs * self._judging < _VALIDATING * left
@@ -237,12 +233,9 @@ class Course(tf.keras.callbacks.Callback):
 
     def _around(self, share: float, *, is_traced: bool = False) -> float:
         """Seconds of beginning and ending at a share of a full step; traced: all but the step."""
-        passes = _PASSES[0] + _PASSES[1] * share
-        by_keras = self._validation is not None and self._held_out is None
-        traces = 0.0 if is_traced else _TRACES + _OF_KERAS * by_keras
-        judged = (2.0 if by_keras else passes) * self._judging
-        traced = first_step_seconds(self.model, share) + traces * self.model._elastic.tracing
-        return passes * self._passing + judged + traced
+        passes = (_PASSES[0] + _PASSES[1] * share) * (self._passing + self._judging)
+        traces = (not is_traced) * _TRACES * self.model._elastic.tracing
+        return passes + traces + first_step_seconds(self.model, share)
 
     def _warn(self, around: float) -> None:
         """Say that there was no time to train; so many seconds go into what is no step."""
@@ -294,16 +287,15 @@ class Course(tf.keras.callbacks.Callback):
         self.model.optimizer.learning_rate = peak * factor
 
     def _evaluated(self) -> dict[str, float]:
-        """Loss and metrics on validation data: of what is kept of them, where something is."""
-        if self._held_out is not None:
-            with contextlib.suppress(NotCacheable):
-                assert self.head is not None
-                return _judged(self.model, self._held_out, self.head.layer)
-        given = self._validation if isinstance(self._validation, tuple) else (self._validation,)
-        history = self.model.history  # Keras puts an empty one in its place
-        found = self.model.evaluate(*given, verbose=0, return_dict=True)
-        self.model.history = history
-        return found
+        """Loss and metrics on validation data, as `evaluate` gives them, from what is kept."""
+        model, head = self.model, self.head
+        assert self._validation is not None and head is not None
+        y_pred = tf.constant(predicted(model, head.layer, self._validation))
+        x, y, weight = (*self._validation.arrays, None)[:3]
+        model.reset_metrics()
+        loss = stack.computed_loss(model, x, y, y_pred, weight, training=False)
+        logs = model.finish(Step(x, y, weight, y_pred, loss))
+        return {name: float(value) for name, value in logs.items()}
 
     def _judge(self, name: str, found: dict[str, float]) -> None:
         accuracy, loss = found.get("accuracy"), found["loss"]
@@ -322,28 +314,9 @@ class Course(tf.keras.callbacks.Callback):
         return passed
 
 
-def _held_out(validation: Any, memory: int) -> Samples | None:
-    """Validation data whose activations can be kept; None where they are too many to read."""
-    if isinstance(validation, tuple):
-        return Samples(*validation, batch_size=1)
-    return None
-
-
-def _judged(model: ElasticMixin, samples: Samples, layer: str) -> dict[str, float]:
-    """Loss and metrics of a model on samples, as `evaluate` gives them."""
-    y_pred = tf.constant(predicted(model, layer, samples))
-    x, y, weight = (*samples.arrays, None)[:3]
-    model.reset_metrics()
-    loss = stack.computed_loss(model, x, y, y_pred, weight, training=False)
-    logs = model.finish(Step(x, y, weight, y_pred, loss))
-    return {name: float(value) for name, value in logs.items()}
-
-
-def _size(validation: Any) -> int:
-    """Samples to judge by; 0 where nobody knows."""
-    if validation is None:
-        return 0
+def _as_samples(validation: Any) -> Samples:
+    """Validation data in memory, whose activations can be kept."""
     if isinstance(validation, tf.data.Dataset):
-        sizes = [part.shape[:1].num_elements() for part in tf.nest.flatten(validation.element_spec)]
-        return max(int(validation.cardinality()), 0) * (sizes[0] or 32)
-    return len(tf.nest.flatten(validation)[0])
+        validation = tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *validation)
+    x, y, weight = (*validation, None)[:3]
+    return Samples(x, y, sample_weight=weight, batch_size=1)

@@ -14,13 +14,14 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
+from elastic_tf.cut import between, find_cut
 from elastic_tf.files.arrays import array, quarter_of_memory
 from elastic_tf.memory.kernels import KernelCosts, kernel_costs
 from elastic_tf.methods.fewshot.fisher import ChannelFisher
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 from elastic_tf.train import optimizers
-from elastic_tf.train.engine.prefix import between, find_cut, frozen_pass, step_behind
+from elastic_tf.train.engine.prefix import frozen_pass, step_behind
 from elastic_tf.train.engine.snapshot import host_generators_kept
 from elastic_tf.train.engine.state import LastUsed
 from elastic_tf.train.head.features import dense_layers

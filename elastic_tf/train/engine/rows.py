@@ -136,23 +136,22 @@ class RowTraining:
     def onward(
         self, function: Callable[[Any], Any], name: str, samples: Samples
     ) -> Iterator[list[np.ndarray]]:
-        """As of the `PrefixCache`, of the samples that are trained on or of some others.
+        """As of the `PrefixCache`, of the samples that are trained on or of those beside.
 
         Raises:
-            NotCacheable: nothing is kept, too.
+            NotCacheable: nothing is kept of these, too.
         """
-        cache = self.kept() if samples is self.samples else self.beside(samples)
-        if cache is None:
-            raise NotCacheable("no activations are kept")
-        yield from cache.onward(function, name)
+        for cache in (self.kept(), self._beside):
+            if cache is not None and cache.is_of(samples):
+                yield from cache.onward(function, name)
+                return
+        raise NotCacheable("no activations of these samples are kept")
 
-    def beside(self, samples: Samples) -> PrefixCache | None:
-        """What is kept of some other samples, computed if it is not there; None if nothing is."""
+    def beside(self, samples: Samples) -> None:
+        """Keep of some other samples, as to judge by, what is kept of those trained on."""
         cache = self.kept()
-        if cache is not None and (self._beside is None or not self._beside.is_of(samples)):
-            self._beside = None  # two of them may not fit
+        if cache is not None:
             self._beside = cache.beside(samples)
-        return self._beside
 
     def step(
         self, train_step: Callable[[Any], Any], data: Any, trained: Sequence[tf.Variable]

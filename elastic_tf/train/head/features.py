@@ -84,18 +84,13 @@ def _before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[An
     return read
 
 
-def predicted(model: ElasticMixin, layer: str, samples: Samples) -> np.ndarray:
-    """What a model of one output says of samples, from what a `fit` keeps of them.
+def predicted(model: tf.keras.Model, layer: str, samples: Samples) -> np.ndarray:
+    """What a model of one output says of samples, from what a `fit` keeps of them, if it does.
 
     It is traced once with what gives the features of that dense layer.
-
-    Raises:
-        NotCacheable: nothing is kept.
     """
-    rows = model._elastic.rows
-    assert rows is not None
-    read = _before(model, dense_layer(model, layer))
-    return np.concatenate([parts[1] for parts in rows.onward(read, layer, samples)])
+    found = _read(model, dense_layer(model, layer), samples, None)
+    return np.concatenate([output for (_, output), *_ in found])
 
 
 def collect(
@@ -111,7 +106,7 @@ def collect(
     """
     parts, spilled = list[np.ndarray](), None
     targets, weights, held, count = [], [], 0, 0
-    for part, y, *given in _read(model, dense, data, until):
+    for (part, *_), y, *given in _read(model, dense, data, until):
         if not np.isfinite(part).all():
             raise ValueError(
                 f"Features must be finite. Received: {part.max()} among those of samples "
@@ -142,21 +137,22 @@ def collect(
 def _read(
     model: Any, dense: tf.keras.layers.Dense, data: Any, until: float | None
 ) -> Iterator[tuple[Any, ...]]:
-    """(features, y) or (features, y, sample_weight) of each batch."""
+    """([features, outputs], y) or ([features, outputs], y, sample_weight) of each batch."""
     read = _before(model, dense)
     rows = model._elastic.rows if isinstance(model, ElasticMixin) else None
-    if rows is not None and rows.samples is data:
+    if rows is not None and isinstance(data, Samples):
         with contextlib.suppress(NotCacheable):  # which is said before the first part
             start = 0
-            for part, *_ in rows.onward(read, dense.name, rows.samples):
-                yield part, *data.targets(np.arange(start, start + len(part)))
-                start += len(part)
+            for parts in rows.onward(read, dense.name, data):
+                end = start + len(parts[0])
+                yield parts, *data.targets(np.arange(start, end))
+                start = end
             return
     traced = tf.function(read, reduce_retracing=True)
     traced._omit_frequent_tracing_warning = True  # a trace for each of a few sizes is meant
     batches = _of_samples(data, until) if isinstance(data, Samples) else _of_dataset(data)
     each = map if until is not None else two_at_once  # what is under way has no end that is known
-    yield from each(lambda batch: (traced(batch[0])[0].numpy(), *batch[1:]), batches)
+    yield from each(lambda batch: ([p.numpy() for p in traced(batch[0])], *batch[1:]), batches)
 
 
 def _of_dataset(dataset: tf.data.Dataset) -> Iterator[tuple[Any, ...]]:
