@@ -8,13 +8,10 @@ graph.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
-import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,12 +133,10 @@ class PrefixCache:
         if samples.augment is not None:
             take = tf.function(take, autograph=False)
 
-        def of(rows: np.ndarray) -> list[np.ndarray]:
+        def of(rows: np.ndarray) -> list[tf.Tensor]:
             if before is not None:
-                found = self._run(*map(tf.constant, before.read(rows)))
-            else:
-                found = self._run(*tf.nest.flatten(take(tf.constant(rows))[0]))
-            return [part.numpy() for part in found]
+                return self._run(*map(tf.constant, before.read(rows)))
+            return self._run(*tf.nest.flatten(take(tf.constant(rows))[0]))
 
         self._fill(of)
 
@@ -184,13 +179,10 @@ class PrefixCache:
         """
         if name not in self._onward:
             self._onward[name] = self._traced(function)
-        run = self._onward[name]
-
-        def of(batch: tuple[np.ndarray, int]) -> list[np.ndarray]:
-            rows, count = batch
-            return [part.numpy()[:count] for part in run(*map(tf.constant, self.read(rows)))]
-
-        yield from two_at_once(of, self._batches())
+        # One after another: two at once on threads of their own gave wrong numbers now and then.
+        for rows, count in self._batches():
+            found = self._onward[name](*map(tf.constant, self.read(rows)))
+            yield [part.numpy()[:count] for part in found]
 
     def close(self) -> None:
         """Forget the activations; a file that holds them is removed."""
@@ -240,12 +232,11 @@ class PrefixCache:
             rows = every[start : start + self._size]
             yield np.resize(rows, self._size), len(rows)
 
-    def _fill(self, of: Callable[[np.ndarray], list[np.ndarray]]) -> None:
-        batches = [rows for rows, _ in self._batches()]
-        for rows, parts in zip(batches, two_at_once(of, batches)):
-            for kept, part in zip(self._arrays, parts):
+    def _fill(self, of: Callable[[np.ndarray], list[tf.Tensor]]) -> None:
+        for rows, _ in self._batches():
+            for kept, part in zip(self._arrays, of(rows)):
                 with np.errstate(over="ignore"):
-                    kept[rows] = part
+                    kept[rows] = part.numpy()
                 if kept.dtype == np.float16 and not np.isfinite(kept[rows]).all():
                     raise NotCacheable("an activation is too large for float16")
         # another batch: some of the rows, twice
@@ -253,25 +244,6 @@ class PrefixCache:
         for kept, part in zip(self.read(mixed), of(np.resize(mixed, self._size))):
             if not np.allclose(kept, part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
                 raise NotCacheable("what is computed of a sample depends on others in its batch")
-
-
-def two_at_once(function: Callable[[Any], Any], given: Iterable[Any]) -> Iterator[Any]:
-    """What a function that TensorFlow runs makes of each in turn, two of them under way.
-
-    One op after another leaves part of the cores idle: two forward passes of MobileNet at once on
-    two cores took 0.7 to 0.8 of the time. The first one is waited for: it traces.
-    """
-    waiting = collections.deque[Any]()
-    given = iter(given)
-    for first in itertools.islice(given, 1):
-        yield function(first)
-    with ThreadPoolExecutor(2) as pool:
-        for one in given:
-            waiting.append(pool.submit(function, one))
-            if len(waiting) > 2:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def _reader(

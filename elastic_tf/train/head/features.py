@@ -15,7 +15,7 @@ from elastic_tf.arguments import brief
 from elastic_tf.lite.disk import Rows
 from elastic_tf.stack import attributes
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.prefix import NotCacheable, frozen_pass, two_at_once
+from elastic_tf.train.engine.prefix import NotCacheable, frozen_pass
 from elastic_tf.train.inputs.batches import is_batched
 from elastic_tf.train.inputs.samples import Samples
 
@@ -151,8 +151,8 @@ def _read(
     traced = tf.function(read, reduce_retracing=True)
     traced._omit_frequent_tracing_warning = True  # a trace for each of a few sizes is meant
     batches = _of_samples(data, until) if isinstance(data, Samples) else _of_dataset(data)
-    each = map if until is not None else two_at_once  # what is under way has no end that is known
-    yield from each(lambda batch: ([p.numpy() for p in traced(batch[0])], *batch[1:]), batches)
+    for x, *rest in batches:
+        yield [part.numpy() for part in traced(x)], *rest
 
 
 def _of_dataset(dataset: tf.data.Dataset) -> Iterator[tuple[Any, ...]]:
