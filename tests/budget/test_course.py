@@ -17,7 +17,7 @@ import elastic_tf as et
 from elastic_tf import fine_tuning
 from elastic_tf.choose.budget import course
 from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.train.head import solve
+from elastic_tf.train.head import features, solve
 from elastic_tf.train.head.solve import HeadSolution
 
 ROWS, STEPS = 400, 100
@@ -360,6 +360,23 @@ def test_what_is_judged_by_is_what_keras_evaluates(monkeypatch, held, network):
     assert len(seen) == 4
     for _, found, expected in seen:
         assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_where_nothing_is_kept_validation_is_traced_once(monkeypatch):
+    passes, read = [], features._before
+
+    def counted(model, dense):
+        inner = read(model, dense)
+        return lambda inputs: (passes.append(None), inner(inputs))[1]
+
+    monkeypatch.setattr(features, "_before", counted)
+    samples = et.Samples(*images(), batch_size=16, memory=0)
+    held = images(seed=1)
+    finetuned(samples, held, epochs=2)
+    once = len(passes)
+    passes.clear()
+    finetuned(samples, held, epochs=4)
+    assert len(passes) == once <= 2  # for batches of one size, or of any
 
 
 def test_views_are_trained_on(courses):

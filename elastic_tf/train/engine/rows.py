@@ -37,6 +37,7 @@ class RowTraining:
         self._begins, self._left = False, 1  # an epoch; epochs to come, this one included
         self._cache: PrefixCache | None = None
         self._beside: PrefixCache | None = None  # of other samples
+        self._whole: dict[str, Any] = {}  # functions of inputs, traced
 
     @functools.cached_property
     def _forward(self) -> Forward:
@@ -146,6 +147,10 @@ class RowTraining:
                 yield from cache.onward(function, name)
                 return
         raise NotCacheable("no activations of these samples are kept")
+
+    def whole(self, function: Callable[[Any], Any], name: str) -> Any:
+        """A function of a batch of inputs, traced once under its name, where nothing is kept."""
+        return self._whole.setdefault(name, tf.function(function, reduce_retracing=True))
 
     def beside(self, samples: Samples) -> None:
         """Keep of some other samples, as to judge by, what is kept of those trained on."""

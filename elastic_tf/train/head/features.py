@@ -148,7 +148,7 @@ def _read(
                 yield parts, *data.targets(np.arange(start, end))
                 start = end
             return
-    traced = tf.function(read, reduce_retracing=True)
+    traced = rows.whole(read, dense.name) if rows else tf.function(read, reduce_retracing=True)
     traced._omit_frequent_tracing_warning = True  # a trace for each of a few sizes is meant
     batches = _of_samples(data, until) if isinstance(data, Samples) else _of_dataset(data)
     for x, *rest in batches:
