@@ -214,7 +214,7 @@ class LayerGraph:
             raise TypeError(f"`model` must be a graph of layers. Received: {model}.")
         inputs, self._outputs = ends
         last = tf.nest.flatten(self._outputs)
-        self.count = len(last)
+        self.count = len({*map(id, last)})
         nodes = getattr(model, "_functional", model)._nodes_by_depth.values()
         results = [
             one for level in nodes for node in level for one in tf.nest.flatten(node.outputs)
