@@ -68,6 +68,17 @@ def test_repr_and_summary_say_what_is_trained(monkeypatch):
     assert repr(ElasticModel.from_model(Subclassed())).endswith(": not built>")
 
 
+@pytest.mark.skipif(stack.IS_KERAS2, reason="Keras 2 leaves XLA off unless asked")
+@pytest.mark.parametrize(("asked", "compiled"), [({}, False), ("auto", False), (True, True)])
+def test_xla_compiles_a_step_only_where_it_is_asked_for(monkeypatch, asked, compiled):
+    monkeypatch.setattr(tf.keras.Model, "_resolve_auto_jit_compile", lambda _: True)  # as on a GPU
+    options = {"jit_compile": asked} if asked else {}
+    plain, model = network(), ElasticModel.from_model(network())
+    plain.compile("sgd", "mse", jit_compile="auto")
+    model.compile("sgd", "mse", **options)
+    assert (plain.jit_compile, model.jit_compile) == (True, compiled)
+
+
 class TestFromModel:
     def test_weights_are_shared(self):
         source = network()

@@ -150,7 +150,9 @@ class ElasticMixin(_Model):
         """`tf.keras.Model.compile`, with options of the elastic step.
 
         Args:
-            *args: as for `tf.keras.Model.compile`, like `**kwargs`.
+            *args: as for `tf.keras.Model.compile`, like `**kwargs`. XLA compiles steps only where
+                `jit_compile=True` says so: every plan would be compiled anew, which takes longer
+                than a short training.
             accumulate: batches in one update of the weights, by the mean of their gradients. What
                 was collected when the plan changes or `fit` ends makes an update of its own.
             keep: what a step may keep of its forward pass for the backward pass, as a share of what
@@ -171,7 +173,7 @@ class ElasticMixin(_Model):
         state.statistics = arguments.choice("statistics", statistics, ("batch", "stored"))
         state.accumulation = None
         state.keep = keep if keep is None else arguments.number("keep", keep, low=0.0, high=1.0)
-        super().compile(*args, **kwargs)
+        super().compile(*args, **stack.without_auto_xla(kwargs))
         self._forget_traces()
         optimizers.check(self.optimizer)
         checks.check_strategy(self.distribute_strategy)
