@@ -6,7 +6,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,8 +64,6 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         control: an `et.Control`: what keeping the ratio may cost.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
             with the same results (see "Power cuts" in keras.md). None keeps none.
-        log_dir: directory for TensorBoard: ratios, seconds, and a picture of what was trained
-            when.
         verbose: 1 prints a line for each selection; 0 prints nothing.
 
     Attributes:
@@ -94,13 +91,12 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         memory: int | str | None = None,
         control: Control = _CONTROL,
         backup: Backup | None = None,
-        log_dir: str | Path | None = None,
         verbose: int = 0,
         **unknown: Any,
     ) -> None:
         super().__init__()
         for name in unknown:
-            known = [*_SETTINGS, "backup", "log_dir"]
+            known = [*_SETTINGS, "backup"]
             near = arguments.nearest(name, known)
             hint = f"Did you mean `{near}`?" if near else f"It has {', '.join(known)}."
             raise TypeError(f"ElasticCallback has no argument `{name}`. {hint}")
@@ -112,9 +108,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         )
         if backup is not None:
             arguments.instance("backup", backup, Backup, "an et.Backup(directory)")
-        if log_dir is not None:
-            arguments.path("log_dir", log_dir)
-        self.backup, self.log_dir = backup, log_dir
+        self.backup = backup
         self.selections: list[SelectionRecord] = []
         self.profile = profile
         self._recovery: Recovery | None = None
@@ -123,7 +117,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     def __deepcopy__(self, memo: dict[int, Any]) -> ElasticCallback:
         """An unused callback with equal settings; data and functions are shared."""
         given = {name: getattr(self.settings, name) for name in _SETTINGS}
-        copied = type(self)(**given, backup=self.backup, log_dir=self.log_dir)
+        copied = type(self)(**given, backup=self.backup)
         copied.clock = self.clock
         return copied
 
@@ -173,12 +167,6 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         size = None if size is None else -(-size // count)
         if self.settings.profile is not None:
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
-        self._board = None
-        if self.log_dir is not None:
-            from elastic_tf.plots.board import Board  # Matplotlib takes a while to load
-
-            names = [tensor.name.split(":")[0] for tensor in self.model.tensors]
-            self._board = Board(self.log_dir, names)
         deadline = self.settings.rho if isinstance(self.settings.rho, Deadline) else None
         self._ledger = Ledger(
             self.clock,
@@ -221,22 +209,11 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         """Note what was measured."""
         self._scheduler.epoch_ends(logs)
         self.profile = self._scheduler.costs.profile
-        if self._board is not None:
-            here = [record for record in self.selections if record.epoch == epoch]
-            for record in here:
-                self._board.selection(record)
-            self._board.epoch(epoch, self.selections[-1], logs or {})
-            if here:
-                self._board.picture(records.masks(self.selections, epoch), epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Show and keep what came out."""
         self._has_ended = True
         self.model._elastic.callback = None
-        if self._board is not None:
-            epoch = self._ledger.epoch
-            self._board.picture(records.masks(self.selections, epoch), epoch, is_last=True)
-            self._board.close()
         self._scheduler.end()
         if self._recovery is not None:
             self._recovery.end()

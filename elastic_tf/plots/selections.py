@@ -27,13 +27,12 @@ def selection_map(
     title: str = "",
     x: str = "epoch",
     ticks: Sequence[Any] = (),
-    width: float | None = None,
 ) -> Figure:
     """Which tensors were trained in which epochs (Figure 21 of the paper), and in which mode.
 
     `masks` has a plan, or a bool mask of shape (N,), forward order, for each epoch, or for each of
     what `x` says, with `ticks` below them. A few of the tensors' `names` are written along the
-    axis. `width` is in inches; by default it is what the epochs need.
+    axis.
     """
     modes = np.array([as_plan(one, len(one)).modes for one in masks]).T  # (N, epochs)
     codes = [FROZEN, EXACT, *sorted({*modes.ravel().tolist()} - {FROZEN, EXACT})]
@@ -41,7 +40,7 @@ def selection_map(
     shown = np.searchsorted(codes, modes)
     last = len(codes) - 1
     options = {"cmap": ListedColormap(colours), "vmin": 0, "vmax": last}
-    figure = _map(shown, names, title, width, **options)
+    figure = _map(shown, names, title, **options)
     figure.axes[0].set_xlabel(x)
     if last > 1:
         patches = [Patch(color=c, label=NAMES[code]) for c, code in zip(colours, codes)]
@@ -113,16 +112,10 @@ def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") ->
     return figure
 
 
-def _map(
-    values: np.ndarray,
-    names: Sequence[str],
-    title: str,
-    width: float | None = None,
-    **options: Any,
-) -> Figure:
+def _map(values: np.ndarray, names: Sequence[str], title: str, **options: Any) -> Figure:
     """Tensors down, epochs across, values of shape (N, epochs)."""
     count, epochs = values.shape
-    wide = width or min(5.5 + 0.25 * epochs, _WIDEST)
+    wide = min(5.5 + 0.25 * epochs, _WIDEST)
     figure, axes = picture(wide, min(8.0, 2.2 + 0.05 * count))
     extent = (0.5, epochs + 0.5, count - 0.5, -0.5)
     axes.imshow(values, aspect="auto", interpolation="nearest", extent=extent, **options)

@@ -112,29 +112,21 @@ def test_training_goes_on_with_the_last_selection_when_a_probe_fails():
     assert len(elastic_callback.selections) == 1
 
 
-def test_log_dir_holds_scalars_and_a_picture(tmp_path):
-    fit(elastic(), callback(log_dir=tmp_path / "events"), epochs=3)
-    (path,) = (tmp_path / "events").glob("events*")
-    found = {
-        (value.tag, event.step)
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    }
-    assert {
-        ("elastic/rho", 2),
-        ("elastic/seconds_importance", 2),
-        ("elastic/selection", 2),
-    } <= found
-    assert ("elastic/seconds_selection", 0) in found
-    assert ("elastic/seconds_selection", 1) not in found  # no selection was made for that epoch
+def test_tensorboard_of_keras_shows_the_ratios(tmp_path):
+    board = tf.keras.callbacks.TensorBoard(tmp_path)
+    fit(elastic(), callback(), board, epochs=2)
+    (path,) = (tmp_path / "train").glob("events*")
+    events = tf.compat.v1.train.summary_iterator(str(path))
+    tags = {value.tag for event in events for value in event.summary.value}
+    assert {"epoch_rho", "epoch_predicted_ratio", "epoch_loss"} <= tags
 
 
 def test_a_copy_is_unused_and_has_equal_settings():
-    one = callback(rho=Deadline(60.0), interval=4, log_dir="board", required=np.arange(10) > 8)
+    one = callback(rho=Deadline(60.0), interval=4, required=np.arange(10) > 8)
     one.selections.append("used")
     two = copy.deepcopy(one)
     assert two.selections == []
-    assert (two.settings.rho, two.settings.interval, two.log_dir) == (Deadline(60.0), 4, "board")
+    assert (two.settings.rho, two.settings.interval) == (Deadline(60.0), 4)
     assert two.settings.probe is one.settings.probe  # no copy of data
     fit(elastic(), copy.deepcopy(callback()), epochs=1)
 

@@ -1,8 +1,8 @@
 """Select anew every few seconds for hours, and watch what the process holds on to.
 
 One `fit` of the digits' network under a budget that changes with every selection, so that nearly
-every selection traces a new train function, with backups, profiles made again and a TensorBoard
-directory. Before an epoch every few seconds memory, files and threads are counted.
+every selection traces a new train function, with backups and profiles made again. Before an epoch
+every few seconds memory, files and threads are counted.
 
 Example: python tests/faults/soak.py --minutes 120 --out experiments/results/soak.json
 """
@@ -124,7 +124,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             interval=1,
             probe=data.probe,
             required=et.zoo.head_tensors(elastic),
-            log_dir=Path(folder, "board"),
             backup=et.Backup(Path(folder, "backup")),
         )
         watch = Watch(callback, Path(folder), settings)

@@ -65,7 +65,7 @@ def test_options_of_the_callback_run(names, capsys):
     exec(blocks(DOCS / "start.md")[0], names)
     model.fit(names["train"], epochs=2, callbacks=[names["callback"]], verbose=0)
     assert "Epoch 1: " in capsys.readouterr().out
-    assert list(Path("runs/board").glob("events*")) and list(Path("backup").iterdir())
+    assert list(Path("backup").iterdir())
 
 
 def test_mixin_of_the_guide_trains_what_the_plan_says():

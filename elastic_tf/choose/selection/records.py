@@ -137,15 +137,6 @@ def dataframe(records: Sequence[SelectionRecord]) -> Any:
     return frame.astype(dict.fromkeys(unknown, float))
 
 
-def masks(records: Sequence[SelectionRecord], epoch: int) -> list[np.ndarray]:
-    """What was trained at the end of each epoch, from that of the first selection on."""
-    held = {record.epoch: record.mask for record in records}
-    found: list[np.ndarray] = []
-    for at in range(min(held, default=epoch + 1), epoch + 1):
-        found.append(held[at] if at in held else found[-1])
-    return found
-
-
 def line(record: SelectionRecord) -> str:
     """What is said when a selection is made; epochs count from 1, as Keras prints them."""
     text = (
