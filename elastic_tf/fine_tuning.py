@@ -16,7 +16,6 @@ from elastic_tf.arguments import brief
 from elastic_tf.choose.budget.course import RATE, Course
 from elastic_tf.choose.budget.settings import Deadline
 from elastic_tf.model import ElasticModel
-from elastic_tf.stack.augmentation import without_augmentation
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.mixin import ElasticMixin
@@ -28,7 +27,6 @@ L = tf.keras.layers
 # Standard deviations from the stored mean, at the first batch normalisation: 0.3 to 1.1 of birds,
 # signs, flowers and CIFAR-10 in MobileNet and MobileNetV2, scaled rightly; 63 to 168 unscaled.
 _UNLIKE = 8.0
-_VIEWS = 2  # that random layers draw
 _ENDS = {tf.nn.softmax: "softmax", tf.nn.sigmoid: "sigmoid"}  # others have the name of Keras
 
 
@@ -51,12 +49,10 @@ def finetune(
     The targets say what is learned: class numbers or rows with a single 1 are classes, other rows
     of zeros and ones are labels that may go together, other numbers are values (regression). The
     head gets as many outputs, and is solved in closed form. Batch
-    normalisation uses its stored statistics; dropout runs as in training. Random layers of images
-    that the network begins with draw two views of each sample, once, and are left out of the
-    result: in use they change nothing. Then `et.optimizers.shampoo` trains the last tensors, as
-    many as fit into the time, at a rate that falls to zero as it ends, and the head is solved
-    again. What lies before them is computed once for each sample. With `validation`, the best
-    weights are kept; those of the first head count.
+    normalisation uses its stored statistics; dropout and augmentation run as in training. Then
+    `et.optimizers.shampoo` trains the last tensors, as many as fit into the time, at a rate that
+    falls to zero as it ends, and the head is solved again. What lies before them is computed once
+    for each sample. With `validation`, the best weights are kept; those of the first head count.
 
     Args:
         model: built Keras network. Its last dense layer stays if it has a unit for each output and
@@ -105,9 +101,6 @@ def finetune(
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     kind, outputs = _task(labels, loss)
     network, has_logits = _with_head(model, outputs, kind, verbose=bool(verbose))
-    if samples.augment is None:
-        network, layers = without_augmentation(network)
-        samples = samples.augmented(layers, _VIEWS) if layers else samples
     elastic = ElasticModel.from_model(network)
     if metrics is None:
         metrics = {"softmax": ["accuracy"], "sigmoid": [_right(has_logits)], "linear": []}[kind]

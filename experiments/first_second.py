@@ -56,6 +56,7 @@ class Settings:
     seeds: int = option(1, help="how many")
     out: Path = option(Path("runs/first_second.json"), help="JSON file of the results")
     mirrored: bool = option(False, help="train on mirror images, too")
+    augmented: bool = option(False, help="let the network begin with random layers, for all ways")
     reference: str = option("full", help="what it is compared with", choices=("full", "usual"))
     way: str | None = option(None, help="for the processes that this one starts")
     seconds: float = option(0.0, help="likewise")
@@ -116,7 +117,7 @@ def fresh(settings: Settings, way: str, seed: int, seconds: float) -> dict[str, 
         command = [sys.executable, __file__, "--data", str(settings.data)]
         command += ["--weights", str(settings.weights), "--model", settings.model]
         command += ["--way", f"{way}:{seed}", "--seconds", str(seconds), "--out", str(out)]
-        command += ["--mirrored"] * settings.mirrored
+        command += ["--mirrored"] * settings.mirrored + ["--augmented"] * settings.augmented
         environment = {**os.environ, "ELASTIC_TF_CACHE": cache}
         subprocess.run(command, check=True, env=environment)
         found: dict[str, Any] = json.loads(out.read_text("utf-8"))
@@ -209,6 +210,16 @@ def network(settings: Settings) -> Any:
     else:
         base = tf.keras.applications.MobileNetV2(pooling="avg", **options)
     base.load_weights(settings.weights)
+    if settings.augmented:
+        layers = tf.keras.layers
+        image = x = tf.keras.Input(base.input_shape[1:])
+        for each in (
+            layers.RandomFlip("horizontal"),
+            layers.RandomRotation(0.05),
+            layers.RandomZoom(0.1),
+        ):
+            x = each(x)
+        base = tf.keras.Model(image, base(x))
     return base
 
 

@@ -129,7 +129,9 @@ class PrefixCache:
         self.read = _reader(self._arrays, [one.dtype.as_numpy_dtype for one in cut.tensors])
         self._forward, self._before = forward, before.cut if before else None
         self._run = run or forward.function(cut, self._before)
-        take = samples.taker()
+        take = samples.take
+        if samples.augment is not None:
+            take = tf.function(take, autograph=False)
 
         def of(rows: np.ndarray) -> list[tf.Tensor]:
             if before is not None:

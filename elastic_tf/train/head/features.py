@@ -181,9 +181,8 @@ def _of_samples(samples: Samples, until: float | None) -> Iterator[tuple[Any, ..
         order = (mixed[:, None] + samples.count * np.arange(samples.views)).reshape(-1)
         size = max(_BATCH // samples.views, 1) * samples.views
     began = first = time.perf_counter()
-    take = samples.taker()
     for start in range(0, len(order), size):
-        yield take(tf.constant(order[start : start + size]))
+        yield samples.take(order[start : start + size])
         now = time.perf_counter()
         first = first if start else now  # the first batch was traced
         next_one = (now - first) / max(start // size, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +12,8 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.files.arrays import quarter_of_memory
-from elastic_tf.stack.augmentation import drawn_by
 from elastic_tf.train.inputs import batches
 from elastic_tf.train.inputs.growing import read
-
-_AT_ONCE = 10  # samples that are augmented
 
 
 class Rows(NamedTuple):
@@ -43,8 +40,7 @@ class Samples:
         batch_size: rows in a step, at most as many as there are samples.
         shuffle: whether each epoch has an order of its own, drawn from `seed`.
         seed: of the orders and views.
-        augment: function (x of one sample, seed of shape (2,)) -> x, of stateless random ops; or
-            with Keras 3 random layers of images, one or a list, which are copied.
+        augment: function (x of one sample, seed of shape (2,)) -> x, of stateless random ops.
         views: augmented versions of each sample.
         memory: bytes of memory for what is computed once of all rows (see
             `ElasticMixin.cache_prefix`); beyond, it is kept in a temporary file. 0 computes
@@ -72,7 +68,7 @@ class Samples:
         batch_size: int = 32,
         shuffle: bool = True,
         seed: int = 0,
-        augment: Callable[..., Any] | Sequence[Any] | None = None,
+        augment: Callable[[Any, tf.Tensor], Any] | None = None,
         views: int = 1,
         memory: int | None = None,
         half: bool = False,
@@ -93,7 +89,7 @@ class Samples:
                 f"`views` above 1 are of augmented samples. Received: views={views} without "
                 "`augment`. Give a function (x, seed) -> x."
             )
-        self.augment, self._at_once = _augment(augment)
+        self.augment = augment
         if memory is None:
             memory = min(1 << 30, quarter_of_memory())
         self.memory = arguments.count("memory", memory, least=0, most=2**63)
@@ -124,12 +120,6 @@ class Samples:
         made.views, made.rows = views, views * self.count
         return made
 
-    def augmented(self, layers: Sequence[Any], views: int) -> Samples:
-        """The same samples in so many views that random layers draw."""
-        made = self.of_views(views)
-        made.augment, made._at_once = _augment(layers)
-        return made
-
     def row_batches(self) -> tf.data.Dataset:
         """Numbers of the rows of each step; every pass over the dataset is another epoch.
 
@@ -153,19 +143,13 @@ class Samples:
     def take(self, rows: tf.Tensor) -> tuple[Any, ...]:
         """The batch (x, y) or (x, y, sample_weight) of these rows, as tensors."""
         x, *rest = self._gathered(rows, self.arrays)
-        augment, many = self.augment, self._at_once
+        augment = self.augment
         if augment is not None:
             seeds = tf.stack([tf.fill(tf.shape(rows), tf.cast(self.seed, tf.int64)), rows], axis=1)
             specs = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), x)
-            x = tf.map_fn(lambda pair: augment(*pair), (x, seeds), specs, many)
+            x = tf.map_fn(lambda pair: augment(*pair), (x, seeds), fn_output_signature=specs)
             tf.nest.map_structure(lambda part: part.set_shape((rows.shape[0], *part.shape[1:])), x)
         return (x, *rest)
-
-    def taker(self) -> Callable[[tf.Tensor], tuple[Any, ...]]:
-        """`take`, traced where it augments."""
-        if self.augment is None:
-            return self.take
-        return tf.function(self.take, autograph=False, reduce_retracing=True)
 
     def targets(self, rows: tf.Tensor) -> tuple[Any, ...]:
         """The batch of these rows without its inputs: (y,) or (y, sample_weight)."""
@@ -190,13 +174,6 @@ class Samples:
             order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
         order = order[: self.steps * self.batch_size] + self.count * (epoch % self.views)
         yield order.reshape(self.steps, self.batch_size)
-
-
-def _augment(given: Any) -> tuple[Callable[[Any, tf.Tensor], Any] | None, int]:
-    """The function of a sample and a seed, and how many at once: layers keep a state."""
-    if isinstance(given, (tf.keras.layers.Layer, list, tuple)):
-        return drawn_by(given), 1
-    return given, _AT_ONCE
 
 
 def _class_weighted(y: Any, weight: Any, class_weight: Mapping[int, float]) -> tf.Tensor:
