@@ -44,7 +44,10 @@ class RowTraining:
         size = min(self.samples.cache_batch, self.samples.rows)
         forward = Forward(self._model, tf.nest.map_structure(_spec, self.samples.inputs(size)))
         if not forward.cut([]).tensors:
-            raise NotCacheable("the model draws at random, or keeps a state, at its very input")
+            raise NotCacheable(
+                "the model draws at random, or keeps a state, at its very input. Where time is "
+                "short, draw views once: et.Samples(x, y, augment=function, views=2)"
+            )
         return forward
 
     @functools.cached_property
