@@ -256,7 +256,7 @@ class Course(tf.keras.callbacks.Callback):
         assert profile is not None and model._elastic.rows is not None
         share = _LEAST
         for _ in range(2):  # more is traced where more is trained
-            training = self.left - self._around(share)
+            training = max(self.left - self._around(share), 0.0)
             whole = max(training / self._epoch, _LEAST_EPOCHS)  # epochs of full training
             passes = passes_for(whole, self._epochs)
             share = min(whole / passes, 1.0)
