@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -28,6 +28,7 @@ else:
 
 _FIT = inspect.unwrap(tf.keras.Model.fit).__code__
 _BUILD = "_maybe_symbolic_build"  # attribute of a model
+_BEFORE_XLA = 8  # arguments of `compile`, `jit_compile` the last of them
 _PASS = "_enumerate_iterator"  # attribute of Keras 3's iterator of epochs
 
 
@@ -299,3 +300,9 @@ def _parts(model: Any) -> Iterator[Any]:
     """The attributes of all layers."""
     for layer in model._flatten_layers():
         yield from list(vars(layer).values())
+
+
+def without_auto_xla(args: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Options of `compile` with XLA off where Keras 3 would turn it on by itself, on a GPU."""
+    is_auto = len(args) < _BEFORE_XLA and options.get("jit_compile", "auto") == "auto"
+    return options if IS_KERAS2 or not is_auto else {**options, "jit_compile": False}

@@ -361,12 +361,6 @@ def track_loss(model: Any, data: Any, loss: Any) -> None:
         )
 
 
-def without_auto_xla(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of `compile` with XLA off where Keras 3 would turn it on by itself, on a GPU."""
-    is_auto = options.get("jit_compile", "auto") == "auto"
-    return options if IS_KERAS2 or not is_auto else {**options, "jit_compile": False}
-
-
 def execution(model: Any) -> int:
     """Steps in one call of the train function, now: Keras 2 lowers it at the end of an epoch."""
     if not IS_KERAS2:

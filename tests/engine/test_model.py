@@ -69,13 +69,20 @@ def test_repr_and_summary_say_what_is_trained(monkeypatch):
 
 
 @pytest.mark.skipif(stack.IS_KERAS2, reason="Keras 2 leaves XLA off unless asked")
-@pytest.mark.parametrize(("asked", "compiled"), [({}, False), ("auto", False), (True, True)])
-def test_xla_compiles_a_step_only_where_it_is_asked_for(monkeypatch, asked, compiled):
+@pytest.mark.parametrize(
+    ("args", "options", "compiled"),
+    [
+        ((), {}, False),
+        ((), {"jit_compile": "auto"}, False),
+        ((), {"jit_compile": True}, True),
+        ((None, None, None, False, 1, True), {}, True),
+    ],
+)
+def test_xla_compiles_a_step_only_where_it_is_asked_for(monkeypatch, args, options, compiled):
     monkeypatch.setattr(tf.keras.Model, "_resolve_auto_jit_compile", lambda _: True)  # as on a GPU
-    options = {"jit_compile": asked} if asked else {}
     plain, model = network(), ElasticModel.from_model(network())
     plain.compile("sgd", "mse", jit_compile="auto")
-    model.compile("sgd", "mse", **options)
+    model.compile("sgd", "mse", *args, **options)
     assert (plain.jit_compile, model.jit_compile) == (True, compiled)
 
 

@@ -173,7 +173,7 @@ class ElasticMixin(_Model):
         state.statistics = arguments.choice("statistics", statistics, ("batch", "stored"))
         state.accumulation = None
         state.keep = keep if keep is None else arguments.number("keep", keep, low=0.0, high=1.0)
-        super().compile(*args, **stack.without_auto_xla(kwargs))
+        super().compile(*args, **stack.without_auto_xla(args, kwargs))
         self._forget_traces()
         optimizers.check(self.optimizer)
         checks.check_strategy(self.distribute_strategy)
