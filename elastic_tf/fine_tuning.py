@@ -52,7 +52,8 @@ def finetune(
     normalisation uses its stored statistics; dropout and augmentation run as in training. Then
     `et.optimizers.shampoo` trains the last tensors, as many as fit into the time, at a rate that
     falls to zero as it ends, and the head is solved again. What lies before them is computed once
-    for each sample. With `validation`, the best weights are kept; those of the first head count.
+    for each sample. With `validation`, the last weights are kept that are not worse than the first
+    head by more than chance (a standard error).
 
     Args:
         model: built Keras network. Its last dense layer stays if it has a unit for each output and
@@ -73,8 +74,8 @@ def finetune(
         loss: as for `compile`; its kind goes before what the targets say: "mse" makes values of
             whole numbers. Crossentropies take logits where the head gives them. None: a
             crossentropy, or the mean squared error of values.
-        metrics: as for `compile`. None: the accuracy of classes and labels. The best weights have
-            the highest metric "accuracy", or without one the smallest loss.
+        metrics: as for `compile`. None: the accuracy of classes and labels. Weights are judged by
+            the metric "accuracy", without one by the loss.
         profile: times of this network with this head and batches of this size, or their file. None:
             foretold from a forward pass.
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.

@@ -44,7 +44,7 @@ class Stub:
         self._elastic = SimpleNamespace(rows=rows, tracing=0.0)
         self.cache_prefix, self.stop_training = (lambda epochs: None), False
         self.rates, self.plans, self.weights, self.validations = [], [], 0, 0
-        self.errors, self.scores = [0.1], [(0.5, 1.0)]
+        self.errors, self.scores, self.loss = [0.1], [(0.5, 1.0)], "mse"
         self.set_plan = self.plans.append
 
     @property
@@ -56,19 +56,20 @@ class Stub:
     def passes(self, seconds):
         self.device.now += seconds * self.speed
 
-    def head(self, *_, until=None, layer=None):
+    def head(self, *_, until=None, layer=None, scale=None):
         self.until, started = until, self.device.now
         self.passes(self.solving)
         error = self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
         if error is None:
             raise ValueError("Features must be finite.")
+        self.weights += layer is not None  # solved again
         return dataclasses.replace(SOLVED, error=error, seconds=self.device.now - started)
 
     def evaluated(self):
         self.passes(self.judging)
         self.validations += 1
         accuracy, loss = self.scores.pop(0) if len(self.scores) > 1 else self.scores[0]
-        return {"accuracy": accuracy, "loss": loss}
+        return {"loss": loss} | ({} if accuracy is None else {"accuracy": accuracy})
 
     def get_weights(self):
         return self.weights
@@ -239,28 +240,35 @@ def test_less_than_a_little_is_not_begun(trained):
 def test_a_head_that_is_worse_at_the_end_is_not_taken(trained, errors, validated):
     stub = Stub(Device())
     stub.errors = [*errors]
-    stub.scores = [(0.5, 1.0), (0.4, 1.0), (0.9, 1.0)]  # head, epoch, head solved again
+    stub.scores = [(0.5, 1.0), (0.2, 1.0), (0.9, 1.0)]  # head, epoch, head solved again
     trained(stub.device, stub, 900.0, epochs=1, judges=12 * validated)
     is_better = errors[1] == 0.1
-    assert stub.weights == (STEPS if is_better else 0)
+    assert stub.weights == (STEPS + 1 if is_better else 0)
     assert stub.validations == (2 + is_better if validated else 0)
 
 
 @pytest.mark.parametrize(
     ("scores", "kept"),
     [
-        ([(0.5, 1.0), (0.6, 2.0), (0.4, 0.5)], STEPS),
-        ([(0.5, 1.0), (0.5, 0.9), (0.5, 0.95)], STEPS),
-        ([(0.5, 1.0), (0.5, 1.0), (0.5, 1.0)], 0),
-        ([(0.5, 1.0), (0.9, math.nan), (0.9, math.nan)], 0),
-        ([(0.5, 1.0), (0.9, math.inf), (0.4, 1.0)], 0),
+        ([(0.5, 1.0), (0.6, 2.0), (0.4, 2.0)], 1),  # the last one is 1 of 12 below the head
+        ([(0.5, 1.0), (0.6, 2.0), (0.3, 2.0)], 0),  # 2.4 of 12
+        ([(0.5, 1.0), (0.3, 2.0), (0.3, 0.5)], None),
+        ([(0.5, 1.0), (0.5, 1.0), (0.5, 1.0)], 1),
+        ([(0.5, 1.0), (0.9, math.nan), (0.9, math.nan)], None),
+        ([(0.5, 1.0), (0.9, math.inf), (0.4, 1.0)], 1),
+        ([(None, 1.0), (None, 0.9), (None, 1.0)], 1),
+        ([(None, 1.0), (None, 0.9), (None, 1.1)], 0),
     ],
 )
-def test_the_weights_that_were_judged_best_are_kept(trained, scores, kept):
+def test_the_last_weights_that_are_not_worse_than_the_head_are_kept(trained, scores, kept):
+    """Of the head, an epoch and the head solved again."""
     stub = Stub(Device())
     stub.scores = [*scores]
-    trained(stub.device, stub, 900.0, epochs=1, judges=12)
-    assert stub.weights == kept and not stub.scores[1:]
+    one = trained(stub.device, stub, 900.0, epochs=1, judges=12)
+    assert stub.weights == (0 if kept is None else STEPS + kept) and not stub.scores[1:]
+    number = 1 if scores[0][0] is None else 0
+    found = [score[number] for score in (scores[0], scores[0 if kept is None else 1 + kept])]
+    assert one.reached == found
 
 
 @pytest.mark.parametrize(("judges", "each"), [(100, True), (1200, False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,8 @@ def accuracy(
     else:
         right = left_out.argmax(axis=1) == wanted.argmax(axis=1)
     return float(np.average(right, weights=weight))
+
+
+def chance(accuracy: float, count: int) -> float:
+    """The standard error of an accuracy on so many samples."""
+    return math.sqrt(max(accuracy * (1.0 - accuracy), 0.0) / count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +19,8 @@ from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
 from elastic_tf.methods import baselines
+from elastic_tf.train.head.solve import solve_again
+from elastic_tf.train.head.targets import chance
 
 # In a run's directory until the result is there: the state after the last finished epoch, and the
 # weights that were best on validation images.
@@ -130,10 +133,11 @@ class _Training:
         if profile is not None and self._method.needs_profile:  # before anything is trained
             shape = tuple(model.input_shape[1:])
             profile.check_data(batch_size=settings.batch_size, input_shape=[shape])
+        self._head = et.solve_head(harness.compiled(model, "adam", 1e-3), self._train)
         if not self._run.history:
-            found = et.solve_head(harness.compiled(model, "adam", 1e-3), self._train)
-            self._tell(f"New head in closed form, {found.accuracy:.1%} right of images left out")
-            self._head_seconds = found.seconds
+            accuracy = self._head.accuracy
+            self._tell(f"New head in closed form, {accuracy:.1%} right of images left out")
+            self._head_seconds = self._head.seconds
         rate: Any = settings.rate()
         if settings.schedule == "cosine":
             steps = settings.epochs * data.steps_per_epoch
@@ -192,7 +196,7 @@ class _Training:
         return first + [epoch["val_accuracy"] for epoch in history]
 
     def _best(self, model: et.ElasticModel) -> dict[str, Any]:
-        """Give the model its best weights on validation images; what is known."""
+        """Give the model its head anew, or weights that validation images favour; what is known."""
         known, count = self._accuracies(), len(self._run.history)
         accuracy, epoch = known[-1], count
         best = self._run.path / _BEST
@@ -200,10 +204,14 @@ class _Training:
             accuracy = max(known)
             epoch = known.index(accuracy)
             said = f"epoch {epoch}" if epoch else "the solved head"
-            self._head_seconds += et.solve_head(model, self._train).seconds
-            validation = self._data.validation
+            started = time.perf_counter()
+            validation: Any = self._data.validation
+            is_good = solve_again(model, self._train, self._head)
+            self._head_seconds += time.perf_counter() - started
             again = model.evaluate(validation, verbose=0, return_dict=True)["accuracy"]
-            if again > accuracy:
+            images = sum(len(labels) for _, labels in validation)
+            # the best of many epochs is the luckiest one, too
+            if is_good and again >= accuracy - chance(accuracy, images):
                 accuracy, epoch, said = float(again), count, "the head solved again"
             else:
                 model.load_weights(best)
