@@ -19,13 +19,14 @@ COMMANDS = {
     "memory": "say what memory a training step needs, before it runs",
     "train": "adapt a pre-trained model to new images by one method",
     "evaluate": "say how well a finished training does on its test images, or on others",
+    "report": "write a page on a finished training: accuracy, seconds, mistakes, its use",
     "predict": "say what images show, by a finished training",
     "export": "write the network of a finished training for other programs",
     "compare": "compare methods at equal epochs and at equal seconds",
     "plot": "draw a timing profile, or the course of trainings",
     "doctor": "check the installation, and say what to fix",
 }
-_OF_TRAINED = ("evaluate", "predict", "export")
+_OF_TRAINED = ("evaluate", "report", "predict", "export")
 # What Keras loads where it is installed, for wrappers and pictures of its own and for data frames,
 # which no command has: two of the five seconds in which Keras starts.
 _SPARED = ("matplotlib", "pandas", "sklearn")

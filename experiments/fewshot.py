@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
@@ -24,20 +24,35 @@ import tensorflow as tf
 from measuring import columns
 
 from elastic_tf.app.commands.commandline import option, parse
+from elastic_tf.choose.selection.mixed_integer import best_choices
+from elastic_tf.choose.selection.problem import Choices
 from elastic_tf.files import atomic
 from elastic_tf.files.table import format_table
-from elastic_tf.methods.fewshot.rule import Budgets, Offer, search, with_best
+from elastic_tf.memory.kernels import KernelCosts
+from elastic_tf.methods.fewshot.rule import Budgets, with_best
 
 L = tf.keras.layers
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 COMPUTE = 0.15  # of a backward pass: the paper's budget
-DEEPER = (0.15, 0.3, 0.6)  # tried for ours
+# Which of the choices for kernels (1, n) pay for what each tensor (N, 1) costs: to keep its inputs,
+# to keep what its results need, and to pass the gradient through it.
+PAYS = (np.equal, np.greater_equal, np.greater)
+WEIGHTS = 16  # bytes of a trained number, its gradient and Adam's two
 FEWEST = 3  # steps
 REFERENCE = "TinyTrain"  # whose seconds count
 COLUMNS = columns(
     "method rate steps accuracy:.1% interval:.1% better:.1% better_interval:.1% seconds:.2f "
     "selection:.3f memory:.2f kept:.1f macs:.1%"
 )
+
+
+class Offer(NamedTuple):
+    """A way to train a tensor: the part of it that is trained, and what that is worth."""
+
+    tensor: int
+    mode: str
+    share: float
+    worth: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +102,6 @@ def main() -> None:
         task, row = tasks[index], {}
         for name, given in options.items():
             chosen = result["chosen"][name]
-            if name == "ours":
-                given = {**given, "compute": chosen["compute"]}
             row[name] = one(net, task, chosen["rate"], chosen["steps"], given)
         for name, values in row.items():
             for key, value in values.items():
@@ -108,14 +121,12 @@ def methods(
     kernels = np.flatnonzero(net.costs.macs).tolist()
     within = {"memory": round(settings.memory * 2**20), "compute": COMPUTE}
     paper = {**within, "inspect": 0.4 if len(kernels) > 10 else 1.0}
-    alone = {**within, "inspect": 1e-9, "rule": et.fewshot.exact_rule}
     return {
         "nothing": {"steps": 0},
-        "the last kernel": alone,
+        "the last kernel": {**within, "inspect": 1e-9},
         "SparseUpdate": {"plan": et.Plan.from_json(sparse) if sparse else None},
         REFERENCE: paper,
         "TinyTrain, new images in each step": {**paper, "views": None},
-        "ours": {**within, "inspect": 1.0, "rule": et.fewshot.exact_rule},
         "everything, beyond the memory": {"plan": et.Plan.full(len(net.model.tensors))},
     }
 
@@ -136,18 +147,14 @@ def prepared(
             chosen[name] = {"rate": RATES[0], "steps": 0}
             continue
         best: dict[str, float] = {"accuracy": -1.0}
-        for compute in DEEPER if name == "ours" else (None,):
-            given = given if compute is None else {**given, "compute": compute}
-            steps = steps_of(net, trials, given, reference, settings)
-            for rate in RATES:
-                tried = range(settings.tried)
-                runs = [one(net, trials[k], rate, steps, given) for k in tried]
-                loss = float(np.mean([run["loss"] for run in runs]))
-                accuracy = float(np.mean([run["accuracy"] for run in runs]))
-                print(f"{name}, {compute}, {steps} steps, {rate:g}: {accuracy:.1%}, {loss:.3f}")
-                if (accuracy, -loss) > (best["accuracy"], -best.get("loss", 0.0)):
-                    best = {"rate": rate, "steps": steps, "loss": loss, "accuracy": accuracy}
-                    best |= {} if compute is None else {"compute": compute}
+        steps = steps_of(net, trials, given, reference, settings)
+        for rate in RATES:
+            runs = [one(net, trials[k], rate, steps, given) for k in range(settings.tried)]
+            loss = float(np.mean([run["loss"] for run in runs]))
+            accuracy = float(np.mean([run["accuracy"] for run in runs]))
+            print(f"{name}, {steps} steps, {rate:g}: {accuracy:.1%}, {loss:.3f}")
+            if (accuracy, -loss) > (best["accuracy"], -best.get("loss", 0.0)):
+                best = {"rate": rate, "steps": steps, "loss": loss, "accuracy": accuracy}
         chosen[name] = best
         print(f"{name}: {best}", flush=True)
     return {"sparse": sparse.to_json(), "chosen": chosen}
@@ -247,6 +254,32 @@ def sparse_update(
     for offer in search(offers, costs, budgets):
         plan = with_best(plan, offer.tensor, offer.mode, worth[offer.tensor], costs)
     return plan
+
+
+def search(offers: Sequence[Offer], costs: KernelCosts, budgets: Budgets) -> list[Offer]:
+    """The offers of most worth together within both budgets, to a gap of 0.1 %.
+
+    Args:
+        offers: those of one tensor beside each other.
+        costs: of the network's tensors.
+        budgets: most memory and most multiply-adds.
+    """
+    kernel = np.array([offer.tensor for offer in offers])
+    share = np.array([offer.share for offer in offers])
+    weights = WEIGHTS * share * costs.sizes[kernel]
+    count = len(costs.sizes)
+    every, behind = np.arange(count)[:, None], kernel[None]
+    # paid by each choice alone, by all of a kernel, by what lies before a kept result or a kernel
+    member = np.vstack([np.eye(len(kernel), dtype=bool), *(f(every, behind) for f in PAYS)])
+    macs = [share * costs.macs[kernel], np.zeros(2 * count), costs.macs]
+    saved = [weights, costs.inputs, costs.kept, np.zeros(count)]
+    alone = [weights, np.zeros(3 * count)]
+    cost = np.stack([np.concatenate(part) for part in (macs, saved, alone)], axis=1)
+    room = np.array([budgets.macs, budgets.memory, budgets.memory - costs.peak])
+    room = np.minimum(room, 2.0 * cost.sum(axis=0) + 1.0)  # a budget may be infinite
+    worth, none = np.array([offer.worth for offer in offers]), np.zeros(len(kernel), bool)
+    found = best_choices(Choices(kernel, member, cost), worth, room, none).chosen
+    return [offer for offer, is_chosen in zip(offers, found) if is_chosen]
 
 
 def summary(result: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -43,7 +43,6 @@ def draw(app: Sphinx) -> None:
         group[f"{row['asked']:.0f} s"] = 100 * row["taken"] / row["asked"]
     drawn = {
         "timing_bars": plots.timing_bars(profiles["ResNet50"]),
-        "step_parts": plots.step_parts(profiles),
         "cost_of_depth": plots.cost_of_depth(profiles),
         "deadlines": plots.bars(
             taken,

@@ -59,6 +59,7 @@ def solve_head(
     *,
     timeout: float = 3600.0,
     penalty: float | None = None,
+    scale: float | None = None,
 ) -> FederatedHead:
     """Solve the network's dense head on the samples of all clients, of which only sums are sent.
 
@@ -70,6 +71,9 @@ def solve_head(
             `elastic_tf.federated.gram.noised`.
         timeout: seconds to wait for answers.
         penalty: None chooses it by held-out samples.
+        scale: logits of classes / regression values; None asks the clients for the likelihood of
+            held-out samples. Solved again, after a training on them, they say little: give that of
+            the first head.
 
     Raises:
         ValueError: no client answered with sums.
@@ -101,8 +105,10 @@ def solve_head(
     train, left = totals
     if penalty is None:
         penalty = best_penalty([train], [left], intercept=intercept)
-    of_train, scale = Heads(train, intercept=intercept).weights(penalty), 1.0
-    if told["kind"] != "linear":
+    of_train = Heads(train, intercept=intercept).weights(penalty)
+    if told["kind"] == "linear":
+        scale = 1.0
+    elif scale is None:
         sent = ArrayRecord([part.astype(np.float32) for part in of_train])
         losses = np.sum([_losses(reply) for reply in ask({"head": sent})], axis=0)
         scale = float(np.exp(LOG_SCALES[int(np.argmin(losses))]))

@@ -2,8 +2,7 @@
 
 In: a model, a batch or its size, a plan. Out: what TensorFlow's executor allocates, when, and the
 peak: `step`. `largest_batch` fits into a limit, and `Limit` keeps a selection below it. Beside them
-stand operations (`ops`), what is kept for the backward pass (`activations`), and what a smaller
-runtime takes (`kernels`).
+stand operations (`ops`) and what a smaller runtime takes (`kernels`).
 """
 
 from elastic_tf.memory.steps import Limit, StepMemory, largest_batch, step

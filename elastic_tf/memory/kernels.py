@@ -2,7 +2,7 @@
 
 The runtime keeps the inputs of trained kernels and a sign for each number that a rectifier or a sum
 of two branches gives, and computes in the memory that inference takes. It is not TensorFlow, which
-`activation_bytes` measures.
+`elastic_tf.memory.step` follows.
 """
 
 from __future__ import annotations

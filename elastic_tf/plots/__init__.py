@@ -8,15 +8,14 @@ from __future__ import annotations
 from elastic_tf.extras import extra
 
 with extra("plots"):
-    from elastic_tf.plots.charts import agreement, bars, lines
+    from elastic_tf.plots.charts import agreement, bars, confusion, lines
     from elastic_tf.plots.results import accuracy_at_budgets
     from elastic_tf.plots.selections import (
         image_grid,
         importance_map,
-        selection_bars,
         selection_map,
     )
-    from elastic_tf.plots.steps import cost_of_depth, memory_map, step_parts, timing_bars
+    from elastic_tf.plots.steps import cost_of_depth, memory_map, timing_bars
     from elastic_tf.plots.style import METHODS, Picture, png, save
 
 __all__ = [
@@ -25,6 +24,7 @@ __all__ = [
     "accuracy_at_budgets",
     "agreement",
     "bars",
+    "confusion",
     "cost_of_depth",
     "image_grid",
     "importance_map",
@@ -32,8 +32,6 @@ __all__ = [
     "memory_map",
     "png",
     "save",
-    "selection_bars",
     "selection_map",
-    "step_parts",
     "timing_bars",
 ]

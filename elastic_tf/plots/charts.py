@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from elastic_tf.plots.style import DARK, PALE, grid, head, picture, styles
+from elastic_tf.plots.style import DARK, PALE, few, grid, head, picture, styles
 
 Curves = Mapping[str, tuple[Any, ...]]
 Groups = Mapping[str, Mapping[str, float]]
 
+_MOST_NAMED = 40  # classes
 _MOST_MARKERS = 30  # on every point of a longer line they would hide it
 
 
@@ -117,5 +119,24 @@ def agreement(
         axes.scatter(*points[name], s=26, label=name, alpha=0.85, **options)
     axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel=x, ylabel=y)
     axes.legend(frameon=False, fontsize=8)
+    head(axes, title)
+    return figure
+
+
+def confusion(counts: np.ndarray, names: Sequence[str], *, title: str = "") -> Figure:
+    """Images of a class (down) that were taken for one (across); shape (C, C)."""
+    side = min(3.0 + 0.2 * len(names), 8.0)
+    figure, axes = picture(side, side)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+    shown = range(len(names)) if len(names) <= _MOST_NAMED else few(len(names))
+    told = [textwrap.shorten(names[k], 24, placeholder="...") for k in shown]
+    axes.set_xticks(shown, told, rotation=90, fontsize=7)
+    axes.set_yticks(shown, told, fontsize=7)
+    if len(names) <= _MOST_NAMED:
+        for (right, found), count in np.ndenumerate(counts):
+            colour = "white" if shares[right, found] > 0.5 else DARK
+            axes.text(found, right, count or "", color=colour, ha="center", va="center", fontsize=7)
+    axes.set(xlabel="taken for", ylabel="class")
     head(axes, title)
     return figure

@@ -10,10 +10,10 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
+from matplotlib.ticker import MaxNLocator
 
 from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan, as_plan
-from elastic_tf.plots.style import BLUE, GREY, MODES, PALE, few, head, picture
+from elastic_tf.plots.style import GREY, MODES, PALE, few, head, picture
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches
@@ -70,31 +70,6 @@ def importance_map(
     figure = _map(values, names, title, cmap=colours, norm=scale)
     label = "share of the epoch's importance (grey: harm)"
     figure.colorbar(figure.axes[0].images[0], label=label, location="bottom")
-    return figure
-
-
-def selection_bars(importance: np.ndarray, mask: np.ndarray, *, title: str = "") -> Figure:
-    """Importance of each tensor, shape (N,), and where `mask` is True, those that are trained."""
-    figure, axes = picture(9.0, 3.4)
-    axes.bar(
-        np.arange(len(mask)),
-        importance,
-        width=1.0,
-        color=np.where(mask, BLUE, GREY).tolist(),
-    )
-    axes.axhline(0.0, color=GREY, linewidth=0.8)
-    # the loss falls by very different amounts: linear near nothing, logarithmic beyond
-    linear = 1e-3 * float(np.abs(importance).max())
-    if linear > 0.0:
-        axes.set_yscale("symlog", linthresh=linear)
-        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10.0, linthresh=linear))
-    for k in np.flatnonzero(mask):
-        axes.axvspan(k - 0.5, k + 0.5, ymax=0.02, color=BLUE)
-    axes.set_xlim(-0.5, len(mask) - 0.5)
-    axes.set(xlabel="tensor, forward order", ylabel="importance (decrease of the loss)")
-    patches = [Patch(color=BLUE, label="trained"), Patch(color=GREY, label="left out")]
-    figure.legend(handles=patches, frameon=False, loc="outside lower center", ncols=2, fontsize=8)
-    head(axes, title)
     return figure
 
 

@@ -48,26 +48,6 @@ def timing_bars(profile: TimingProfile, *, title: str = "") -> Figure:
     return figure
 
 
-def step_parts(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Figure:
-    """How a full step divides into forward pass, t_dw and t_dy; label -> profile."""
-    figure, axes = picture(7.5, 1.4 + 0.5 * len(profiles))
-    times = np.array([(p.t_forward, p.t_dw.sum(), p.t_dy.sum()) for p in profiles.values()])
-    full, left = times.sum(axis=1), np.zeros(len(profiles))
-    looks = (("forward pass", FORWARD), ("t_dw", T_DW), ("t_dy", T_DY))
-    for (label, colour), widths in zip(looks, 100 * times.T / full):
-        shown = axes.barh(list(profiles), widths, left=left, color=colour, label=label)
-        axes.bar_label(shown, fmt="%.0f", label_type="center", fontsize=8)
-        left += widths
-    for place, time in enumerate(full):
-        axes.annotate(f" {time / _MS:.0f} ms", (100, place), va="center", fontsize=8)
-    axes.set_xlim(0, 112)
-    axes.invert_yaxis()
-    axes.set_xlabel("share of the full step (%)")
-    figure.legend(frameon=False, loc="outside lower center", ncols=3, fontsize=8)
-    head(axes, title)
-    return figure
-
-
 def cost_of_depth(profiles: Mapping[str, TimingProfile], *, title: str = "") -> Figure:
     """Time of the step that trains all tensors from one on, over that tensor; label -> profile."""
     curves = {}

@@ -25,7 +25,7 @@ from elastic_tf.timing.cost_items import (
     last_of,
 )
 from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
-from elastic_tf.timing.runtime import RuntimeSettings, describe_device
+from elastic_tf.timing.runtime import describe_device
 
 _ROUNDING = 1e-9  # of a sum of times
 # What a profile of other values may be off for, told by a warning.
@@ -49,7 +49,6 @@ class TimingProfile:
         batch_size: samples in a step.
         optimizer: class name of the optimizer, whose update is part of the step.
         device: what `describe_device` said where it was measured.
-        settings: the runtime settings it was measured under, for training to use as well.
         method: "calibrated" (op times corrected by steps under a few masks), "profiler" (op times
             scaled to the full step and the forward pass), "differences" (steps under a few masks
             alone) or "table" (given by hand).
@@ -74,7 +73,6 @@ class TimingProfile:
     batch_size: int = 0
     optimizer: str = ""
     device: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    settings: RuntimeSettings = RuntimeSettings()
     method: str = "table"
     note: str = ""
     calibration: tuple[float, ...] = ()
@@ -237,7 +235,7 @@ class TimingProfile:
             )
         self.check_data(**data)
         here = {**describe_device(), "xla": bool(model.jit_compile)}
-        there = {**self.device, "xla": self.settings.xla} if self.device else {}
+        there = dict(self.device)
         if self.optimizer:
             here["optimizer"], there["optimizer"] = optimizer_name(model), self.optimizer
         told = [

@@ -20,7 +20,6 @@ from elastic_tf.files import json_form
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import from_ranges, to_json, to_ranges
 from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.timing.runtime import RuntimeSettings
 
 SCHEMA_VERSION = 6
 REMEASURE = (
@@ -85,7 +84,6 @@ def read(path: str | Path) -> dict[str, Any]:
         "tensors": tuple(TensorSpec(*spec) for spec in specs),
         "input_shape": tuple(map(tuple, data["input_shape"])),
         "calibration": tuple(data["calibration"]),
-        "settings": RuntimeSettings(**data["settings"]),
     }
 
 

@@ -25,7 +25,7 @@ from elastic_tf.timing.attribution import (
 )
 from elastic_tf.timing.cost_items import CostItem, as_arrays
 from elastic_tf.timing.profile import TimingProfile, optimizer_name, tensor_specs
-from elastic_tf.timing.runtime import RuntimeSettings, describe_device
+from elastic_tf.timing.runtime import describe_device
 from elastic_tf.timing.stopwatch import ratio_uncertainty, time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, has_own_step, trace_step
 from elastic_tf.train.engine.checks import batch_explained
@@ -240,8 +240,7 @@ def described(model: Any, x: Any) -> dict[str, Any]:
         "input_shape": tuple(sample_shapes(inputs) or ()),
         "batch_size": int(inputs[0].shape[0]),
         "optimizer": optimizer_name(model),
-        "device": describe_device(),
-        "settings": RuntimeSettings.of_environment(xla=bool(model.jit_compile)),
+        "device": {**describe_device(), "xla": bool(model.jit_compile)},
         "created": now(),
     }
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from activations import activation_bytes
 from networks import L
 from related.tinytl import sparing
 from test_baselines import CLASSES
 from test_tinytl import compiled
 
 from elastic_tf import stack
-from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.stack import attributes
 
 FLOAT, BOOL = 4, 1  # bytes

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from activations import activation_bytes
 from networks import K, L, crossentropy, values
 from related.tinytl import tinytl_tensors, with_lite_residuals
 from related.tinytl.lite_residual import LiteResidual
 from test_baselines import CLASSES, arrays, data, network
 
 from elastic_tf.app.zoo import models
-from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.methods.baselines import get
 from elastic_tf.methods.baselines.method import Task
 from elastic_tf.model import ElasticModel

@@ -92,13 +92,13 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
     (tmp_path / "other.json").write_text('{"tables": {"full": []}}')
     runs.create(tmp_path / "empty", {"seed": 0})
     foreign = runs.create(tmp_path / "foreign", {"seed": 0})
-    foreign.append_epoch({"loss": 1.0})
+    foreign.append_epoch({"loss": 1.0, "seconds": 1.0})
     for words, received in (
         ([], "runs=.., comparison=None"),
         (["--profile", "a.json", "--comparison", "b.json"], "a.json.*b.json"),
         (["--comparison", tmp_path / "other.json"], "other.json', which holds no such"),
-        (["--runs", tmp_path / "empty"], r"empty', with .* \[\]"),
-        (["--runs", tmp_path / "foreign"], "foreign', with .*None, None"),
+        (["--runs", tmp_path / "empty"], "empty', without accuracies"),
+        (["--runs", tmp_path / "foreign"], "foreign', without accuracies"),
     ):
         with pytest.raises(ValueError, match=received):
             drawn(*words, "--out", tmp_path / "a.png")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 
 import numpy as np
@@ -12,10 +11,9 @@ from tiny_runs import TRAINING
 
 import elastic_tf as et
 from elastic_tf.app.commands import plot, train
-from elastic_tf.app.commands.trained import evaluate, predict
+from elastic_tf.app.commands.trained import evaluate, predict, report
 from elastic_tf.app.commands.training import recording
 from elastic_tf.app.runs import run as runs
-from elastic_tf.timing import runtime
 
 
 def words(arrays, out, more=""):
@@ -44,14 +42,13 @@ def test_train_says_what_came_out(elastic):
     assert 0 <= elastic[0].history[0]["head_accuracy"] <= 1
 
 
-def test_train_ends_with_the_command_that_draws_it(elastic):
+def test_train_ends_with_the_command_that_writes_a_page(elastic):
     run, _, said = elastic
     _, module, package, name, *given = shlex.split(said.splitlines()[-1].partition(": ")[2])
-    assert (module, package, name) == ("-m", "elastic_tf", "plot")
-    pictures = plot.main(given)
-    assert [path.name for path in pictures] == ["accuracy.png", "accuracy_elastic_loss_rho_0.7.png"]
-    for path in pictures:
-        path.unlink()
+    assert (module, package, name) == ("-m", "elastic_tf", "report")
+    path = report.main(given)
+    assert path == run.path / "report.html"
+    path.unlink()
 
 
 def stored(path):
@@ -112,6 +109,10 @@ def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tm
     assert found["predicted_ratio"] == pytest.approx(1.0)  # there is time for everything
     assert found["validation_accuracy"] >= found["head_accuracy"]
     assert sum(found["seconds"].values()) == pytest.approx(found["training_seconds"])
+    points = plot.course(run)
+    assert points[0][1] == found["head_accuracy"] and len(points) == 4
+    assert points[-1] == (found["training_seconds"], found["validation_accuracy"])
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
     assert f"On the test images: {found['accuracy']:.1%}" in capsys.readouterr().out
     assert stored(tmp_path / "run" / "model.weights.h5")
     assert train.main(given).result == found
@@ -171,22 +172,6 @@ def test_train_refuses_options_that_do_not_fit(more, received, arrays, elastic, 
     more = more.replace("PROFILE", shlex.quote(str(elastic[0].path / "profile.json")))
     with pytest.raises(ValueError, match=received):
         train.main([*words(arrays, tmp_path / "run"), *shlex.split(more)])
-
-
-def test_train_starts_again_under_the_settings_of_its_profile(elastic, tmp_path, monkeypatch):
-    measured = et.TimingProfile.load(elastic[0].path / "profile.json")
-    settings = runtime.RuntimeSettings(inter_op_threads=2)
-    dataclasses.replace(measured, settings=settings).save(tmp_path / "profile.json")
-    given = ["--data", "digits", "--out", "x", "--profile", str(tmp_path / "profile.json")]
-    monkeypatch.setattr("sys.argv", ["train", *given])
-
-    def restart(asked, command):
-        assert (asked, command) == (settings, ["-m", "elastic_tf", "train", *given])
-        raise InterruptedError
-
-    monkeypatch.setattr(runtime, "restart_under", restart)
-    with pytest.raises(InterruptedError):
-        train.main()
 
 
 def test_the_rate_rises_to_the_one_given_and_falls_to_zero():

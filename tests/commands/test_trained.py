@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ from tiny_runs import TRAINING, residual, smaller
 import elastic_tf as et
 from elastic_tf.app import export as litert
 from elastic_tf.app.commands import train
-from elastic_tf.app.commands.trained import evaluate, export, network, predict
+from elastic_tf.app.commands.trained import evaluate, export, network, predict, report
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,54 @@ def test_evaluate_finds_what_train_found(run, capsys):
     assert wrong == round(4 * (1 - found["accuracy"]))
     held_out = evaluate.main(["--run", str(run.path), "--part", "validation"])
     assert held_out["accuracy"] == run.result["validation_accuracy"]
+
+
+def confused(run, x, y, tmp_path):
+    """What a run says of these images, as a file of arrays, and the file."""
+    path = tmp_path / "others.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    return evaluate.judged(network.load(run.path), str(path)), path
+
+
+def test_mistakes_are_counted_and_the_worst_are_shown(run, arrays, tmp_path, capsys):
+    """Against an independent count, of labels drawn at random."""
+    rng = np.random.default_rng(0)
+    x = np.load(arrays)["x_train"]
+    y = rng.permutation(np.arange(len(x)) % 2)
+    found, path = confused(run, x, y, tmp_path)
+    p = probabilities(run, x.astype(np.float32))
+    said, losses = p.argmax(axis=1), -np.log(p[np.arange(len(y)), y])
+    for a in range(2):
+        for b in range(2):
+            assert found.counts[a, b] == np.sum((y == a) & (said == b))
+    assert found.accuracy == pytest.approx(np.mean(said == y))
+    assert found.loss == pytest.approx(losses.mean(), rel=1e-4)
+    wrong = np.flatnonzero(said != y)
+    worst = wrong[np.argsort(-losses[wrong], kind="stable")][:10]
+    np.testing.assert_allclose([one.loss for one in found.worst], losses[worst], rtol=1e-4)
+    assert all((one.right, one.found) == (y[one.number], said[one.number]) for one in found.worst)
+    for one in found.worst:
+        np.testing.assert_array_equal(one.image, x[one.number])
+    evaluate.main(["--run", str(run.path), "--data", str(path), "--out", str(tmp_path / "new")])
+    assert {one.name for one in (tmp_path / "new").iterdir()} == {"confusion.png", "mistakes.png"}
+    assert "confusion.png" in capsys.readouterr().out
+
+
+def test_a_page_holds_all_there_is_to_say_of_a_training(run, tmp_path):
+    path = report.main(["--run", str(run.path), "--out", str(tmp_path / "page.html")])
+    page = path.read_text("utf-8")
+    assert f"accuracy {run.result['accuracy']:.1%}" in page
+    head, now = run.history[0]["head_accuracy"], run.result["validation_accuracy"]
+    assert f"The head alone, on validation images: {head:.1%}" in page
+    assert f"Now, on validation images: {now:.1%}" in page
+    folder = html.escape(shlex.quote(str(run.path)))
+    assert f"elastic-tf predict --run {folder} IMAGE_OR_FOLDER" in page
+    pictures = re.findall('src="data:image/png;base64,([^"]+)"', page)
+    assert len(pictures) >= 3  # accuracy, what was trained, confusion
+    assert all(base64.b64decode(one).startswith(b"\x89PNG") for one in pictures)
+    assert "src=" not in re.sub('src="data:[^"]*"', "", page) and "http" not in page
+    tags = re.findall(r"</?(h1|h2|p|pre|html|style|title)\b", page)
+    assert all(tags.count(tag) % 2 == 0 for tag in tags)
 
 
 def test_evaluate_refuses_other_classes_and_a_part_that_is_not_there(run, pretrained):
@@ -118,7 +170,7 @@ def test_exports_load_where_there_is_no_elastic_tf(run, images, tmp_path):
     names = ["model", "model.h5", "model.keras"]
     for name in names:
         export.main(["--run", str(run.path), "--to", str(tmp_path / name)])
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".md") == names
     np.save(tmp_path / "x.npy", images)
     code = (
         "import sys; sys.modules['elastic_tf'] = None\n"
@@ -144,6 +196,11 @@ def test_exports_load_where_there_is_no_elastic_tf(run, images, tmp_path):
 def test_tflite_gives_what_the_model_gives(quantize, error, share, run, images, tmp_path):
     to = tmp_path / "deep" / "model.tflite"
     export.main(["--run", str(run.path), "--to", str(to), "--quantize", quantize])
+    with zipfile.ZipFile(to) as file:
+        assert file.read("labels.txt").decode().splitlines() == ["0", "1"]
+    card = to.with_name("model.tflite.md").read_text("utf-8")
+    assert card.startswith("# model.tflite\n") and "0. 0\n1. 1\n" in card
+    assert f"{run.result['accuracy']:.1%} of the test images" in card
     interpreter = tf.lite.Interpreter(model_path=str(to))
     interpreter.allocate_tensors()
     (entry,), (end,) = interpreter.get_input_details(), interpreter.get_output_details()

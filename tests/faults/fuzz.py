@@ -37,7 +37,6 @@ from elastic_tf.app.runs import run as runs
 from elastic_tf.choose.selection.records import SelectionRecord
 from elastic_tf.files.atomic import write_json
 from elastic_tf.timing.profile import TensorSpec
-from elastic_tf.timing.runtime import RuntimeSettings
 from elastic_tf.train.backup.slots import Slots
 
 SLOW = 1.0  # seconds of computing that no input may take, whatever else the machine does
@@ -81,7 +80,6 @@ def profile_target(folder: Path) -> Target:
         batch_size=4,
         optimizer="Adam",
         device={"name": "Board 5", "cores": 4},
-        settings=RuntimeSettings(onednn=True, inter_op_threads=2),
         calibration=(1.0, 0.9),
         created="2026-01-01T00:00:00",
     )

@@ -91,6 +91,18 @@ def test_the_first_round_sends_devices_nothing_that_they_have():
     assert max(down for _, down in grid.down[:DEVICES]) < 200
 
 
+def test_a_scale_that_is_given_asks_devices_nothing_more():
+    model = network()
+    grid, arrays = fleet(model), ArrayRecord(model.get_weights())
+    one, other = (
+        federated.solve_head(federated.FedElastic(), grid, arrays, penalty=0.3, scale=scale)
+        for scale in (3.0, 1.0)
+    )
+    assert (one.scale, other.scale, len(grid.down)) == (3.0, 1.0, 2 * DEVICES)
+    for scaled, plain in zip(*(found.arrays.to_numpy_ndarrays()[-2:] for found in (one, other))):
+        np.testing.assert_allclose(scaled, 3.0 * plain, atol=1e-5)
+
+
 def test_a_head_of_values_is_not_scaled():
     model = network("mse", units=1)
     assert solved(model=model).scale == 1.0

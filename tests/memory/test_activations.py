@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
+from activations import activation_bytes
 from networks import (
     OPTIMIZERS,
     K,
@@ -14,7 +15,6 @@ from networks import (
     values,
 )
 
-from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 

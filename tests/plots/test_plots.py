@@ -45,13 +45,6 @@ def test_agreement_has_the_diagonal_and_equal_axes():
     assert axes.get_xlim() == axes.get_ylim() == pytest.approx((1 / 1.5, 1.5e4))
 
 
-def test_step_parts_divide_the_whole_step():
-    profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[0, 1000], t_forward=4000)
-    (axes,) = plots.step_parts({"here": profile}).axes
-    assert [bar.get_width() for bar in axes.patches] == pytest.approx([50.0, 37.5, 12.5])
-    assert axes.texts[-1].get_text() == " 8 ms"
-
-
 def test_cost_of_depth_ends_at_the_full_step():
     profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[0, 1000], t_forward=4000)
     (axes,) = plots.cost_of_depth({"here": profile}).axes
@@ -64,12 +57,6 @@ def test_importance_map_shows_shares_and_leaves_harm_out():
     shown = axes.images[0].get_array()
     np.testing.assert_allclose(shown[:2, 0], [0.75, 0.25])
     assert shown.mask[2, 0]
-
-
-def test_selection_bars_tell_trained_tensors_by_their_colour():
-    axes = plots.selection_bars(np.array([1.0, 2.0]), np.array([True, False])).axes[0]
-    one, two = (to_hex(bar.get_facecolor()).upper() for bar in axes.patches[:2])
-    assert one == plots.METHODS["elastic"].colour != two
 
 
 def test_accuracy_at_budgets_explains_every_line_and_draws_its_interval():

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from activations import activation_bytes
 
 import elastic_tf as et
-from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.plan import Plan
 
 L = tf.keras.layers

@@ -13,10 +13,8 @@ import pytest
 from elastic_tf.timing import profile_file
 from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.profile import TensorSpec, TimingProfile
-from elastic_tf.timing.runtime import RuntimeSettings
 
 TABLES = Path(__file__).parents[2] / "profiling" / "tables"
-BEST = RuntimeSettings(onednn=True, inter_op_threads=2, xla=True)
 PROFILE = TimingProfile(
     t_forward=10.0,
     items=(
@@ -36,7 +34,6 @@ PROFILE = TimingProfile(
     batch_size=4,
     optimizer="SGD",
     device={"name": "Board 5", "cores": 4},
-    settings=BEST,
     method="differences",
     note="n",
     calibration=(1.0,) * 6,

@@ -127,7 +127,7 @@ def test_profile_model_takes_differences_where_xla_compiles_the_step(undisturbed
     profile = profile_model(model, *batch(), repeats=1, calibrate=False)
     assert profile.method == "differences"
     assert profile.note == "XLA compiles the step into one kernel"
-    assert profile.settings.xla
+    assert profile.device["xla"]
     profile.check(model, batch_size=8)
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from activations import activation_bytes
 
 from elastic_tf.graph import members
-from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.model import ElasticModel
 from elastic_tf.stack import gradient_registry
 from elastic_tf.timing import trace as trace_module

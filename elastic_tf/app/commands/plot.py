@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.runs import run as runs
 from elastic_tf.files import json_form
@@ -85,15 +83,14 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
         )
     curves, maps = {}, {}
     for label, run in zip(labels(found), found):
-        epochs = [(one.get("head_seconds"), one.get("head_accuracy")) for one in run.history[:1]]
-        epochs += [(one.get("seconds"), one.get("val_accuracy")) for one in run.history]
-        if not epochs or not all(isinstance(x, (int, float)) for epoch in epochs for x in epoch):
+        points = course(run)
+        if not points:
             raise ValueError(
-                "`runs` must be written by python -m elastic_tf train and have finished an epoch. "
-                f"Received: '{run.path}', with (seconds, accuracy) {epochs}."
+                "`runs` must be written by python -m elastic_tf train and have finished an epoch, "
+                f"and one with --seconds have --validation. Received: '{run.path}', without "
+                "accuracies."
             )
-        seconds, accuracy = np.array(epochs, float).T
-        curves[label] = (np.cumsum(seconds).tolist(), (100 * accuracy).tolist())
+        curves[label] = tuple(zip(*((seconds, 100 * accuracy) for seconds, accuracy in points)))
         plans = runs.trained_plans(run.history)
         if any(plan != Plan.full(len(plan)) for plan in plans):
             word = re.sub(r"[^\w.-]+", "_", label).strip("_")
@@ -104,6 +101,24 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
             )
     x, y = "training time, head included (s)", f"{parts[0]} accuracy (%)"
     return {out: plots.lines(curves, x=x, y=y, title=title), **maps}
+
+
+def course(run: runs.Run) -> list[tuple[float, float]]:
+    """Seconds since the training began and accuracy, of the head and after each epoch."""
+    result = run.result or {}
+    first, parts = run.history[0] if run.history else {}, result.get("seconds")
+    if parts:  # a training in so many seconds: its first epoch has the head in it
+        before = [parts.get(name, 0.0) for name in ("foretold", "chosen", "kept", "head")]
+        passed, points = before[0], [(sum(before), result.get("head_accuracy"))]
+    else:
+        passed = first.get("head_seconds")
+        points = [(passed, first.get("head_accuracy"))]
+    for epoch in run.history:
+        passed = None if passed is None else passed + epoch["seconds"]
+        points.append((passed, epoch.get("val_accuracy")))
+    if parts:
+        points.append((result["training_seconds"], result.get("validation_accuracy")))
+    return [(float(x), float(y)) for x, y in points if x is not None and y is not None]
 
 
 def labels(found: Sequence[runs.Run]) -> list[str]:

@@ -93,8 +93,7 @@ def report(profile: TimingProfile) -> str:
     return "\n".join(
         [
             format_table(rows, _COLUMNS),
-            f"\nDevice: {profile.device['name']}, {profile.device['cores']} cores; "
-            f"{profile.settings}",
+            f"\nDevice: {profile.device['name']}, {profile.device['cores']} cores",
             f"Full step {full / 1e3:.2f} ms (spread {profile.spread:.0%}), forward pass "
             f"{profile.t_forward / 1e3:.2f} ms ({profile.t_forward / full:.0%}, may be off by "
             f"{profile.uncertainty:.1%}); {profile.share_attributed:.1%} of the backward time "

@@ -9,7 +9,6 @@ Example::
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +19,6 @@ from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.runs import run as runs
 from elastic_tf.files.atomic import directory
-from elastic_tf.timing import runtime
 from elastic_tf.timing.profile import TimingProfile
 
 _MOST_SEED = 2**32 - 1  # of NumPy
@@ -102,10 +100,7 @@ def _seconds_alone(settings: Settings) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> runs.Run:
-    """Load, make the head, profile, train, measure, print.
-
-    Without `arguments` the program is started again where the profile asks for other settings.
-    """
+    """Load, make the head, profile, train, measure, print."""
     started = time.perf_counter()
     settings = parse(Settings, __doc__ or "", arguments)
     if not settings.keeps_to_rho:
@@ -114,8 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
         _seconds_alone(settings)
     directory(settings.out)
     profile = None if settings.profile is None else TimingProfile.load(settings.profile)
-    if profile is not None and arguments is None:
-        runtime.restart_under(profile.settings, ["-m", "elastic_tf", "train", *sys.argv[1:]])
     from elastic_tf.app.commands.training import work
 
     return work.run(settings, profile, started)

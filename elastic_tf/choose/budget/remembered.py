@@ -72,6 +72,6 @@ def _file(profile: TimingProfile) -> Path | None:
     place = os.environ.get(_PLACE, platformdirs.user_cache_dir("elastic_tf"))
     if not place:
         return None
-    names = ("tensors", "input_shape", "batch_size", "optimizer", "device", "settings")
+    names = ("tensors", "input_shape", "batch_size", "optimizer", "device")
     known = json.dumps(to_json({name: getattr(profile, name) for name in names}), sort_keys=True)
     return Path(place) / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.json"

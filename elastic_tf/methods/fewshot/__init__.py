@@ -8,7 +8,7 @@ from elastic_tf.methods.fewshot.adaptation import Adapted, Scores, adapt, evalua
 from elastic_tf.methods.fewshot.episodes import Episode, Episodes, episodes
 from elastic_tf.methods.fewshot.meta_training import meta_train
 from elastic_tf.methods.fewshot.protonet import ProtoNet
-from elastic_tf.methods.fewshot.rule import Budgets, exact_rule, paper_rule
+from elastic_tf.methods.fewshot.rule import Budgets, paper_rule
 
 __all__ = [
     "Adapted",
@@ -21,6 +21,5 @@ __all__ = [
     "episodes",
     "evaluate",
     "meta_train",
-    "exact_rule",
     "paper_rule",
 ]

@@ -1,22 +1,15 @@
-"""Which kernels, and which of their channels, are trained within two budgets: two rules."""
+"""Which kernels, and which of their channels, are trained within two budgets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.choose.selection.mixed_integer import best_choices
-from elastic_tf.choose.selection.problem import Choices
 from elastic_tf.memory.kernels import KernelCosts
 from elastic_tf.plan import EXACT, FROZEN, NAMES, Plan
-
-# Which of the choices for kernels (1, n) pay for what each tensor (N, 1) costs: to keep its inputs,
-# to keep what its results need, and to pass the gradient through it.
-_PAYS = (np.equal, np.greater_equal, np.greater)
-_WEIGHTS = 16  # bytes of a trained number, its gradient and Adam's two
 
 
 class Budgets(NamedTuple):
@@ -40,62 +33,6 @@ class Budgets(NamedTuple):
                 f"memory={memory!r}. Give more, or take smaller images or a smaller network."
             )
         return cls(most, compute * costs.full_macs)
-
-
-class Offer(NamedTuple):
-    """A way to train a tensor: the part of it that is trained, and what that is worth."""
-
-    tensor: int
-    mode: str
-    share: float
-    worth: float
-
-
-def exact_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Budgets) -> Plan:
-    """The channels of most worth together within both budgets, to a gap of 0.1 %.
-
-    maximise sum of the worth of the trained channels, one share of channels for each kernel
-
-    Args and errors are those of `paper_rule`. The solver is that of a limited memory.
-    """
-    offers = [
-        Offer(k, name, share, float(np.sort(worth[k])[::-1][:count].sum()))
-        for k in sorted(worth)
-        for name, count, share in costs.shares_of(k)
-    ]
-    found = search(offers, costs, budgets)
-    if not found:
-        raise _nothing_fits(budgets, len(worth))
-    plan = Plan(np.full(len(costs.sizes), FROZEN))
-    for offer in found:
-        plan = with_best(plan, offer.tensor, offer.mode, worth[offer.tensor], costs)
-    return plan
-
-
-def search(offers: Sequence[Offer], costs: KernelCosts, budgets: Budgets) -> list[Offer]:
-    """The offers of most worth together within both budgets, to a gap of 0.1 %.
-
-    Args:
-        offers: those of one tensor beside each other.
-        costs: of the network's tensors.
-        budgets: most memory and most multiply-adds.
-    """
-    kernel = np.array([offer.tensor for offer in offers])
-    share = np.array([offer.share for offer in offers])
-    weights = _WEIGHTS * share * costs.sizes[kernel]
-    count = len(costs.sizes)
-    every, behind = np.arange(count)[:, None], kernel[None]
-    # paid by each choice alone, by all of a kernel, by what lies before a kept result or a kernel
-    member = np.vstack([np.eye(len(kernel), dtype=bool), *(f(every, behind) for f in _PAYS)])
-    macs = [share * costs.macs[kernel], np.zeros(2 * count), costs.macs]
-    saved = [weights, costs.inputs, costs.kept, np.zeros(count)]
-    alone = [weights, np.zeros(3 * count)]
-    cost = np.stack([np.concatenate(part) for part in (macs, saved, alone)], axis=1)
-    room = np.array([budgets.macs, budgets.memory, budgets.memory - costs.peak])
-    room = np.minimum(room, 2.0 * cost.sum(axis=0) + 1.0)  # a budget may be infinite
-    worth, none = np.array([offer.worth for offer in offers]), np.zeros(len(kernel), bool)
-    found = best_choices(Choices(kernel, member, cost), worth, room, none).chosen
-    return [offer for offer, is_chosen in zip(offers, found) if is_chosen]
 
 
 def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Budgets) -> Plan:

@@ -24,11 +24,11 @@ def main(grid: Grid, context: Context) -> None:
     backup = Path(str(config["backup"])) if config["backup"] else None
     sent = ConfigRecord({"down": config["down"]})
     strategy.known(arrays)  # what every device begins with need not be sent
-    timeout = float(config["timeout"])
+    timeout, scale = float(config["timeout"]), None
     if backup is None or not backup.exists():
         first = federated.solve_head(strategy, grid, arrays, sent, timeout=timeout)
         print(f"Solved on {first.samples:.0f} samples of {first.clients} devices.")
-        arrays = first.arrays
+        arrays, scale = first.arrays, first.scale
     result = strategy.start(
         grid,
         arrays,
@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         ),
         backup=backup,
     )
-    last = federated.solve_head(strategy, grid, result.arrays, sent, timeout=timeout)
+    last = federated.solve_head(strategy, grid, result.arrays, sent, timeout=timeout, scale=scale)
     for name, found in (("trained", result.arrays), ("head solved again", last.arrays)):
         model.set_weights(found.to_numpy_ndarrays())
         accuracy = model.evaluate(*task.test_images(), verbose=0, return_dict=True)["accuracy"]

@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from activations import activation_bytes
 from related.gradient_filtering import gradient_costs
 
 import elastic_tf as et
-from elastic_tf.memory.activations import activation_bytes
 from elastic_tf.train.engine import modes
 
 L = tf.keras.layers

@@ -2,18 +2,20 @@
 
 Example::
 
-    python -m elastic_tf evaluate --run runs/birds --top 5
+    python -m elastic_tf evaluate --run runs/birds --top 5 --out runs/birds
 
---data takes what train takes; of a folder, the part test/ is evaluated.
+--data takes what train takes; of a folder, the part test/ is evaluated. --out is a folder for two
+pictures: what is taken for what, and the images of the largest loss.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+import heapq
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,6 +23,11 @@ from elastic_tf import arguments as checks
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_WORST = 10  # images that are shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,36 +42,110 @@ class Settings:
     top: int = option(
         3, help="most frequent confusions to print", check=partial(checks.count, least=0)
     )
+    out: Path | None = option(None, help="folder for pictures of the mistakes")
+
+
+class Mistake(NamedTuple):
+    """An image that is taken for another class; the largest loss comes last in order."""
+
+    loss: float
+    number: int  # of the image
+    right: int
+    found: int
+    image: np.ndarray
+
+
+class Judged(NamedTuple):
+    """What a trained network says of images.
+
+    Attributes:
+        part: of the images, in words.
+        accuracy: of them, in [0, 1].
+        loss: crossentropy.
+        names: of the classes.
+        counts: images of a class (row) that were taken for one (column), shape (C, C).
+        worst: mistakes of the largest loss, the worst first.
+    """
+
+    part: str
+    accuracy: float
+    loss: float
+    names: list[str]
+    counts: np.ndarray
+    worst: list[Mistake]
+
+    def __str__(self) -> str:
+        return (
+            f"accuracy {self.accuracy:.1%}, loss {self.loss:.4f}, of {self.counts.sum()} "
+            f"{self.part} images"
+        )
+
+    def confusions(self, most: int) -> list[str]:
+        """The most frequent ones, in words."""
+        wrong = self.counts - np.diag(self.counts.diagonal())
+        order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+        return [
+            f"{self.names[a]} taken for {self.names[b]}: {wrong[a, b]} of {self.counts[a].sum()}"
+            for a, b in zip(*np.unravel_index(order, wrong.shape))
+            if wrong[a, b]
+        ]
+
+    def pictures(self) -> dict[str, Figure]:
+        """What is taken for what, and the worst images where there are any."""
+        from elastic_tf import plots
+
+        title = f"{self.part} images: {self.accuracy:.1%} right"
+        figures = {"confusion": plots.confusion(self.counts, self.names, title=title)}
+        if self.worst:
+            said = [f"{self.names[one.right]}\nnot {self.names[one.found]}" for one in self.worst]
+            images = np.stack([one.image for one in self.worst])
+            figures["mistakes"] = plots.image_grid(images, said, title="the largest losses")
+        return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Evaluate and print; returns accuracy and loss."""
     settings = parse(Settings, __doc__ or "", arguments)
-    trained = network.load(settings.run)
-    given = dataclasses.replace(trained.settings, data=settings.data or trained.settings.data)
-    from elastic_tf.app.commands.training import harness, sources
+    found = judged(network.load(settings.run), settings.data, settings.part)
+    print(found, *found.confusions(settings.top), sep="\n  ")
+    if settings.out is not None:
+        from elastic_tf import plots
 
-    data = sources.of(given)
+        for name, figure in found.pictures().items():
+            plots.save(figure, settings.out / f"{name}.png")
+            print(f"Written to {settings.out / name}.png")
+    return {"accuracy": found.accuracy, "loss": found.loss}
+
+
+def judged(trained: network.Trained, data: str | None = None, part: str = "test") -> Judged:
+    """What the trained network says of the run's images, or of others of the same classes."""
+    given = dataclasses.replace(trained.settings, data=data or trained.settings.data)
+    from elastic_tf.app.commands.training import sources
+    from elastic_tf.lite.ridge import crossentropy
+
+    found = sources.of(given)
     names = trained.class_names
-    if list(data.class_names) != names:
+    if list(found.class_names) != names:
         raise ValueError(
             f"`data` must have the classes of the run, {checks.brief(names)}. Received: "
-            f"'{given.data}' with {checks.brief(list(data.class_names))}."
+            f"'{given.data}' with {checks.brief(list(found.class_names))}."
         )
-    images = getattr(data, settings.part)
+    images = getattr(found, part)
     if images is None:
         raise ValueError(
-            f"`part` must be one that there is. Received: part='{settings.part}' of a run with "
+            f"`part` must be one that there is. Received: part='{part}' of a run with "
             f"validation={given.validation:g}. Use --part test."
         )
-    model = trained.network()
-    pairs = [(model.predict_on_batch(x), y.numpy()) for x, y in images]
-    logits, labels = (np.concatenate(part) for part in zip(*pairs))
-    found, loss = logits.argmax(axis=1), float(harness.loss()(labels, logits))
-    accuracy = float(np.mean(found == labels))
-    print(f"accuracy {accuracy:.1%}, loss {loss:.4f}, of {len(labels)} {settings.part} images")
-    wrong, counts = found != labels, np.bincount(labels)
-    confused = Counter(zip(labels[wrong].tolist(), found[wrong].tolist()))
-    for (right, taken), count in confused.most_common(settings.top):
-        print(f"  {names[right]} taken for {names[taken]}: {count} of {counts[right]}")
-    return {"accuracy": accuracy, "loss": loss}
+    model, each = trained.network(), np.eye(len(names))
+    counts, losses, worst = np.zeros((len(names), len(names)), int), list[float](), list[Mistake]()
+    for x, y in images:
+        logits, labels = model.predict_on_batch(x), y.numpy()
+        rows = crossentropy(logits.astype(np.float64), each[labels])
+        for row, right, said, image in zip(rows, labels, logits.argmax(axis=1), x.numpy()):
+            counts[right, said] += 1
+            if said != right:
+                worst.append(Mistake(float(row), len(losses), int(right), int(said), image))
+            losses.append(float(row))
+        worst = heapq.nlargest(_WORST, worst)
+    accuracy = float(np.trace(counts) / counts.sum())
+    return Judged(part, accuracy, float(np.mean(losses)), names, counts, worst)

@@ -7,7 +7,8 @@ Example::
 The ending of --to says what is written: .keras or .h5 for Keras, which need no elastic_tf, .tflite
 for LiteRT, .safetensors for what training changed, no ending for a SavedModel; or with --trains for
 a folder that goes on training on a small board, by LiteRT and without TensorFlow. It appears whole
-or not at all.
+or not at all. Beside it stands a model card, FILE.md; a .tflite holds its classes, too, for
+`unzip FILE.tflite labels.txt`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import io
 import os
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING
 from elastic_tf import arguments
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import network
+from elastic_tf.app.runs import run as runs
 from elastic_tf.files import atomic
 
 if TYPE_CHECKING:
@@ -78,15 +81,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif ending == ".tflite" or settings.trains:
         with _muted():
             if ending:
-                atomic.write_bytes(to, as_tflite(trained.network(), settings.quantize))
+                content = as_tflite(trained.network(), settings.quantize)
+                atomic.write_bytes(to, labelled(content, trained.class_names))
             else:
                 save_training(trained, to, settings.batch_size)
     else:
         save(trained, to)
+    beside = to.with_name(f"{to.name}.md")
+    atomic.write_text(beside, card(trained, to))
     size, names = trained.settings.input_size, len(trained.class_names)
     print(
         f"Written to {to}. Images of {size} x {size} pixels, 0 to 255, give logits of {names} "
-        f"classes, which {settings.run / 'result.json'} names."
+        f"classes, which {beside} names."
     )
 
 
@@ -138,6 +144,37 @@ def as_tflite(model: tf.keras.Model, quantize: str) -> bytes:
     if quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
     return converter.convert()
+
+
+def labelled(content: bytes, class_names: Sequence[str]) -> bytes:
+    """A .tflite file with labels.txt in it: packed behind the model, as LiteRT's metadata are."""
+    packed = io.BytesIO(content)
+    with zipfile.ZipFile(packed, "a") as file:
+        file.writestr("labels.txt", "".join(f"{name}\n" for name in class_names))
+    return packed.getvalue()
+
+
+def card(trained: network.Trained, to: Path) -> str:
+    """What there is to know of an exported network, as Markdown."""
+    run, given = runs.load(trained.path), trained.settings
+    size, result = given.input_size, run.result
+    facts = {
+        "network": f"{Path(given.model).name}, pre-trained weights: {given.weights}",
+        "input": f"images of {size} x {size} pixels, values from 0 to 255",
+        "output": f"logits of {len(trained.class_names)} classes, in the order below",
+        "accuracy": f"{result['accuracy']:.1%} of the test images, one training, seed {given.seed}",
+        "images": given.data,
+        "trained": f"by {given.method} in {result['training_seconds']:.0f} s, "
+        f"{result['epochs']} epochs, on {run.config['device']['name']}, {run.config['started']}",
+        "versions": ", ".join(f"{name} {one}" for name, one in run.config["versions"].items()),
+    }
+    rows = "".join(f"| {name} | {fact} |\n" for name, fact in facts.items())
+    names = "".join(f"{k}. {name}\n" for k, name in enumerate(trained.class_names))
+    return (
+        f"# {to.name}\n\n| | |\n|---|---|\n{rows}\n## Classes\n\n{names}\n## Limits\n\n"
+        "The accuracy is that of images like those it was trained on. Other cameras, light and "
+        "places were not tried, and what is of none of the classes is taken for one of them.\n"
+    )
 
 
 def save_training(trained: network.Trained, to: Path, batch_size: int) -> None:

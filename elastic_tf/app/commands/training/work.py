@@ -60,13 +60,13 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
     run.finish(row)
     shutil.rmtree(out / _BACKUP, ignore_errors=True)
     (out / _BEST).unlink(missing_ok=True)
-    plot = ["-m", "elastic_tf", "plot", "--runs", str(out), "--out", str(out / "accuracy.png")]
     if settings.seconds is not None:
         print(f"On the test images: {row['accuracy']:.1%}. Written to {out}")
     else:
         print(format_table([row], runs.COLUMNS))
         print(f"Head alone: {row['head_seconds']:.1f} s. Written to {out}")
-    print(f"To draw it: {shlex.join([sys.executable, *plot])}")
+    report = ["-m", "elastic_tf", "report", "--run", str(out)]
+    print(f"A page on it: {shlex.join([sys.executable, *report])}")
     return run
 
 

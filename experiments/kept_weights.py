@@ -1,0 +1,137 @@
+"""Which weights of a training to keep, by few held-out images; half of the images are trained on.
+
+    python experiments/kept_weights.py --data FOLDER --weights FILE --seeds 3 --out runs/kept.json
+
+`finetune` without an end gives candidates: the first head, each epoch, the head solved again. Of
+the other half, so many images are drawn, 300 times, to choose a candidate by a rule; the rest says
+what it is worth. Beside that, the crossentropy of the head solved again, at its own scale and at
+that of the first one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import elastic_tf as et  # before TensorFlow: it quiets its start-up
+
+# isort: split
+import first_second
+import numpy as np
+import tensorflow as tf
+
+from elastic_tf import fine_tuning
+from elastic_tf.app.commands.commandline import option, parse
+from elastic_tf.choose.budget import course
+from elastic_tf.files.atomic import write_json
+from elastic_tf.files.table import Column, format_table
+from elastic_tf.lite.ridge import crossentropy
+from elastic_tf.train.head import solve
+from elastic_tf.train.head.targets import chance
+
+DRAWS, HELD_OUT = 300, (30, 50, 120)
+COLUMNS = ("held_out", "kept", Column("gain", "points ahead of the head", ".2f"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Images, network and seeds."""
+
+    data: Path = option(help="a folder with train/CLASS")
+    weights: Path = option(help="file of the base's weights, without top")
+    model: str = option("mobilenet", help="or mobilenet_v2", choices=("mobilenet", "mobilenet_v2"))
+    seeds: int = option(3, help="how many")
+    epochs: int = option(5, help="of each training")
+    mirrored: bool = option(False, help="train on mirror images, too")
+    augmented: bool = option(False, help="let the network begin with random layers")
+    out: Path = option(Path("runs/kept_weights.json"), help="JSON file of the results")
+
+
+def best(right: np.ndarray, losses: np.ndarray) -> int:
+    """The highest accuracy; of equal ones the smaller loss."""
+    return max(range(len(right)), key=lambda k: (right[k].mean(), -losses[k].mean()))
+
+
+def last_as_good(right: np.ndarray, losses: np.ndarray) -> int:
+    """The last that is not worse than the head by more than a standard error."""
+    least = right[0].mean() - chance(right[0].mean(), right.shape[1])
+    return max(k for k in range(len(right)) if right[k].mean() >= least)
+
+
+def last_or_head(right: np.ndarray, losses: np.ndarray) -> int:
+    """The end, unless the head is better."""
+    return len(right) - 1 if right[-1].mean() >= right[0].mean() else 0
+
+
+RULES: dict[str, Callable[[np.ndarray, np.ndarray], int]] = {
+    "highest held-out accuracy": best,
+    "last not worse than the head by a standard error": last_as_good,
+    "the last, whatever it is": lambda right, losses: len(right) - 1,
+    "the end if not below the head": last_or_head,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, choose, print and write."""
+    settings = parse(Settings, __doc__ or "", arguments)
+    found: dict[tuple[int, str], list[float]] = {}
+    losses = []
+    for seed in range(settings.seeds):
+        logits, y, scales = trained(settings, seed)
+        wanted = np.eye(logits.shape[2])[y]
+        right = logits.argmax(axis=2) == y
+        each = np.stack([crossentropy(part, wanted) for part in logits])
+        again = crossentropy(logits[-1] * scales[1] / scales[0], wanted)
+        told = {"head": each[0].mean(), "own_scale": again.mean(), "first_scale": each[-1].mean()}
+        losses.append({"seed": seed, **{name: float(value) for name, value in told.items()}})
+        rng = np.random.default_rng(seed)
+        for size in HELD_OUT:
+            for _ in range(DRAWS):
+                order = rng.permutation(len(y))
+                held, rest = order[:size], order[size:]
+                for name, rule in RULES.items():
+                    kept = rule(right[:, held], each[:, held])
+                    gain = 100 * (right[kept][rest].mean() - right[0][rest].mean())
+                    found.setdefault((size, name), []).append(float(gain))
+    rows = [
+        {"held_out": size, "kept": name, "gain": float(np.mean(gains))}
+        for (size, name), gains in found.items()
+    ]
+    print(format_table(rows, COLUMNS), *losses, sep="\n")
+    write_json(settings.out, {"data": settings.data.name, "gain": rows, "loss": losses})
+
+
+def trained(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray, list[float]]:
+    """Logits of each candidate on the other half, its classes, and the scales of both heads."""
+    tf.keras.utils.set_random_seed(seed)
+    x, y = first_second.images(settings.data / "train")
+    order = np.random.default_rng(100 + seed).permutation(len(y))
+    train, other = order[: len(y) // 2], order[len(y) // 2 :]
+    views: dict[str, Any] = {"augment": tf.image.stateless_random_flip_left_right, "views": 2}
+    views = views if settings.mirrored else {}
+    samples = et.Samples(x[train], y[train], batch_size=first_second.BATCH, **views)
+    logits: list[np.ndarray] = []
+    scales: list[float] = []
+
+    class Watched(course.Course):
+        """Says of each candidate what it makes of the other half."""
+
+        def _judge(self, name: str, logs: dict[str, float]) -> None:
+            logits.append(self.model.predict(x[other], batch_size=64, verbose=0))
+            super()._judge(name, logs)
+
+    def solved_again(model: Any, samples: Any, first: Any) -> bool:
+        scales.extend([first.scale, solve.solve_head(model, samples, layer=first.layer).scale])
+        return solve.solve_again(model, samples, first)
+
+    fine_tuning.Course, course.solve_again = Watched, solved_again
+    judged = x[other[:16]], y[other[:16]]
+    base = first_second.network(settings)
+    et.finetune(base, samples, judged, seconds=1e5, epochs=settings.epochs, verbose=0)
+    return np.stack(logits), y[other], scales
+
+
+if __name__ == "__main__":
+    main()
