@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from elastic_tf.plots.style import DARK, PALE, few, grid, head, picture, styles
 Curves = Mapping[str, tuple[Any, ...]]
 Groups = Mapping[str, Mapping[str, float]]
 
-_MOST_NAMED = 40  # classes
+_MOST_NAMED, _LONGEST = 40, 24  # classes; letters of their names
 _MOST_MARKERS = 30  # on every point of a longer line they would hide it
 
 
@@ -130,7 +129,7 @@ def confusion(counts: np.ndarray, names: Sequence[str], *, title: str = "") -> F
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
     shown = range(len(names)) if len(names) <= _MOST_NAMED else few(len(names))
-    told = [textwrap.shorten(names[k], 24, placeholder="...") for k in shown]
+    told = [names[k][:_LONGEST] for k in shown]
     axes.set_xticks(shown, told, rotation=90, fontsize=7)
     axes.set_yticks(shown, told, fontsize=7)
     if len(names) <= _MOST_NAMED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from elastic_tf.plots.style import GREY, MODES, PALE, few, head, picture
 
 _LEAST_SHARE = 1e-4  # of an epoch's importance: what is below has the darkest colour
 _WIDEST = 12.0  # inches
-_ACROSS = 10  # images in a row
+_ACROSS, _BROAD = 10, 14  # images in a row; letters below one
 
 
 def selection_map(
@@ -76,10 +77,15 @@ def importance_map(
 def image_grid(images: np.ndarray, labels: Sequence[str], *, title: str = "") -> Figure:
     """Images, values 0 to 255, shape (count, height, width, 1 or 3), each above its label."""
     rows, columns = -(-len(labels) // _ACROSS), min(len(labels), _ACROSS)
-    figure, each = picture(0.85 * columns, 1.1 * rows + 0.4, rows, columns)
+    told = [
+        "\n".join(textwrap.fill(line, _BROAD) for line in label.replace("_", " ").split("\n"))
+        for label in labels
+    ]
+    below = 0.15 * max(one.count("\n") for one in told)
+    figure, each = picture(0.85 * columns, (1.1 + below) * rows + 0.4, rows, columns)
     for axes in np.ravel(each):
         axes.set(xticks=[], yticks=[], frame_on=False)
-    for axes, image, label in zip(np.ravel(each), images, labels):
+    for axes, image, label in zip(np.ravel(each), images, told):
         shown = np.clip(image, 0, 255).astype(np.uint8).squeeze()
         axes.imshow(shown, cmap="gray", vmin=0, vmax=255)
         axes.set_xlabel(label, fontsize=8)

@@ -112,6 +112,7 @@ def trained(monkeypatch):
             take=lambda rows: (np.zeros((4, 1)),), batch_size=4, rows=ROWS, steps=STEPS
         )
         samples.count, samples.views, samples.of_views = ROWS, 1, lambda views: samples
+        samples.arrays = (tf.zeros(4),)
         validation = (np.zeros(judges), np.zeros(judges)) if judges else None
         stub.judging = judges * 1e-6 * (profile or table()).t_forward / 4
         told = {"seconds": seconds, "started": device.now, "epochs": epochs, "verbose": 0}
@@ -368,6 +369,41 @@ def test_what_is_judged_by_is_what_keras_evaluates(monkeypatch, held, network):
     assert len(seen) == 4
     for _, found, expected in seen:
         assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("trained", "judged", "scale"),
+    [
+        (np.uint8, np.float32, 1.0),  # as images of files come
+        (np.uint8, np.float32, 1.37),  # which are no bytes
+        (np.uint8, np.int64, 1.0),
+        (np.float32, np.float64, 1.37),
+        (np.float32, np.uint8, 1.0),
+    ],
+)
+def test_validation_of_another_type_is_judged_as_keras_does(monkeypatch, trained, judged, scale):
+    """Where activations are kept: the last layer alone is trained."""
+    x, y = images()
+    train = np.clip(40.0 * (x + 3.0), 0.0, 255.0).astype(trained), y
+    x, y = images(seed=1)
+    x = (scale * np.clip(40.0 * (x + 3.0), 0.0, 180.0).astype(np.uint8)).astype(judged)
+    seen = []
+
+    def chosen(self):
+        self.model.set_plan(et.Plan.from_mask([False, False, True, True]))
+        self.share = 0.5
+        return 2
+
+    def judge(self, name, found):
+        seen.append((found["loss"], self.model.predict(x, verbose=0)))
+
+    monkeypatch.setattr(course.Course, "_choose", chosen)
+    monkeypatch.setattr(course.Course, "_judge", judge)
+    finetuned(train, (x, y))
+    assert len(seen) == 4
+    for loss, logits in seen:
+        expected = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, logits)
+        assert loss == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_where_nothing_is_kept_validation_is_traced_once(monkeypatch):

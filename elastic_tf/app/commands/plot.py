@@ -108,8 +108,9 @@ def course(run: runs.Run) -> list[tuple[float, float]]:
     result = run.result or {}
     first, parts = run.history[0] if run.history else {}, result.get("seconds")
     if parts:  # a training in so many seconds: its first epoch has the head in it
-        before = [parts.get(name, 0.0) for name in ("foretold", "chosen", "kept", "head")]
-        passed, points = before[0], [(sum(before), result.get("head_accuracy"))]
+        names = ("start", "foretold", "chosen", "kept", "head")
+        before = [parts.get(name, 0.0) for name in names]
+        passed, points = sum(before[:2]), [(sum(before), result.get("head_accuracy"))]
     else:
         passed = first.get("head_seconds")
         points = [(passed, first.get("head_accuracy"))]

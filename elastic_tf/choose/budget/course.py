@@ -100,7 +100,7 @@ class Course(tf.keras.callbacks.Callback):
         self.share = 0.0
         self.seconds = dict[str, float]()
         self._samples, self._verbose = samples, verbose
-        self._validation = None if validation is None else _as_samples(validation)
+        self._validation = None if validation is None else _as_samples(validation).typed(samples)
         self._epochs, self._rate, self._profile = epochs, learning_rate, profile
         self._marked, self._given = started, seconds
         self._ends = started + (1.0 - _SPARE) * seconds
@@ -120,6 +120,7 @@ class Course(tf.keras.callbacks.Callback):
     def run(self) -> None:
         """Train, or solve the head alone where there is no time for more."""
         model, samples = self.model, self._samples
+        self._mark("start")
         x = samples.take(np.arange(samples.batch_size))[0]
         if self._profile is None:
             self._profile, _ = recalled(prior_profile(model, x))

@@ -156,9 +156,16 @@ class RowTraining:
         return self._whole.setdefault(name, tf.function(function, reduce_retracing=True))
 
     def beside(self, samples: Samples) -> None:
-        """Keep of some other samples, as to judge by, what is kept of those trained on."""
+        """Keep of some other samples, as to judge by, what is kept of those trained on.
+
+        Nothing is where their inputs have other types.
+        """
         cache = self.kept()
-        if cache is not None:
+        types = [
+            [part.dtype for part in tf.nest.flatten(one.arrays[0])]
+            for one in (samples, self.samples)
+        ]
+        if cache is not None and types[0] == types[1]:
             self._beside = cache.beside(samples)
 
     def step(

@@ -120,6 +120,24 @@ class Samples:
         made.views, made.rows = views, views * self.count
         return made
 
+    def typed(self, other: Samples) -> Samples:
+        """The same samples, inputs in the types of another's where that changes no value."""
+
+        def cast(part: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+            if part.dtype == like.dtype or tf.string in (part.dtype, like.dtype):
+                return part
+            with tf.device("CPU:0"):
+                found = tf.cast(part, like.dtype)
+                # Keras computes in one floating type, whatever it is given
+                is_exact = part.dtype.is_floating and like.dtype.is_floating
+                is_exact = is_exact or bool(tf.reduce_all(tf.cast(found, part.dtype) == part))
+            return found if is_exact else part
+
+        made = copy.copy(self)
+        x, *rest = self.arrays
+        made.arrays = (tf.nest.map_structure(cast, x, other.arrays[0]), *rest)
+        return made
+
     def row_batches(self) -> tf.data.Dataset:
         """Numbers of the rows of each step; every pass over the dataset is another epoch.
 

@@ -159,11 +159,11 @@ def card(trained: network.Trained, to: Path) -> str:
     run, given = runs.load(trained.path), trained.settings
     size, result = given.input_size, run.result
     facts = {
-        "network": f"{Path(given.model).name}, pre-trained weights: {given.weights}",
+        "network": f"{Path(given.model).name}, pre-trained weights: {Path(given.weights).name}",
         "input": f"images of {size} x {size} pixels, values from 0 to 255",
         "output": f"logits of {len(trained.class_names)} classes, in the order below",
         "accuracy": f"{result['accuracy']:.1%} of the test images, one training, seed {given.seed}",
-        "images": given.data,
+        "images": Path(given.data).name,
         "trained": f"by {given.method} in {result['training_seconds']:.0f} s, "
         f"{result['epochs']} epochs, on {run.config['device']['name']}, {run.config['started']}",
         "versions": ", ".join(f"{name} {one}" for name, one in run.config["versions"].items()),
