@@ -42,7 +42,7 @@ def test_demo_leaves_results_and_a_picture(finished):
 def test_demo_tells_what_each_did(finished):
     said = (finished[0] / "said.txt").read_text()
     assert re.findall(r"^full, epoch (\d): [\d.]+%$", said, re.MULTILINE) == ["1", "2"]
-    assert said.count("Seconds: foretold") == 1
+    assert said.count("Seconds: start") == 1
 
 
 def test_demo_network_knows_the_clean_digits():
