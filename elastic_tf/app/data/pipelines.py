@@ -53,6 +53,7 @@ class ImageData:
     class_names: tuple[str, ...]  #: by label
     train_count: int
     test_count: int
+    validation_count: int
     images: tf.data.Dataset  #: those of `train` one by one, as they are stored, in a fixed order
     batching: Batching
     skipped: tuple[str, ...] = ()  #: files that are no images
@@ -203,6 +204,7 @@ def batched(
         class_names=tuple(class_names),
         train_count=train.size,
         test_count=test.size,
+        validation_count=0 if validation is None else validation.size,
         images=train.examples.map(train.load, _WORKERS),
         batching=batching,
         skipped=tuple(skipped),

@@ -87,7 +87,7 @@ def _seconds(run: runs.Run) -> list[dict[str, Any]]:
     parts = result.get("seconds") or {
         "head": result.get("head_seconds", 0.0),
         "training": result["training_seconds"],
-        "validation": sum(epoch.get("evaluation_seconds", 0.0) for epoch in run.history),
+        "validation": result["seconds_with_evaluation"] - result["training_seconds"],
     }
     return [{"part": name, "seconds": seconds} for name, seconds in parts.items()]
 

@@ -204,14 +204,12 @@ class _Training:
             accuracy = max(known)
             epoch = known.index(accuracy)
             said = f"epoch {epoch}" if epoch else "the solved head"
-            started = time.perf_counter()
-            validation: Any = self._data.validation
+            started, validation = time.perf_counter(), self._data.validation
             is_good = solve_again(model, self._train, self._head)
             self._head_seconds += time.perf_counter() - started
             again = model.evaluate(validation, verbose=0, return_dict=True)["accuracy"]
-            images = sum(len(labels) for _, labels in validation)
             # the best of many epochs is the luckiest one, too
-            if is_good and again >= accuracy - chance(accuracy, images):
+            if is_good and again >= accuracy - chance(accuracy, self._data.validation_count):
                 accuracy, epoch, said = float(again), count, "the head solved again"
             else:
                 model.load_weights(best)
