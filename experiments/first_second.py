@@ -54,7 +54,9 @@ class Settings:
         "mobilenet", help="mobilenet (0.75) or mobilenet_v2", choices=("mobilenet", "mobilenet_v2")
     )
     seeds: int = option(1, help="how many")
-    out: Path = option(Path("runs/first_second.json"), help="JSON file of the results")
+    out: Path = option(
+        Path("runs/first_second.json"), help="JSON file of the results; seeds in it stay"
+    )
     mirrored: bool = option(False, help="train on mirror images, too")
     augmented: bool = option(False, help="let the network begin with random layers, for all ways")
     reference: str = option("full", help="what it is compared with", choices=("full", "usual"))
@@ -68,12 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if settings.way is not None:
         one(settings)
         return
-    reference, tried = settings.reference, []
-    if reference == "full":
+    reference, tried, found = settings.reference, list[Any](), list[Any]()
+    if settings.out.exists():
+        before = json.loads(settings.out.read_text("utf-8"))
+        tried, found = before["rates"], before["runs"]
+    if reference == "full" and not tried:
         tried = [fresh(settings, f"full@{rate}", 0, 0.0) for rate in RATES]
+    if tried:
         reference = max(tried, key=lambda one: float(one["held_out"]))["way"]
-    found: list[dict[str, Any]] = []
     for seed in range(settings.seeds):
+        if any(one["seed"] == seed for one in found):
+            continue
         known = [one for one in tried if one["way"] == reference and one["seed"] == seed]
         of_seed = known[0] if known else fresh(settings, reference, seed, 0.0)
         found += [of_seed, fresh(settings, "head", seed, 0.0), fresh(settings, "recipe", seed, 0.0)]

@@ -83,7 +83,7 @@ def paper(vit_weights: Path | None) -> Scale:
             "schedule": "cosine",
             "weights": "imagenet",
             "validation": 0.0,  # the curves are those of the test images
-            "flip": True,
+            "augment": ("flip",),
             "interval": 3,
         },
         models={name: {"model": name, **(vit if name == VIT else {})} for name in MODELS},

@@ -51,7 +51,7 @@ def test_probe_leaves_the_order_of_train_alone():
 
 
 def test_flip_mirrors_about_half_of_the_training_images_left_to_right():
-    found = data(flip=True)
+    found = data(augment="flip")
     batches = list(found.train.repeat(25))
     mirrored = [bool(image[0, 0, 0] > image[0, -1, 0]) for x, _ in batches for image in x.numpy()]
     for x, y in batches:  # every image keeps its label
@@ -77,7 +77,7 @@ def test_a_split_takes_its_share_of_every_class_and_no_whole_class(labels, share
 
 
 def test_samples_are_the_training_images_and_flips_are_their_two_views():
-    found = data(validation_share=0.25, flip=True)
+    found = data(validation_share=0.25, augment="flip")
     samples = found.samples(memory=7)
     assert (samples.count, samples.views, samples.batch_size, samples.seed) == (8, 2, 4, 7)
     assert samples.memory == 7 and samples.arrays[0].dtype == np.uint8

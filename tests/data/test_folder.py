@@ -70,7 +70,9 @@ def test_a_folder_yields_the_same_with_and_without_cache(tmp_path):
     for index in range(3):
         content = encoded(np.roll(pixels, index, axis=0))
         (tmp_path / "train" / "red" / f"{index}.png").write_bytes(content)
-    cached, from_files = (read(tmp_path, cache=cache, flip=True) for cache in (True, False))
+    cached, from_files = (
+        read(tmp_path, cache=cache, augment=("rotate", "flip")) for cache in (True, False)
+    )
     for first, second in zip(cached.train.repeat(3), from_files.train.repeat(3)):
         np.testing.assert_array_equal(first[0], second[0])
         np.testing.assert_array_equal(first[1], second[1])

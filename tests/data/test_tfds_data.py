@@ -57,7 +57,7 @@ def pets(**options):
 @pytest.mark.parametrize("name", CLASSES)
 def test_tfds_images_reads_each_data_set(name):
     with tfds.testing.mock_data(num_examples=3):
-        data = tfds_images(name, image_size=16, batch_size=2, flip=True)
+        data = tfds_images(name, image_size=16, batch_size=2, augment="flip")
         x, y = next(iter(data.train))
     assert x.shape == (2, 16, 16, 3) and x.dtype == tf.float32
     assert y.dtype == tf.int64

@@ -23,6 +23,7 @@ MODELS = (
     *("mobilenet", "mobilenet_v2", "resnet50", "vgg16", "efficientnet_v2b0"),
     *("vit_b16", "vit_ti16", "digits_resnet"),
 )
+AUGMENTATIONS = ("flip", "crop", "rotate", "brightness", "contrast")
 OPTIMIZERS = ("sgd", "sgdw", "adam", "shampoo")
 # Methods that keep to a share of the step time.
 WITHIN_RHO = (
@@ -123,4 +124,6 @@ class Adaptation(Step):
         "then used once, at the end. 0: they are used after each epoch",
         check=arguments.part,
     )
-    flip: bool = option(False, help="flip training images at random")
+    augment: tuple[str, ...] = option(
+        (), help="change training images at random, in two views of each", choices=AUGMENTATIONS
+    )

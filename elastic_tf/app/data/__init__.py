@@ -4,6 +4,7 @@ Pixels are 0 to 255; the models of `zoo` scale them themselves.
 """
 
 from elastic_tf.app.data.arrays import arrays, from_arrays
+from elastic_tf.app.data.augmentation import augmentation
 from elastic_tf.app.data.folder import image_folder
 from elastic_tf.app.data.handwriting import Labelled, Shift, digits
 from elastic_tf.app.data.pipelines import Batching, ImageData
@@ -15,6 +16,7 @@ __all__ = [
     "Labelled",
     "Shift",
     "arrays",
+    "augmentation",
     "digits",
     "from_arrays",
     "image_folder",

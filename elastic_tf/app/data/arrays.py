@@ -20,8 +20,8 @@ _MOST_LABEL = 10**6
 def from_arrays(train: Labelled, test: Labelled, **options: Any) -> ImageData:
     """Batches of images (count, height, width, channels) and labels (count,), the class names.
 
-    `options` are those of `Batching`: batch_size, seed, flip, validation_share. A ValueError says
-    what is out of range, what does not fit together, or that there is no full batch.
+    `options` are those of `Batching`: batch_size, seed, augment, validation_share. A ValueError
+    says what is out of range, what does not fit together, or that there is no full batch.
     """
     batching = Batching(**options)
     x, y = _checked("train", *train)

@@ -43,7 +43,7 @@ def image_folder(
         cache: keep the decoded images in memory; None keeps them if they take at most a quarter
             of it. Without it every pass decodes the files again.
         on_bad_image: "raise" on a file that is no image, or "skip" and train on the rest.
-        **options: of `Batching`: batch_size, seed, flip, validation_share.
+        **options: of `Batching`: batch_size, seed, augment, validation_share.
 
     Raises:
         FileNotFoundError: there is no such folder.

@@ -1,4 +1,4 @@
-"""From images to batches: shuffled and flipped for training, in order otherwise."""
+"""From images to batches: shuffled and changed at random for training, in order otherwise."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.app.data.augmentation import augmentation
 from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.timing.runtime import usable_cores
 from elastic_tf.train.inputs.samples import Samples
@@ -26,14 +27,16 @@ class Batching:
     """How images become batches: the same options for every source."""
 
     batch_size: int
-    seed: int = 0  #: of the order, the flips and the split
-    flip: bool = False  #: mirror each training image left to right in half of the passes
+    seed: int = 0  #: of the order, the changes and the split
+    augment: tuple[str, ...] = ()  #: random changes of training images, as of `augmentation`
     validation_share: float = 0.0  #: of the training images; of each class of folders and arrays
 
     def __post_init__(self) -> None:
         arguments.count("batch_size", self.batch_size)
         arguments.count("seed", self.seed, least=0, most=_MOST_SEED)
-        arguments.flag("flip", self.flip)
+        if isinstance(self.augment, str):
+            object.__setattr__(self, "augment", (self.augment,))
+        augmentation(*self.augment)
         arguments.part("validation_share", self.validation_share)
 
 
@@ -62,11 +65,11 @@ class ImageData:
         """The training images in memory, with numbers, for `model.fit(data.samples())`.
 
         Pixels keep the type in which they are stored: functional models cast them. `options` are
-        those of `Samples`; by default batches, seed and flips are those of `train`.
+        those of `Samples`; by default batches, seed and changes are those of `train`.
         """
         given = {"batch_size": self.batching.batch_size, "seed": self.batching.seed, **options}
-        if self.batching.flip:
-            given = {"augment": _flipped, "views": 2, **given}
+        if self.batching.augment:
+            given = {"augment": augmentation(*self.batching.augment), "views": 2, **given}
         return Samples(self.images, **given)
 
     @property
@@ -181,12 +184,12 @@ def batched(
         made = made.map(lambda x, y: (tf.cast(x, tf.float32), y))
         return made.prefetch(_AHEAD).with_options(options)
 
+    augment = augmentation(*batching.augment)
+
     def training(seed: int) -> tf.data.Dataset:
         def load(example: Any, draw: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             x, y = train.load(example)
-            if batching.flip:
-                x = tf.cond(draw % 2 == 0, lambda: x, lambda: tf.reverse(x, axis=[1]))
-            return x, y
+            return augment(x, tf.stack([draw, seed])), y
 
         # One seeded number for each image: ops with a state would depend on the threads' order.
         draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
@@ -209,8 +212,3 @@ def batched(
         batching=batching,
         skipped=tuple(skipped),
     )
-
-
-def _flipped(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """The image, mirrored left to right in half of the cases."""
-    return tf.image.stateless_random_flip_left_right(image, seed)

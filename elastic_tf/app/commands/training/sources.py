@@ -31,7 +31,7 @@ def of(settings: Any) -> ImageData:
         image_size=settings.input_size,
         batch_size=settings.batch_size,
         seed=settings.seed,
-        flip=settings.flip,
+        augment=settings.augment,
         validation_share=settings.validation,
         on_bad_image="skip" if settings.skip_bad_images else "raise",
     )
