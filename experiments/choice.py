@@ -1,13 +1,15 @@
 """What to train, at which accuracy in how many seconds: trials on photographs, everything counted.
 
 All trials begin at the same pre-trained network. Its head is solved in closed form, but for the
-trial that trains it; then some epochs on `et.Samples`, Adam on a cosine with a warm-up. Methods are
-those of `et.baselines`; `elastic@0.3:5x16` is `elastic` at rho 0.3, five epochs in batches
-of 16. `full:1.5x16` is full training of one and a half epochs, with its cosine ending there. Where
-nothing is evaluated before the first step, the head is solved from what training keeps of each
-sample (`et.SolveHead`). Counted are the head, selecting, tracing, computing what is kept of each
-sample, and the steps; the timing profile is measured once per device before. The speed of a shared
-machine drifts: all rows of a seed are run before those of the next one, and means compared.
+trial that trains it; then some epochs on `et.Samples`, Adam (or `--optimizer`) on a cosine with a
+warm-up. By Shampoo the head is solved again at the end. Methods are those of `et.baselines`, and
+`elastic_in_order`, the last tensors with normalisations among them; `elastic@0.3:5x16` is `elastic`
+at rho 0.3, five epochs in batches of 16. `full:1.5x16` is full training of one and a half epochs,
+with its cosine ending there. Where nothing is evaluated before the first step, the head is solved
+from what training keeps of each sample (`et.SolveHead`). Counted are the head, selecting, tracing,
+computing what is kept of each sample, and the steps; the timing profile is measured once per device
+before. The speed of a shared machine drifts: all rows of a seed are run before those of the next
+one, and means compared.
 
 Example::
 
@@ -37,6 +39,7 @@ from elastic_tf.app.commands.training import harness, sources
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.table import format_table
 from elastic_tf.methods import baselines
+from elastic_tf.methods.baselines import policies
 from elastic_tf.timing.runtime import describe_device
 
 RESULT = Path(__file__).parent / "results" / "choice.json"
@@ -46,6 +49,7 @@ ROWS = (
     *("elastic@0.2:5x16", "elastic@0.3:5x16", "elastic@0.5:5x16", "elastic@0.7:5x16"),
     *("random@0.3:5x16", "random@0.5:5x16"),
 )
+ALWAYS = {"memory": "", "optimizer": "adam"}  # of trials that do not name them
 # Methods that look at gradients or train everything: the head is solved before.
 HEAD_FIRST = ("solved", "full", "elastictrainer")
 # Chosen on validation parts of the birds: by method, or else by batch size.
@@ -66,6 +70,7 @@ class Settings:
     rates: tuple[float, ...] = option((), help="learning rates instead of those chosen")
     rows: tuple[str, ...] = option(ROWS, help="as elastic@0.3:5x16 full:3x4")
     memory: str = option("", help="most a step may take, as 96 MiB, for methods within rho")
+    optimizer: str = option("adam", help="what updates the weights", choices=("adam", "shampoo"))
     out: Path = option(RESULT, help="file of all trials")
 
 
@@ -78,7 +83,7 @@ def main() -> None:
         for method, epochs, batch in rows:
             for rate in settings.rates or [RATES.get(method, RATES[batch])]:
                 trials.run(method, epochs, batch, seed, rate)
-    of = {name: getattr(settings, name) for name in ("model", "part", "memory")}
+    of = {name: getattr(settings, name) for name in ("model", "part", "memory", "optimizer")}
     of["data"] = Path(settings.data).stem
     print(format_table(summary(trials.done, **of), COLUMNS))
 
@@ -125,9 +130,10 @@ class Trials:
             "seed": seed,
             "rate": rate,
             "memory": settings.memory,
+            "optimizer": settings.optimizer,
         }
         for one in self.done:
-            if name.items() <= {"memory": "", **one}.items():
+            if name.items() <= {**ALWAYS, **one}.items():
                 return one
         self._load(seed)
         tf.keras.utils.set_random_seed(seed)
@@ -170,11 +176,12 @@ class Trials:
             alpha=settings.alpha,
             weights=settings.weights,
         )
-        return harness.compiled(network, "adam", 1e-4)
+        return harness.compiled(network, settings.optimizer, 1e-4)
 
     def _profiled(self, batch: int) -> et.TimingProfile:
         settings = self._settings
-        parts = (settings.model, settings.alpha, settings.input_size, self._classes, batch)
+        parts = [settings.model, settings.alpha, settings.input_size, self._classes, batch]
+        parts += [settings.optimizer] * (settings.optimizer != "adam")
         path = Path("runs") / "choice" / f"profile_{'_'.join(map(str, parts))}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -195,7 +202,7 @@ class Trials:
             return found
         steps, passes = round(epochs * samples.steps), math.ceil(epochs)
         rates = et.optimizers.cosine(rate, steps, warm_up=WARM_UP)
-        harness.compiled(model, "adam", rates)
+        harness.compiled(model, self._settings.optimizer, rates)
         options: dict[str, Any] = {}
         started = time.perf_counter()
         if rho:
@@ -203,10 +210,12 @@ class Trials:
             options = {"rho": float(rho), "profile": profile, "interval": passes}
             options["memory"] = self._settings.memory or None
         task = baselines.Task(model=model, probe=samples, seed=seed, **options)
-        callbacks = baselines.get(name).callbacks(task)
+        method = _in_order() if name == "elastic_in_order" else baselines.get(name)
+        callbacks = method.callbacks(task)
         found["offline_seconds"] = time.perf_counter() - started
-        if "head_seconds" not in found and name != "traditional_tl":
-            callbacks.append(et.SolveHead())
+        is_again = self._settings.optimizer == "shampoo"
+        if ("head_seconds" not in found and name != "traditional_tl") or is_again:
+            callbacks.append(et.SolveHead(again=is_again))
         if epochs < passes:
             callbacks.append(_stop(model, steps))
         model.fit(samples, epochs=passes, verbose=0, callbacks=callbacks)
@@ -216,6 +225,16 @@ class Trials:
             found["trained"] = np.flatnonzero(record.mask).tolist()
             found["modes"] = record.selection.plan.to_json()
         return found
+
+
+def _in_order() -> baselines.Method:
+    """As `elastic`, but by forward order alone."""
+
+    def importance(model: et.ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:
+        return np.arange(1.0, len(model.tensors) + 1.0)
+
+    importance.strategy = "order"  # type: ignore[attr-defined]
+    return policies.with_importance("elastic_in_order", "the last tensors", importance)
 
 
 def _stop(model: et.ElasticModel, steps: int) -> tf.keras.callbacks.Callback:
@@ -235,7 +254,7 @@ def arrays(data: tf.data.Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def summary(trials: list[dict[str, Any]], **of: str) -> list[dict[str, Any]]:
     """A row for each method, its epochs and its rate: means over the seeds of trials `of` these."""
-    chosen = [one for one in trials if of.items() <= {"memory": "", **one}.items()]
+    chosen = [one for one in trials if of.items() <= {**ALWAYS, **one}.items()]
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in chosen:
         key = (one["method"], one["epochs"], one.get("batch", 4), one["rate"])

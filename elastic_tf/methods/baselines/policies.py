@@ -33,7 +33,7 @@ def at_random(seed: int) -> Importance:
     return importance
 
 
-def _method(
+def with_importance(
     name: str,
     summary: str,
     importance: Importance,
@@ -60,27 +60,29 @@ def _method(
 
 
 METHODS = (
-    _method("elastic", "the last tensors that fit rho", measures.depth, foretells=True),
-    _method(
+    with_importance("elastic", "the last tensors that fit rho", measures.depth, foretells=True),
+    with_importance(
         "elastic_loss",
         "what lowers the loss most within rho, anew each interval",
         measures.loss_decrease,
     ),
-    _method(
+    with_importance(
         "elastic_weight",
         "as elastic_loss, by the magnitude of the weights",
         measures.weight_magnitude,
     ),
-    _method(
+    with_importance(
         "elastic_grad",
         "as elastic_loss, by the magnitude of the gradients",
         measures.gradient_magnitude,
     ),
-    _method("elastictrainer", "as the paper's released code", measures.paper),
-    _method("random", "at random within rho", lambda task: at_random(task.seed), is_of_task=True),
+    with_importance("elastictrainer", "as the paper's released code", measures.paper),
+    with_importance(
+        "random", "at random within rho", lambda task: at_random(task.seed), is_of_task=True
+    ),
     # The paper searches exhaustively, 2^N plans, for the best progress of the first epochs (Sec.
     # 2.1, Fig. 2b). Here it is the optimum of the first importance, which nothing corrects.
-    _method(
+    with_importance(
         "offline_optimal",
         "as elastic_loss, chosen once at the start",
         measures.loss_decrease,
