@@ -121,7 +121,8 @@ def file(name: str, value: Any, what: str) -> str:
     """The path of a file that is there."""
     found = path(name, value)
     if not os.path.isfile(found):
-        _refuse(name, what, f"'{found}', which is no file", error=FileNotFoundError)
+        is_what = "is no file" if os.path.exists(found) else "is not there"
+        _refuse(name, what, f"'{found}', which {is_what}", error=FileNotFoundError)
     return found
 
 
@@ -175,6 +176,15 @@ def samples(name: str, values: Any) -> np.ndarray:
         hint = f"A single sample is `np.asarray({name})[None]`." if is_one else ""
         _refuse(name, "arrays with samples first", _kind(found, values), hint)
     return found
+
+
+def numbered(labels: np.ndarray) -> None:
+    """Refuse names of classes."""
+    if labels.dtype.kind in "OSU":
+        raise ValueError(
+            f"Classes must be numbers. Received: {brief(labels)}. Number their names: "
+            "names, y = np.unique(y, return_inverse=True)."
+        )
 
 
 def items(name: str, values: Any, *, least: int = 0, what: str = "a sequence") -> list[Any]:

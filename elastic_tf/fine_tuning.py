@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments, stack
 from elastic_tf.arguments import brief
-from elastic_tf.choose.budget.course import RATE, Course
+from elastic_tf.choose.budget.course import RATE, Course, as_samples
 from elastic_tf.choose.budget.settings import Deadline
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
@@ -96,22 +96,26 @@ def finetune(
     if profile is not None:
         arguments.instance("profile", profile, TimingProfile, "a TimingProfile")
     samples = _samples(train, batch_size)
-    _check_validation(validation)
     _check_inputs(model, samples)
     labels = np.asarray(samples.arrays[1])
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     kind, outputs = _task(labels, loss)
+    judged = None if validation is None else _judged(validation, labels, kind, outputs)
     network, has_logits = _with_head(model, outputs, kind, verbose=bool(verbose))
     elastic = ElasticModel.from_model(network)
     if metrics is None:
-        metrics = {"softmax": ["accuracy"], "sigmoid": [_right(has_logits)], "linear": []}[kind]
+        metrics = [] if kind == "linear" else ["accuracy"]
+    metrics = [metrics] if isinstance(metrics, str) else list(metrics)
+    if kind == "sigmoid":  # Keras would ask whether a logit is above a half
+        rights = ("accuracy", "acc", "binary_accuracy")
+        metrics = [_right(one, has_logits) if one in rights else one for one in metrics]
     rate = RATE if learning_rate is None else learning_rate
-    options: dict[str, Any] = {"metrics": list(metrics), "statistics": "stored"}
+    options: dict[str, Any] = {"metrics": metrics, "statistics": "stored"}
     elastic.compile(optimizers.shampoo(rate), _loss(loss, kind, labels, has_logits), **options)
     course = Course(
         elastic,
         samples,
-        validation,
+        judged,
         seconds=seconds,
         started=started,
         epochs=epochs,
@@ -167,25 +171,41 @@ def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
         )
 
 
-def _check_validation(validation: Any) -> None:
+def _judged(validation: Any, labels: np.ndarray, kind: str, outputs: int) -> Samples:
+    """The data to judge by, of the targets that are trained on."""
     is_pair = isinstance(validation, tuple) and len(validation) == 2
     ends = isinstance(validation, tf.data.Dataset) and (
         validation.cardinality() not in (tf.data.INFINITE_CARDINALITY, 0)
     )
-    if not (validation is None or is_pair or ends):
+    if not (is_pair or ends):
         raise ValueError(
             "`validation` must be (x, y) or a tf.data.Dataset of batches that ends. Received: "
             f"{brief(validation)}."
         )
+    try:
+        found = as_samples(validation)
+    except ValueError as error:
+        raise ValueError(f"`validation` cannot be judged by. {error}") from error
+    y = np.asarray(found.arrays[1])
+    y = y[:, 0] if y.shape[1:] == (1,) else y
+    if y.shape[1:] != labels.shape[1:]:
+        raise ValueError(
+            "Targets of `validation` must be like those of `train`. Received: "
+            f"shape {y.shape}, and {labels.shape} to train on."
+        )
+    if kind == "softmax" and y.ndim == 1 and not np.isin(y, np.arange(outputs)).all():
+        other = y[~np.isin(y, np.arange(outputs))]
+        raise ValueError(
+            f"Classes of `validation` must be among those of `train`, 0 to {outputs - 1}. Received:"
+            f" {brief(np.unique(other))} in {len(other)} samples. Leave these out, or train on "
+            "samples of these classes, too."
+        )
+    return found
 
 
 def _task(y: np.ndarray, loss: Any) -> tuple[str, int]:
     """What the outputs stand for, "softmax", "sigmoid" or "linear", and how many there are."""
-    if y.dtype.kind in "OSU":
-        raise ValueError(
-            f"Classes must be numbers. Received: {brief(y)}. Number their names: "
-            "names, y = np.unique(y, return_inverse=True)."
-        )
+    arguments.numbered(y)
     if y.ndim not in (1, 2) or y.dtype.kind not in "iubf" or not np.isfinite(y).all():
         raise ValueError(
             "The targets must be finite numbers of shape (samples,) or (samples, outputs). "
@@ -227,9 +247,9 @@ def _loss(given: Any, kind: str, labels: np.ndarray, has_logits: bool) -> Any:
     return type(given).from_config({**given.get_config(), "from_logits": has_logits})
 
 
-def _right(has_logits: bool) -> tf.keras.metrics.Metric:
+def _right(name: str, has_logits: bool) -> tf.keras.metrics.Metric:
     """The share of labels that are right."""
-    return tf.keras.metrics.BinaryAccuracy("accuracy", threshold=0.0 if has_logits else 0.5)
+    return tf.keras.metrics.BinaryAccuracy(name, threshold=0.0 if has_logits else 0.5)
 
 
 def classifier_of(model: tf.keras.Model, classes: int) -> tf.keras.Model:
@@ -260,7 +280,8 @@ def _with_head(
             model = tf.keras.Model(*ends, name=model.name)
         return model, end == "linear"
     is_classifier = end in ("softmax", "sigmoid") or (
-        dense is not None and of_loss(getattr(model, "loss", None))
+        dense is not None
+        and (of_loss(getattr(model, "loss", None)) or (not keeps and dense in model.layers))
     )
     if ends is None or not is_single or (is_classifier and dense not in model.layers):
         raise ValueError(
@@ -272,10 +293,12 @@ def _with_head(
     if is_classifier:
         features = dense.input
     elif dense is not None and end == "linear" and verbose:
+        way = "give the network that was made before it"
+        if dense in model.layers:
+            way = f"give tf.keras.Model(network.input, network.get_layer({dense.name!r}).input)"
         print(
             f"The {dense.units} outputs of '{dense.name}' are taken for features. To replace that "
-            "layer, give tf.keras.Model(network.input, network.get_layer"
-            f"({dense.name!r}).input).",
+            f"layer, {way}.",
             flush=True,
         )
     if len(features.shape) == 4:

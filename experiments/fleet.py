@@ -80,6 +80,7 @@ class Settings:
     rates: str = option("5e-5", help="by commas; more than one: each is tried")
     epochs: int = option(1, help="passes over a client's images in a round")
     model: str = option("mobilenet", help="mobilenet (0.75)", choices=("mobilenet",))
+    augmented: bool = option(False, help="let the network begin with random layers")
 
 
 class Fleet:

@@ -11,6 +11,7 @@ that of the first one.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from elastic_tf.files.atomic import write_json
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.lite.ridge import crossentropy
 from elastic_tf.train.head import solve
-from elastic_tf.train.head.targets import chance
 
 DRAWS, HELD_OUT = 300, (30, 50, 120)
 COLUMNS = ("held_out", "kept", Column("gain", "points ahead of the head", ".2f"))
@@ -49,6 +49,11 @@ class Settings:
     out: Path = option(Path("runs/kept_weights.json"), help="JSON file of the results")
 
 
+def chance(accuracy: float, count: int) -> float:
+    """The standard error of an accuracy on so many samples."""
+    return math.sqrt(max(accuracy * (1.0 - accuracy), 0.0) / count)
+
+
 def best(right: np.ndarray, losses: np.ndarray) -> int:
     """The highest accuracy; of equal ones the smaller loss."""
     return max(range(len(right)), key=lambda k: (right[k].mean(), -losses[k].mean()))
@@ -65,9 +70,22 @@ def last_or_head(right: np.ndarray, losses: np.ndarray) -> int:
     return len(right) - 1 if right[-1].mean() >= right[0].mean() else 0
 
 
+def last_near(times: float) -> Callable[[np.ndarray, np.ndarray], int]:
+    """The last that is not worse than any by more than so many standard errors."""
+
+    def rule(right: np.ndarray, losses: np.ndarray) -> int:
+        found = right.mean(axis=1)
+        least = found.max() - times * chance(found.max(), right.shape[1])
+        return max(k for k in range(len(found)) if found[k] >= least)
+
+    return rule
+
+
 RULES: dict[str, Callable[[np.ndarray, np.ndarray], int]] = {
     "highest held-out accuracy": best,
     "last not worse than the head by a standard error": last_as_good,
+    "last not worse than any by a standard error": last_near(1.0),
+    "last not worse than any by two standard errors": last_near(2.0),
     "the last, whatever it is": lambda right, losses: len(right) - 1,
     "the end if not below the head": last_or_head,
 }

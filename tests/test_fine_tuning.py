@@ -49,10 +49,11 @@ def test_batch_normalisation_keeps_its_statistics():
 
 @pytest.mark.parametrize("end", ["features", "head"])
 def test_dropout_and_augmentation_of_the_network_stay(end):
+    tf.keras.utils.set_random_seed(0)
     inputs = L.Input((6, 6, CLASSES))
     x = L.Dropout(0.5)(L.Flatten()(L.RandomFlip()(L.GaussianNoise(1.0)(inputs))))
     network = tf.keras.Model(inputs, L.Dense(CLASSES)(x) if end == "head" else x)
-    with pytest.warns(UserWarning, match="draws at random, or keeps a state, at its very input"):
+    with pytest.warns(UserWarning, match="draws at random, or looks words up, at its very input"):
         model = et.finetune(network, images(), seconds=300, epochs=2, verbose=0)
     x, y = map(tf.constant, images())
     assert np.ptp([model.forward((x, y)).loss for _ in range(3)]) > 0.0
@@ -163,6 +164,12 @@ def test_the_rate_is_the_one_that_the_documentation_names():
         ({"train": (images()[0], np.zeros((COUNT, 2, 2)))}, "Compile and fit an et.ElasticModel"),
         ({"validation": images()[0]}, r"`validation` must be \(x, y\)"),
         ({"validation": tf.data.Dataset.from_tensors(images()).repeat()}, "batches that ends"),
+        ({"validation": (images()[0], images()[1][:9])}, "`validation` cannot.*equally many"),
+        ({"validation": (images()[0], np.zeros((COUNT, 2)))}, r"shape \(48, 2\), and \(48,\)"),
+        (
+            {"validation": (images()[0], images()[1] + 1)},
+            r"0 to 2. Received: array\(\[3\]\) in \d+",
+        ),
         ({"seconds": 0}, "`seconds`.*Received: seconds=0"),
         ({"epochs": 0}, "`epochs`.*Received: 0"),
         ({"profile": "none.json"}, "no timing profile 'none.json'"),
@@ -247,6 +254,13 @@ def test_inputs_that_are_scaled_otherwise_than_in_pre_training_are_warned_of(sca
     assert all("standard deviations from the mean, where 1 is usual" in one for one in found)
 
 
+def test_a_list_of_labels_is_an_array_of_them():
+    x, y = images()
+    options = {"seconds": 300, "epochs": 1, "verbose": 0}
+    found = [et.finetune(features("vector"), (x, one), **options) for one in (y, y.tolist())]
+    assert values(found[0].weights) == values(found[1].weights)
+
+
 def test_names_of_classes_are_to_be_numbered():
     x, y = images()
     with pytest.raises(ValueError, match=r"names, y = np.unique\(y, return_inverse=True\)"):
@@ -269,20 +283,23 @@ def test_values_are_learned_by_their_squared_errors(held, capsys):
     assert ("Head loss " in capsys.readouterr().out) == (held is not None)
 
 
+@pytest.mark.parametrize("metrics", [None, "accuracy", ["binary_accuracy"]])
 @pytest.mark.parametrize("end", ["vector", "3 linear", "3 sigmoid"])
-def test_labels_that_go_together_are_told_one_by_one(end):
+def test_labels_that_go_together_are_told_one_by_one(end, metrics):
     x, y = brightness()
     labels = (y > 0.5).astype(int)
     labels[:2] = [[0], [1]]  # none, and all
     network = features(end)
-    model = et.finetune(network, (x, labels), (x, labels), seconds=300, epochs=2, verbose=0)
+    options = {"seconds": 300, "epochs": 2, "verbose": 0, "metrics": metrics}
+    model = et.finetune(network, (x, labels), (x, labels), **options)
     assert isinstance(model.loss, tf.keras.losses.BinaryCrossentropy)
     assert model.loss.get_config()["from_logits"] == (end != "3 sigmoid")
     assert (model.layers[-1].name == "new_head") == (end == "vector")
     threshold = 0.5 if end == "3 sigmoid" else 0.0
     right = (model.predict(x, verbose=0) > threshold) == labels
     found = model.evaluate(x, labels, verbose=0, return_dict=True)
-    assert found["accuracy"] == pytest.approx(right.mean()) and right.mean() > 0.8
+    name = "accuracy" if metrics in (None, "accuracy") else metrics[0]
+    assert found[name] == pytest.approx(right.mean()) and right.mean() > 0.8
 
 
 def test_whole_numbers_are_values_where_the_loss_says_so():
@@ -323,6 +340,17 @@ def measured():
     x, y = images()
     model = et.finetune(features("vector"), (x, y), seconds=300, epochs=1, verbose=0)
     return et.profile_model(model, x[:16], y[:16], repeats=2, calibrate=False)
+
+
+def test_a_layer_inside_another_model_is_not_named_as_one_to_ask_for(capsys):
+    for inner in (False, True):
+        network = features("2 linear")
+        if inner:
+            network = tf.keras.Sequential([L.Input((6, 6, CLASSES)), network])
+        et.finetune(network, images(), seconds=300, epochs=1)
+        said = capsys.readouterr().out
+        assert ("get_layer('old')" in said) != inner
+        assert ("give the network that was made before it" in said) == inner
 
 
 def test_an_end_that_is_no_classifiers_is_refused():

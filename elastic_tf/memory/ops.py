@@ -1,6 +1,7 @@
 """The ops of a traced function: what each takes, gives, waits for and calculates.
 
-A function that is called stands there with its ops. What runs in a loop is left out.
+A function that is called stands there with its ops. What runs in a loop is left out, and what is in
+the branches of a condition, as new roots of Shampoo.
 
 One multiply-add is 2 floating point operations. A function of one number (exp, tanh, square root)
 is 1, whatever it takes inside; so is a comparison that picks a maximum. Convolutions count their
@@ -11,12 +12,14 @@ Fourier transforms).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 from elastic_tf.graph import SHAPES, Node, needed_by
 
@@ -26,6 +29,7 @@ Key = tuple[str, int]  # an op and the number of its output
 SCRATCH = ("FusedBatchNormV3", 5)
 _NO_SIZE = (tf.resource, tf.string, tf.variant)
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_BRANCHES = frozenset({"If", "StatelessIf"})
 # What a core does in a microsecond; only ratios matter, and these little.
 _FLOPS, _BYTES, _START = 20e3, 8e3, 2.0
 
@@ -87,7 +91,7 @@ def inlined(graph: Any) -> tuple[dict[str, Work], list[Key]]:
     """The ops of a FuncGraph and of the functions that it calls, by name, and what it gives."""
     works: dict[str, Work] = {}
 
-    def add(graph: Any, prefix: str, given: Sequence[Key]) -> list[Key]:
+    def add(graph: Any, functions: Any, prefix: str, given: Sequence[Key]) -> list[Key]:
         same = {tensor.name: key for tensor, key in zip(graph.inputs, given)}
 
         def source(tensor: tf.Tensor) -> Key:
@@ -103,15 +107,31 @@ def inlined(graph: Any) -> tuple[dict[str, Work], list[Key]]:
                 same.update(zip(names, inputs))
                 works[name] = Work(name, "NoOp", (), (), controls)
             elif op.type in _CALLS:
-                body = graph._get_function(op.get_attr("f").name).graph
-                same.update(zip(names, add(body, f"{name}/", inputs)))
+                called = functions._get_function(op.get_attr("f").name)
+                body = _shaped(called, op.inputs)
+                same.update(zip(names, add(body, called.graph, f"{name}/", inputs)))
                 lasting = tuple(f"{name}/{other.name}" for other in body.control_outputs)
                 works[name] = Work(name, "NoOp", (), (), controls + lasting)
             else:
                 works[name] = _work(op, name, inputs, controls)
+                if op.type in _BRANCHES:  # as large, whichever is taken
+                    branch = functions._get_function(op.get_attr("else_branch").name)
+                    found = _shaped(branch, op.inputs[1:]).outputs
+                    works[name].sizes = tuple(map(_size, found))
+                elif op.type == "Identity" and inputs[0][0] in works:
+                    works[name].sizes = (works[inputs[0][0]].sizes[inputs[0][1]],)
         return [source(tensor) for tensor in graph.outputs]
 
-    return works, add(graph, "", ())
+    return works, add(graph, graph, "", ())
+
+
+def _shaped(function: Any, given: Sequence[tf.Tensor]) -> Any:
+    """The graph of a function, with the shapes of what it is given."""
+    if all(tensor.shape.is_fully_defined() for tensor in function.graph.inputs):
+        return function.graph
+    definition = copy.deepcopy(function.definition)
+    definition.arg_attr.clear()  # the shapes that it was traced with
+    return function_def_to_graph(definition, input_shapes=[one.shape for one in given])
 
 
 def _work(op: Any, name: str, inputs: tuple[Key, ...], controls: tuple[str, ...]) -> Work:

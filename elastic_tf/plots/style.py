@@ -115,7 +115,8 @@ def head(axes: Any, title: str) -> None:
     axes.yaxis.set_label_coords(0.0, 1.01)
     inches = axes.figure.get_figwidth() / axes.get_gridspec().ncols
     text = textwrap.fill(title, int(_LETTERS * inches))
-    axes.set_title(text, loc="left", fontsize=11, pad=20 if axes.get_ylabel() else 6)
+    # a blank keeps the place of a title that there is not, for the label
+    axes.set_title(text or " ", loc="left", fontsize=11, pad=20 if axes.get_ylabel() else 6)
 
 
 def save(figure: Figure, path: str | Path) -> None:

@@ -154,7 +154,7 @@ def test_help_of_every_command_comes_without_tensorflow():
 
 
 REFUSED = {
-    "--data cats": "FILE.npz .*Received: 'cats', which is no file",
+    "--data cats": "FILE.npz .*Received: 'cats', which is not there",
     "--data digits:upside_down": "digits:shifted.*'digits:upside_down'",
     "--data .": "must hold train/CLASS/",
     "--data digits --rho 2": "rho=2.0. Use 0.5",
@@ -168,7 +168,7 @@ REFUSED = {
     "--data digits --alpha 0": "alpha=0.0",
     "--data digits --method magic": "traditional_tl.*method='magic'",
     "--data digits --model mobilnet": "mobilnet.*Did you mean .mobilenet",
-    "--data digits --weights gone.h5": "'gone.h5', which is no file",
+    "--data digits --weights gone.h5": "'gone.h5', which is not there",
     "--data digits --out file/run": "file/run",
     "--data digits --profile gone.json": "gone.json",
 }

@@ -71,6 +71,15 @@ def test_runs_are_drawn_over_seconds_with_a_map_of_those_that_leave_tensors_out(
     np.testing.assert_array_equal(image, [[0, 0, 0], [1, 0, 1], [1, 1, 1], [1, 1, 1]])
 
 
+def test_a_finished_run_ends_at_what_it_kept(tmp_path, figures):
+    path = made(tmp_path / "run")
+    result = {"training_seconds": 30.0, "head_seconds": 5.0, "validation_accuracy": 0.75}
+    runs.load(path).finish(result)
+    drawn("--runs", path, "--out", tmp_path / "run.png")
+    found = figures["run.png"].axes[0].lines[0].get_xydata()
+    np.testing.assert_allclose(found, [[2, 40], [12, 50], [22, 60], [32, 70], [35, 75]])
+
+
 def test_accuracy_on_the_test_images_is_called_so(tmp_path, figures):
     drawn("--runs", made(tmp_path / "a", validation=0.0), "--out", tmp_path / "runs.png")
     assert figures["runs.png"].axes[0].get_ylabel() == "test accuracy (%)"

@@ -11,9 +11,10 @@ from tiny_runs import TRAINING
 
 import elastic_tf as et
 from elastic_tf.app.commands import plot, train
-from elastic_tf.app.commands.trained import evaluate, predict, report
+from elastic_tf.app.commands.trained import evaluate, network, predict, report
 from elastic_tf.app.commands.training import recording
 from elastic_tf.app.runs import run as runs
+from elastic_tf.choose.budget import course
 
 
 def words(arrays, out, more=""):
@@ -122,7 +123,7 @@ def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tm
 def test_a_network_of_ones_own_is_trained_from_a_folder_of_classes(more, tmp_path, capsys):
     L = tf.keras.layers
     layers = [L.Input((16, 16, 3)), L.Rescaling(1 / 255), L.Conv2D(4, 3)]
-    layers += [L.GlobalAveragePooling2D(), L.Dense(7, "softmax")]
+    layers += [L.GlobalAveragePooling2D(), L.Dense(7)]  # not compiled: who knows what it tells
     file, images = tmp_path / "mine.keras", tmp_path / "images"
     tf.keras.Sequential(layers).save(file)
     for name, colour in (("dark", 20), ("light", 220)):
@@ -132,12 +133,39 @@ def test_a_network_of_ones_own_is_trained_from_a_folder_of_classes(more, tmp_pat
             tf.keras.utils.save_img(images / name / f"{k}.png", picture, scale=False)
     given = f"--model {file} --data {images} --out {tmp_path / 'run'} --batch-size 4 {more}"
     run = train.main([*shlex.split(given), "--quiet"])
+    assert f"Images become 16 x 16 pixels, as '{file}' takes them" in capsys.readouterr().out
+    head = network.load(run.path).network().layers[-1]
+    assert [one.shape for one in head.get_weights()] == [(4, 2), (2,)]  # in the place of its own
     assert run.config["settings"]["input_size"] == 16 and run.result["accuracy"] == 1.0
     file.unlink()  # the run holds it
     found = evaluate.main(["--run", str(run.path)])
     assert found["accuracy"] == 1.0 and "of 4 test images" in capsys.readouterr().out
     predict.main(["--run", str(run.path), str(images / "light" / "3.png")])
     assert "3.png: light " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_seconds_that_are_interrupted_leave_the_best_weights(when, arrays, tmp_path, monkeypatch):
+    given = words(arrays, tmp_path / "run", "--method elastic --seconds 600 --epochs 3")
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if when == "before":
+            patch.setattr(course, "solve_head", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                train.main(given)
+        else:
+            patch.setattr(recording.TrainingClock, "on_train_batch_end", interrupted)
+            first = train.main(given)
+            assert (first.result["epochs"], first.result["steps"]) == (0, 0)
+            assert first.result["validation_accuracy"] == first.result["head_accuracy"]
+            assert stored(tmp_path / "run" / "model.weights.h5")
+            (tmp_path / "run" / "result.json").unlink()  # as if it had been killed
+            (tmp_path / "run" / "history.jsonl").write_text('{"epoch": 1, "seconds": 1.0}\n')
+    run = train.main(given)  # begins anew
+    assert run.result["epochs"] == 3 and [epoch["epoch"] for epoch in run.history] == [1, 2, 3]
 
 
 def test_too_few_seconds_leave_the_solved_head(arrays, tmp_path):

@@ -45,6 +45,14 @@ def test_agreement_has_the_diagonal_and_equal_axes():
     assert axes.get_xlim() == axes.get_ylim() == pytest.approx((1 / 1.5, 1.5e4))
 
 
+@pytest.mark.parametrize("title", ["", "A title"])
+def test_the_label_above_the_axis_is_in_the_picture(title):
+    figure = plots.lines({"a": ([0.0, 1.0], [0.0, 1.0])}, x="x", y="accuracy (%)", title=title)
+    figure.canvas.draw()
+    extent = figure.axes[0].yaxis.label.get_window_extent()
+    assert extent.y1 <= figure.bbox.y1 and extent.x0 >= figure.bbox.x0
+
+
 def test_cost_of_depth_ends_at_the_full_step():
     profile = TimingProfile.from_chain(t_dw=[1000, 2000], t_dy=[0, 1000], t_forward=4000)
     (axes,) = plots.cost_of_depth({"here": profile}).axes

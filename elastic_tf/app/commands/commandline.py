@@ -119,5 +119,7 @@ def run(main: Callable[[], Any]) -> None:
         print("error: " + " ".join(str(error).split()), file=sys.stderr)
         raise SystemExit(_REFUSED) from None
     except KeyboardInterrupt:
-        print("\nInterrupted. With the same options, train and compare go on.", file=sys.stderr)
+        print(
+            "\nInterrupted. With the same options, train --rho and compare go on.", file=sys.stderr
+        )
         raise SystemExit(_INTERRUPTED) from None

@@ -116,7 +116,7 @@ class Adaptation(Step):
         64, help="images on which these evaluate importance", check=arguments.count
     )
     profile: Path | None = option(
-        None, help="timing profile that these use; measured first if left out"
+        None, help="timing profile that these use; foretold, or measured first, if left out"
     )
     validation: float = option(
         0.1,

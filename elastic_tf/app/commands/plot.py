@@ -119,14 +119,18 @@ def course(run: runs.Run) -> list[tuple[float, float]]:
         points.append((passed, epoch.get("val_accuracy")))
     if parts:
         points.append((result["training_seconds"], result.get("validation_accuracy")))
+    elif result:  # of what is kept, the head solved again
+        passed = result["training_seconds"] + result["head_seconds"]
+        points.append((passed, result.get("validation_accuracy")))
     return [(float(x), float(y)) for x, y in points if x is not None and y is not None]
 
 
 def labels(found: Sequence[runs.Run]) -> list[str]:
-    """Method and rho of each run, with its directory where others are called the same."""
+    """Method, rho or seconds of each run; its directory where others are called the same."""
     short = []
     for settings in (run.config["settings"] for run in found):
-        rho = settings.get("rho")
-        short.append(settings.get("method", "run") + ("" if rho is None else f", rho={rho:g}"))
+        rho, seconds = settings.get("rho"), settings.get("seconds")
+        said = f", rho={rho:g}" if rho is not None else f", {seconds:g} s" if seconds else ""
+        short.append(settings.get("method", "run") + said)
     same = {one for one in short if short.count(one) > 1}
     return [f"{one} ({run.path})" if one in same else one for one, run in zip(short, found)]

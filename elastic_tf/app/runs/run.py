@@ -100,6 +100,12 @@ class Run:
             write_json(self.path / "result.json", data)
         self.result = data
 
+    def restart(self) -> None:
+        """Forget the epochs of a training that cannot go on."""
+        self.history, self.selections = [], []
+        for name in ("history", "selections"):
+            (self.path / f"{name}.jsonl").unlink(missing_ok=True)
+
     def _go_on(self, claim: contextlib.ExitStack) -> None:
         """Remove what was cut off, and selections of epochs that did not end, made again now."""
         self._claim, done = claim, len(self.history)

@@ -17,6 +17,7 @@ from elastic_tf import arguments, stack
 from elastic_tf.extras import extra
 
 L = tf.keras.layers
+_SAID = 300  # letters of Keras's error, which may hold every number
 
 # Weights trained in Caffe expect BGR images with the mean of ImageNet's pixels taken off.
 _CAFFE_MEAN_BGR = (103.939, 116.779, 123.68)
@@ -130,9 +131,10 @@ def _load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> 
         try:
             _fill(backbone, stored, path, most_left=1)
         except ValueError as error:
+            first = " ".join(str(error).split())[:_SAID]
             raise ValueError(
                 f"The weights must fit '{model.name}'. Received: '{path}'; first difference: "
-                f"{error} Build the model as it was when the weights were saved (name, alpha, "
+                f"{first} ... Build the model as it was when the weights were saved (name, alpha, "
                 "input size), or use other weights. Files that are not in HDF5's older format are "
                 "named *.weights.h5."
             ) from error

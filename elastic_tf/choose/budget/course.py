@@ -29,7 +29,7 @@ from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.state import Step
 from elastic_tf.train.head.features import predicted
 from elastic_tf.train.head.solve import HeadSolution, solve_again, solve_head
-from elastic_tf.train.head.targets import chance, of_loss
+from elastic_tf.train.head.targets import is_as_good, of_loss
 from elastic_tf.train.inputs.batches import sample_shapes
 from elastic_tf.train.inputs.samples import Samples
 
@@ -74,6 +74,7 @@ class Course(tf.keras.callbacks.Callback):
         reached: accuracy (of values, the loss) on validation data of the first head and of what is
             kept, and what that is; empty without validation.
         selection: what is trained; None where the head alone is solved.
+        profile: times, given or foretold.
         share: seconds of a step / seconds of a full one.
         seconds: where they went, by name.
     """
@@ -100,17 +101,25 @@ class Course(tf.keras.callbacks.Callback):
         self.share = 0.0
         self.seconds = dict[str, float]()
         self._samples, self._verbose = samples, verbose
-        self._validation = None if validation is None else _as_samples(validation).typed(samples)
-        self._epochs, self._rate, self._profile = epochs, learning_rate, profile
+        self._validation = None if validation is None else as_samples(validation).typed(samples)
+        self._epochs, self._rate = epochs, learning_rate
+        self.profile: Any = profile
         self._marked, self._given = started, seconds
         self._ends = started + (1.0 - _SPARE) * seconds
         self._kept, self._weights = "", list[np.ndarray]()
         self.reached: list[float] = []
+        self._most = 0.0  # the highest accuracy
         self._checks = False  # whether each epoch is validated
         self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
         self._slower = 1.0  # a step now / then
         self._needed = 0.0  # seconds of another step and the end
         self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    def keep(self) -> bool:
+        """Put the best weights back in an interrupted training; False where there are none yet."""
+        if self._weights and self._validation is not None:
+            self.model.set_weights(self._weights)
+        return bool(self._weights)
 
     @property
     def left(self) -> float:
@@ -122,13 +131,13 @@ class Course(tf.keras.callbacks.Callback):
         model, samples = self.model, self._samples
         self._mark("start")
         x = samples.take(np.arange(samples.batch_size))[0]
-        if self._profile is None:
-            self._profile, _ = recalled(prior_profile(model, x))
+        if self.profile is None:
+            self.profile, _ = recalled(prior_profile(model, x))
         else:
             shapes = sample_shapes(tf.nest.flatten(x))
-            self._profile.check(model, batch_size=samples.batch_size, input_shape=shapes)
+            self.profile.check(model, batch_size=samples.batch_size, input_shape=shapes)
         self._mark("foretold")
-        row = 1e-6 * self._profile.t_forward / samples.batch_size
+        row = 1e-6 * self.profile.t_forward / samples.batch_size
         self._judging = row * (self._validation.rows if self._validation else 0)
         # what is kept and the head, and the head again of what is trained
         passes = (1.0 + _SHARE) * row * samples.count
@@ -136,18 +145,19 @@ class Course(tf.keras.callbacks.Callback):
         self._samples = samples = samples.of_views(views)
         self._passing = row * samples.rows
         around = self._around(_LEAST, is_traced=True)  # at least: the clock tells the rest
-        self._epoch = 1e-6 * self._profile.t_full * samples.steps  # seconds of full training
+        self._epoch = 1e-6 * self.profile.t_full * samples.steps  # seconds of full training
         self._tell("Solving the head", row * samples.rows)
         if self.left - around < _LEAST_EPOCHS * self._epoch:
             self.head = solve_head(model, samples, until=self._ends)
             self._mark("head")
-            self._warn(around)
+            self._warn(around + _LEAST_EPOCHS * self._epoch)
             return
         callbacks = [self, *self._others]
         try:
             model.fit(samples, epochs=self._epochs, verbose=self._verbose, callbacks=callbacks)
         except _TooLate:
-            self._warn(self._given - self.left + self._ending)
+            rest = self._ending + first_step_seconds(model, self.share)
+            self._warn(rest + _LEAST_EPOCHS * self._epoch)
         if self._verbose:
             print(self.said(), flush=True)
 
@@ -238,11 +248,13 @@ class Course(tf.keras.callbacks.Callback):
         traces = (not is_traced) * _TRACES * self.model._elastic.tracing
         return passes + traces + first_step_seconds(self.model, share)
 
-    def _warn(self, around: float) -> None:
-        """Say that there was no time to train; so many seconds go into what is no step."""
+    def _warn(self, missed: float) -> None:
+        """Say that there was no time to train, which takes so many seconds beside those passed."""
+        passed = self._given - self.left
+        least = math.ceil(max(passed + missed, 1.1 * self._given))
         warnings.warn(
-            f"`seconds` must suffice to train: {around:.0f} of them go into beginning and ending. "
-            f"Received: {self._given:g}. The head alone was solved. Give more.",
+            f"`seconds` must suffice to train, here {least} or more. Received: {self._given:g}. "
+            f"The head alone was solved, in {passed:.0f} s.",
             stacklevel=4,
         )
 
@@ -253,8 +265,8 @@ class Course(tf.keras.callbacks.Callback):
 
     def _choose(self) -> int:
         """Set the plan; the passes over the samples that there is time for, at most."""
-        profile, model = self._profile, self.model
-        assert profile is not None and model._elastic.rows is not None
+        profile, model = self.profile, self.model
+        assert model._elastic.rows is not None
         share = _LEAST
         for _ in range(2):  # more is traced where more is trained
             training = max(self.left - self._around(share), 0.0)
@@ -269,10 +281,11 @@ class Course(tf.keras.callbacks.Callback):
         self.share = self.selection.time / profile.t_full
         model.set_plan(self.selection.plan)
         if self._verbose:
+            about = min(training, passes * self.share * self._epoch)
             mask = self.selection.mask
             print(
                 f"Training {mask.sum()} of {len(mask)} tensors, {self.share:.2f} of a full step, "
-                f"for about {training:.0f} s. {self._epochs} epochs of all would take about "
+                f"for about {about:.0f} s. {self._epochs} epochs of all would take about "
                 f"{self._epochs * self._epoch:.0f} s.",
                 flush=True,
             )
@@ -299,11 +312,9 @@ class Course(tf.keras.callbacks.Callback):
         return {name: float(value) for name, value in logs.items()}
 
     def _judge(self, name: str, found: dict[str, float]) -> None:
-        """Keep these weights unless they are worse than the first head's, by more than chance.
+        """Keep these weights where they are as good as the best so far.
 
-        The best of several would be the luckiest one where validation data are few: with 30, 50 and
-        120 held-out images, on halves of four training sets, it was 2.7, 1.9 and 0.8 points behind
-        what this keeps.
+        Where there is no accuracy: unless their loss is above the first head's.
         """
         accuracy, loss = found.get("accuracy"), found["loss"]
         now = loss if accuracy is None else accuracy
@@ -314,8 +325,9 @@ class Course(tf.keras.callbacks.Callback):
             assert self._validation is not None
             outputs = np.shape(self._validation.arrays[1])[1:]
             each = math.prod(outputs) if of_loss(self.model.loss) == "sigmoid" else 1
-            first = self.reached[0]
-            is_good &= now >= first - chance(first, each * self._validation.rows)
+            is_good &= is_as_good(now, self._most, each * self._validation.rows)
+        if math.isfinite(loss):
+            self._most = max(self._most, now)
         if is_good:
             self._kept, self._weights = name, self.model.get_weights()
             self.reached = [*self.reached[:1], now] if self.reached else [now, now]
@@ -328,8 +340,10 @@ class Course(tf.keras.callbacks.Callback):
         return passed
 
 
-def _as_samples(validation: Any) -> Samples:
+def as_samples(validation: Any) -> Samples:
     """Validation data in memory, whose activations can be kept."""
+    if isinstance(validation, Samples):
+        return validation
     if isinstance(validation, tf.data.Dataset):
         validation = tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *validation)
     x, y, weight = (*validation, None)[:3]

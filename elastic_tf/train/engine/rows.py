@@ -45,8 +45,9 @@ class RowTraining:
         forward = Forward(self._model, tf.nest.map_structure(_spec, self.samples.inputs(size)))
         if not forward.cut([]).tensors:
             raise NotCacheable(
-                "the model draws at random, or keeps a state, at its very input. Where time is "
-                "short, draw views once: et.Samples(x, y, augment=function, views=2)"
+                "the model draws at random, or looks words up, at its very input. Where time is "
+                "short, draw views once, et.Samples(x, y, augment=function, views=2), or give "
+                "token ids"
             )
         return forward
 

@@ -186,7 +186,7 @@ class SolveHead(tf.keras.callbacks.Callback):
             if rows is None:
                 raise TypeError(
                     "SolveHead is for `fit` on et.Samples. Received: other data. Call "
-                    "et.solve_head(model, x, y) before."
+                    "et.solve_head(model, dataset) before."
                 )
             self.solution = solve_head(self.model, rows.samples, layer=self.layer)
             self.model.fit_state[_KEY] = dataclasses.asdict(self.solution)

@@ -84,19 +84,27 @@ def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[A
                 f"`{name}` must be arrays with samples first. Received: {name}={brief(part)}."
             )
     found = [
-        tf.nest.map_structure(functools.partial(_tensor, name, as_fit), part)
+        tf.nest.map_structure(functools.partial(_tensor, name, as_fit), _as_array(part))
         for name, part in parts
     ]
     counts = {len(array) for array in tf.nest.flatten(found)}
     if len(counts) != 1 or 0 in counts:
         names = ", ".join(dict.fromkeys(f"`{name}`" for name, _ in parts))
-        said = ", ".join(f"{name}={brief(part)}" for name, part in parts)
+        each = (
+            f"{' and '.join(str(len(one)) for one in tf.nest.flatten(part))} in {name}"
+            for (name, _), part in zip(parts, found)
+        )
         raise ValueError(
             f"At least one sample must be there, and equally many in all parts of {names}. "
-            f"Received: {sorted(counts)} samples in {said}. Of a dataset of batches take "
-            "`next(iter(dataset))`."
+            f"Received: {', '.join(each)}."
         )
     return found
+
+
+def _as_array(part: Any) -> Any:
+    """A list of numbers as the array that it stands for; other parts as they are."""
+    is_numbers = isinstance(part, list) and np.ndim(part[0]) == 0 and np.isscalar(part[0])
+    return np.asarray(part) if is_numbers else part
 
 
 def _tensor(name: str, as_fit: bool, part: Any) -> tf.Tensor:

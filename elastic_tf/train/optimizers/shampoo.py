@@ -83,14 +83,18 @@ class Shampoo(FusedAdam):
         is_padded = gram.shape[0] * gram.shape[1] > rows
         step = _step(variable.dtype, self.momentum, self.memory, is_padded)
         speed = tf.reshape(momentum.read_value(), (rows, -1))
-        speed, square, renewed, moved = step(
+        speed, square, renewed, moved, factor = step(
             matrix, speed, gram.read_value(), root.read_value(), is_due
         )
         momentum.assign(tf.reshape(speed, momentum.shape))
         gram.assign(square)
         root.assign(renewed)
         rate = self.learning_rate if learning_rate is None else learning_rate
-        variable.assign_sub(tf.reshape(tf.cast(rate, moved.dtype) * moved, variable.shape))
+        tf.raw_ops.ResourceApplyGradientDescent(
+            var=variable.handle,
+            alpha=factor * tf.cast(rate, moved.dtype),
+            delta=tf.reshape(moved, variable.shape),
+        )
 
 
 def rows_of(variable: Any) -> int:
@@ -133,9 +137,9 @@ def inverse_root(grams: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _step(dtype: tf.DType, share: float, memory: float, is_padded: bool) -> Any:
-    """From a gradient to the slots and an update of size 1; traced once for kernels of all sizes.
+    """From a gradient to the slots, an update, and what makes its root mean square 1.
 
-    Padded: the last of the blocks has rows to spare.
+    Traced once for kernels of all sizes. Padded: the last of the blocks has rows to spare.
     """
     matrix, blocks = (tf.TensorSpec((None,) * rank, dtype) for rank in (2, 3))
 
@@ -156,11 +160,13 @@ def _step(dtype: tf.DType, share: float, memory: float, is_padded: bool) -> Any:
         momentum = share * momentum + gradient
         split = in_blocks(gradient)
         gram = memory * gram + (1.0 - memory) * tf.matmul(split, split, transpose_b=True)
-        root = tf.cond(is_due, lambda: inverse_root(gram), lambda: root)
+        # reshaped, for of a branch's result no shape is known before a step runs
+        root = tf.reshape(tf.cond(is_due, lambda: inverse_root(gram), lambda: root), sizes)
         ahead = root @ in_blocks(gradient + share * momentum)
         moved = tf.reshape(ahead, (-1, tf.shape(gradient)[1]))[:rows]
-        size = tf.sqrt(tf.reduce_mean(tf.square(moved)))
-        return momentum, gram, root, tf.math.divide_no_nan(moved, size)
+        count = tf.cast(tf.size(moved), dtype)
+        factor = tf.math.divide_no_nan(tf.sqrt(count), tf.sqrt(2.0 * tf.nn.l2_loss(moved)))
+        return momentum, gram, root, moved, factor
 
     signature = [matrix, matrix, blocks, blocks, tf.TensorSpec((), tf.bool)]
     return tf.function(step, signature, autograph=False)

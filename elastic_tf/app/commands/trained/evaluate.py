@@ -97,7 +97,9 @@ class Judged(NamedTuple):
         title = f"{self.part} images: {self.accuracy:.1%} right"
         figures = {"confusion": plots.confusion(self.counts, self.names, title=title)}
         if self.worst:
-            said = [f"{self.names[one.right]}\nnot {self.names[one.found]}" for one in self.worst]
+            said = [
+                f"{self.names[one.right]}, taken\nfor {self.names[one.found]}" for one in self.worst
+            ]
             images = np.stack([one.image for one in self.worst])
             figures["mistakes"] = plots.image_grid(images, said, title="the largest losses")
         return figures

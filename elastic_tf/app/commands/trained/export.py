@@ -103,7 +103,8 @@ def _muted() -> Iterator[None]:
     try:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 2)
-        yield
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)

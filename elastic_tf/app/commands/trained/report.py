@@ -31,7 +31,16 @@ _LOOK = (
     "body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "img{max-width:100%}pre{background:#eee;padding:.8rem;overflow-x:auto}"
 )
-_SECONDS = ("part", Column("seconds", "seconds", ".1f"))
+_SECONDS = ("part", Column("seconds", "seconds", ".1f"), "what")
+_PARTS = {
+    "start": "imports, images, the network",
+    "foretold": "a forward pass, from which step times are foretold",
+    "chosen": "what to train",
+    "kept": "what lies before it, computed once for each image",
+    "head": "solved on the features",
+    "first step": "with its trace",
+    "head again": "solved on what was trained",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +98,10 @@ def _seconds(run: runs.Run) -> list[dict[str, Any]]:
         "training": result["training_seconds"],
         "validation": result["seconds_with_evaluation"] - result["training_seconds"],
     }
-    return [{"part": name, "seconds": seconds} for name, seconds in parts.items()]
+    return [
+        {"part": name, "seconds": seconds, "what": _PARTS.get(name, "")}
+        for name, seconds in parts.items()
+    ]
 
 
 def _tag(name: str, text: str) -> str:
@@ -99,6 +111,6 @@ def _tag(name: str, text: str) -> str:
 def _picture(figure: Figure) -> str:
     from elastic_tf import plots
 
-    return (
-        f'<img alt="" src="data:image/png;base64,{base64.b64encode(plots.png(figure)).decode()}">'
-    )
+    title = figure.axes[0].get_title(loc="left").strip() or "accuracy over seconds"
+    data = base64.b64encode(plots.png(figure)).decode()
+    return f'<img alt="{html.escape(title)}" src="data:image/png;base64,{data}">'

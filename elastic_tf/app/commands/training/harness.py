@@ -19,16 +19,17 @@ def fitted(settings: Any) -> Any:
     if not settings.model.endswith(FILE):
         return settings
     size = input_shape(settings)[0]
+    if size != settings.input_size:
+        print(f"Images become {size} x {size} pixels, as '{settings.model}' takes them.")
     return dataclasses.replace(settings, input_size=size)
 
 
-@functools.cache
 def input_shape(settings: Any) -> tuple[int, int]:
     """Height, which is the width, and channels of the images that the network takes."""
-    if not settings.model.endswith(FILE):
-        return settings.input_size, et.zoo.ARCHITECTURES[settings.model].channels
-    shape = tf.keras.models.load_model(settings.model).input_shape
     size = settings.input_size
+    if not settings.model.endswith(FILE):
+        return size, et.zoo.ARCHITECTURES[settings.model].channels
+    shape = _shape_in(settings.model)
     _, height, width, channels = shape if isinstance(shape, tuple) and len(shape) == 4 else [0] * 4
     if (height or size) != (width or size) or channels not in (1, 3):
         raise ValueError(
@@ -36,6 +37,12 @@ def input_shape(settings: Any) -> tuple[int, int]:
             f"'{settings.model}' with inputs of {shape}. Call et.finetune for others."
         )
     return height or size, channels
+
+
+@functools.cache
+def _shape_in(file: str) -> Any:
+    """What the network in a file takes."""
+    return tf.keras.models.load_model(file).input_shape
 
 
 def network(settings: Any, classes: int, weights: Any = None) -> tf.keras.Model:

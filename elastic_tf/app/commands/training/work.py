@@ -20,7 +20,7 @@ from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
 from elastic_tf.methods import baselines
 from elastic_tf.train.head.solve import solve_again
-from elastic_tf.train.head.targets import chance
+from elastic_tf.train.head.targets import is_as_good
 
 # In a run's directory until the result is there: the state after the last finished epoch, and the
 # weights that were best on validation images.
@@ -48,7 +48,9 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
     if run.result is not None:
         print(f"Finished before, in {out}:\n{format_table([run.result], runs.COLUMNS)}")
         return run
-    if run.history and not (out / _BACKUP).is_dir():
+    if settings.seconds is not None and run.result is None:
+        run.restart()  # its seconds are over
+    elif run.history and not (out / _BACKUP).is_dir():
         raise ValueError(
             f"{out} holds a run that was interrupted after {len(run.history)} epochs and "
             "left no backup. Remove it to start again, or choose another --out."
@@ -209,7 +211,7 @@ class _Training:
             self._head_seconds += time.perf_counter() - started
             again = model.evaluate(validation, verbose=0, return_dict=True)["accuracy"]
             # the best of many epochs is the luckiest one, too
-            if is_good and again >= accuracy - chance(accuracy, self._data.validation_count):
+            if is_good and is_as_good(again, accuracy, self._data.validation_count):
                 accuracy, epoch, said = float(again), count, "the head solved again"
             else:
                 model.load_weights(best)
