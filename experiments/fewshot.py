@@ -22,6 +22,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 from measuring import columns
+from related import tinytrain
 
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.choose.selection.mixed_integer import best_choices
@@ -83,14 +84,14 @@ def main() -> None:
     if settings.meta_steps:
         meta = et.fewshot.ProtoNet(net.network, bn_training=settings.case == "omniglot")
         rate = et.optimizers.cosine(settings.meta_rate, settings.meta_steps, warm_up=0.05)
-        tasks = et.fewshot.episodes(training, (5, 10), shots=5, query=5, seed=0)
+        tasks = tinytrain.episodes(training, (5, 10), shots=5, query=5, seed=0)
         adam = et.optimizers.adam(rate)
-        et.fewshot.meta_train(
+        tinytrain.meta_train(
             meta, tasks, epochs=1, steps=settings.meta_steps, optimizer=adam, verbose=0
         )
     limits = {"way": (5, 10), "support_limit": 50}
-    trials = et.fewshot.episodes(validation, seed=1, **limits)
-    tasks = et.fewshot.episodes(test, seed=2, **limits)
+    trials = tinytrain.episodes(validation, seed=1, **limits)
+    tasks = tinytrain.episodes(test, seed=2, **limits)
     result = json.loads(settings.out.read_text()) if settings.out.exists() else {}
     if not result:
         told = {**dataclasses.asdict(settings), "assets": None, "out": None}
@@ -132,7 +133,7 @@ def methods(
 
 
 def prepared(
-    net: et.fewshot.ProtoNet, trials: et.fewshot.Episodes, settings: Settings
+    net: et.fewshot.ProtoNet, trials: tinytrain.Episodes, settings: Settings
 ) -> dict[str, Any]:
     """What SparseUpdate trains, and each method's rate and steps, by tasks of other classes."""
     every = methods(net, {}, settings)
@@ -162,7 +163,7 @@ def prepared(
 
 def one(
     net: et.fewshot.ProtoNet,
-    task: et.fewshot.Episode,
+    task: tinytrain.Episode,
     rate: float,
     steps: int,
     given: Mapping[str, Any],
@@ -188,7 +189,7 @@ def one(
 
 def steps_of(
     net: et.fewshot.ProtoNet,
-    trials: et.fewshot.Episodes,
+    trials: tinytrain.Episodes,
     given: Mapping[str, Any],
     reference: Mapping[str, Any],
     settings: Settings,
@@ -198,7 +199,7 @@ def steps_of(
         return settings.steps
     found, few, many = [], settings.steps // 4, settings.steps
 
-    def timed(given: Mapping[str, Any], steps: int, task: et.fewshot.Episode) -> float:
+    def timed(given: Mapping[str, Any], steps: int, task: tinytrain.Episode) -> float:
         return min(one(net, task, RATES[0], steps, given)["seconds"] for _ in range(2))
 
     for k in range(3):
@@ -213,7 +214,7 @@ def steps_of(
 
 
 def sparse_update(
-    net: et.fewshot.ProtoNet, trials: et.fewshot.Episodes, rate: float, settings: Settings
+    net: et.fewshot.ProtoNet, trials: tinytrain.Episodes, rate: float, settings: Settings
 ) -> et.Plan:
     """One plan for all tasks: the kernels whose training alone lowered the queries' loss most.
 

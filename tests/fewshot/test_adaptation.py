@@ -3,11 +3,12 @@ from __future__ import annotations
 import few_images
 import numpy as np
 import pytest
+from related import tinytrain
+from related.tinytrain.meta_training import batch
 
 import elastic_tf as et
 from elastic_tf.methods import fewshot
 from elastic_tf.methods.fewshot.adaptation import augmented
-from elastic_tf.methods.fewshot.meta_training import batch
 from elastic_tf.methods.fewshot.rule import Budgets
 
 
@@ -91,10 +92,10 @@ def test_a_rule_of_ones_own_is_given_worth_costs_and_budgets(net):
 
 
 def test_evaluating_leaves_the_weights_and_says_how_sure_it_is(net):
-    tasks = fewshot.episodes(few_images.images(), (3, 3), shots=2, query=4)
+    tasks = tinytrain.episodes(few_images.images(), (3, 3), shots=2, query=4)
     before = net.model.get_weights()
     plan = et.Plan.full(9)
-    scores = fewshot.evaluate(net, tasks, 3, plan=plan, steps=1, verbose=0)
+    scores = tinytrain.evaluate(net, tasks, 3, plan=plan, steps=1, verbose=0)
     np.testing.assert_equal(before, net.model.get_weights())
     spread = 1.96 * np.std(scores.accuracies, ddof=1) / np.sqrt(3)
     assert scores.interval == pytest.approx(spread)

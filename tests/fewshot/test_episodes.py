@@ -3,14 +3,13 @@ from __future__ import annotations
 import few_images
 import numpy as np
 import pytest
-
-from elastic_tf.methods import fewshot
+from related import tinytrain
 
 ROWS = (np.arange(200), np.repeat(np.arange(8), 25))  # each image is its number
 
 
 def test_an_episode_depends_on_its_number_and_the_seed_alone():
-    one, same, other = (fewshot.episodes(ROWS, seed=seed) for seed in (3, 3, 4))
+    one, same, other = (tinytrain.episodes(ROWS, seed=seed) for seed in (3, 3, 4))
     one[0]
     for first, second in zip(one[5], same[5]):
         np.testing.assert_array_equal(first, second)
@@ -19,7 +18,7 @@ def test_an_episode_depends_on_its_number_and_the_seed_alone():
 
 
 def test_episodes_keep_to_their_limits():
-    tasks = fewshot.episodes(ROWS, (3, 5), support_limit=20, per_class_limit=6, query=4)
+    tasks = tinytrain.episodes(ROWS, (3, 5), support_limit=20, per_class_limit=6, query=4)
     ways, sizes = set(), set()
     for task, _ in zip(tasks, range(60)):
         way = len(task.classes)
@@ -35,12 +34,12 @@ def test_episodes_keep_to_their_limits():
 
 
 def test_the_most_classes_are_those_that_there_are():
-    ways = {len(fewshot.episodes(ROWS)[k].classes) for k in range(30)}
+    ways = {len(tinytrain.episodes(ROWS)[k].classes) for k in range(30)}
     assert ways == {5, 6, 7, 8}
 
 
 def test_shots_are_equal_where_they_are_asked_for():
-    task = fewshot.episodes(ROWS, shots=3)[0]
+    task = tinytrain.episodes(ROWS, shots=3)[0]
     assert set(np.bincount(task.support_labels)) == {3}
 
 
@@ -57,11 +56,11 @@ def test_shots_are_equal_where_they_are_asked_for():
 )
 def test_wrong_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        fewshot.episodes(ROWS, **options)
+        tinytrain.episodes(ROWS, **options)
 
 
 def test_what_is_no_labelled_images_is_refused():
     x, y = few_images.images()
     for labels, message in ((y[:-1], r"as many.*\(71,\)"), (np.full(72, 7), r"two.*7")):
         with pytest.raises(ValueError, match=message):
-            fewshot.episodes((x, labels))
+            tinytrain.episodes((x, labels))

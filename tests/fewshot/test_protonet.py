@@ -4,11 +4,12 @@ import few_images
 import numpy as np
 import pytest
 import tensorflow as tf
+from related import tinytrain
+from related.tinytrain.meta_training import batch
 
 import elastic_tf as et
 from elastic_tf import stack
 from elastic_tf.methods import fewshot
-from elastic_tf.methods.fewshot.meta_training import batch
 
 L = tf.keras.layers
 
@@ -78,14 +79,14 @@ class Stop(tf.keras.callbacks.Callback):
 
 
 def test_meta_training_goes_on_bit_for_bit(tmp_path, deterministic):
-    tasks = fewshot.episodes(few_images.images(), (3, 4), query=3, seed=1)
+    tasks = tinytrain.episodes(few_images.images(), (3, 4), query=3, seed=1)
 
     def trained(directory, *callbacks):
         tf.keras.utils.set_random_seed(0)
         layers = [L.Input((8, 8, 1)), L.Flatten(), L.Dense(8), L.BatchNormalization()]
         net = fewshot.ProtoNet(tf.keras.Sequential(layers), bn_training=True)
         options = {"epochs": 2, "steps": 4, "learning_rate": 0.05, "verbose": 0}
-        fewshot.meta_train(net, tasks, directory=directory, callbacks=callbacks, **options)
+        tinytrain.meta_train(net, tasks, directory=directory, callbacks=callbacks, **options)
         return [value.numpy() for value in net.model.weights]
 
     whole = trained(None)
@@ -98,10 +99,10 @@ def test_meta_training_tells_new_classes_better():
     x, y = few_images.images(12, noise=2.0)
     known = y < 18
     net = fewshot.ProtoNet(few_images.network())
-    tasks = fewshot.episodes((x[~known], y[~known]), (4, 4), shots=3, query=5)
-    before = fewshot.evaluate(net, tasks, 5, steps=0, verbose=0)
-    shown = fewshot.episodes((x[known], y[known]), shots=3, query=5)
+    tasks = tinytrain.episodes((x[~known], y[~known]), (4, 4), shots=3, query=5)
+    before = tinytrain.evaluate(net, tasks, 5, steps=0, verbose=0)
+    shown = tinytrain.episodes((x[known], y[known]), shots=3, query=5)
     adam = et.optimizers.adam(3e-3)
-    fewshot.meta_train(net, shown, epochs=1, steps=60, optimizer=adam, verbose=0)
-    after = fewshot.evaluate(net, tasks, 5, steps=0, verbose=0)
+    tinytrain.meta_train(net, shown, epochs=1, steps=60, optimizer=adam, verbose=0)
+    after = tinytrain.evaluate(net, tasks, 5, steps=0, verbose=0)
     assert after.accuracy > before.accuracy + 0.05

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-
-from elastic_tf.methods import fewshot
+from related import tinytrain
 
 L = tf.keras.layers
 CLASSES, EACH, SIDE = 6, 12, 8
@@ -30,5 +29,5 @@ def images(count: int = CLASSES, noise: float = 1.0) -> tuple[np.ndarray, np.nda
     return (patterns[labels] + noise * noises).astype(np.float32), labels + 10
 
 
-def task(**options: object) -> fewshot.Episode:
-    return fewshot.episodes(images(), (4, 4), query=4, shots=4, **options)[0]
+def task(**options: object) -> tinytrain.Episode:
+    return tinytrain.episodes(images(), (4, 4), query=4, shots=4, **options)[0]

@@ -1,20 +1,18 @@
-"""A few pictures of new things: a network adapts, and recognises them; how well, over episodes."""
+"""A few pictures of new things: a network adapts, and recognises them."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.memory.kernels import KernelCosts
-from elastic_tf.methods.fewshot.episodes import Episodes, checked
 from elastic_tf.methods.fewshot.protonet import ProtoNet
 from elastic_tf.methods.fewshot.rule import Budgets, paper_rule
 from elastic_tf.plan import Plan, as_plan
@@ -23,7 +21,6 @@ Rule = Callable[[Mapping[int, np.ndarray], KernelCosts, Budgets], Plan]
 _SHIFT = 8  # the part of a side that images are moved by at most is 1 / _SHIFT
 _COVERED = 4  # the side of the covered square is 1 / _COVERED of the image's
 _CONTRAST, _BRIGHTNESS = 0.3, 0.3
-_NORMAL_95 = 1.96  # standard errors from a mean to the end of its 95 % interval
 
 
 @dataclass(frozen=True)
@@ -180,67 +177,21 @@ def augmented(images: np.ndarray, rng: np.random.Generator, flip: bool = False) 
     return found.astype(np.float32)
 
 
-class Scores(NamedTuple):
-    """What was reached on each episode; arrays have shape (count,).
+def checked(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Images and as many labels, as arrays.
 
-    Attributes:
-        accuracies: shares of the queries.
-        seconds: of adapting, all of it.
+    Raises:
+        ValueError: they do not fit together, or are of one class.
     """
-
-    accuracies: np.ndarray
-    seconds: np.ndarray
-
-    @property
-    def accuracy(self) -> float:
-        """The mean."""
-        return float(self.accuracies.mean())
-
-    @property
-    def interval(self) -> float:
-        """Half-width of the 95 % interval of the mean; NaN of one episode."""
-        if len(self.accuracies) < 2:
-            return math.nan
-        return float(_NORMAL_95 * self.accuracies.std(ddof=1) / math.sqrt(len(self.accuracies)))
-
-    def __repr__(self) -> str:
-        return (
-            f"<Scores: {self.accuracy:.1%} +- {self.interval:.1%} over {len(self.seconds)} "
-            f"episodes, median {np.median(self.seconds):.1f} s>"
+    x, y = arguments.samples("images", images), arguments.samples("labels", labels)
+    if y.shape != (len(x),) or y.dtype.kind not in "iuSU":
+        raise ValueError(
+            f"The labels of {len(x)} images must be as many whole numbers or texts. Received: "
+            f"{y.dtype} of shape {y.shape}: {arguments.brief(labels)}."
         )
-
-
-def evaluate(
-    model: tf.keras.Model | ProtoNet,
-    tasks: Episodes,
-    count: int = 200,
-    *,
-    verbose: int = 1,
-    **options: Any,
-) -> Scores:
-    """Adapt to each of `count` episodes, from the same weights, and ask its queries.
-
-    Args:
-        model: as of `adapt`. Its weights are as before afterwards.
-        tasks: as `episodes` makes them.
-        count: episodes.
-        verbose: 1 shows a progress bar.
-        **options: of `adapt`. `steps=0`: nothing is trained.
-
-    Source: Kwon et al., TinyTrain, ICML 2024, App. A.4.
-    """
-    arguments.count("count", count)
-    net = ProtoNet.of(model)
-    weights, rows = net.model.get_weights(), []
-    bar = tf.keras.utils.Progbar(count, verbose=verbose, stateful_metrics=[], unit_name="episode")
-    try:
-        for index in range(count):
-            net.model.set_weights(weights)
-            task = tasks[index]
-            found = adapt(net, task.support, task.support_labels, **options)
-            right = float(np.mean(found.predict(task.query) == task.query_labels))
-            rows.append((right, found.seconds))
-            bar.add(1, [("accuracy", right)])
-    finally:
-        net.model.set_weights(weights)
-    return Scores(*np.array(rows, np.float64).T)
+    if len(np.unique(y)) < 2:
+        raise ValueError(
+            "There must be at least two classes. Received: labels "
+            f"{arguments.brief(np.unique(y))}. Give images of another class too."
+        )
+    return x, y

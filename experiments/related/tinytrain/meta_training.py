@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.methods.fewshot.episodes import Episodes
-from elastic_tf.methods.fewshot.protonet import ProtoNet
+from elastic_tf.methods.fewshot import ProtoNet
 from elastic_tf.train import optimizers
+from related.tinytrain.episodes import Episodes
 
 _WARM_UP = 0.05  # share of the steps in which the rate rises
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elastic_tf import arguments
+from elastic_tf.methods.fewshot.adaptation import checked
 
 
 class Episode(NamedTuple):
@@ -123,23 +124,3 @@ class Episodes:
 
 
 episodes = Episodes  # as a verb: `episodes(samples)`
-
-
-def checked(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Images and as many labels, as arrays.
-
-    Raises:
-        ValueError: they do not fit together, or are of one class.
-    """
-    x, y = arguments.samples("images", images), arguments.samples("labels", labels)
-    if y.shape != (len(x),) or y.dtype.kind not in "iuSU":
-        raise ValueError(
-            f"The labels of {len(x)} images must be as many whole numbers or texts. Received: "
-            f"{y.dtype} of shape {y.shape}: {arguments.brief(labels)}."
-        )
-    if len(np.unique(y)) < 2:
-        raise ValueError(
-            "There must be at least two classes. Received: labels "
-            f"{arguments.brief(np.unique(y))}. Give images of another class too."
-        )
-    return x, y
