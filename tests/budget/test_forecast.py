@@ -71,6 +71,12 @@ def test_more_is_trained_in_the_same_time_where_activations_are_kept(model, unme
     assert tensors() == tensors(batches(), keeps=True) > tensors(batches())
     assert tensors(epochs=1) == tensors(keeps=False) == tensors(batches())
     assert tensors(et.Samples(*images(), batch_size=4, memory=0)) == tensors(batches())
+    # the pass that computes them counts in the choice, as in a `fit`
+    for epochs, views in ((2, 1), (3, 1), (4, 2), (6, 3), (2, 2)):
+        given = et.Samples(*images(), batch_size=4, augment=lambda x, seed: x, views=views)
+        filled = profile.with_cached_prefix(views / epochs) if epochs > views else profile
+        plan = et.select_tensors(et.importance.depth(model), filled, 0.5, strategy="order").plan
+        assert tensors(given, epochs=epochs) == plan.mask.sum()
 
 
 def test_the_model_stays_as_it_is_and_foretells_its_own_times(model):

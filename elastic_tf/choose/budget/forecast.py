@@ -104,8 +104,12 @@ def forecast(
     if profile is None:
         profile = prior_profile(model, batch[0])
     forward, full = 1e-6 * profile.t_forward, 1e-6 * profile.t_full
-    cached = profile.with_cached_prefix() if keeps and epochs > 1 else profile
-    plan = select_tensors(depth(model), cached, rho, strategy="order").plan
+    cached = filled = profile
+    views = data.views if isinstance(data, Samples) else 1
+    if keeps and epochs > views:
+        # the callback counts the pass that computes activations, which gives the head, too
+        cached, filled = (profile.with_cached_prefix(fill) for fill in (0.0, views / epochs))
+    plan = select_tensors(depth(model), filled, rho, strategy="order").plan
     size = len(tf.nest.flatten(batch[0])[0])
     layers = layers_of(model)
     head_alone = Plan.from_mask(np.array([layer is layers[-1] for layer in layers]))
