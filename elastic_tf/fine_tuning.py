@@ -20,7 +20,7 @@ from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.targets import of_loss
-from elastic_tf.train.inputs.batches import is_batched
+from elastic_tf.train.inputs.batches import is_batched, sample_shapes
 from elastic_tf.train.inputs.samples import Samples
 
 L = tf.keras.layers
@@ -100,7 +100,9 @@ def finetune(
     labels = np.asarray(samples.arrays[1])
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     kind, outputs = _task(labels, loss)
-    judged = None if validation is None else _judged(validation, labels, kind, outputs)
+    judged = None
+    if validation is not None:
+        judged = _judged(validation, samples, labels, kind, outputs)
     network, has_logits = _with_head(model, outputs, kind, verbose=bool(verbose))
     elastic = ElasticModel.from_model(network)
     if metrics is None:
@@ -141,16 +143,20 @@ def _samples(train: Any, batch_size: int) -> Samples:
     return Samples(x, y, sample_weight=weight, batch_size=batch_size)
 
 
-def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
-    """Refuse what is not finite; warn of inputs that are scaled otherwise than the network's."""
+def _check_finite(samples: Samples, where: str = "") -> None:
     for part in tf.nest.flatten(samples.arrays[0]):
         if part.dtype.is_floating and not np.isfinite(tf.reduce_sum(part)):
             rows = np.isfinite(part).reshape(len(part), -1).all(axis=1)
             bad = np.flatnonzero(~rows)
             raise ValueError(
-                f"Inputs must be finite. Received: NaN or infinite numbers in {len(bad)} of "
+                f"Inputs{where} must be finite. Received: NaN or infinite numbers in {len(bad)} of "
                 f"{len(rows)} samples, the first of them x[{bad[0]}]. Leave these out."
             )
+
+
+def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
+    """Refuse what is not finite; warn of inputs that are scaled otherwise than the network's."""
+    _check_finite(samples)
     layers: list[Any] = [] if stack.graph_ends(model) is None else model.layers
     first: Any = next((one for one in layers if isinstance(one, stack.NORMALISATIONS)), None)
     if first is None or len(first._inbound_nodes) != 1:  # used more than once: it is no first one
@@ -171,8 +177,10 @@ def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
         )
 
 
-def _judged(validation: Any, labels: np.ndarray, kind: str, outputs: int) -> Samples:
-    """The data to judge by, of the targets that are trained on."""
+def _judged(
+    validation: Any, samples: Samples, labels: np.ndarray, kind: str, outputs: int
+) -> Samples:
+    """The data to judge by, like those that are trained on."""
     is_pair = isinstance(validation, tuple) and len(validation) == 2
     ends = isinstance(validation, tf.data.Dataset) and (
         validation.cardinality() not in (tf.data.INFINITE_CARDINALITY, 0)
@@ -186,6 +194,13 @@ def _judged(validation: Any, labels: np.ndarray, kind: str, outputs: int) -> Sam
         found = as_samples(validation)
     except ValueError as error:
         raise ValueError(f"`validation` cannot be judged by. {error}") from error
+    _check_finite(found, " of `validation`")
+    shapes = [sample_shapes(one.arrays[0]) for one in (found, samples)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "Inputs of `validation` must be like those of `train`. Received: samples of shape "
+            f"{shapes[0]}, and {shapes[1]} to train on."
+        )
     y = np.asarray(found.arrays[1])
     y = y[:, 0] if y.shape[1:] == (1,) else y
     if y.shape[1:] != labels.shape[1:]:

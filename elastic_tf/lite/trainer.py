@@ -190,7 +190,7 @@ class Trainer:
         state: str | Path | None = None,
         verbose: bool = True,
     ) -> list[dict[str, Any]]:
-        """Solve the head in closed form, then train a plan, and keep what is best.
+        """Solve the head in closed form, then train a plan, and keep what is good.
 
         With the same arguments, a training that was killed goes on from its state, and one that has
         ended is not repeated. Its weights are then those of a training without interruption, bit
@@ -202,8 +202,9 @@ class Trainer:
             epochs: passes over the images, fewer only where there is no time.
             seconds: for all of it: the largest plan that fits by the clock is trained, a cheaper
                 one later if the device turns slower.
-            validation: (x, y) or a folder; the weights of the best accuracy are kept. Without it
-                those of the least loss: of an epoch, or of the solved head on images left out.
+            validation: (x, y) or a folder; the last weights are kept whose accuracy on it is as
+                good as the best so far, within two standard errors. Without it those of the least
+                loss: of an epoch, or of the solved head on images left out.
             rate: the highest, before a cosine to 0; None: what was exported.
             plan: to train this one alone, 0 is the cheapest; None: the largest that fits.
             state: file that keeps the training; None: FOLDER/trained.state.

@@ -204,6 +204,19 @@ def test_ten_steps_of_every_plan_are_those_of_the_model(tmp_path):
             np.testing.assert_allclose(momentum, theirs, atol=1e-5)
 
 
+def test_shares_that_do_not_suffice_for_the_head_are_left_out(tmp_path):
+    model = elastic()
+    count = len(model.tensors)
+    slow = TimingProfile.from_chain(
+        t_dw=[1.0] * count, t_dy=[1.0] * count, t_forward=4.0 * count
+    )  # 0.7 of a step, of which nothing is kept
+    for k, (rhos, kept) in enumerate((((0.1, 0.2, 1.0), (1.0,)), ((0.1, 0.2), (0.2,)))):
+        masks = litert(model, tmp_path / str(k), slow, rhos)
+        told = json.loads((tmp_path / str(k) / "model.json").read_text())
+        assert len(masks) == 1 and [plan["rho"] for plan in told["plans"]] == [*kept]
+        assert masks[0][-2:].all()
+
+
 @pytest.mark.parametrize(
     "options, said",
     [

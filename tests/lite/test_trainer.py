@@ -37,12 +37,16 @@ def trainer(folder):
     return Trainer(folder, interpreter=tf.lite.Interpreter, threads=1)
 
 
-def test_training_learns_and_keeps_the_best_weights(exported, data):
+def test_training_learns_and_keeps_the_last_weights_that_are_as_good_as_the_best(exported, data):
     runner = trainer(exported)
     before = runner.evaluate(*data)["accuracy"]
     said = runner.fit(*data, epochs=3, validation=data, verbose=False)
-    best = max(one["accuracy"] for one in said)
-    assert runner.evaluate(*data)["accuracy"] == pytest.approx(best) and best > before + 0.2
+    best = kept = 0.0
+    for one in said:
+        best = max(best, one["accuracy"])
+        if one["accuracy"] >= best - 2.0 * np.sqrt(best * (1.0 - best) / len(data[1])):
+            kept = one["accuracy"]
+    assert runner.evaluate(*data)["accuracy"] == pytest.approx(kept) and kept > before + 0.2
     again = trainer(exported)
     again.load(exported / "trained.state")
     np.testing.assert_array_equal(again.predict(data[0]), runner.predict(data[0]))

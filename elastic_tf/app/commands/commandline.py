@@ -119,7 +119,6 @@ def run(main: Callable[[], Any]) -> None:
         print("error: " + " ".join(str(error).split()), file=sys.stderr)
         raise SystemExit(_REFUSED) from None
     except KeyboardInterrupt:
-        print(
-            "\nInterrupted. With the same options, train --rho and compare go on.", file=sys.stderr
-        )
+        said = "With the same options train --rho and compare go on, others begin anew."
+        print(f"\nInterrupted. {said}", file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None

@@ -3,10 +3,11 @@
 Example::
 
     python -m elastic_tf forecast --model mobilenet --alpha 0.75 --input-size 128 \\
-        --batch-size 16 --classes 40 --images 1200 --epochs 5 --rho 0.35
+        --data birds --epochs 5 --rho 0.35
 
-Forward passes are timed, no step is run. The head alone, an elastic training and a full one are
-compared; reading images and evaluation are not counted.
+Without the images at hand: --classes 40 --images 1200. Forward passes are timed, no step is run.
+The head alone, an elastic training and a full one are compared; reading images and evaluation are
+not counted.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from elastic_tf.app.commands.commandline import option, parse
 class Settings(options.Step):
     """What to foretell."""
 
-    images: int = option(help="training images", check=checks.count)
-    classes: int = option(2, help="classes of the head")
+    data: str | None = option(None, help=options.DATA, check=options.images)
+    images: int | None = option(None, help="training images; those of --data", check=checks.count)
+    classes: int | None = option(None, help="classes of the head; those of --data, else 2")
     rho: float = option(0.5, help="allowed step time / full step time", check=checks.rho)
     epochs: int = option(5, help="passes over the images", check=checks.count)
 
@@ -34,14 +36,21 @@ class Settings(options.Step):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trace, time a forward pass, print."""
     settings = parse(Settings, __doc__ or "", arguments)
-    size = checks.count("batch_size", settings.batch_size, most=settings.images)
+    if settings.images is None and settings.data is None:
+        raise ValueError(
+            "One of `data` and `images` must be given. Received: none. Use --data, with the images "
+            "that will be trained on."
+        )
     import tensorflow as tf
 
-    from elastic_tf.app.commands.training import harness
+    from elastic_tf.app.commands.training import harness, sources
     from elastic_tf.choose.budget.forecast import forecast
 
-    network = harness.network(settings, settings.classes)
+    images = settings.images or sources.count(settings)
+    classes = settings.classes or (sources.classes(settings) if settings.data else 2)
+    size = checks.count("batch_size", settings.batch_size, most=images)
+    network = harness.network(settings, classes)
     model = harness.compiled(network, settings.optimizer, 1e-4)
     batch = np.zeros((size, *network.input_shape[1:]), np.float32), np.zeros(size, np.int64)
-    batches = tf.data.Dataset.from_tensors(batch).repeat(settings.images // size)
+    batches = tf.data.Dataset.from_tensors(batch).repeat(images // size)
     print(forecast(model, batches, rho=settings.rho, epochs=settings.epochs, keeps=True))

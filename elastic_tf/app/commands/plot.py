@@ -86,9 +86,9 @@ def of_runs(found: Sequence[runs.Run], out: Path, *, title: str = "") -> dict[Pa
         points = course(run)
         if not points:
             raise ValueError(
-                "`runs` must be written by python -m elastic_tf train and have finished an epoch, "
-                f"and one with --seconds have --validation. Received: '{run.path}', without "
-                "accuracies."
+                "`runs` must be written by python -m elastic_tf train, have finished an epoch, and "
+                f"with --seconds have --validation. Received: '{run.path}', without accuracies: an "
+                "interrupted one, or one that had time for the head alone."
             )
         curves[label] = tuple(zip(*((seconds, 100 * accuracy) for seconds, accuracy in points)))
         plans = runs.trained_plans(run.history)

@@ -18,7 +18,7 @@ from elastic_tf import arguments, lite
 from elastic_tf.app.export import optimizer
 from elastic_tf.app.export.network import Network
 from elastic_tf.choose.importance import measures
-from elastic_tf.choose.selection.selector import select_tensors
+from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
 from elastic_tf.files import atomic
 from elastic_tf.lite import disk
 from elastic_tf.stack import variables_of
@@ -54,7 +54,7 @@ def litert(
             softmax of classes; its loss is the sparse cross-entropy of these.
         path: a new folder.
         profile: of the model, for the choice of the plans; measured here if left out.
-        rhos: shares of a full step, ascending.
+        rhos: shares of a full step, ascending; those that do not suffice for the head are left out.
         batch_size: samples of a step; the profile's if left out, else 4.
         class_names: in the order of the outputs.
 
@@ -88,7 +88,12 @@ def litert(
     profile.check(model)
     cached, head = profile.with_cached_prefix(), head_tensors(model)
     worth = measures.depth(model)
-    chosen = [select_tensors(worth, cached, rho, required=head, strategy="order") for rho in rhos]
+    least = smallest_feasible_rho(cached, head)  # the head is in every plan
+    chosen = [
+        select_tensors(worth, cached, max(rho, least), required=head, strategy="order")
+        for rho in rhos
+        if rho >= least or rho == rhos[-1]
+    ]
     masks = [one.mask for one in chosen]
     described = {
         "format": disk.FORMAT,
@@ -100,7 +105,7 @@ def litert(
         **files.write(masks),
         "files": {name: zlib.crc32(content) for name, content in files.contents.items()},
     }
-    for plan, rho, one in zip(described["plans"], rhos, chosen):
+    for plan, rho, one in zip(described["plans"], rhos[len(rhos) - len(chosen) :], chosen):
         plan.update(rho=float(rho), predicted_ratio=one.time / profile.t_full)
     text = json.dumps(described, indent=1).encode()
     with tempfile.TemporaryDirectory(dir=atomic.directory(target.parent)) as folder:

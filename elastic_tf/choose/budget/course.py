@@ -24,12 +24,13 @@ from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.choose.importance.measures import depth
 from elastic_tf.choose.selection.selector import Selection, select_tensors, smallest_feasible_rho
+from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.state import Step
 from elastic_tf.train.head.features import predicted
 from elastic_tf.train.head.solve import HeadSolution, solve_again, solve_head
-from elastic_tf.train.head.targets import is_as_good, of_loss
+from elastic_tf.train.head.targets import of_loss
 from elastic_tf.train.inputs.batches import sample_shapes
 from elastic_tf.train.inputs.samples import Samples
 
@@ -252,9 +253,11 @@ class Course(tf.keras.callbacks.Callback):
         """Say that there was no time to train, which takes so many seconds beside those passed."""
         passed = self._given - self.left
         least = math.ceil(max(passed + missed, 1.1 * self._given))
+        seen, rows = self.head.samples if self.head else 0, self._samples.rows
+        part = f" on {seen} of {rows} samples" if seen < rows else ""
         warnings.warn(
             f"`seconds` must suffice to train, here {least} or more. Received: {self._given:g}. "
-            f"The head alone was solved, in {passed:.0f} s.",
+            f"The head alone was solved{part}, in {passed:.0f} s.",
             stacklevel=4,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -91,13 +90,3 @@ def accuracy(
     else:
         right = left_out.argmax(axis=1) == wanted.argmax(axis=1)
     return float(np.average(right, weights=weight))
-
-
-def is_as_good(accuracy: float, best: float, count: int) -> bool:
-    """Whether chance may have made the difference: two standard errors on so many samples.
-
-    The best of several weights is the luckiest where samples are few. With 30 held out, the last
-    weights that are as good as the best so far were 5.9, 9.9 and 4.9 points ahead of the first head
-    on three image sets, and the best ones 4.2, 8.2 and 2.6.
-    """
-    return accuracy >= best - 2.0 * math.sqrt(max(best * (1.0 - best), 0.0) / count)

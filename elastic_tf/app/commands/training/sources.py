@@ -81,6 +81,17 @@ def classes(settings: Any) -> int:
     return load(source, channels=channels, image_size=settings.input_size, batch_size=1).classes
 
 
+def count(settings: Any) -> int:
+    """How many of them there are to train on."""
+    source, channels = settings.data, harness.input_shape(settings)[1]
+    if Path(source).is_dir():
+        names = class_folders.class_names(Path(source))
+        (paths, _), _ = class_folders.parted(Path(source), names, 0)
+        return len(paths)
+    size = settings.input_size
+    return load(source, channels=channels, image_size=size, batch_size=1).train_count
+
+
 def _fitted(part: Labelled, size: int, channels: int) -> Labelled:
     """Images of that height and width, smoothed where they become smaller; grey may become RGB."""
     x, y = part

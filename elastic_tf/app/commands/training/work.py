@@ -18,9 +18,9 @@ from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
+from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.methods import baselines
 from elastic_tf.train.head.solve import solve_again
-from elastic_tf.train.head.targets import is_as_good
 
 # In a run's directory until the result is there: the state after the last finished epoch, and the
 # weights that were best on validation images.
@@ -66,7 +66,7 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
         print(f"On the test images: {row['accuracy']:.1%}. Written to {out}")
     else:
         print(format_table([row], runs.COLUMNS))
-        print(f"Head alone: {row['head_seconds']:.1f} s. Written to {out}")
+        print(f"Solving the head took {row['head_seconds']:.1f} s. Written to {out}")
     report = ["-m", "elastic_tf", "report", "--run", str(out)]
     print(f"A page on it: {shlex.join([sys.executable, *report])}")
     return run
