@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
+from elastic_tf import stack
 from elastic_tf.graph import SHAPES, Node, needed_by
 
 Key = tuple[str, int]  # an op and the number of its output
@@ -131,7 +131,7 @@ def _shaped(function: Any, given: Sequence[tf.Tensor]) -> Any:
         return function.graph
     definition = copy.deepcopy(function.definition)
     definition.arg_attr.clear()  # the shapes that it was traced with
-    return function_def_to_graph(definition, input_shapes=[one.shape for one in given])
+    return stack.function_def_to_graph(definition, input_shapes=[one.shape for one in given])
 
 
 def _work(op: Any, name: str, inputs: tuple[Key, ...], controls: tuple[str, ...]) -> Work:

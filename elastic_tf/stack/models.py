@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.stack.tensorflow import traced_once
+from elastic_tf.stack.tensorflow import convolves_groups, traced_once
 from elastic_tf.stack.which import IS_KERAS2, KERAS, KERAS_VERSION
 
 if not IS_KERAS2:
@@ -79,7 +79,8 @@ def in_one_op(layer: Any) -> dict[str, Any]:
     """Attributes by which a layer runs in one op, in the place of several or of one under XLA."""
     if type(layer) in PLAIN_NORMALISATIONS and not IS_KERAS2:
         return {"call": functools.partial(_normalised, layer)}
-    if type(layer) is tf.keras.layers.Conv2D and layer.groups > 1:
+    is_convolution = type(layer) is tf.keras.layers.Conv2D
+    if is_convolution and layer.groups > 1 and convolves_groups():
         if IS_KERAS2:
             return {"_jit_compiled_convolution_op": layer.convolution_op}
         return {"convolution_op": functools.partial(_convolved, layer)}

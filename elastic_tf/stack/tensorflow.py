@@ -13,6 +13,9 @@ from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context as context
 from tensorflow.python.eager import wrap_function as wrap_function
 from tensorflow.python.framework import op_def_registry as op_def_registry
+from tensorflow.python.framework.function_def_to_graph import (
+    function_def_to_graph as function_def_to_graph,
+)
 from tensorflow.python.framework.ops import gradient_registry as gradient_registry
 from tensorflow.python.ops import stateful_random_ops as stateful_random_ops
 from tensorflow.python.util import _pywrap_util_port
@@ -41,6 +44,11 @@ def memory(tensor: Any) -> Any:
 def runs_onednn() -> bool:
     """Whether oneDNN's kernels are on."""
     return bool(_pywrap_util_port.IsMklEnabled())
+
+
+def convolves_groups() -> bool:
+    """Whether one op convolves several groups, and its gradients are there: oneDNN's, a GPU's."""
+    return runs_onednn() or bool(tf.config.list_physical_devices("GPU"))
 
 
 @contextlib.contextmanager

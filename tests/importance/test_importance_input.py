@@ -47,8 +47,8 @@ X, Y = points()
 @pytest.mark.parametrize(
     ("probe", "options", "received"),
     [
-        (points(0), {}, r"Received: \[0\] samples"),
-        ((X, Y[:-1]), {}, r"Received: \[11, 12\] samples"),
+        (points(0), {}, "Received: 0 in x, 0 in y"),
+        ((X, Y[:-1]), {}, "Received: 12 in x, 11 in y"),
         ((X, Y), {"gradient": "later"}, "gradient='later'"),
         ((X, Y), {"micro_batch_size": 0}, "`micro_batch_size` .* Received: 0"),
     ],

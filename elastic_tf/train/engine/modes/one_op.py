@@ -1,7 +1,8 @@
 """Layers that run in one op of TensorFlow, where Keras makes more of them, or has XLA compile it.
 
 Whatever calls an elastic model, training or not, runs these: batch normalisations of Keras 3, and
-convolutions of groups, which XLA computes hundreds of times as slowly on a CPU.
+convolutions of groups, which XLA computes hundreds of times as slowly on a CPU. Without oneDNN
+TensorFlow has no other gradients of these on a CPU: there they stay as Keras has them.
 """
 
 from __future__ import annotations
