@@ -69,14 +69,17 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
     iterations, update_step = optimizer._iterations, optimizer.update_step
 
     def update_one(gradient: Any, variable: tf.Variable, *rate: Any) -> None:
-        count = taken_part[stack.index_of(optimizer, variable)]
-        with stack.attributes(optimizer, _iterations=count):
+        index = stack.index_of(optimizer, variable)
+        own = {} if powers is None else {"_powers": powers[index]}
+        with stack.attributes(optimizer, _iterations=taken_part[index], **own):
             update_step(gradient, variable, *rate)
 
     taken = {stack.index_of(optimizer, variable) for variable in variables}
     left_out = [int(index not in taken) for index in range(missed.shape[0])]
     before = tf.identity(stack.raw(iterations))
-    taken_part = tf.unstack(before - missed)  # ops of their own for each take long to trace
+    steps = before - missed
+    taken_part = tf.unstack(steps)  # ops of their own for each take long to trace
+    powers = optimizer.powers(steps) if hasattr(optimizer, "powers") else None
     # replicas are in here together, and one of them makes the updates of all
     is_first = _corrects(optimizer) and "update_step" not in vars(optimizer)
     changed = stack.attributes(optimizer, **({"update_step": update_one} if is_first else {}))
@@ -89,6 +92,6 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
 
 
 def _corrects(optimizer: Any) -> bool:
-    """Whether it uses the count for nothing else; other kinds say so by `corrects_moments`."""
+    """Whether it uses the count for nothing else; other kinds have `powers`."""
     kinds = [kind.update_step for kind in stack.CORRECTS_MOMENTS]
-    return type(optimizer).update_step in kinds or getattr(optimizer, "corrects_moments", False)
+    return type(optimizer).update_step in kinds or hasattr(optimizer, "powers")

@@ -92,7 +92,17 @@ def sgdw(
 class FusedAdam(tf.keras.optimizers.Adam):
     """Adam of which one op updates a tensor, made by `adam`."""
 
-    corrects_moments = True  # for `bias_correction`
+    _powers: tuple[tf.Tensor, tf.Tensor] | None = None
+
+    def powers(self, steps: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """What corrects both moments of each tensor in its next step, from the steps it has had.
+
+        An op for all tensors: a GPU takes longer to launch one for each than to run it.
+        """
+        dtype = self._momentums[0].dtype
+        steps = tf.cast(steps + 1, dtype)
+        betas = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
+        return list(zip(*(tf.unstack(tf.pow(beta, steps)) for beta in betas)))
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
         """Let one op update the variable and its moments; Keras 3 says the rate."""
@@ -102,11 +112,10 @@ class FusedAdam(tf.keras.optimizers.Adam):
             return
         index, dtype = index_of(self, variable), variable.dtype
         m, v = (raw(slots[index]) for slots in (self._momentums, self._velocities))
-        step = tf.convert_to_tensor(self.iterations) + 1
+        powers = self._powers or self.powers(tf.reshape(self.iterations, (1,)))[0]
         rate = self.learning_rate if learning_rate is None else learning_rate
-        given = (rate, self.beta_1, self.beta_2, self.epsilon)
-        rate, beta_1, beta_2, epsilon = (tf.cast(part, dtype) for part in given)
-        first, second = (tf.pow(beta, tf.cast(step, dtype)) for beta in (beta_1, beta_2))
+        given = (rate, self.beta_1, self.beta_2, self.epsilon, *powers)
+        rate, beta_1, beta_2, epsilon, first, second = (tf.cast(part, dtype) for part in given)
         if isinstance(gradient, tf.IndexedSlices):
             gradient = _each_row_once(gradient)
             rows, values = gradient.indices, gradient.values
