@@ -16,7 +16,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import allocated_bytes, columns, fresh, noise
+from measuring import DEVICE, allocated_bytes, columns, fresh, noise
 
 from elastic_tf.files.table import format_table
 from elastic_tf.plan import Plan
@@ -99,7 +99,7 @@ def compared(
     before = allocated_bytes("current")
     peaks = []
     for _ in range(STEPS):
-        tf.config.experimental.reset_memory_stats("CPU:0")
+        tf.config.experimental.reset_memory_stats(DEVICE)
         function((x, y))
         peaks.append(allocated_bytes("peak"))
     peak = max(peaks) if largest else statistics.median(peaks)

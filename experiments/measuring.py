@@ -40,7 +40,8 @@ MODELS = (
     ("vit_ti16", 1.0, 96),
     ("mobilenet", 0.75, 160),
 )
-BATCH, CLASSES = 4, 40
+DEVICE = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
+BATCH, CLASSES = 64 if DEVICE == "GPU:0" else 4, 40
 MIB = 2**20
 # Pre-trained weights and photographs, where there are any.
 ASSETS = Path(
@@ -142,7 +143,7 @@ def peak_bytes() -> int:
 
 def allocated_bytes(what: str) -> int:
     """Of TensorFlow's allocator: "current" or "peak"."""
-    return tf.config.experimental.get_memory_info("CPU:0")[what]
+    return tf.config.experimental.get_memory_info(DEVICE)[what]
 
 
 def peak_of_steps(model: et.ElasticModel, batch: Batch, steps: int = 4) -> dict[str, float]:
@@ -153,7 +154,7 @@ def peak_of_steps(model: et.ElasticModel, batch: Batch, steps: int = 4) -> dict[
     model.train_tf_function.get_concrete_function(batches)  # tracing is no part of it
     resident, allocated = resident_bytes(), allocated_bytes("current")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    tf.config.experimental.reset_memory_stats("CPU:0")
+    tf.config.experimental.reset_memory_stats(DEVICE)
     for _ in range(steps):
         step(batches)
     return {

@@ -74,15 +74,10 @@ class KernelCosts:
         trained = shares > 0.0
         return int(self.inputs[trained].sum() + self.kept[self._first(trained) :].sum())
 
-    def memory(self, shares: np.ndarray, slots: int = 2) -> int:
-        """Bytes: the larger of inference and `saved`; and trained weights, gradients and slots.
-
-        Args:
-            shares: the part of each tensor that is trained, as of `shares`.
-            slots: numbers that the optimizer keeps for a weight; 2 of Adam.
-        """
+    def memory(self, shares: np.ndarray) -> int:
+        """Bytes: the larger of inference and `saved`; trained weights, gradients, Adam's slots."""
         trained = round(float(shares @ self.sizes))
-        return max(self.peak, self.saved(shares)) + _WEIGHT * (2 + slots) * trained
+        return max(self.peak, self.saved(shares)) + 4 * _WEIGHT * trained
 
     def backward_macs(self, shares: np.ndarray) -> int:
         """Multiply-adds: gradients of what is trained, and of all inputs behind the first of it."""

@@ -48,7 +48,6 @@ def assert_alike(build, plan, x=None, **options):
         samples = Samples(own if x is None else x, y, batch_size=4, memory=memory, **options)
         model, history = trained(build, samples, plan)
         results.append((model.get_weights(), history))
-        options.pop("half", None)
     np.testing.assert_equal(*results)
 
 
@@ -114,32 +113,11 @@ def twice():
         (mixing, "whole forward pass: .* depends on others in its batch", {}),
         (noisy, "at random", {}),
         (twice, "does not run the model's forward pass as it is", {}),
-        (chain, "too large for float16", {"x": 1e6 * data()[0], "half": True}),
     ],
 )
 def test_where_nothing_can_be_kept_steps_run_whole_and_it_is_said(build, message, options):
     with pytest.warns(UserWarning, match=message):
         assert_alike(build, 2, **options)
-
-
-def test_activations_kept_in_float16_take_half_and_train_alike(monkeypatch):
-    x, y = data()
-    made = []
-
-    def kept(shape, dtype, **options):
-        made.append(prefix_array(shape, dtype, **options))
-        return made[-1]
-
-    prefix_array = prefix.array
-    monkeypatch.setattr(prefix, "array", kept)
-    one, _ = trained(chain, Samples(x, y, batch_size=4, memory=1), 2)
-    two, _ = trained(chain, Samples(x, y, batch_size=4, memory=1, half=True), 2)
-    whole, half = made
-    assert (whole.dtype, half.dtype) == (np.float32, np.float16)
-    assert whole.shape == half.shape
-    for a, b in zip(one.get_weights(), two.get_weights()):
-        np.testing.assert_allclose(a, b, atol=2e-3)
-    assert any((a != b).any() for a, b in zip(one.get_weights(), two.get_weights()))
 
 
 def test_a_strategy_takes_no_batch_away():

@@ -121,12 +121,11 @@ class PrefixCache:
         self._onward: dict[str, Callable[..., list[tf.Tensor]]] = {}
         self._arrays, left = [], samples.memory
         for tensor in cut.tensors:
-            is_half = samples.half and tensor.dtype == tf.float32
-            dtype = np.float16 if is_half else tensor.dtype.as_numpy_dtype
-            kept = array((samples.rows, *tensor.shape[1:]), dtype, memory=left)
+            shape, dtype = (samples.rows, *tensor.shape[1:]), tensor.dtype.as_numpy_dtype
+            kept = array(shape, dtype, memory=left)
             left -= 0 if isinstance(kept, np.memmap) else kept.nbytes
             self._arrays.append(kept)
-        self.read = _reader(self._arrays, [one.dtype.as_numpy_dtype for one in cut.tensors])
+        self.read = _reader(self._arrays)
         self._forward, self._before = forward, before.cut if before else None
         self._run = run or forward.function(cut, self._before)
         take = samples.take
@@ -235,10 +234,7 @@ class PrefixCache:
     def _fill(self, of: Callable[[np.ndarray], list[tf.Tensor]]) -> None:
         for rows, _ in self._batches():
             for kept, part in zip(self._arrays, of(rows)):
-                with np.errstate(over="ignore"):
-                    kept[rows] = part.numpy()
-                if kept.dtype == np.float16 and not np.isfinite(kept[rows]).all():
-                    raise NotCacheable("an activation is too large for float16")
+                kept[rows] = part.numpy()
         # another batch: some of the rows, twice
         mixed = np.random.default_rng(0).permutation(self._samples.rows)[: max(self._size // 2, 1)]
         for kept, part in zip(self.read(mixed), of(np.resize(mixed, self._size))):
@@ -246,13 +242,9 @@ class PrefixCache:
                 raise NotCacheable("what is computed of a sample depends on others in its batch")
 
 
-def _reader(
-    arrays: list[np.ndarray], dtypes: Sequence[Any]
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def _reader(arrays: list[np.ndarray]) -> Callable[[np.ndarray], list[np.ndarray]]:
     """What arrays hold of some rows. TensorFlow never lets go of what a step calls: of this."""
-    return lambda rows: [
-        kept[rows].astype(dtype, copy=False) for kept, dtype in zip(arrays, dtypes)
-    ]
+    return lambda rows: [kept[rows] for kept in arrays]
 
 
 def frozen_pass(model: Any, inputs: Any, training: bool = True, by: Any = None) -> Any:

@@ -131,11 +131,7 @@ class RowTraining:
             cut = self._forward.cut(self._model._trained(plan))
         except NotCacheable:
             return held
-        halved = {tf.float32: 2} if samples.half else {}
-        kept = sum(
-            one.shape[1:].num_elements() * halved.get(one.dtype, one.dtype.size)
-            for one in cut.tensors
-        )
+        kept = sum(one.shape[1:].num_elements() * one.dtype.size for one in cut.tensors)
         return held + min(kept * samples.rows, samples.memory)
 
     def onward(

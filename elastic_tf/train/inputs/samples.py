@@ -45,7 +45,6 @@ class Samples:
         memory: bytes of memory for what is computed once of all rows (see
             `ElasticMixin.cache_prefix`); beyond, it is kept in a temporary file. 0 computes
             everything in every step. None: 1 GiB, at most a quarter of the machine's memory.
-        half: keep what is computed once in float16: half the memory, three digits.
         cache_batch: rows in a pass that computes what is kept. Some kernels (Eigen's convolutions
             and matrix products) round otherwise in batches of another size, in the last bit;
             `cache_batch=batch_size` gives the bits of training in batches, but where a matrix
@@ -71,7 +70,6 @@ class Samples:
         augment: Callable[[Any, tf.Tensor], Any] | None = None,
         views: int = 1,
         memory: int | None = None,
-        half: bool = False,
         cache_batch: int = 16,
     ) -> None:
         with tf.device("CPU:0"):  # the whole data may not fit beside the model
@@ -93,7 +91,6 @@ class Samples:
         if memory is None:
             memory = min(1 << 30, quarter_of_memory())
         self.memory = arguments.count("memory", memory, least=0, most=2**63)
-        self.half = arguments.flag("half", half)
         self.cache_batch = arguments.count("cache_batch", cache_batch)
         self.rows = self.count * self.views
         self.steps = self.count // self.batch_size

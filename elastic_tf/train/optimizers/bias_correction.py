@@ -70,7 +70,7 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
 
     def update_one(gradient: Any, variable: tf.Variable, *rate: Any) -> None:
         index = stack.index_of(optimizer, variable)
-        own = {} if powers is None else {"_powers": powers[index]}
+        own = {} if common is None else {"_common": common[index]}
         with stack.attributes(optimizer, _iterations=taken_part[index], **own):
             update_step(gradient, variable, *rate)
 
@@ -79,7 +79,7 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
     before = tf.identity(stack.raw(iterations))
     steps = before - missed
     taken_part = tf.unstack(steps)  # ops of their own for each take long to trace
-    powers = optimizer.powers(steps) if hasattr(optimizer, "powers") else None
+    common = optimizer.in_common(steps) if hasattr(optimizer, "in_common") else None
     # replicas are in here together, and one of them makes the updates of all
     is_first = _corrects(optimizer) and "update_step" not in vars(optimizer)
     changed = stack.attributes(optimizer, **({"update_step": update_one} if is_first else {}))
@@ -92,6 +92,6 @@ def counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]
 
 
 def _corrects(optimizer: Any) -> bool:
-    """Whether it uses the count for nothing else; other kinds have `powers`."""
+    """Whether it uses the count for nothing else; other kinds have `in_common`."""
     kinds = [kind.update_step for kind in stack.CORRECTS_MOMENTS]
-    return type(optimizer).update_step in kinds or hasattr(optimizer, "powers")
+    return type(optimizer).update_step in kinds or hasattr(optimizer, "in_common")

@@ -92,17 +92,22 @@ def sgdw(
 class FusedAdam(tf.keras.optimizers.Adam):
     """Adam of which one op updates a tensor, made by `adam`."""
 
-    _powers: tuple[tf.Tensor, tf.Tensor] | None = None
+    _common: tuple[tf.Tensor, ...] = ()
 
-    def powers(self, steps: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """What corrects both moments of each tensor in its next step, from the steps it has had.
+    def in_common(self, steps: tf.Tensor, first: int = 0) -> list[tuple[tf.Tensor, ...]]:
+        """What the next update of each tensor is made with, from the steps that it has had.
 
-        An op for all tensors: a GPU takes longer to launch one for each than to run it.
+        These are of tensors in a row, `first` the index of the first; int64, shape (tensors,). One
+        op for all of them: one for each takes longer to trace, and on a GPU to launch.
         """
-        dtype = self._momentums[0].dtype
-        steps = tf.cast(steps + 1, dtype)
-        betas = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
-        return list(zip(*(tf.unstack(tf.pow(beta, steps)) for beta in betas)))
+        given, dtype = (self.beta_1, self.beta_2, self.epsilon), self._momentums[0].dtype
+        settings = [tf.cast(part, dtype) for part in given]
+        after = tf.cast(steps + 1, dtype)
+        powers = (tf.unstack(tf.pow(beta, after)) for beta in settings[:2])
+        return [(*settings, *both) for both in zip(*powers)]
+
+    def _made_with(self, index: int) -> tuple[tf.Tensor, ...]:
+        return self._common or self.in_common(tf.reshape(self.iterations, (1,)), index)[0]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
         """Let one op update the variable and its moments; Keras 3 says the rate."""
@@ -112,9 +117,8 @@ class FusedAdam(tf.keras.optimizers.Adam):
             return
         index, dtype = index_of(self, variable), variable.dtype
         m, v = (raw(slots[index]) for slots in (self._momentums, self._velocities))
-        powers = self._powers or self.powers(tf.reshape(self.iterations, (1,)))[0]
         rate = self.learning_rate if learning_rate is None else learning_rate
-        given = (rate, self.beta_1, self.beta_2, self.epsilon, *powers)
+        given = (rate, *self._made_with(index)[:5])
         rate, beta_1, beta_2, epsilon, first, second = (tf.cast(part, dtype) for part in given)
         if isinstance(gradient, tf.IndexedSlices):
             gradient = _each_row_once(gradient)

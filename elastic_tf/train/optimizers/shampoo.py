@@ -68,6 +68,13 @@ class Shampoo(FusedAdam):
         self._grams = [None if i is None else slot(one, "gram", 0.0 * i) for one, i in pairs]
         self._roots = [None if i is None else slot(one, "root", i) for one, i in pairs]
 
+    def in_common(self, steps: tf.Tensor, first: int = 0) -> list[tuple[tf.Tensor, ...]]:
+        """As of Adam, and whether a kernel gets a new root."""
+        steps = tf.cast(steps, tf.int64)
+        turns = tf.range(first, first + steps.shape[0], dtype=tf.int64) % EVERY
+        is_due = tf.unstack((steps % EVERY == turns) | (steps == 0))  # in its first step, too
+        return [(*of_adam, due) for of_adam, due in zip(super().in_common(steps, first), is_due)]
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
         """Update one tensor; Keras 3 says the rate."""
         index = stack.index_of(self, variable)
@@ -78,13 +85,11 @@ class Shampoo(FusedAdam):
         matrix = tf.reshape(tf.convert_to_tensor(gradient), (rows, -1))  # of an embedding, all rows
         lists = self._momentums, self._grams, self._roots
         momentum, gram, root = (stack.raw(slots[index]) for slots in lists)
-        own = tf.cast(self.iterations, tf.int64)
-        is_due = (own % EVERY == index % EVERY) | (own == 0)  # its first step, too
         is_padded = gram.shape[0] * gram.shape[1] > rows
         step = _step(variable.dtype, self.momentum, self.memory, is_padded)
         speed = tf.reshape(momentum.read_value(), (rows, -1))
         speed, square, renewed, moved, factor = step(
-            matrix, speed, gram.read_value(), root.read_value(), is_due
+            matrix, speed, gram.read_value(), root.read_value(), self._made_with(index)[-1]
         )
         momentum.assign(tf.reshape(speed, momentum.shape))
         gram.assign(square)
