@@ -18,6 +18,7 @@ from elastic_tf.choose.budget.settings import Deadline
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train import optimizers
+from elastic_tf.train.engine.checks import warn_if_untrained
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.targets import of_loss
 from elastic_tf.train.inputs.batches import is_batched, sample_shapes
@@ -97,6 +98,7 @@ def finetune(
         arguments.instance("profile", profile, TimingProfile, "a TimingProfile")
     samples = _samples(train, batch_size)
     _check_inputs(model, samples)
+    warn_if_untrained(model)
     labels = np.asarray(samples.arrays[1])
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     kind, outputs = _task(labels, loss)

@@ -47,6 +47,11 @@ def test_batch_normalisation_keeps_its_statistics():
     assert model.get_compile_config()["statistics"] == "stored"
 
 
+def test_a_network_that_was_never_trained_is_told_of():
+    with pytest.warns(UserWarning, match="Load pre-trained weights, or train everything"):
+        et.finetune(features(), images(), seconds=300, epochs=1, verbose=0)
+
+
 @pytest.mark.parametrize("end", ["features", "head"])
 def test_dropout_and_augmentation_of_the_network_stay(end):
     tf.keras.utils.set_random_seed(0)

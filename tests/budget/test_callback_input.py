@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -37,6 +38,14 @@ def profiled_at(size: int) -> tuple[ElasticModel, ElasticCallback]:
 def sized(size: int) -> tuple[np.ndarray, np.ndarray]:
     x = np.random.default_rng(0).normal(size=(8, size, size, 2)).astype(np.float32)
     return x, np.arange(8) % 3
+
+
+def test_a_network_that_was_never_trained_is_told_of_where_a_part_is_trained():
+    with pytest.warns(UserWarning, match="Nothing of .* is trained yet, and what is left out"):
+        fit(elastic(), callback(rho=0.6), epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(elastic(), callback(rho=1.0), epochs=1)
 
 
 @pytest.mark.filterwarnings("ignore:No tensor is expected")

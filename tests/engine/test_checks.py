@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import tensorflow as tf
 from networks import L, images, network
@@ -41,6 +43,21 @@ def test_a_strategy_that_splits_the_tensors_is_refused():
         model = ElasticModel.from_model(network())
         with pytest.raises(TypeError, match="CentralStorageStrategy"):
             model.compile("sgd", "mse")
+
+
+@pytest.mark.parametrize("moved", [None, 0, 1])
+def test_a_network_that_was_never_trained_is_told_of_and_no_other(moved):
+    inputs = L.Input((6, 6, 2))
+    x = L.BatchNormalization(center=False, scale=False)(L.Conv2D(4, 3, name="one")(inputs))
+    model = tf.keras.Model(inputs, L.Dense(3, name="head")(L.Flatten()(x)))
+    model.get_layer("head").bias.assign([1.0, 2.0, 3.0])  # as of a head that was solved
+    if moved is not None:
+        one = (model.get_layer("one").bias, model.layers[2].moving_mean)[moved]
+        one.assign([0.0, 0.0, 0.5, 0.0])
+    told = warnings.catch_warnings() if moved is not None else pytest.warns(match="is trained yet")
+    with told:
+        warnings.simplefilter("error" if moved is not None else "always")
+        checks.warn_if_untrained(model)
 
 
 def test_several_optimizers_are_refused():

@@ -24,6 +24,7 @@ from elastic_tf.choose.selection.selector import select_tensors, smallest_feasib
 from elastic_tf.files.json_form import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.train.engine import replicas
+from elastic_tf.train.engine.checks import warn_if_untrained
 from elastic_tf.train.engine.mixin import ElasticMixin
 
 _KEY = "selection"  # in `model.fit_state`
@@ -137,6 +138,8 @@ class Scheduler:
                 self._worth.at_most(self._memory.probe_rows())
         if self.selections:
             return
+        if self._deadline is not None or settings.rho_at(0) < 1.0:
+            warn_if_untrained(self._model)
         profile = costs.of_plans(self._epochs_to_come)
         smallest = smallest_feasible_rho(profile, settings.required)
         if self._deadline is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
@@ -78,6 +80,21 @@ def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) 
             "`accumulate` and `steps_per_execution` exclude each other: the update follows the "
             "last micro-step, outside the loop that is executed at once. Received: "
             f"accumulate={steps} and steps_per_execution={execution}."
+        )
+
+
+def warn_if_untrained(model: tf.keras.Model) -> None:
+    """Say so where no bias, offset or moving mean was ever moved, but the last: of a solved head.
+
+    A network that has none but one, of which nothing is known, is taken for trained.
+    """
+    names = "bias", "beta", "moving_mean"
+    found = [one for one in model.weights if any(name in one.name for name in names)][:-1]
+    if found and not any(np.any(one) for one in found):
+        warnings.warn(
+            f"Nothing of '{model.name}' is trained yet, and what is left out stays random. Load "
+            "pre-trained weights, or train everything.",
+            stacklevel=2,
         )
 
 
