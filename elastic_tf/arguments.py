@@ -187,15 +187,12 @@ def numbered(labels: np.ndarray) -> None:
         )
 
 
-def items(name: str, values: Any, *, least: int = 0, what: str = "a sequence") -> list[Any]:
+def items(name: str, values: Any, *, what: str = "a sequence") -> list[Any]:
     """The elements of a sequence that is no text."""
     is_list = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
     if not is_list and not (isinstance(values, np.ndarray) and values.ndim):
         _refuse(name, what, f"{name}={brief(values)}", error=TypeError)
-    found = list(values)
-    if len(found) < least:
-        _refuse(name, f"{what} of at least {least}", f"{len(found)}: {brief(values)}")
-    return found
+    return list(values)
 
 
 def instance(name: str, value: Any, kind: Any, what: str, hint: str = "") -> Any:

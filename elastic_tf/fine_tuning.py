@@ -98,7 +98,6 @@ def finetune(
         arguments.instance("profile", profile, TimingProfile, "a TimingProfile")
     samples = _samples(train, batch_size)
     _check_inputs(model, samples)
-    warn_if_untrained(model)
     labels = np.asarray(samples.arrays[1])
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     kind, outputs = _task(labels, loss)
@@ -106,6 +105,7 @@ def finetune(
     if validation is not None:
         judged = _judged(validation, samples, labels, kind, outputs)
     network, has_logits = _with_head(model, outputs, kind, verbose=bool(verbose))
+    warn_if_untrained(network)
     elastic = ElasticModel.from_model(network)
     if metrics is None:
         metrics = [] if kind == "linear" else ["accuracy"]

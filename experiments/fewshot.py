@@ -242,7 +242,7 @@ def sparse_update(
         one(net, task, rate, 1, {"rule": noted, "inspect": 1.0})
     before = np.mean([one(net, task, rate, 0, {})["loss"] for task in tasks])
     for k in kernels:
-        for name, _, share in costs.shares_of(k):
+        for name, count in costs.channels[k].items():
             plan = with_best(none, k, name, worth[k], costs)
             shares = costs.shares(plan)
             if costs.memory(shares) > budgets.memory or costs.backward_macs(shares) > budgets.macs:
@@ -250,7 +250,7 @@ def sparse_update(
             runs = [one(net, task, rate, settings.steps, {"plan": plan}) for task in tasks]
             gain = float(before - np.mean([run["loss"] for run in runs]))
             if gain > 0.0:
-                offers.append(Offer(k, name, share, gain))
+                offers.append(Offer(k, name, count / costs.channels[k]["exact"], gain))
     plan = none
     for offer in search(offers, costs, budgets):
         plan = with_best(plan, offer.tensor, offer.mode, worth[offer.tensor], costs)

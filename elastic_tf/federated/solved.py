@@ -10,7 +10,6 @@ likelihood of the held-out samples, which a second, short message asks for.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Iterator
 from logging import WARNING, getLogger
@@ -79,7 +78,23 @@ def solve_head(
         ValueError: no client answered with sums.
     """
     config = ConfigRecord() if config is None else config
-    ask = functools.partial(_asked, strategy, grid, arrays, config, timeout)
+
+    def ask(more: dict[str, ArrayRecord]) -> Iterator[Message]:
+        """Answers of all nodes to these weights; the log says which are left out."""
+        sent = strategy.to_send(arrays, config)
+        record = RecordDict({"arrays": sent, "config": config, **more})
+        nodes, _ = sample_nodes(grid, strategy.min_available_nodes, len(list(grid.get_node_ids())))
+        messages = [Message(record, dst_node_id=node, message_type=_ACTION) for node in nodes]
+        base = changes.fingerprint(strategy._sent)
+        for reply in grid.send_and_receive(messages, timeout=timeout):
+            said = reply.error.reason if reply.has_error() else None
+            if said is None and reply.content.config_records.get("config", {}).get("base") != base:
+                said = "its answer is to other weights"
+            if said is None:
+                yield reply
+            else:
+                _log(WARNING, "\t> Left out node %d: %s", reply.metadata.src_node_id, said)
+
     answers = list(ask({}))
     totals, clients = list[Sums](), 0  # of what is solved from, and of what is held out
     heads = Counter(tuple(sorted(reply.content["config"].items())) for reply in answers)
@@ -134,27 +149,3 @@ def _losses(reply: Message) -> np.ndarray:
         if value.shape == LOG_SCALES.shape and np.isfinite(value).all():
             return value
     return np.zeros(LOG_SCALES.shape)
-
-
-def _asked(
-    strategy: FedElastic,
-    grid: Grid,
-    arrays: ArrayRecord,
-    config: ConfigRecord,
-    timeout: float,
-    more: dict[str, ArrayRecord],
-) -> Iterator[Message]:
-    """Answers of all nodes to these weights; the log says which are left out."""
-    sent = strategy.to_send(arrays, config)
-    record = RecordDict({"arrays": sent, "config": config, **more})
-    nodes, _ = sample_nodes(grid, strategy.min_available_nodes, len(list(grid.get_node_ids())))
-    messages = [Message(record, dst_node_id=node, message_type=_ACTION) for node in nodes]
-    base = changes.fingerprint(strategy._sent)
-    for reply in grid.send_and_receive(messages, timeout=timeout):
-        said = reply.error.reason if reply.has_error() else None
-        if said is None and reply.content.config_records.get("config", {}).get("base") != base:
-            said = "its answer is to other weights"
-        if said is None:
-            yield reply
-        else:
-            _log(WARNING, "\t> Left out node %d: %s", reply.metadata.src_node_id, said)

@@ -188,7 +188,8 @@ class _Executor:
             self.waits[name] -= 1
             if self.waits[name]:
                 continue
-            if self._is_cheap(self.works[name]):
+            after = self.works[name]
+            if after.type in _CHEAP or max(after.taken, sum(after.sizes), after.written) < _LEAST:
                 self.inline[thread].append(name)
                 continue
             if last is not None:
@@ -221,6 +222,3 @@ class _Executor:
                 if self.refs[k] == 1 == self.uses[key]:
                     return k
         return None
-
-    def _is_cheap(self, work: Work) -> bool:
-        return work.type in _CHEAP or max(work.taken, sum(work.sizes), work.written) < _LEAST

@@ -64,11 +64,6 @@ class KernelCosts:
             found[k] = len(chosen) / self.channels[k]["exact"]
         return found
 
-    def shares_of(self, k: int) -> list[tuple[str, int, float]]:
-        """Each mode of a kernel: its name, how many channels it trains, their share of all."""
-        every = self.channels[k][NAMES[EXACT]]
-        return [(name, count, count / every) for name, count in self.channels[k].items()]
-
     def saved(self, shares: np.ndarray) -> int:
         """Bytes that the backward pass of one image takes of the forward pass."""
         trained = shares > 0.0

@@ -8,13 +8,8 @@ from __future__ import annotations
 from elastic_tf.extras import extra
 
 with extra("plots"):
-    from elastic_tf.plots.charts import agreement, bars, confusion, lines
-    from elastic_tf.plots.results import accuracy_at_budgets
-    from elastic_tf.plots.selections import (
-        image_grid,
-        importance_map,
-        selection_map,
-    )
+    from elastic_tf.plots.charts import accuracy_at_budgets, agreement, bars, confusion, lines
+    from elastic_tf.plots.selections import image_grid, importance_map, selection_map
     from elastic_tf.plots.steps import cost_of_depth, memory_map, timing_bars
     from elastic_tf.plots.style import METHODS, Picture, png, save
 

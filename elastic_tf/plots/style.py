@@ -73,7 +73,9 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     found: dict[str, Style] = {}
     seen: Counter[str] = Counter()
     for label in dict.fromkeys(labels):
-        name = method_of(label)
+        # the method that it names, without its settings: "elastic@0.5" is "elastic"
+        name = re.sub(r"\W", "_", re.split("[@,]", label)[0].strip().lower())
+        name = _ALSO.get(name, name)
         name = name if name in METHODS else ""
         again, place = (seen[name], 0) if name else divmod(seen[name], len(_OTHERS))
         seen[name] += 1
@@ -85,12 +87,6 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
             hatch=_HATCHES[(_HATCHES.index(style.hatch) + again) % len(_HATCHES)],
         )
     return found
-
-
-def method_of(label: str) -> str:
-    """The method that a label names, without its settings: "elastic@0.5" is "elastic"."""
-    name = re.sub(r"\W", "_", re.split("[@,]", label)[0].strip().lower())
-    return _ALSO.get(name, name)
 
 
 def picture(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Picture, Any]:

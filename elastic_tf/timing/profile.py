@@ -17,13 +17,7 @@ import numpy as np
 from elastic_tf import arguments
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.timing import profile_file
-from elastic_tf.timing.cost_items import (
-    MAX_TIME,
-    CostItem,
-    as_arrays,
-    check_items,
-    last_of,
-)
+from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items, last_of
 from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
 from elastic_tf.timing.runtime import describe_device
 

@@ -12,8 +12,7 @@ from test_baselines import arrays, data
 
 import elastic_tf as et
 from elastic_tf.app import zoo
-from elastic_tf.methods.baselines.neurons import TrainNeurons
-from elastic_tf.methods.baselines.velocity import Neurons
+from elastic_tf.methods.baselines.neurons import Neurons, TrainNeurons
 
 
 class Plans(tf.keras.callbacks.Callback):

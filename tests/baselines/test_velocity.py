@@ -8,7 +8,7 @@ import resnets
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.methods.baselines.velocity import Neurons, Velocity
+from elastic_tf.methods.baselines.neurons import Neurons, Velocity
 
 L = tf.keras.layers
 NAMES = ("first", "depthwise", "point")

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import stack
-from elastic_tf.app.export import optimizer as exported_optimizer
 from elastic_tf.app.export import rules
-from elastic_tf.app.export.litert import litert
+from elastic_tf.app.export.litert import litert, optimizer_settings
 from elastic_tf.app.export.network import Network
 from elastic_tf.lite import updates
 from elastic_tf.lite.trainer import Trainer
@@ -122,7 +121,7 @@ def test_updates_are_those_of_keras(made):
     size = 2 * updates._PART + 5
     value = RNG.normal(size=size).astype(np.float32)
     theirs = tf.Variable(value)
-    told = exported_optimizer.told(SimpleNamespace(optimizer=optimizer))
+    told = optimizer_settings(SimpleNamespace(optimizer=optimizer))
     slots = updates.slots(told, 0, value)
     for step in range(1, 5):
         gradient = RNG.normal(size=size).astype(np.float32)
@@ -143,7 +142,7 @@ def test_updates_are_those_of_keras(made):
 )
 def test_an_optimizer_that_is_not_written_is_refused(optimizer, said):
     with pytest.raises(ValueError, match=said):
-        exported_optimizer.told(SimpleNamespace(optimizer=optimizer))
+        optimizer_settings(SimpleNamespace(optimizer=optimizer))
 
 
 def elastic(*, loss=None, end=()):

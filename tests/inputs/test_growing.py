@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.train.inputs.growing import Growing
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.inputs.samples import Growing, Samples
 
 PEAK = """
 import elastic_tf as et

@@ -12,7 +12,7 @@ from training import read_again
 
 import elastic_tf as et
 from elastic_tf import stack
-from elastic_tf.app.export import optimizer as exported
+from elastic_tf.app.export.litert import optimizer_settings
 from elastic_tf.lite import updates
 from elastic_tf.train import optimizers
 from elastic_tf.train.optimizers.shampoo import inverse_root, rows_of
@@ -82,7 +82,7 @@ def test_updates_are_those_of_a_loop_in_numpy(shape, rng):
     optimizer = optimizers.shampoo(0.01)
     optimizers.build(optimizer, ours)
     model = SimpleNamespace(optimizer=optimizer, trainable_variables=ours, tensors=ours[1:])
-    told = exported.told(model)
+    told = optimizer_settings(model)
     value = start.copy()
     slots = updates.slots(told, 0, value)
 

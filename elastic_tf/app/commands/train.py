@@ -56,9 +56,7 @@ class Settings(options.Adaptation):
         check=checks.memory,
     )
     learning_rate: float | None = option(
-        None,
-        help="learning rate at its highest; 2.5e-4 if left out",
-        check=checks.rate,
+        None, help="learning rate at its highest; 2.5e-4 if left out", check=checks.rate
     )
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
@@ -66,11 +64,6 @@ class Settings(options.Adaptation):
         0, help="of weights, order and draws", check=partial(checks.count, least=0, most=_MOST_SEED)
     )
     quiet: bool = option(False, help="show no progress")
-
-    @property
-    def keeps_to_rho(self) -> bool:
-        """Whether the method keeps to a share of the step time; one of a file may."""
-        return ":" in self.method or self.method in options.WITHIN_RHO
 
     @property
     def budget(self) -> dict[str, Any]:
@@ -103,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
     """Load, make the head, profile, train, measure, print."""
     started = time.perf_counter()
     settings = parse(Settings, __doc__ or "", arguments)
-    if not settings.keeps_to_rho:
+    # a method of a file may keep to a share of the step time, too
+    if ":" not in settings.method and settings.method not in options.WITHIN_RHO:
         options.no_budget(settings.method, **settings.budget)
     if settings.seconds is not None:
         _seconds_alone(settings)

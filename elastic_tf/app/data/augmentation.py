@@ -33,10 +33,6 @@ def augmentation(*names: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     return changed
 
 
-def _flipped(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return tf.image.stateless_random_flip_left_right(x, seed)
-
-
 def _cropped(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     shape = tf.shape(x)
     larger = tf.image.resize(x, shape[:2] + tf.maximum(shape[:2] // 8, 1))
@@ -72,7 +68,7 @@ def _starker(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 NAMES = {
-    "flip": _flipped,
+    "flip": tf.image.stateless_random_flip_left_right,
     "crop": _cropped,
     "rotate": _rotated,
     "brightness": _lighter,

@@ -37,6 +37,7 @@ class _Window:
     def __init__(self, x: tf.Tensor, kernel: Sequence[int], op: tf.Operation) -> None:
         self.kernel, self.strides = tuple(kernel), tuple(op.get_attr("strides")[1:3])
         self.is_point = self.kernel == (1, 1)
+        self.padding = op.get_attr("padding").decode()
         self._sizes = x.shape[1:3]
         self._pads = [
             _pads(size, side, stride, op)
@@ -118,7 +119,6 @@ def _by_transposed(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 def convolution(op: tf.Operation, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """Conv2D of one group: gradients by matrix products, that of the inputs by a convolution."""
     window = _Window(x, kernel.shape[:2], op)
-    padding = op.get_attr("padding").decode()
 
     @tf.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
@@ -143,7 +143,7 @@ def convolution(op: tf.Operation, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         if window.is_point and window.strides == (1, 1):
             y = tf.matmul(_flat(x), tf.reshape(kernel, kernel.shape[2:]))
             return tf.reshape(y, [*x.shape[:3], kernel.shape[3]]), gradient
-        return tf.nn.conv2d(x, kernel, window.strides, padding), gradient
+        return tf.nn.conv2d(x, kernel, window.strides, window.padding), gradient
 
     return run(x, kernel)
 
@@ -155,7 +155,6 @@ def depthwise(op: tf.Operation, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     channels apart: half the time of products and sums for each pixel of the kernel.
     """
     window = _Window(x, kernel.shape[:2], op)
-    padding = op.get_attr("padding").decode()
 
     @tf.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
@@ -179,7 +178,7 @@ def depthwise(op: tf.Operation, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
             found = tf.reshape(found, [*kernel.shape[:2], x.shape[0], kernel.shape[2]])
             return tf.reshape(tf.reduce_sum(found, 2), kernel.shape)
 
-        return tf.nn.depthwise_conv2d(x, kernel, [1, *window.strides, 1], padding), gradient
+        return tf.nn.depthwise_conv2d(x, kernel, [1, *window.strides, 1], window.padding), gradient
 
     return run(x, kernel)
 
@@ -201,11 +200,10 @@ def max_pool(op: tf.Operation, x: tf.Tensor) -> tf.Tensor:
     """MaxPool: of equal values the first one in a window gets the gradient, as in TensorFlow."""
     sides = op.get_attr("ksize")[1:3]
     window = _Window(x, sides, op)
-    padding = op.get_attr("padding").decode()
 
     @tf.custom_gradient
     def run(x: tf.Tensor) -> Any:
-        y = tf.nn.max_pool2d(x, sides, window.strides, padding)
+        y = tf.nn.max_pool2d(x, sides, window.strides, window.padding)
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             padded = window.padded(x, -np.inf)

@@ -119,7 +119,11 @@ def _load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> 
     path = Path(arguments.file("weights", path, "None, 'imagenet' or a file"))
     try:
         with h5py.File(path, "r") as file:
-            stored = _in_order(file.get("model_weights", file))
+            root = file.get("model_weights", file)
+            # of each layer that has any, in the older format of Keras 2; none in the newer
+            groups = [root[name] for name in root.attrs.get("layer_names", ())]
+            layers = [[group[name][()] for name in group.attrs["weight_names"]] for group in groups]
+            stored = [weights for weights in layers if weights]
     except OSError as error:
         raise ValueError(
             f"`weights` must be an HDF5 file of weights. Received: '{path}', which cannot be read "
@@ -138,13 +142,6 @@ def _load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> 
                 "input size), or use other weights. Files that are not in HDF5's older format are "
                 "named *.weights.h5."
             ) from error
-
-
-def _in_order(root: Any) -> list[list[Any]]:
-    """Weights of each layer that has any, in the older format of Keras 2; none in the newer."""
-    groups = [root[name] for name in root.attrs.get("layer_names", ())]
-    layers = [[group[name][()] for name in group.attrs["weight_names"]] for group in groups]
-    return [weights for weights in layers if weights]
 
 
 def _fill(model: tf.keras.Model, stored: list[list[Any]], path: Path, *, most_left: int) -> None:

@@ -12,10 +12,4 @@ from elastic_tf.choose.importance.measures import (
     weight_magnitude,
 )
 
-__all__ = [
-    "depth",
-    "gradient_magnitude",
-    "loss_decrease",
-    "paper",
-    "weight_magnitude",
-]
+__all__ = ["depth", "gradient_magnitude", "loss_decrease", "paper", "weight_magnitude"]

@@ -16,7 +16,7 @@ from elastic_tf.train import optimizers
 from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.checks import batch_explained
 from elastic_tf.train.engine.snapshot import kept
-from elastic_tf.train.inputs.batches import tensors
+from elastic_tf.train.inputs.batches import as_batch
 
 if TYPE_CHECKING:
     from elastic_tf.model import ElasticModel
@@ -29,20 +29,12 @@ Batches = Sequence[tuple[float, Any]]
 
 def as_probe(x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, ...]:
     """x, y and sample weights (or None) as tensors."""
-    given = [("x", x), ("y", y)]
-    if sample_weight is not None:
-        given.append(("sample_weight", sample_weight))
-    return (*tensors(given, as_fit=True), None)[:3]
+    return (*as_batch(x, y, sample_weight, as_fit=True), None)[:3]
 
 
 def cut(probe: Any, part: slice) -> Any:
     """Those samples of it."""
     return tf.nest.map_structure(lambda one: None if one is None else one[part], probe)
-
-
-def halves(probe: Any) -> tuple[Any, Any]:
-    """Every second sample, and the others."""
-    return cut(probe, slice(0, None, 2)), cut(probe, slice(1, None, 2))
 
 
 def count_of(probe: Any) -> int:

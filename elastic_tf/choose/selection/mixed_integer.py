@@ -20,11 +20,7 @@ _SAFE = 1e-5  # of room, where a row was not kept
 
 
 def best_choices(
-    choices: Choices,
-    worth: np.ndarray,
-    room: np.ndarray,
-    required: np.ndarray,
-    gap: float = GAP,
+    choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.ndarray, gap: float = GAP
 ) -> Solution:
     """Choices worth at least 1 - gap of the best ones, or what a bounded search suffices for.
 

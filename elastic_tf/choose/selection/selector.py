@@ -13,7 +13,6 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.choose.selection import keeping
 from elastic_tf.choose.selection.dynamic_program import recurrence
 from elastic_tf.choose.selection.mixed_integer import best_choices
 from elastic_tf.choose.selection.problem import Choices, Problem, Solution, in_order, reduce
@@ -29,6 +28,9 @@ _ROUNDING = 1e-10
 _MOST_WORTH = 1e100  # sums and quotients of such numbers are still finite
 _WORTH: Any = {"low": -_MOST_WORTH, "high": _MOST_WORTH, "hint": "Look at the loss on the probe."}
 _USED = ("count", "t_forward", "t_full", "conditions", "step_time")  # of a profile
+_TRIES = 8  # selections, at most
+_LEFT = 0.01  # of the limit: so much room is not worth another selection
+_CANDIDATES = 4  # single tensors looked at for the smallest step
 
 
 def _of_tensors(
@@ -169,7 +171,7 @@ def select_tensors(
         found = within(0.0, must)
     else:
         fits = np.array([profile.step_time(row) <= limit for row in np.eye(count) > 0])
-        found = keeping.best_within(memory, within, must, fits)
+        found = _best_within(memory, within, must, fits)
     if found is None:
         raise _too_small(profile, rho, must)
     return found
@@ -191,6 +193,69 @@ def _with_bytes(choices: Choices, memory: Limit, strategy: str) -> Choices:
     cost = np.zeros((len(choices.cost) + len(sizes), 2))
     cost[: len(choices.cost), :1], cost[len(choices.cost) :, 1] = choices.cost, sizes
     return choices._replace(member=np.vstack([choices.member, kept]), cost=cost)
+
+
+def _best_within(
+    memory: Limit,
+    select: Callable[[float, np.ndarray], Any],
+    required: np.ndarray,
+    affordable: np.ndarray,
+) -> Any:
+    """The most important selection found whose peak is within the limit.
+
+    What a step keeps for its gradients is a sum over cost items; its peak is not, for the fullest
+    moment may be another one. So the selector gets room for so many kept bytes, the peak of what it
+    chose is computed, and the room follows from how far that is from the limit.
+
+    `select` gives the best one for so many kept bytes, beside some tensors; of the `affordable`
+    ones, bool, shape (N,), each alone is within the time. None where the time admits no tensor.
+
+    Raises:
+        ValueError: no step fits; the message names the smallest limit.
+    """
+    members, sizes = memory.items
+
+    def kept(mask: np.ndarray) -> float:
+        return float(sizes[members[:, mask].any(axis=1)].sum())
+
+    def peak(mask: np.ndarray) -> int:
+        return memory.peak(Plan.from_mask(mask))
+
+    tried = [required]
+    if not required.any():
+        tried = sorted(np.eye(len(required), dtype=bool)[affordable], key=kept)[:_CANDIDATES]
+    if not tried:
+        return None
+    least = min(tried, key=peak)
+    if peak(least) > memory.bytes:
+        what = f"the {required.sum()} required tensors" if required.any() else "any tensor"
+        given, smallest = (arguments.mebibytes(size) for size in (memory.bytes, peak(least)))
+        raise ValueError(
+            f"`memory` is too small to train {what}. Received: {given}; the smallest feasible "
+            f"limit is {smallest}, weights and slots included. Give more, a smaller batch, or an "
+            "optimizer with fewer slots."
+        )
+    low, high = kept(least), float(sizes.sum())
+    best, room = None, high
+    for _ in range(_TRIES):
+        found = select(room, required)
+        if found is None:
+            break
+        over = memory.peak(found.plan) - memory.bytes
+        if over <= 0:
+            if best is None or found.importance >= best.importance:
+                best = found
+            if room >= high:
+                break
+            low, room = room, room - over
+        else:
+            high = min(room, kept(found.mask))
+            room = high - over
+        if high - low < _LEFT * memory.bytes:
+            break
+        if not low < room < high:
+            room = (low + high) / 2
+    return best or select(kept(least), least)
 
 
 def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = None) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.methods.baselines.method import Method, Task
+from elastic_tf.methods.baselines.method import Method
 from elastic_tf.plan import Plan
 from elastic_tf.stack import raw
 from elastic_tf.train.engine import modes
@@ -92,23 +92,17 @@ def _normalises(layer: tf.keras.layers.Layer) -> bool:
     return {"gamma", "beta"} <= vars(layer).keys()
 
 
-def _method(
-    name: str, summary: str, find: Callable[[Task], Plan | np.ndarray], **options: Any
-) -> Method:
-    return Method(name, summary, lambda task: [TrainOnly(find(task))], **options)
-
-
 METHODS = (
     Method("full", "all tensors", lambda task: []),
-    _method("traditional_tl", "the head alone", lambda task: head_tensors(task.model)),
-    _method(
+    Method("traditional_tl", "the head alone", lambda task: [TrainOnly(head_tensors(task.model))]),
+    Method(
         "bn_bias",
         "head, biases and normalisation parameters",
-        lambda task: bn_bias_tensors(task.model),
+        lambda task: [TrainOnly(bn_bias_tensors(task.model))],
     ),
-    _method(
+    Method(
         "gradient_filtering",
         "the last four convolutions by gradients of patches of 2 x 2 pixels (Yang et al., 2023)",
-        lambda task: filtered_plan(task.model),
+        lambda task: [TrainOnly(filtered_plan(task.model))],
     ),
 )

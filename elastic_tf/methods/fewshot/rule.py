@@ -67,7 +67,11 @@ def paper_rule(worth: Mapping[int, np.ndarray], costs: KernelCosts, budgets: Bud
     modes = {k: sorted(costs.channels[k].items(), key=lambda one: one[1]) for k in worth}
     alone = [k for k in worth if fits(trained(shares, k, modes[k][0][1]))]
     if not alone:
-        raise _nothing_fits(budgets, len(worth))
+        raise ValueError(
+            "A kernel must fit into both budgets. Received: "
+            f"{budgets.memory:g} bytes and {budgets.macs:.0f} multiply-adds, which none of "
+            f"{len(worth)} kernels keeps to. Raise `memory` or `compute`."
+        )
     chosen: list[int] = []
     for k in sorted(alone, key=lambda k: -worth[k].sum() / (costs.sizes[k] * costs.macs[k])):
         more = trained(shares, k, modes[k][0][1])
@@ -87,11 +91,3 @@ def with_best(plan: Plan, k: int, name: str, worth: np.ndarray, costs: KernelCos
     if name == NAMES[EXACT]:
         return plan.with_mode(name, np.arange(len(plan)) == k)
     return plan.with_channels(name, {k: np.argsort(-worth)[: costs.channels[k][name]].tolist()})
-
-
-def _nothing_fits(budgets: Budgets, kernels: int) -> ValueError:
-    return ValueError(
-        "A kernel must fit into both budgets. Received: "
-        f"{budgets.memory:g} bytes and {budgets.macs:.0f} multiply-adds, which none of "
-        f"{kernels} kernels keeps to. Raise `memory` or `compute`."
-    )

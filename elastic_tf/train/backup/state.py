@@ -28,11 +28,7 @@ _REMEMBERED: dict[type, tuple[str, ...]] = {
 def variables(model: ElasticMixin) -> list[tf.Variable]:
     """Every variable of a training but the metrics', in an order that the model alone decides."""
     of_metrics = {id(variable) for variable in metrics(model)}
-    found = [
-        *stack.weights(model),
-        *stack.seeds_of(model),
-        *optimizers.state(model.optimizer),
-    ]
+    found = [*stack.weights(model), *stack.seeds_of(model), *optimizers.state(model.optimizer)]
     unique = {id(variable): variable for variable in found if id(variable) not in of_metrics}
     return list(unique.values())
 

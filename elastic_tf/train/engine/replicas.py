@@ -27,11 +27,6 @@ def spans_workers(strategy: tf.distribute.Strategy) -> bool:
     return bool(strategy.extended._in_multi_worker_mode())
 
 
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process decides and writes; true where there is one only."""
-    return not spans_workers(strategy) or bool(strategy.extended.should_checkpoint)
-
-
 def from_chief(strategy: tf.distribute.Strategy, make: Callable[[], Answer]) -> Answer:
     """What `make()` returns on the chief, on every worker; it is called on the chief alone.
 
@@ -41,7 +36,7 @@ def from_chief(strategy: tf.distribute.Strategy, make: Callable[[], Answer]) -> 
     if not spans_workers(strategy):
         return make()
     message = b""
-    if is_chief(strategy):
+    if strategy.extended.should_checkpoint:  # the chief, which decides and writes
         try:
             message = pickle.dumps((make(), None))
         except Exception as error:

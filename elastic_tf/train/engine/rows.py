@@ -41,8 +41,9 @@ class RowTraining:
 
     @functools.cached_property
     def _forward(self) -> Forward:
-        size = min(self.samples.cache_batch, self.samples.rows)
-        forward = Forward(self._model, tf.nest.map_structure(_spec, self.samples.inputs(size)))
+        inputs = self.samples.inputs(min(self.samples.cache_batch, self.samples.rows))
+        spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), inputs)
+        forward = Forward(self._model, spec)
         if not forward.cut([]).tensors:
             raise NotCacheable(
                 "the model draws at random, or looks words up, at its very input. Where time is "
@@ -223,10 +224,6 @@ class RowTraining:
         self.close()
         self.can_cache = False
         warnings.warn(f"Every step runs the whole forward pass: {reason}.", stacklevel=2)
-
-
-def _spec(part: tf.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec(part.shape, part.dtype)
 
 
 def enter(model: Any, given: dict[str, Any]) -> None:

@@ -13,10 +13,10 @@ from elastic_tf import arguments
 from elastic_tf.arguments import brief
 
 
-def as_batch(x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, ...]:
+def as_batch(x: Any, y: Any, sample_weight: Any = None, *, as_fit: bool = False) -> tuple[Any, ...]:
     """One batch as `train_step` takes it; refused as by `tensors`."""
     given = [("x", x), ("y", y), ("sample_weight", sample_weight)]
-    return tuple(tensors(given if sample_weight is not None else given[:2]))
+    return tuple(tensors(given if sample_weight is not None else given[:2], as_fit=as_fit))
 
 
 def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.app.commands import options
-from elastic_tf.app.commands.training import harness, recording, sources, within
+from elastic_tf.app.commands.training import harness, recording, sources
 from elastic_tf.app.runs import run as runs
+from elastic_tf.choose.budget.course import RATE, Course
 from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.files.atomic import as_utf8
@@ -56,7 +57,7 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
             "left no backup. Remove it to start again, or choose another --out."
         )
     if settings.seconds is not None:
-        row = within.train(settings, data, profile, run, started)
+        row = _within(settings, data, profile, run, started)
     else:
         row = _Training(settings, data, profile, run).result()
     run.finish(row)
@@ -70,6 +71,62 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
     report = ["-m", "elastic_tf", "report", "--run", str(out)]
     print(f"A page on it: {shlex.join([sys.executable, *report])}")
     return run
+
+
+def _within(
+    settings: Any,
+    data: et.data.ImageData,
+    profile: et.TimingProfile | None,
+    run: runs.Run,
+    started: float,
+) -> dict[str, Any]:
+    """Train until so many seconds after `started`, write the weights, test them; the result.
+
+    It is what `finetune` does with arrays, on a run's images and in its directory.
+    """
+    if not data.fits_memory:
+        raise ValueError(
+            "`seconds` is for images that fit into a quarter of the memory. Received: "
+            f"{data.train_count} images of {settings.input_size} pixels. Give `rho` instead."
+        )
+    verbose = 0 if settings.quiet else 2
+    model = et.ElasticModel.from_model(harness.network(settings, data.classes, settings.weights))
+    optimizer = et.optimizers.by_name(settings.optimizer, RATE)
+    model.compile(optimizer, harness.loss(), metrics=["accuracy"], statistics="stored")
+    clock = recording.TrainingClock()
+    course = Course(
+        model,
+        data.samples(),
+        data.validation,
+        seconds=settings.seconds,
+        started=started,
+        epochs=settings.epochs,
+        learning_rate=settings.learning_rate,
+        profile=profile,
+        verbose=verbose,
+        callbacks=[clock, recording.Recorder(run, clock)],
+    )
+    try:
+        course.run()
+    except KeyboardInterrupt:
+        if not course.keep():
+            raise
+        print(f"Interrupted after {len(run.history)} epochs; the best weights so far are kept.")
+    model.save_weights(run.path / "model.weights.h5")
+    course.profile.save(run.path / "profile.json")  # a run holds all that its pictures need
+    head, kept = course.reached or (None, None)
+    return {
+        "method": "elastic",
+        "class_names": data.class_names,
+        **model.evaluate(data.test, verbose=verbose, return_dict=True),
+        "head_accuracy": head,
+        "validation_accuracy": kept,
+        "training_seconds": sum(course.seconds.values()),
+        "steps": sum(epoch["steps"] for epoch in run.history),
+        "epochs": len(run.history),
+        "predicted_ratio": course.share,
+        "seconds": course.seconds,
+    }
 
 
 class _Training:
@@ -166,11 +223,7 @@ class _Training:
         choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
         callbacks.append(
             recording.Recorder(
-                run,
-                clock,
-                *choosers,
-                head_seconds=self._head_seconds,
-                head_accuracy=first,
+                run, clock, *choosers, head_seconds=self._head_seconds, head_accuracy=first
             )
         )
         if keeps_best:

@@ -10,6 +10,7 @@ under a Budget Constraint, WACV 2024 (neurons); Kwon et al., TinyTrain, ICML 202
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -40,10 +41,7 @@ def _axis(layer: Any) -> int:
 
 
 def _context(layer: Any, some: Slice) -> AbstractContextManager[None]:
-    def operation(plain: Plain, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        return _with_gradients(layer, some, plain, x, kernel)
-
-    return replaced(layer, operation)
+    return replaced(layer, functools.partial(_with_gradients, layer, some))
 
 
 def _with_gradients(
@@ -63,7 +61,10 @@ def _with_gradients(
             each = layer.depth_multiplier if is_depthwise else 1
             chosen = some.taken(upstream, upstream.shape.rank - 1, each)
             if type(layer) is L.Dense:
-                return _of_dense(x, kernel, upstream, chosen)
+                both = tf.identity_n([x, chosen])  # not of x alone: a cached prefix ends at x
+                flat = (tf.reshape(part, (-1, part.shape[-1])) for part in both)
+                of_x = tf.tensordot(upstream, kernel, [[-1], [1]])
+                return of_x, tf.matmul(*flat, transpose_a=True)
             kind = "DepthwiseConv2dNative" if is_depthwise else "Conv2D"
             of_input, of_kernel = (
                 getattr(tf.raw_ops, f"{kind}Backprop{by}") for by in ("Input", "Filter")
@@ -79,15 +80,6 @@ def _with_gradients(
         return plain(x, kernel), gradient
 
     return multiplied(x, tf.cast(some.variable, x.dtype))
-
-
-def _of_dense(
-    x: tf.Tensor, kernel: tf.Tensor, upstream: tf.Tensor, chosen: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The gradients of a dense layer by its inputs and by some channels of its kernel."""
-    both = tf.identity_n([x, chosen])  # not of x alone: a cached prefix ends at x
-    flat = (tf.reshape(part, (-1, part.shape[-1])) for part in both)
-    return tf.tensordot(upstream, kernel, [[-1], [1]]), tf.matmul(*flat, transpose_a=True)
 
 
 MODES = tuple(

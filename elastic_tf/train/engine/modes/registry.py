@@ -62,11 +62,7 @@ class Mode:
         """How many channels of a layer's kernel are trained, and of how many."""
         kernel: Any = self.kernel(layer)
         most = kernel.shape[-1 if self.axis is None else self.axis(layer)]
-        return self.share_of(most), most
-
-    def share_of(self, channels: int) -> int:
-        """How many of so many channels are trained."""
-        return max(int(channels * (self.keeps or 1.0)), 1)
+        return max(int(most * (self.keeps or 1.0)), 1), most
 
 
 class _Use(NamedTuple):

@@ -38,7 +38,10 @@ def update_early(
     apply, is_applied = ops[applied:], set(ops[applied:])
     found = dict(enumerate(values(gradients)))
     tensors = {k: g for k, g in found.items() if g is not None and g.op in place}
-    _hand_through(apply)
+    for op in apply:  # nobody waits for all gradients where an op hands each of them on
+        if op.type == "IdentityN":
+            for given, taken in zip(op.inputs, op.outputs):
+                replace(taken, given, taken.consumers())
     holds = captured(graph, variables)
     owned = _owned(apply, tensors, holds)
     for op in ops[:applied]:  # what is computed again, right behind what it waits for
@@ -73,14 +76,6 @@ def update_early(
                 onward = behind
         for op in onward:
             op._add_control_inputs(updates)
-
-
-def _hand_through(ops: Sequence[tf.Operation]) -> None:
-    """Let nobody wait for all gradients where an op hands each of them on."""
-    for op in ops:
-        if op.type == "IdentityN":
-            for given, taken in zip(op.inputs, op.outputs):
-                replace(taken, given, taken.consumers())
 
 
 def _owned(
