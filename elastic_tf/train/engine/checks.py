@@ -94,7 +94,7 @@ def warn_if_untrained(model: tf.keras.Model) -> None:
         warnings.warn(
             f"Nothing of '{model.name}' is trained yet, and what is left out stays random. Load "
             "pre-trained weights, or train everything.",
-            stacklevel=2,
+            stacklevel=3,
         )
 
 
