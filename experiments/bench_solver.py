@@ -43,7 +43,7 @@ def main() -> dict[str, Any]:
     sweep = against_paper(profile)
     print(f"\n{MODEL}, {profile.count} tensors, rho={RHO}: the paper's recurrence and the selector")
     print(format_table(sweep, SWEEP_COLUMNS))
-    told = {"model": MODEL, "tensors": profile.count, "sets": len(profile.conditions()[1])}
+    told = {"model": MODEL, "tensors": profile.count, "sets": len(profile.conditions[1])}
     told |= {"t_forward": profile.t_forward, "t_full": profile.t_full}
     return {"instances": rows, "resolutions": sweep, "profile": told}
 
