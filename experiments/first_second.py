@@ -147,7 +147,8 @@ def one(settings: Settings) -> None:
     order = np.random.default_rng(int(seed)).permutation(len(y))
     held, kept = order[: len(y) // 10], order[len(y) // 10 :]
     started = time.perf_counter()
-    base, classes = network(settings), int(y.max()) + 1
+    base, classes = network(settings.model, settings.weights), int(y.max()) + 1
+    base = with_random_layers(base) if settings.augmented else base
     train, validation = (x[kept], y[kept]), (x[held], y[held])
     # mirror images where they are like the others
     views = {"augment": tf.image.stateless_random_flip_left_right, "views": 2}
@@ -207,27 +208,31 @@ def usual(base: Any, train: Any, validation: Any, classes: int) -> Any:
     return model
 
 
-def network(settings: Settings) -> Any:
+def network(model: str, weights: Path) -> Any:
     """The pre-trained base, with pooling at its end."""
     import tensorflow as tf
 
     options = {"input_shape": (128, 128, 3), "include_top": False, "weights": None}
-    if settings.model == "mobilenet":
+    if model == "mobilenet":
         base = tf.keras.applications.MobileNet(alpha=0.75, pooling="avg", **options)
     else:
         base = tf.keras.applications.MobileNetV2(pooling="avg", **options)
-    base.load_weights(settings.weights)
-    if settings.augmented:
-        layers = tf.keras.layers
-        image = x = tf.keras.Input(base.input_shape[1:])
-        for each in (
-            layers.RandomFlip("horizontal"),
-            layers.RandomRotation(0.05),
-            layers.RandomZoom(0.1),
-        ):
-            x = each(x)
-        base = tf.keras.Model(image, base(x))
+    base.load_weights(weights)
     return base
+
+
+def with_random_layers(base: Any) -> Any:
+    """The base behind layers that change each image at random."""
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    flip, turn, zoom = (
+        layers.RandomFlip("horizontal"),
+        layers.RandomRotation(0.05),
+        layers.RandomZoom(0.1),
+    )
+    image = tf.keras.Input(base.input_shape[1:])
+    return tf.keras.Model(image, base(zoom(turn(flip(image)))))
 
 
 def images(folder: Path) -> tuple[Any, Any]:

@@ -79,8 +79,6 @@ class Settings:
     seconds: float = option(3.2, help="of an elastic round")
     rates: str = option("5e-5", help="by commas; more than one: each is tried")
     epochs: int = option(1, help="passes over a client's images in a round")
-    model: str = option("mobilenet", help="mobilenet (0.75)", choices=("mobilenet",))
-    augmented: bool = option(False, help="let the network begin with random layers")
 
 
 class Fleet:
@@ -88,7 +86,7 @@ class Fleet:
 
     def __init__(self, settings: Settings) -> None:
         tf.keras.utils.set_random_seed(0)
-        base = first_second.network(settings)
+        base = first_second.network("mobilenet", settings.weights)
         self.images, self.labels = first_second.images(settings.data / "train")
         x, self.wanted = first_second.images(settings.data / "test")
         front = tf.keras.Model(base.input, base.get_layer(CUT).output)

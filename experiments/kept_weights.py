@@ -45,7 +45,6 @@ class Settings:
     seeds: int = option(3, help="how many")
     epochs: int = option(5, help="of each training")
     mirrored: bool = option(False, help="train on mirror images, too")
-    augmented: bool = option(False, help="let the network begin with random layers")
     out: Path = option(Path("runs/kept_weights.json"), help="JSON file of the results")
 
 
@@ -146,7 +145,7 @@ def trained(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray, list
 
     fine_tuning.Course, course.solve_again = Watched, solved_again
     judged = x[other[:16]], y[other[:16]]
-    base = first_second.network(settings)
+    base = first_second.network(settings.model, settings.weights)
     et.finetune(base, samples, judged, seconds=1e5, epochs=settings.epochs, verbose=0)
     return np.stack(logits), y[other], scales
 
