@@ -15,8 +15,6 @@ All begin with the solved head, federated, whose sums count as the first round.
   it can; float16 down and int8 up; at the end the head is solved again.
 * fedavg: every tensor of all devices by Flower's FedAvg, which waits for the slowest.
 * fedavg_fast: the same without the devices of speed 1/4 and 1/8.
-* fedavg_tail: FedAvg of all tensors behind the cut; waits.
-* fedavg_new: as fedavg, with a new head in place of the solved one.
 
 The network before the cut is the same on all devices, and what it makes of each image is computed
 once, which counts. 200 test images serve to choose each way's rate; accuracy is that of the others.
@@ -25,6 +23,7 @@ once, which counts. 200 test images serve to choose each way's rate; accuracy is
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -53,8 +52,7 @@ STEPS = {True: 0.24, False: 0.114}
 BYTES_A_SECOND = 2.5e6  # each way
 CUT = "conv_pw_7_relu"  # before which nothing is trained
 CHOOSING = 200  # test images that choose the rates
-WAYS = ("elastic", "fedavg", "fedavg_fast", "fedavg_tail", "fedavg_new")
-OF_ALL = ("fedavg", "fedavg_fast", "fedavg_new")  # tensors
+WAYS = ("elastic", "fedavg", "fedavg_fast")
 COLUMNS = (
     "way",
     "split",
@@ -163,7 +161,7 @@ def shared_out(labels: np.ndarray, split: str, seed: int) -> list[np.ndarray]:
 
 def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate: float) -> Any:
     """One training."""
-    whole, began = way in OF_ALL, time.perf_counter()
+    whole, began = way != "elastic", time.perf_counter()
     parts = shared_out(fleet.labels, split, seed)
     nodes = [k for k in range(CLIENTS) if way != "fedavg_fast" or SLOW[k % 4] <= 2.0]
     samples = {k: fleet.samples(parts[k], whole, seed) for k in nodes}
@@ -222,15 +220,15 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
         account({n: image * len(parts[k]) * SLOW[k % 4] for n, k in enumerate(nodes, 1)})
         return found
 
-    if way != "fedavg_new":  # what comes before the cut is computed now, too
-        first = solved(ArrayRecord(fleet.initial[False]), fleet.profiles[True].t_forward)
-        values[-2:] = first.to_numpy_ndarrays()[-2:]
-        if way == "elastic":
-            strategy = keeper
-            config |= {"dense": False, "seconds": settings.seconds, "dtype": "int8", **tail}
+    # what comes before the cut is computed now, too
+    first = solved(ArrayRecord(fleet.initial[False]), fleet.profiles[True].t_forward)
+    values[-2:] = first.to_numpy_ndarrays()[-2:]
+    if not whole:
+        strategy = keeper
+        config |= {"dense": False, "seconds": settings.seconds, "dtype": "int8", **tail}
     options = {"train_config": ConfigRecord(config), "evaluate_fn": evaluated}
     result = strategy.start(grid, ArrayRecord(values), settings.rounds, **options)
-    if way == "elastic":
+    if not whole:
         last = solved(result.arrays, fleet.profiles[False].t_forward)
         curve.append({"round": settings.rounds + 1, **spent, **fleet.accuracy(last, whole)})
         print(way, split, seed, rate, curve[-1], flush=True)
@@ -240,7 +238,7 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
         "seed": seed,
         "rate": rate,
         "epochs": settings.epochs,
-        "deadline": settings.seconds if way == "elastic" else None,
+        "deadline": None if whole else settings.seconds,
         "best": max(one["accuracy"] for one in curve),
         "choosing": max(one["choosing"] for one in curve),
         "seconds": curve[-1]["seconds"],
@@ -254,8 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train in every way; print and write what came out."""
     settings = parse(Settings, __doc__ or "", arguments)
     fleet = Fleet(settings)
+    given = {**dataclasses.asdict(settings), "data": settings.data.name}
     told = {
-        "settings": {**dataclasses.asdict(settings), "data": settings.data.name},
+        "settings": {k: str(v) for k, v in given.items() if k not in ("weights", "out")},
         "clients": CLIENTS,
         "slow_downs": SLOW,
         "full_step_seconds": STEPS[True],
@@ -264,21 +263,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "bytes_a_second": BYTES_A_SECOND,
         "cut": CUT,
     }
-    told["settings"] = {
-        k: str(v) for k, v in told["settings"].items() if k not in ("weights", "out")
-    }
     found: list[dict[str, Any]] = []
     if settings.out.exists():
         found = json.loads(settings.out.read_text("utf-8"))["runs"]
-    for seed in map(int, settings.seeds.split(",")):
-        for split in settings.splits.split(","):
-            for way in settings.ways.split(","):
-                for rate in map(float, settings.rates.split(",")):
-                    known = {"way": way, "split": split, "seed": seed, "rate": rate}
-                    if any(known.items() <= one.items() for one in found):
-                        continue
-                    found.append(run(fleet, settings, way, split, seed, rate))
-                    write_json(settings.out, told | {"runs": found})
+    lists = (settings.seeds, settings.splits, settings.ways, settings.rates)
+    for seed, split, way, rate in itertools.product(*(one.split(",") for one in lists)):
+        known = {"way": way, "split": split, "seed": int(seed), "rate": float(rate)}
+        if not any(known.items() <= one.items() for one in found):
+            found.append(run(fleet, settings, **known))
+            write_json(settings.out, told | {"runs": found})
     print(format_table(found, COLUMNS))
 
 
