@@ -94,17 +94,14 @@ def against_paper(
             found.append(paper_selection(draw, profile, RHO, resolution))
             seconds.append(time.perf_counter() - started)
             kept.append(within_budget(draw, profile, resolution))
-        times = [profile.step_time(one.mask) / profile.t_full for one in found]
+        times = [profile.step_time(mask) / profile.t_full for mask in found]
         rows.append(
             {
                 "resolution": resolution,
-                "importance": relative(draws, [one.mask for one in found], ours),
+                "importance": relative(draws, found, ours),
                 "achieved": float(np.mean(times)),
                 "over_budget": sum(ratio > RHO for ratio in times),
                 "importance_within": relative(draws, kept, ours),
-                "skipped": found[0].all_subproblems / found[0].subproblems,
-                "subproblems": found[0].subproblems,
-                "all_subproblems": found[0].all_subproblems,
                 "milliseconds": 1e3 * float(np.median(seconds)),
                 # no resolution: the same in each line
                 "our_importance": 1.0,
@@ -118,7 +115,7 @@ def against_paper(
 def within_budget(draw: np.ndarray, profile: et.TimingProfile, resolution: int) -> np.ndarray:
     """What the recurrence selects when it is given less, as little less as keeps the budget."""
     for lower in np.arange(0.0, RHO, _LESS):
-        mask = paper_selection(draw, profile, RHO - lower, resolution).mask
+        mask = paper_selection(draw, profile, RHO - lower, resolution)
         if profile.step_time(mask) <= RHO * profile.t_full:
             return mask
     return np.zeros(profile.count, bool)
@@ -135,6 +132,6 @@ COLUMNS = columns(
     "milliseconds_median:.1f milliseconds_90:.1f milliseconds_worst:.1f"
 )
 SWEEP_COLUMNS = columns(
-    "resolution:d importance:.4f achieved:.4f over_budget:d importance_within:.4f skipped:.1f "
+    "resolution:d importance:.4f achieved:.4f over_budget:d importance_within:.4f "
     "milliseconds:.1f our_achieved:.4f our_milliseconds:.1f"
 )

@@ -6,22 +6,14 @@ both kinds of pruning, times rounded down to a resolution of T_q.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 
-class PaperSelection(NamedTuple):
-    """What the recurrence selects; `subproblems` were solved, of `all_subproblems`."""
-
-    mask: np.ndarray
-    subproblems: int
-    all_subproblems: int
-
-
 def paper_selection(
     importance: np.ndarray, profile: Any, rho: float, resolution: int
-) -> PaperSelection:
+) -> np.ndarray:
     """Tensors that the recurrence of Sec. 6.2 selects.
 
     P[k, t] is the most importance among the k output-most tensors within t of the backward pass.
@@ -39,7 +31,7 @@ def paper_selection(
         resolution: T_q.
 
     Returns:
-        The selection; it can exceed the budget, because times are rounded down.
+        Bool, shape (N,); it can exceed the budget, because times are rounded down.
     """
     count = len(importance)
     scale = resolution / profile.t_full
@@ -52,18 +44,16 @@ def paper_selection(
     # Invalid subproblems: t beyond what the forward pass leaves of rho * T.
     limit = int(np.floor((rho * profile.t_full - profile.t_forward) * scale))
     if limit < 0:
-        return PaperSelection(np.zeros(count, bool), 0, count * resolution)
+        return np.zeros(count, bool)
 
     # taken[k, t]: most importance with k the input-most selected tensor; before[k, t] the k_c.
     taken = np.full((count, limit + 1), -np.inf)
     before = np.full((count, limit + 1), -1)
-    solved = 0
     for k in range(count):
         # Redundant subproblems: t does not suffice for the gradient to come to tensor k.
         start = int(way[k])
         if start > limit:
             break
-        solved += limit + 1 - start
         first = start + int(t_dw[k])
         if first > limit:
             continue
@@ -84,4 +74,4 @@ def paper_selection(
         closest = int(before[k, t])
         t -= int(t_dw[k] + way[k] - (way[closest] if closest >= 0 else 0))
         k = closest
-    return PaperSelection(mask[::-1], solved, count * resolution)
+    return mask[::-1]
