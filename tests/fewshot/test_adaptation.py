@@ -3,7 +3,6 @@ from __future__ import annotations
 import few_images
 import numpy as np
 import pytest
-from related import tinytrain
 from related.tinytrain.meta_training import batch
 
 import elastic_tf as et
@@ -89,17 +88,6 @@ def test_a_rule_of_ones_own_is_given_worth_costs_and_budgets(net):
     last = sorted(net.costs.channels)[-2:]
     assert seen == [(last, Budgets(2**20, 0.5 * net.costs.full_macs))]
     assert found.plan == et.Plan.full(9)
-
-
-def test_evaluating_leaves_the_weights_and_says_how_sure_it_is(net):
-    tasks = tinytrain.episodes(few_images.images(), (3, 3), shots=2, query=4)
-    before = net.model.get_weights()
-    plan = et.Plan.full(9)
-    scores = tinytrain.evaluate(net, tasks, 3, plan=plan, steps=1, verbose=0)
-    np.testing.assert_equal(before, net.model.get_weights())
-    spread = 1.96 * np.std(scores.accuracies, ddof=1) / np.sqrt(3)
-    assert scores.interval == pytest.approx(spread)
-    assert f"{scores.accuracy:.1%} +- {scores.interval:.1%} over 3" in repr(scores)
 
 
 @pytest.mark.parametrize(

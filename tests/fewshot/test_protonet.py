@@ -95,14 +95,22 @@ def test_meta_training_goes_on_bit_for_bit(tmp_path, deterministic):
     np.testing.assert_equal(whole, trained(tmp_path))
 
 
+def accuracy(net, tasks):
+    """By prototypes alone, mean of five episodes."""
+    right = []
+    for task in (tasks[k] for k in range(5)):
+        found = fewshot.adapt(net, task.support, task.support_labels, steps=0)
+        right.append(np.mean(found.predict(task.query) == task.query_labels))
+    return np.mean(right)
+
+
 def test_meta_training_tells_new_classes_better():
     x, y = few_images.images(12, noise=2.0)
     known = y < 18
     net = fewshot.ProtoNet(few_images.network())
     tasks = tinytrain.episodes((x[~known], y[~known]), (4, 4), shots=3, query=5)
-    before = tinytrain.evaluate(net, tasks, 5, steps=0, verbose=0)
+    before = accuracy(net, tasks)
     shown = tinytrain.episodes((x[known], y[known]), shots=3, query=5)
     adam = et.optimizers.adam(3e-3)
     tinytrain.meta_train(net, shown, epochs=1, steps=60, optimizer=adam, verbose=0)
-    after = tinytrain.evaluate(net, tasks, 5, steps=0, verbose=0)
-    assert after.accuracy > before.accuracy + 0.05
+    assert accuracy(net, tasks) > before + 0.05

@@ -1,4 +1,4 @@
-"""TinyTrain's experiments: tasks of a few images, meta-training on them, accuracy over many.
+"""TinyTrain's experiments: tasks of a few images, and meta-training on them.
 
 The adaptation itself is `elastic_tf.fewshot`. Source: Kwon et al., TinyTrain, ICML 2024.
 """
@@ -6,7 +6,6 @@ The adaptation itself is `elastic_tf.fewshot`. Source: Kwon et al., TinyTrain, I
 from __future__ import annotations
 
 from related.tinytrain.episodes import Episode, Episodes, episodes
-from related.tinytrain.evaluation import Scores, evaluate
 from related.tinytrain.meta_training import meta_train
 
-__all__ = ["Episode", "Episodes", "Scores", "episodes", "evaluate", "meta_train"]
+__all__ = ["Episode", "Episodes", "episodes", "meta_train"]
