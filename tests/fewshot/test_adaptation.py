@@ -3,7 +3,7 @@ from __future__ import annotations
 import few_images
 import numpy as np
 import pytest
-from related.tinytrain.meta_training import batch
+from related.tinytrain import batch
 
 import elastic_tf as et
 from elastic_tf.methods import fewshot

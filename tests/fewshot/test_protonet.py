@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from related import tinytrain
-from related.tinytrain.meta_training import batch
+from related.tinytrain import batch
 
 import elastic_tf as et
 from elastic_tf import stack
