@@ -25,6 +25,7 @@ from measuring import columns
 from related import tinytrain
 
 from elastic_tf.app.commands.commandline import option, parse
+from elastic_tf.app.commands.contest import interval
 from elastic_tf.choose.selection.mixed_integer import best_choices
 from elastic_tf.choose.selection.problem import Choices
 from elastic_tf.files import atomic
@@ -286,10 +287,6 @@ def search(offers: Sequence[Offer], costs: KernelCosts, budgets: Budgets) -> lis
 def summary(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Means over the tasks, with half of their 95 % intervals; seconds are medians."""
     rows, tasks = [], result["tasks"]
-
-    def interval(values: np.ndarray) -> float:
-        return float(1.96 * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
-
     for name, values in tasks.items():
         of = {key: np.array(part) for key, part in values.items()}
         accuracy = of["accuracy"]
@@ -300,10 +297,8 @@ def summary(result: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "rate": result["chosen"][name]["rate"],
                 "steps": result["chosen"][name]["steps"],
                 "tasks": len(accuracy),
-                "accuracy": float(accuracy.mean()),
-                "interval": interval(accuracy),
-                "better": float(better.mean()),
-                "better_interval": interval(better),
+                **dict(zip(("accuracy", "interval"), interval(accuracy))),
+                **dict(zip(("better", "better_interval"), interval(better))),
                 "seconds": float(np.median(of["seconds"])),
                 "selection": float(np.median(of["selection"])),
                 **{key: float(of[key].mean()) for key in ("memory", "kept", "macs")},
