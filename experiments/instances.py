@@ -6,54 +6,16 @@ every tensor upstream of it, which is where the dependency sets of a real profil
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from elastic_tf.timing.cost_items import CostItem, as_arrays
+from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.timing.profile import TimingProfile
 
 # Networks asked for with no more tensors than this have no batch normalisation.
 FEW = 12
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Times as a `TimingProfile` has them, and nothing else."""
-
-    t_dw: np.ndarray
-    t_dy: np.ndarray
-    t_forward: float
-    t_full: float
-    items: tuple[CostItem, ...]
-
-    @classmethod
-    def from_sets(
-        cls, sets: list[tuple[tuple[int, ...], float]], count: int, t_forward: float
-    ) -> Table:
-        """The chain is the projection of the sets: a shared set goes to its largest index."""
-        t_dw, t_dy = np.zeros(count), np.zeros(count)
-        for tensors, time in sets:
-            (t_dw if len(tensors) == 1 else t_dy)[tensors[-1]] += time
-        groups = tuple(CostItem.of(tensors, time) for tensors, time in sets)
-        t_full = t_forward + sum(group.time for group in groups)
-        return cls(t_dw, t_dy, float(t_forward), float(t_full), groups)
-
-    @property
-    def count(self) -> int:
-        return len(self.t_dw)
-
-    @cached_property
-    def conditions(self) -> tuple[np.ndarray, np.ndarray]:
-        members, times = as_arrays(self.items, len(self.t_dw))
-        members.flags.writeable = False
-        return members, times
-
-    def step_time(self, mask: np.ndarray) -> float:
-        members, times = self.conditions
-        return self.t_forward + float(times[members[:, mask].any(axis=1)].sum())
 
 
 class Layer(NamedTuple):
@@ -64,13 +26,15 @@ class Layer(NamedTuple):
     fused: bool = False
 
 
-def chain_table(t_dw: np.ndarray, t_dy: np.ndarray, t_forward: float) -> Table:
-    sets = [((k,), float(t)) for k, t in enumerate(t_dw)]
-    sets += [(tuple(range(k + 1)), float(t)) for k, t in enumerate(t_dy)]
-    return Table.from_sets(sets, len(t_dw), t_forward)
+def table_of(
+    sets: Iterable[tuple[Iterable[int], float]], count: int, t_forward: float
+) -> TimingProfile:
+    """A profile of `count` tensors from sets of them with the microseconds that each set needs."""
+    items = tuple(CostItem.of(tensors, time) for tensors, time in sets)
+    return TimingProfile(float(t_forward), items, count)
 
 
-def network_table(layers: list[Layer], rng: np.random.Generator, draw: str = "lognormal") -> Table:
+def network_table(layers: list[Layer], rng: np.random.Generator, draw: str) -> TimingProfile:
     """Sets by reverse reachability; times drawn by `draw`."""
     upstream: list[frozenset[int]] = []  # tensors that the output of a layer depends on
     costs: dict[frozenset[int], float] = {}
@@ -90,7 +54,7 @@ def network_table(layers: list[Layer], rng: np.random.Generator, draw: str = "lo
         upstream.append(before | own)
     sets = [(tuple(sorted(tensors)), time) for tensors, time in costs.items()]
     total = max(sum(time for _, time in sets), 1.0)
-    return Table.from_sets(sets, count, rng.uniform(0.2, 0.7) * total)
+    return table_of(sets, count, rng.uniform(0.2, 0.7) * total)
 
 
 def times(rng: np.random.Generator, draw: str, count: int) -> np.ndarray:
@@ -104,9 +68,9 @@ def times(rng: np.random.Generator, draw: str, count: int) -> np.ndarray:
     return rng.lognormal(5.0, 1.2, count)
 
 
-def worths(rng: np.random.Generator, draw: str, table: Table) -> np.ndarray:
+def worths(rng: np.random.Generator, draw: str, table: TimingProfile) -> np.ndarray:
     """Importance: "uniform", "signed", "pareto", "ties", "cost" (as the time alone, noisy)."""
-    count = len(table.t_dw)
+    count = table.count
     if draw == "signed":
         return rng.normal(0.3, 1.0, count)
     if draw == "pareto":
@@ -172,12 +136,13 @@ COSTS = ("lognormal", "pareto", "ties", "zeros")
 WORTHS = ("uniform", "signed", "pareto", "ties", "cost")
 
 
-def instance(kind: str, count: int, seed: int) -> tuple[np.ndarray, Table, float]:
+def instance(kind: str, count: int, seed: int) -> tuple[np.ndarray, TimingProfile, float]:
     """Importance, times and a feasible rho; twenty seeds in a row see every family of both."""
     rng = np.random.default_rng([seed, count])
     draw, worth = COSTS[seed % len(COSTS)], WORTHS[seed % len(WORTHS)]
     if kind == "chain":
-        table = chain_table(times(rng, draw, count), times(rng, draw, count), 150.0 * count)
+        t_dw, t_dy = times(rng, draw, count), times(rng, draw, count)
+        table = TimingProfile.from_chain(t_dw=t_dw, t_dy=t_dy, t_forward=150.0 * count)
     else:
         table = network_table(NETWORKS[kind](count, rng), rng, draw)
     importance = worths(rng, worth, table)

@@ -6,19 +6,21 @@ import itertools
 
 import numpy as np
 import pytest
-from instances import chain_table, instance
+from instances import instance
 from paper_selection import paper_selection
 
 from elastic_tf.choose.selection.dynamic_program import recurrence
 from elastic_tf.choose.selection.problem import Choices, reduce
 from elastic_tf.choose.selection.selector import select_tensors
+from elastic_tf.timing.profile import TimingProfile
 
 
 def test_recurrence_is_best_on_a_chain_whose_times_are_whole_ticks() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         count, ticks = int(rng.integers(2, 9)), int(rng.integers(1, 30))
-        table = chain_table(rng.integers(0, 5, count), rng.integers(0, 5, count), 4.0)
+        t_dw, t_dy = rng.integers(0, 5, count), rng.integers(0, 5, count)
+        table = TimingProfile.from_chain(t_dw=t_dw, t_dy=t_dy, t_forward=4.0)
         importance = rng.random(count) + 0.01
         members, times = table.conditions
         choices = Choices(np.arange(count), members, times[:, None])

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instances import NETWORKS, Table, instance
+from instances import NETWORKS, instance, table_of
 from mixed_integer import optimum
 
 from elastic_tf.choose.selection.selector import Selection, select_tensors, smallest_feasible_rho
+from elastic_tf.timing.profile import TimingProfile
 
 # A selection may use this share of its budget more than a reference that counts in floats too.
 ROUNDING = 1e-9
@@ -27,7 +28,7 @@ def positive(selection: Selection, importance: np.ndarray) -> float:
     return float(importance[selection.mask & (importance > 0.0)].sum())
 
 
-def check(selection: Selection, importance: np.ndarray, table: Table, rho: float) -> None:
+def check(selection: Selection, importance: np.ndarray, table: TimingProfile, rho: float) -> None:
     """What holds for every selection."""
     spent = table.step_time(selection.mask)
     assert spent <= rho * table.t_full * (1.0 + ROUNDING)
@@ -40,7 +41,7 @@ def check(selection: Selection, importance: np.ndarray, table: Table, rho: float
 
 
 def enumerated(
-    importance: np.ndarray, table: Table, rho: float, required: np.ndarray | bool = False
+    importance: np.ndarray, table: TimingProfile, rho: float, required: np.ndarray | bool = False
 ) -> float:
     """The best of all masks within the budget."""
     masks = np.array(list(itertools.product([False, True], repeat=len(importance)))) | required
@@ -123,7 +124,7 @@ def test_branches_are_not_charged_for_each_other() -> None:
     # (9 microseconds) when only the first tower's last tensor is trained.
     sets = [((k,), 1.0) for k in range(7)]
     sets += [((0, 1, 2), 1.0), ((3, 4, 5), 9.0), ((0, 1, 2, 3, 4, 5), 1.0)]
-    table = Table.from_sets(sets, count=7, t_forward=10.0)
+    table = table_of(sets, count=7, t_forward=10.0)
     importance = np.array([0.0, 0.0, 5.0, 1.0, 1.0, 1.0, 0.1])
     selection = select_tensors(importance, table, 14.5 / table.t_full)
     assert np.flatnonzero(selection.mask).tolist() == [2, 6]
@@ -157,7 +158,7 @@ def test_scaling_all_times_or_all_importances_changes_nothing(
 ) -> None:
     importance, table, rho = case
     sets = [(item.tensors, item.time * 2.0**times) for item in table.items]
-    scaled = Table.from_sets(sets, table.count, table.t_forward * 2.0**times)
+    scaled = table_of(sets, table.count, table.t_forward * 2.0**times)
     one = select_tensors(importance, table, rho)
     assert select_tensors(importance * 2.0**worths, scaled, rho).plan == one.plan
 
@@ -184,7 +185,7 @@ def test_required_tensors_are_in_and_the_rest_is_best(case: tuple, seed: int) ->
 @pytest.mark.parametrize("importance", [[-2, -1, -3, -4], [0, 0, 0, 0], [7, 7, 7, 7]])
 @pytest.mark.parametrize("rho", [0.625, 0.75, 1.0])
 def test_budget_is_filled_whatever_the_sign(importance: list[int], rho: float) -> None:
-    table = Table.from_sets([((k,), 1.0) for k in range(4)], count=4, t_forward=4.0)
+    table = table_of([((k,), 1.0) for k in range(4)], count=4, t_forward=4.0)
     selection = select_tensors(np.array(importance), table, rho)
     assert selection.mask.sum() == rho * 8.0 - 4.0
     assert selection.gap < ROUNDING
@@ -194,7 +195,7 @@ def test_budget_is_filled_whatever_the_sign(importance: list[int], rho: float) -
 
 def test_positive_importance_comes_first_and_the_least_bad_fill_what_is_left() -> None:
     times = [3.0, 1.0, 1.0, 1.0, 1.0]
-    table = Table.from_sets([((k,), t) for k, t in enumerate(times)], count=5, t_forward=3.0)
+    table = table_of([((k,), t) for k, t in enumerate(times)], count=5, t_forward=3.0)
     selection = select_tensors(np.array([0.5, -0.1, -0.3, -0.2, 0.2]), table, 0.9)
     assert selection.mask.tolist() == [True, True, False, True, True]
     assert selection.upper_bound == pytest.approx(0.7)
@@ -202,12 +203,12 @@ def test_positive_importance_comes_first_and_the_least_bad_fill_what_is_left() -
 
 
 def test_a_tensor_worth_something_that_does_not_fit_is_no_reason_to_refuse() -> None:
-    table = Table.from_sets([((0,), 2.0), ((1,), 1.0)], count=2, t_forward=5.0)
+    table = table_of([((0,), 2.0), ((1,), 1.0)], count=2, t_forward=5.0)
     assert select_tensors(np.array([1.0, -1.0]), table, 0.8).mask.tolist() == [False, True]
 
 
 def test_budget_too_small_names_a_rho_that_works() -> None:
-    table = Table.from_sets([((0,), 2.0), ((1,), 1.0), ((0, 1), 1.0)], count=2, t_forward=5.0)
+    table = table_of([((0,), 2.0), ((1,), 1.0), ((0, 1), 1.0)], count=2, t_forward=5.0)
     with pytest.raises(ValueError, match=r"any tensor.*rho=0.7\b.*smallest feasible rho is 0.7778"):
         select_tensors(np.ones(2), table, 0.7)
     assert select_tensors(np.ones(2), table, 0.7778).mask.tolist() == [False, True]
@@ -236,5 +237,5 @@ def test_required_that_is_no_mask_and_unknown_strategies_are_refused() -> None:
         select_tensors(np.ones(2), pair(), 1.0, strategy="greedy")
 
 
-def pair() -> Table:
-    return Table.from_sets([((0,), 1.0), ((1,), 1.0)], count=2, t_forward=1.0)
+def pair() -> TimingProfile:
+    return table_of([((0,), 1.0), ((1,), 1.0)], count=2, t_forward=1.0)
