@@ -17,13 +17,13 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.app.data.handwriting import Shift, digits
+from elastic_tf.app.commands.training.sources import DOMAINS
+from elastic_tf.app.data.handwriting import digits
 from elastic_tf.app.export import litert
 
 FOLDER = Path(__file__).parent / "lite_demo"
 SIZE, BATCH, EPOCHS = 32, 16, 12
 WIDTHS = (24, 48, 96)
-DOMAIN = Shift(rotation=45.0, contrast=0.8, inverted=True, noise=40.0)  # as "digits:shifted"
 L = tf.keras.layers
 
 
@@ -46,7 +46,7 @@ def main() -> None:
     litert(model, FOLDER, rhos=(0.4, 0.7, 1.0), batch_size=BATCH)
     for module in FOLDER.glob("*.py"):
         module.unlink()  # the demo takes those of elastic_tf/lite
-    (x, y), (x_test, y_test) = digits(image_size=SIZE, shift=DOMAIN)
+    (x, y), (x_test, y_test) = digits(image_size=SIZE, shift=DOMAINS["digits:shifted"])
     arrays = {"x": x[:750], "y": y[:750], "x_test": x_test[:360], "y_test": y_test[:360]}
     np.savez_compressed(FOLDER / "digits.npz", **arrays)
     size = sum(file.stat().st_size for file in FOLDER.iterdir())

@@ -18,7 +18,7 @@ import tensorflow as tf
 from measuring import ASSETS
 from pretrain_digits import WEIGHTS
 
-from elastic_tf.app.commands.training import harness
+from elastic_tf.app.commands.training import harness, sources
 
 MOBILENET_WEIGHTS = ASSETS / "weights" / "mobilenet_0.75_224_no_top.weights.h5"
 BIRDS = ASSETS / "data" / "cub_birds40"
@@ -65,8 +65,7 @@ class State(NamedTuple):
 
 def cases() -> Iterator[Case]:
     """Digits with Adam and with momentum; birds with Adam where there are photographs."""
-    shift = et.data.Shift(rotation=45.0, contrast=0.8, inverted=True, noise=40.0)
-    train, test = et.data.digits(image_size=32, shift=shift)
+    train, test = et.data.digits(image_size=32, shift=sources.DOMAINS["digits:shifted"])
     digits = Case(
         name="digits, Adam",
         build=lambda: et.zoo.build("digits_resnet", classes=10, input_size=32, weights=WEIGHTS),
