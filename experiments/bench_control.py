@@ -34,9 +34,8 @@ CONTROL = et.Control(share=0.15)  # trainings of seconds must pay for tracing a 
 
 def main(names: Sequence[str] = ("ratios", "deadlines")) -> dict[str, Any]:
     """Train, print two tables, or those named."""
-    settings = demo.Settings()
-    tf.keras.utils.set_random_seed(settings.seed)
-    data = demo.other_domain(settings)
+    tf.keras.utils.set_random_seed(demo.SEED)
+    data = demo.other_domain()
     bench = Bench(harness.compiled(demo.pre_trained(data), "adam", 1e-3), data)
     results: dict[str, Any] = {"t_full": bench.profile.t_full, "t_forward": bench.profile.t_forward}
     if "ratios" in names:

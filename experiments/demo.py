@@ -30,7 +30,7 @@ from elastic_tf.files.table import format_table
 from elastic_tf.timing.runtime import describe_device
 
 WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet_64.h5"
-IMAGE_SIZE = 64
+IMAGE_SIZE, BATCH, EPOCHS, SEED = 64, 32, 5, 0
 SHARES = {"a third": 1 / 3, "half": 1 / 2}  # of full training's seconds
 
 
@@ -39,30 +39,23 @@ class Settings:
     """The comparison."""
 
     out: Path = option(Path("runs/demo"), help="directory for the results and the picture")
-    epochs: int = option(5, help="passes over the training images of the full training")
-    batch_size: int = option(32, help="images in a training step")
-    seed: int = option(0, help="of order and draws")
     quick: bool = option(False, help="a short form that shows that everything works")
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Train all of it and parts, print the table, draw."""
     settings = parse(Settings, __doc__ or "", arguments)
-    if settings.quick:
-        settings = dataclasses.replace(settings, epochs=2)
-    data = other_domain(settings)
-    if settings.quick:
-        data = dataclasses.replace(data, test=data.test.take(4))
-    seconds, accuracies = trained_in_full(settings, data)
+    epochs, data = 2 if settings.quick else EPOCHS, other_domain(settings.quick)
+    seconds, accuracies = trained_in_full(epochs, data)
     shown = {"full": (seconds, accuracies)}
-    ends = [(f"full, {settings.epochs} epochs", accuracies[-1], seconds[-1])]
+    ends = [(f"full, {epochs} epochs", accuracies[-1], seconds[-1])]
     for part, share in list(SHARES.items())[settings.quick :]:
         print(f"finetune in {part} of these {seconds[-1]:.0f} s:", flush=True)
-        tf.keras.utils.set_random_seed(settings.seed)
+        tf.keras.utils.set_random_seed(SEED)
         allowed = 60.0 if settings.quick else share * seconds[-1]  # so few images leave no time
         started = time.perf_counter()
         model = et.finetune(
-            pre_trained(data), data.samples(), seconds=allowed, epochs=settings.epochs, verbose=2
+            pre_trained(data), data.samples(), seconds=allowed, epochs=epochs, verbose=2
         )
         took = time.perf_counter() - started
         ends.append((f"finetune, {part} of it", accuracy(model, data), took))
@@ -80,18 +73,18 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-def trained_in_full(settings: Settings, data: et.data.ImageData) -> tuple[np.ndarray, list[float]]:
+def trained_in_full(epochs: int, data: et.data.ImageData) -> tuple[np.ndarray, list[float]]:
     """Seconds until the end of each epoch, without those of testing, and accuracy there."""
-    tf.keras.utils.set_random_seed(settings.seed)
+    tf.keras.utils.set_random_seed(SEED)
     started = time.perf_counter()
     network = pre_trained(data)
-    rate = et.optimizers.cosine(1e-3, settings.epochs * data.steps_per_epoch, warm_up=0.1)
+    rate = et.optimizers.cosine(1e-3, epochs * data.steps_per_epoch, warm_up=0.1)
     model = harness.compiled(network, "adam", rate)
     clock, built = recording.TrainingClock(), time.perf_counter() - started
     print(f"Accuracy on the other domain before adapting: {accuracy(model, data):.1%}")
     model.fit(
         data.samples(),
-        epochs=settings.epochs,
+        epochs=epochs,
         validation_data=data.test,
         verbose=0,
         callbacks=[clock, et.SolveHead(again=False), Said()],
@@ -112,16 +105,17 @@ def accuracy(model: tf.keras.Model, data: et.data.ImageData) -> float:
     return float(model.evaluate(data.test, verbose=0, return_dict=True)["accuracy"])
 
 
-def other_domain(settings: Settings) -> et.data.ImageData:
-    """The digits as the network does not know them."""
-    return sources.load(
+def other_domain(is_quick: bool = False) -> et.data.ImageData:
+    """The digits as the network does not know them; a few of them where it is to be quick."""
+    data = sources.load(
         "digits:shifted",
         channels=1,
         image_size=IMAGE_SIZE,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        validation_share=0.9 if settings.quick else 0.0,  # a tenth is left to train on
+        batch_size=BATCH,
+        seed=SEED,
+        validation_share=0.9 if is_quick else 0.0,  # a tenth is left to train on
     )
+    return dataclasses.replace(data, test=data.test.take(4)) if is_quick else data
 
 
 def pre_trained(data: et.data.ImageData) -> tf.keras.Model:
