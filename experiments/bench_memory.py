@@ -5,12 +5,23 @@ ours, and ours that computes as much as it can again; all tensors, and the last 
 
 Every case runs in a process of its own, two at a time. Resident memory is read after garbage
 collection and after the C library has given back what it can.
+
+    python experiments/bench_memory.py FUNCTION ARGUMENTS
+
+calls a function with arguments in JSON and prints what it returns likewise; see `apart`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
@@ -18,23 +29,13 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import (
-    MIB,
-    StepTimes,
-    allocated_bytes,
-    apart,
-    columns,
-    fresh,
-    noise,
-    peak_bytes,
-    peak_of_steps,
-    random_mask,
-    resident_bytes,
-)
+from measuring import DEVICE, StepTimes, allocated_bytes, columns, fresh, noise, random_mask
 
 from elastic_tf.app.commands.training import harness
+from elastic_tf.files.json_form import to_json
 from elastic_tf.files.table import format_table
 
+MIB = 2**20
 SELECTIONS = 100
 FLAT = (("sgd", "set_mask"), ("sgd", "fit"), ("adam", "fit"), ("sgdw", "fit"))
 PEAK = (("mobilenet_v2", 128, 16), ("resnet50", 128, 16))  # name, input size, batch size
@@ -169,15 +170,52 @@ def select(name: str, size: int, batch: int, is_last: bool = False) -> dict[str,
 
 
 def train(name: str, size: int, batch: int, mask: str) -> dict[str, float]:
-    """Peak memory of a few steps under `mask`."""
+    """MiB that four steps under `mask` take at most beside weights, slots and the batch."""
     model = fresh(name, size)
     model.set_mask(of_digits(mask))
-    return peak_of_steps(model, noise(size, batch))
+    et.optimizers.build(model.optimizer, model.trainable_variables)
+    batches = iter(tf.data.Dataset.from_tensors(noise(size, batch)).repeat())
+    step = model.make_train_function()
+    model.train_tf_function.get_concrete_function(batches)  # tracing is no part of it
+    resident, allocated = resident_bytes(), allocated_bytes("current")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    tf.config.experimental.reset_memory_stats(DEVICE)
+    for _ in range(4):
+        step(batches)
+    return {
+        "resident": (peak_bytes() - resident) / MIB,
+        "allocated": (allocated_bytes("peak") - allocated) / MIB,
+    }
 
 
 def of_digits(mask: str) -> np.ndarray:
     """A mask from its digits."""
     return np.array([digit == "1" for digit in mask])
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of this file returns in a process of its own."""
+    command = [sys.executable, __file__, function.__name__, json.dumps(arguments)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if run.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{run.stderr[-2000:]}")
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, without garbage; Linux only."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_bytes() -> int:
+    """Largest resident memory since it was last set back."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
+    return 1024 * int(kibibytes)
 
 
 FLAT_COLUMNS = columns("optimizer way at_10:.0f at_50:.0f at_100:.0f ratio:.3f")
@@ -186,3 +224,7 @@ PEAK_COLUMNS = columns(
     "elastic_resident:.0f resident_ratio:.2f full_allocated:.0f elastic_allocated:.0f "
     "allocated_ratio:.2f"
 )
+
+if __name__ == "__main__":
+    found = globals()[sys.argv[1]](*json.loads(sys.argv[2]))
+    print(json.dumps(to_json(found)))

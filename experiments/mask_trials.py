@@ -7,7 +7,9 @@ which each mask is tried: the start, with empty slots, and one epoch of full tra
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
@@ -15,11 +17,14 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import ASSETS
 from pretrain_digits import WEIGHTS
 
 from elastic_tf.app.commands.training import harness, sources
 
+# Pre-trained weights and photographs, where there are any.
+ASSETS = Path(
+    os.environ.get("ELASTIC_TF_ASSETS", Path(__file__).resolve().parents[2] / "shared" / "assets")
+)
 MOBILENET_WEIGHTS = ASSETS / "weights" / "mobilenet_0.75_224_no_top.weights.h5"
 BIRDS = ASSETS / "data" / "cub_birds40"
 BIRD_PIXELS, BIRD_IMAGES, BIRD_TEST_IMAGES = 96, 320, 240
