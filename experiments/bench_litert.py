@@ -22,11 +22,14 @@ ROOT = Path(__file__).resolve().parent.parent
 DEVICE = ROOT / ".venv-lite" / "bin" / "python"
 IMAGES, BATCH, SIZE, CLASSES, SECONDS = 64, 4, 128, 40, 5.0
 RHOS, ROUNDS = (0.2, 0.35, 0.5, 1.0), 3
+COLUMNS = "rho:g kept:d tensorflow_steps:.1f tensorflow_mib:.0f litert_steps:.1f litert_mib:.0f"
 
 
 def main() -> dict[str, Any]:
     """Export, measure in turn, print a table."""
-    from elastic_tf.files.table import Column, format_table
+    from measuring import columns
+
+    from elastic_tf.files.table import format_table
 
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -46,11 +49,7 @@ def main() -> dict[str, Any]:
                     row.update({f"{what}_steps": float(steps), f"{what}_mib": float(memory)})
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-    columns = [Column("rho", "rho", "g"), Column("kept", "kept features", "d")]
-    for what in ("tensorflow", "litert"):
-        columns += [Column(f"{what}_steps", f"{what} steps/s", ".1f")]
-        columns += [Column(f"{what}_mib", f"{what} MiB", ".0f")]
-    print(format_table(rows, tuple(columns)))
+    print(format_table(rows, columns(COLUMNS)))
     return {"rows": rows, "cases": {"images": IMAGES, "batch": BATCH, "size": SIZE}}
 
 
