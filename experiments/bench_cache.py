@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import BATCH, columns, fresh, noise
+from measuring import BATCH, columns, fresh, noise, of_models
 
 import elastic_tf as et
 from elastic_tf.files.table import format_table
@@ -34,8 +34,7 @@ SAMPLES, ROUNDS, WARM_UP = 128, 9, 2
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure all models, or those named; print a table."""
-    models = [model for model in MODELS if names is None or model[0] in names]
-    results = {name: measure(name, alpha, size) for name, alpha, size in models}
+    results = of_models(measure, MODELS, names)
     rows = [{"model": name, **cut} for name, data in results.items() for cut in data["cuts"]]
     print(format_table(rows, COLUMNS))
     errors = [abs(row["predicted"] - row["measured"]) for row in rows]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import CLASSES, MODELS, StepTimes, columns, fresh, noise, random_mask
+from measuring import CLASSES, MODELS, StepTimes, columns, fresh, noise, of_models, random_mask
 
 import elastic_tf as et
 from elastic_tf.app.commands.training import harness
@@ -26,8 +26,7 @@ NEW_MASKS = 2
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure all models, or those named; print a table."""
-    models = [model for model in MODELS if names is None or model[0] in names]
-    results = {name: measure(name, alpha, size) for name, alpha, size in models}
+    results = of_models(measure, MODELS, names)
     rows = [{"model": name, **data} for name, data in results.items()]
     print(format_table(rows, COLUMNS))
     return results

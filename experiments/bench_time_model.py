@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import MODELS, columns, fresh, measure_ratios, noise, random_mask
+from measuring import MODELS, columns, fresh, measure_ratios, noise, of_models, random_mask
 
 import elastic_tf as et
 from elastic_tf.files.table import Column, format_table
@@ -29,8 +29,7 @@ PREDICTIONS = ("predicted", "op_times", "chain", "paper")
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure all models, or those named; print two tables."""
-    models = [model for model in MODELS if names is None or model[0] in names]
-    results = {name: measure(name, alpha, size) for name, alpha, size in models}
+    results = of_models(measure, MODELS, names)
     print(format_table([summary(name, data) for name, data in results.items()], COLUMNS))
     print("\nAchieved ratio for the rho asked:")
     rows = [{"model": name, **data["achieved"]} for name, data in results.items()]

@@ -16,7 +16,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import DEVICE, allocated_bytes, columns, fresh, noise
+from measuring import DEVICE, allocated_bytes, columns, fresh, noise, of_models
 
 from elastic_tf.files.table import format_table
 from elastic_tf.plan import Plan
@@ -34,11 +34,8 @@ SHARES = (0.8, 0.6, 0.4)  # of the way from the smallest step to the full one
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:
     """Predict, measure, print: all networks, or those named."""
-    found = {}
-    for name, size, batch in NETWORKS:
-        if names is None or name in names:
-            found[name] = network(name, size, batch)
-            print(format_table([summary(name, found[name])], COLUMNS), flush=True)
+    found = of_models(network, NETWORKS, names)
+    print(format_table([summary(name, rows) for name, rows in found.items()], COLUMNS))
     return found
 
 

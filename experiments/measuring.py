@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
@@ -43,6 +43,13 @@ def noise(size: int, batch: int = BATCH, *, seed: int = 0) -> tuple[np.ndarray, 
     rng = np.random.default_rng(seed)
     x = rng.uniform(0, 255, (batch, size, size, 3)).astype(np.float32)
     return x, rng.integers(0, CLASSES, batch)
+
+
+def of_models(
+    measure: Callable[..., Any], models: Sequence[tuple[Any, ...]], names: Sequence[str] | None
+) -> dict[str, Any]:
+    """What `measure` says of each model, (name, ...), or of those named, by their names."""
+    return {model[0]: measure(*model) for model in models if names is None or model[0] in names}
 
 
 def columns(words: str) -> tuple[Column, ...]:
