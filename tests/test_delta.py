@@ -1,7 +1,5 @@
 """Delta files: what differs comes back, whatever else is in the file is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """Without its extras the package trains, and says which one is missing where it is needed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

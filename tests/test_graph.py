@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import tensorflow as tf
 
 from elastic_tf.graph import (

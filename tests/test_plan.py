@@ -1,7 +1,5 @@
 """Plans: values that say how each tensor is trained."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Where an interrupted `fit` goes on in its data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

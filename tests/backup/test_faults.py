@@ -1,7 +1,5 @@
 """A quick part of the faults that `make faults` tries for an hour."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A training that is killed, wherever, ends bit for bit as one that is not."""
 
-from __future__ import annotations
-
 import functools
 import json
 import resource

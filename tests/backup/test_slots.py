@@ -1,7 +1,5 @@
 """The two files of a backup: one of them is good at any moment."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every method through the same checks."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The methods of two other papers that choose channels, in training."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Velocities of neurons, and the choice within a budget."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import resnets

@@ -1,7 +1,5 @@
 """The callback: when it selects, what it hands on, what it leaves behind."""
 
-from __future__ import annotations
-
 import copy
 import sys
 

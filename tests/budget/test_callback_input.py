@@ -1,7 +1,5 @@
 """What the callback cannot work with: refused, or said."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 import warnings

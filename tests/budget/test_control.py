@@ -1,7 +1,5 @@
 """Ratios and deadlines are kept, by the clock of a device that is not what its profile says."""
 
-from __future__ import annotations
-
 import chosen
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The course of a training in so many seconds, by a clock of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

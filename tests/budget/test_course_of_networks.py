@@ -1,7 +1,5 @@
 """The course of a training in so many seconds, of real networks: what it is judged by and keeps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

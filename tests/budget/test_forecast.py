@@ -1,7 +1,5 @@
 """What three ways to adapt a network will take."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Step times foretold from a forward pass: against the ops of steps that are traced, not run."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One training that many tests look at."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

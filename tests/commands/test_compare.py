@@ -1,7 +1,5 @@
 """The comparison of methods on made-up trainings."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

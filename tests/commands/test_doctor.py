@@ -1,7 +1,5 @@
 """What doctor finds on machines that are made up."""
 
-from __future__ import annotations
-
 import subprocess
 import types
 

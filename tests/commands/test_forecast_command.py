@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from elastic_tf.app.commands import forecast

@@ -1,7 +1,5 @@
 """The command that measures."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

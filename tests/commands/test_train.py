@@ -1,7 +1,5 @@
 """The command that trains, on tiny settings."""
 
-from __future__ import annotations
-
 import shlex
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The commands that use what was trained."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

@@ -1,7 +1,5 @@
 """What a training reads, measures and writes, part by part."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from networks import crossentropy, images, network

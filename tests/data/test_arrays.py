@@ -1,7 +1,5 @@
 """Batches of arrays: order, flips, validation; and files of arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Random changes of images by name, against SciPy and what each of them leaves as it is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

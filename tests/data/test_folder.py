@@ -1,7 +1,5 @@
 """Folders of image files: what is read, and what is refused by name."""
 
-from __future__ import annotations
-
 import io
 import os
 

@@ -1,7 +1,5 @@
 """Handwritten digits and their shifted domains."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The loaders of TensorFlow Datasets on made-up images."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -3,8 +3,6 @@
 And what an interrupted one finds again.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

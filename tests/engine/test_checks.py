@@ -1,7 +1,5 @@
 """What an elastic model refuses, and what it says."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

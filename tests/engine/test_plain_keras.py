@@ -1,7 +1,5 @@
 """With all tensors trained, and with layers left out, training is that of plain Keras."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The frozen prefix: a step that takes cached activations trains as one that takes the inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """What Keras's progress bar shows beside the logs, and that nothing else notices."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Training over several replicas and workers gives what one process gives with the joint batch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What training needs to go on is in every file that Keras writes of a model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

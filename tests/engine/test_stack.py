@@ -1,7 +1,5 @@
 """Which Keras is taken, and what is said where it is the wrong one."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import os

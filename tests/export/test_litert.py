@@ -1,7 +1,5 @@
 """The file for LiteRT: gradients, updates and steps are those of Keras."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

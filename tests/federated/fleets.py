@@ -1,7 +1,5 @@
 """A fleet of four devices in this process, and a tiny network for it."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

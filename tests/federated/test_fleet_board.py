@@ -1,7 +1,5 @@
 """A device without TensorFlow answers a round of devices that have it."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

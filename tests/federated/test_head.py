@@ -1,7 +1,5 @@
 """The head solved from sums of many devices is that of all samples in one place."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

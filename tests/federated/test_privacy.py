@@ -1,7 +1,5 @@
 """Flower's secure aggregation and differential privacy around our clients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rounds of devices that train different tensors, by Flower's own messages, without Ray."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

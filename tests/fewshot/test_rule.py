@@ -1,7 +1,5 @@
 """The paper's rule against its words."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Archives of arrays that anybody may have written, and arrays larger than memory."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 import zipfile

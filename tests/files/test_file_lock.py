@@ -1,7 +1,5 @@
 """One writer at a time, with real processes: one wins, the others are told."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Records as JSON: files that claim or hold too much are refused with the reason."""
 
-from __future__ import annotations
-
 import io
 import os
 

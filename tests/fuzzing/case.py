@@ -6,8 +6,6 @@ What each field is for stands beside it. A plan is a text: "all", "last 3" (tens
 order), "some 7" (chosen at random with that seed).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import tempfile

@@ -13,8 +13,6 @@
 | accumulate, keep, eager, weighted, evaluating, threads | ways that must not differ |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 So every tensor has its own slots and its own step count, and what no plan trains cannot change.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

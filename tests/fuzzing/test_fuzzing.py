@@ -1,7 +1,5 @@
 """Random trainings against a tape and an optimizer for each tensor; and those that once failed."""
 
-from __future__ import annotations
-
 import pytest
 from fuzzing.case import At, Case, check
 from fuzzing.draw import FEATURES, cases

@@ -1,7 +1,5 @@
 """The library's side of a random comparison: one story, told to `model.fit`."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The head in closed form: against solving the same problem anew without each sample."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

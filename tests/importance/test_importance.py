@@ -1,7 +1,5 @@
 """Importance: the formula against its definition, and nothing left behind."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

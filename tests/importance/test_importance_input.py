@@ -1,7 +1,5 @@
 """What importance cannot be evaluated on is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Drawing the probe."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Importance again and again: what its function is given."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

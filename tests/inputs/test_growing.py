@@ -1,7 +1,5 @@
 """Datasets of single samples become tensors without a second copy."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

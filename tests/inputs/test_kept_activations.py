@@ -1,7 +1,5 @@
 """What is kept of samples belongs to the weights that it was computed with."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

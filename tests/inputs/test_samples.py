@@ -1,7 +1,5 @@
 """Training on samples with numbers, with what never changes computed once."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import weakref

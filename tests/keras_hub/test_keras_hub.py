@@ -1,7 +1,5 @@
 """Networks of KerasHub, tiny and random: masks keep every bit, and fine-tuning serves them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

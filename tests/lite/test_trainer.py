@@ -1,7 +1,5 @@
 """The runner, on a file of the real exporter."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Numbers of Kwon et al., TinyTrain, ICML 2024, for MobileNetV2 0.35 at 128 pixels."""
 
-from __future__ import annotations
-
 import few_images
 import numpy as np
 import pytest

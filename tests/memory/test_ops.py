@@ -1,7 +1,5 @@
 """Operations of single ops and of steps, counted by hand: one multiply-add is 2."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

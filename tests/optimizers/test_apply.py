@@ -1,7 +1,5 @@
 """Optimizers applied to some of the tensors that they are built over, which come and go."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

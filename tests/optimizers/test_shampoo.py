@@ -1,7 +1,5 @@
 """Shampoo against loops of NumPy, under plans, in files, and on the device without TensorFlow."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

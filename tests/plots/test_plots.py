@@ -1,7 +1,5 @@
 """What stands where in the pictures, and colours that mean the same everywhere."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex

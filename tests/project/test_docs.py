@@ -1,7 +1,5 @@
 """The documentation names what is there, all of it, and its examples hold."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib

@@ -1,7 +1,5 @@
 """The documentation is built without a warning and needs nothing from anywhere else."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import re

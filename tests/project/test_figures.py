@@ -1,7 +1,5 @@
 """The paper's figures drawn from made-up runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import paper
 import pytest

@@ -1,7 +1,5 @@
 """The notebooks run from the top; what is committed of them is small and names no machine."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

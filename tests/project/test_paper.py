@@ -1,7 +1,5 @@
 """The plan of the paper's runs, and its execution without training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import paper

@@ -1,7 +1,5 @@
 """The wheel works where there is no checkout."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Table 2 of Yang, Li, Marculescu, Gradient Filtering, CVPR 2023."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables and figures of Moon et al., NNTrainer, ICSE 2024, from Keras models."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Run directories: what is written comes back, whatever happened in between."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The paper's recurrence, ours and as published, at the resolution of its ticks."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the judgement of importance rests on: masks of equal cost, and ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

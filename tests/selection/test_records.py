@@ -1,7 +1,5 @@
 """The table of a training's selections."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The selector against a mixed-integer solver and enumeration, and its own promises."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

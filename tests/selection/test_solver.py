@@ -1,7 +1,5 @@
 """The solvers: of tensors by branch and bound, of modes and two resources by a program."""
 
-from __future__ import annotations
-
 import itertools
 from typing import NamedTuple
 

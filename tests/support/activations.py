@@ -3,8 +3,6 @@
 Read from the graph that TensorFlow differentiates: the memory of this program, not of an ideal one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A small model, its table of times and a callback for them."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 from networks import chain, crossentropy, images

@@ -1,7 +1,5 @@
 """A clock that tests move, and a device whose steps take what no profile says."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

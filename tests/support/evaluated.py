@@ -1,7 +1,5 @@
 """Models to evaluate, and all that an evaluation must leave as it was."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A tiny network of features, and images of a few classes that it can learn to tell apart."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 from related import tinytrain

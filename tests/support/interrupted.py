@@ -5,8 +5,6 @@
 kills itself at the COUNT-th time of one of `MOMENTS`, as a power cut does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Runs that are written instead of trained, for what launches trainings."""
 
-from __future__ import annotations
-
 from elastic_tf.app.commands import train
 from elastic_tf.app.commands.commandline import parse
 from elastic_tf.app.runs import run

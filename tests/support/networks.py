@@ -1,7 +1,5 @@
 """Tiny networks and batches for the tests that train."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """ResNet18 and ResNet34, which Keras does not have: architectures for counts."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 L = tf.keras.layers

@@ -1,7 +1,5 @@
 """Networks of a few dense layers, each with its own way from input to head, and data for them."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Command lines of the smallest runs, and a network for them."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

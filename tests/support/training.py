@@ -1,7 +1,5 @@
 """Models to train in the tests of the engine, ours and plain Keras's."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, fit, network, shared_state, values

@@ -7,8 +7,6 @@ own: each replica would normalise with the statistics of its share. With `filter
 all replicas compute together, in the middle of their traces, before kernels in that mode.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -3,8 +3,6 @@
 Each test traces a small model, gives its ops times by their type, and writes out t_dw and t_dy.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

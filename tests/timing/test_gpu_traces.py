@@ -4,8 +4,6 @@ Training steps of batches of 64 by Adam, all tensors or the upper half of them, 
 event its kernel, its op and its times are kept; beside it stand the nodes of the executed graph.
 """
 
-from __future__ import annotations
-
 import collections
 import gzip
 from pathlib import Path

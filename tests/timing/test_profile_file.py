@@ -1,7 +1,5 @@
 """Profiles go to files and come back whole, and a damaged file is refused by the field's name."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """What a time was measured on, and under which settings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is measured is the step that is trained: of any loss, any class, any number of batches."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every model of the zoo through the same checks, and weights that fit or do not."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training some output channels of kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

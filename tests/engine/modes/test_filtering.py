@@ -1,7 +1,5 @@
 """Filtered gradients: against a loop over patches, and training under plans that have them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Frozen normalisations run inside the convolutions before them, and training is the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The registry of modes, and one that comes from outside the package."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

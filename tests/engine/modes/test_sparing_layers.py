@@ -1,7 +1,5 @@
 """What filtered convolutions drop is kept by no other layer."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The order of a step's ops: what it changes of the graph, and that it changes no bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

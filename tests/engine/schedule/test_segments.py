@@ -1,7 +1,5 @@
 """Where a forward pass is cut."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
