@@ -1,11 +1,6 @@
 import tensorflow as tf
 
-from elastic_tf.graph import (
-    Node,
-    needed_by,
-    reached_from,
-    replace,
-)
+from elastic_tf.graph import Node, needed_by, reached_from, replace
 
 DIAMOND = {
     "source": Node("Const", ()),

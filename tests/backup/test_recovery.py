@@ -118,11 +118,7 @@ class Batches(tf.keras.utils.Sequence):
     [
         {"data": in_arrays, "optimizer": "schedule", "compiled": {"steps_per_execution": 2}},
         {"data": repeated, "optimizer": "average", "probe": et.Probe(arrays(), size=8)},
-        {
-            "data": of_unknown_length,
-            "importance": by_probe,
-            "compiled": {"accumulate": 3},
-        },
+        {"data": of_unknown_length, "importance": by_probe, "compiled": {"accumulate": 3}},
         {
             "data": lambda: {"x": Batches(), "shuffle": False},
             "optimizer": "scaled",

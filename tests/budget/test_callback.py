@@ -160,12 +160,7 @@ def shuffled(elastic_callback=None, **options) -> Seen:
 
 def test_neither_probe_nor_profile_from_the_data_of_fit_changes_their_order(capsys):
     elastic_callback = ElasticCallback(
-        None,
-        1.0,
-        2,
-        Probe(size=8),
-        importance=favour(7, 8),
-        required=np.ones(10, bool),
+        None, 1.0, 2, Probe(size=8), importance=favour(7, 8), required=np.ones(10, bool)
     )
     plain, chosen = shuffled(), shuffled(elastic_callback)
     assert len(elastic_callback.selections) == 2

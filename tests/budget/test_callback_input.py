@@ -183,10 +183,7 @@ def test_settings_outside_their_range_are_refused(make, received):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [
-        ("intervall", "Did you mean `interval`"),
-        ("xyz", "It has profile, rho, interval"),
-    ],
+    [("intervall", "Did you mean `interval`"), ("xyz", "It has profile, rho, interval")],
 )
 def test_unknown_arguments_are_answered_with_what_was_meant(name, meant):
     with pytest.raises(TypeError, match=f"no argument `{name}`. {meant}"):

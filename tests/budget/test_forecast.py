@@ -89,11 +89,7 @@ def test_the_model_stays_as_it_is_and_foretells_its_own_times(model):
 
 @pytest.mark.parametrize(
     "data",
-    [
-        lambda: images(),
-        lambda: batches().repeat(),
-        lambda: batches().filter(lambda x, y: True),
-    ],
+    [lambda: images(), lambda: batches().repeat(), lambda: batches().filter(lambda x, y: True)],
 )
 def test_data_that_do_not_tell_their_size_are_refused(model, data):
     with pytest.raises(ValueError, match=r"`data` must be et.Samples.*Received.*cardinality"):

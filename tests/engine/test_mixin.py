@@ -5,25 +5,8 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import (
-    block,
-    chain,
-    crossentropy,
-    fit,
-    images,
-    mask_of,
-    network,
-    values,
-)
-from training import (
-    UPPER,
-    OwnTrainStep,
-    Subclassed,
-    Switch,
-    elastic,
-    everything,
-    random_masks,
-)
+from networks import block, chain, crossentropy, fit, images, mask_of, network, values
+from training import UPPER, OwnTrainStep, Subclassed, Switch, elastic, everything, random_masks
 
 from elastic_tf import stack
 from elastic_tf.graph import reach, takes
@@ -83,8 +66,7 @@ class TestLeftOut:
         assert not [v.name for v, bits in zip(trained, others) if v.numpy().tobytes() == bits]
 
     @pytest.mark.parametrize(
-        ("starts", "kernels", "inputs"),
-        [(("conv1",), 1, 1), (("conv2",), 1, 0)],
+        ("starts", "kernels", "inputs"), [(("conv1",), 1, 1), (("conv2",), 1, 0)]
     )
     def test_gradient_ops_are_not_in_the_graph(self, starts, kernels, inputs):
         model = elastic()

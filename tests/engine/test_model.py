@@ -14,12 +14,7 @@ from networks import (
     network,
     values,
 )
-from training import (
-    OwnTrainStep,
-    Subclassed,
-    assert_trained_alike,
-    elastic,
-)
+from training import OwnTrainStep, Subclassed, assert_trained_alike, elastic
 
 import elastic_tf as et
 from elastic_tf import stack

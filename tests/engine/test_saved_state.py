@@ -33,8 +33,7 @@ def fit(model, first):
 
 
 @pytest.mark.parametrize(
-    ("kind", "ending"),
-    [*zip(OPTIMIZERS, (".weights.h5", "checkpoint", ".keras", ".keras"))],
+    ("kind", "ending"), [*zip(OPTIMIZERS, (".weights.h5", "checkpoint", ".keras", ".keras"))]
 )
 def test_training_goes_on_as_if_nothing_had_been_saved(kind, ending, tmp_path):
     model = made(kind)

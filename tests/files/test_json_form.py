@@ -60,8 +60,7 @@ def test_room_is_made_for_what_a_file_holds_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("mask", "ranges"),
-    [([0, 0, 0], []), ([1, 1, 1], [[0, 2]]), ([1, 0, 1, 1], [[0, 0], [2, 3]])],
+    ("mask", "ranges"), [([0, 0, 0], []), ([1, 1, 1], [[0, 2]]), ([1, 0, 1, 1], [[0, 0], [2, 3]])]
 )
 def test_masks_come_back_from_their_ranges(mask, ranges):
     mask = np.array(mask, bool)

@@ -107,11 +107,7 @@ def _kernel(case: Case) -> Any:
 def _head(case: Case) -> Any:
     activation = "softmax" if case.loss == "categorical" else None
     return L.Dense(
-        CLASSES,
-        activation,
-        use_bias=case.bias,
-        kernel_regularizer=_kernel(case),
-        name="head",
+        CLASSES, activation, use_bias=case.bias, kernel_regularizer=_kernel(case), name="head"
     )
 
 

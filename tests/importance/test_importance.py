@@ -183,10 +183,7 @@ def test_gradient_that_overflows_under_a_loss_scale_is_taken_with_a_smaller_one(
 
 def test_inputs_may_be_a_structure_and_gradients_sparse() -> None:
     left = L.Input((4,), dtype="int32", name="left")
-    inputs = {
-        "left": left,
-        "right": L.Input((12,), name="right"),
-    }
+    inputs = {"left": left, "right": L.Input((12,), name="right")}
     words = L.Flatten()(L.Embedding(6, 3)(left))
     model = ElasticModel(inputs, L.Dense(1)(words + inputs["right"]))
     model.compile("adam", "mse")

@@ -1,17 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import (
-    CLASSES,
-    IMAGE,
-    MORE_OPTIMIZERS,
-    K,
-    L,
-    crossentropy,
-    images,
-    mask_of,
-    values,
-)
+from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, K, L, crossentropy, images, mask_of, values
 
 from elastic_tf.model import ElasticModel
 

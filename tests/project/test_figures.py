@@ -29,11 +29,7 @@ def made(path, training):
             }
         )
     run.finish(
-        {
-            "accuracy": 0.7,
-            "seconds_with_evaluation": 33.0 * steady,
-            "peak_memory_bytes": 5e8,
-        }
+        {"accuracy": 0.7, "seconds_with_evaluation": 33.0 * steady, "peak_memory_bytes": 5e8}
     )
     return run
 

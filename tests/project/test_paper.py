@@ -13,10 +13,7 @@ from elastic_tf.app.commands import contest, train
 from elastic_tf.app.commands.commandline import parse, words_of
 from elastic_tf.methods import baselines
 
-SCALES = {
-    "small": paper_scales.small(),
-    "paper": paper_scales.paper(Path("vit.h5")),
-}
+SCALES = {"small": paper_scales.small(), "paper": paper_scales.paper(Path("vit.h5"))}
 PICTURES = [*FIGURES.values(), *TABLES.values()]
 TRAININGS = {t.name: t for one in PICTURES for t in one.trainings}
 
