@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
 from elastic_tf.graph import SHAPES, changing, made, needed_by, nodes_of, reached_from
 from elastic_tf.memory.ops import SCRATCH, tensor_bytes
-from elastic_tf.plan import Plan, as_plan
-from elastic_tf.timing.trace import StepFunction, has_own_step
+from elastic_tf.plan import Plan
+from elastic_tf.timing.trace import StepFunction
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.snapshot import host_generators_kept
 from elastic_tf.train.inputs.batches import batch_of
 
 # Their result is their first input, under another shape or name.
@@ -23,42 +21,16 @@ _SAME_BYTES = frozenset(
 )
 
 
-def activation_bytes(
-    model: ElasticMixin, data: Any, plan: Plan | np.ndarray | None = None
-) -> int | None:
+def activation_bytes(model: ElasticMixin, data: Any, plan: Plan | np.ndarray | None = None) -> int:
     """Bytes of the activations that a training step under a plan keeps for its backward pass.
 
     What depends on weights alone is no activation. A tensor that several gradients take counts
-    once, also reshaped. The batch counts where a gradient takes it; what `keep` computes again does
-    not. What a layer does inside a `tf.function` of its own is one op here: it counts with all that
-    it hands to its gradient.
-
-    Args:
-        model: compiled elastic model; its optimizer gets the slots that the first step would make.
-        data: one batch, (x, y) or (x, y, sample_weight), or a dataset of such batches.
-        plan: how each tensor is trained, or a bool mask, shape (N,), forward order. None: the
-            model's own plan.
-
-    Returns:
-        The bytes; None where the graph cannot say: a loop keeps as many as it runs, and a
-        `train_step` of one's own may find its gradients by itself. Recurrent layers with
-        unroll=True are known.
-
-    Raises:
-        ValueError: `plan` or `data` do not fit.
+    once, also reshaped. The batch counts where a gradient takes it.
     """
-    tensors = arguments.elastic(model, compiled=True).tensors
-    plan = model.plan if plan is None else as_plan(plan, len(tensors))
     data = batch_of(data)
-    if not plan.mask.any():
-        return 0
-    run = StepFunction(model, plan, jit_compile=False)
-    with host_generators_kept(model):
-        graph = run.graph(data)
+    graph = StepFunction(model, plan, jit_compile=False).graph(data)
     loss, _, gradients = graph.structured_outputs
     wanted = [g for g in tf.nest.flatten(gradients, expand_composites=True) if g is not None]
-    if has_own_step(model) and not wanted:
-        return None
     ops, batch = graph.get_operations(), graph.inputs[: len(tf.nest.flatten(data))]
     # all that is traced behind the loss; what depends on weights alone is no activation
     first, nodes = ops.index(_source(loss).op) + 1, nodes_of(ops, SHAPES)
@@ -72,7 +44,7 @@ def activation_bytes(
         if tensor.op in values and tensor.op in forward
     }
     sizes = [tensor_bytes(t) for t in kept.values() if (t.op.type, t.value_index) != SCRATCH]
-    return None if None in sizes else sum(size or 0 for size in sizes)
+    return sum(sizes)
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
