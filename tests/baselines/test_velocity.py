@@ -125,12 +125,6 @@ def test_the_next_neuron_would_exceed_the_budget(seed):
         neurons.within(order, 7)
 
 
-def test_a_random_choice_costs_the_budget_within_a_neuron():
-    neurons, rng = Neurons.of(network()), np.random.default_rng(0)
-    drawn = [neurons.cost[neurons.within(rng.permutation(13), 100)].sum() for _ in range(300)]
-    assert 100 - neurons.cost.max() < np.mean(drawn) <= 100
-
-
 def test_whole_kernels_are_exact_and_others_have_their_channels():
     model = network()
     neurons = Neurons.of(model)
