@@ -84,13 +84,6 @@ def test_an_old_keras_is_refused_with_what_to_do(version, monkeypatch):
         which._is_keras2()
 
 
-@pytest.mark.skipif(stack.KERAS == "tf_keras", reason="it is the other one there")
-def test_a_model_of_another_keras_is_told_from_others():
-    other = type("Model", (), {"__module__": "tf_keras.src.engine.training"})
-    with pytest.raises(TypeError, match="is a model of the package tf_keras"):
-        stack.keras_model("model", other())
-
-
 def test_only_the_seam_looks_inside_tensorflow_and_keras():
     home = Path(elastic_tf.__file__).parent
     found = {path for path in home.rglob("*.py") if INSIDE.search(path.read_text("utf-8"))}
