@@ -140,12 +140,6 @@ def test_state_holds_slots_rates_and_the_loss_scale():
         assert part in names
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [(K.Adam(0.5), 0.5), (K.SGD(0.25), 0.25)])
-def test_rate_is_the_variable_of_the_learning_rate(optimizer, rate):
-    optimizers.build(optimizer, tensors())
-    assert float(optimizers.rate(optimizer)) == rate
-
-
 CORRECTING = {
     "adam": lambda: K.Adam(0.01, amsgrad=True),
     "adamw": lambda: K.AdamW(0.01, weight_decay=0.1),
