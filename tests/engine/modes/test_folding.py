@@ -136,20 +136,6 @@ def test_eager_training_runs_keras_own():
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*nothing is computed")
-@pytest.mark.parametrize("first", [2, 3, 5])
-def test_training_on_samples_is_that_on_batches(first):
-    """Whatever is the first trained tensor: before, in or behind the normalisation."""
-
-    def made():
-        model = elastic(depthwise)
-        mask = np.arange(len(model.tensors)) >= first
-        model.set_mask(mask & ~normal_of(model) if first == 2 else mask)
-        return model
-
-    assert_kept_alike(made, batch(16), rtol=1e-4, atol=1e-6)
-
-
 def mixed(x):
     """Normalisations behind convolutions with and without a bias, and one that is not folded."""
     x = L.ReLU(6.0)(depthwise(x))
