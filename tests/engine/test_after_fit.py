@@ -155,6 +155,3 @@ def test_weights_that_are_loaded_in_the_middle_of_a_fit_leave_the_plan_alone(tmp
 
     fit(model, callbacks=[tf.keras.callbacks.LambdaCallback(on_epoch_end=load)])
     assert seen == [other.tolist()] * 2
-
-
-# Keras 3 warns of slots before

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("flwr", reason='needs pip install "elastic_tf[fleet]"')
 
-from fleets import DEVICES, PROFILE, fleet, network
+from fleets import DEVICES, fleet, network
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
@@ -259,7 +259,3 @@ def test_a_backup_of_another_network_is_refused(tmp_path):
     file.write_bytes(b"no backup")
     with pytest.raises(ValueError, match="no backup|SafetensorError"):
         federated.FedElastic().start(fleet(other), ArrayRecord(other.get_weights()), 1, backup=file)
-
-
-def test_the_profile_of_these_tests_is_of_this_network():
-    assert PROFILE.count == len(network().tensors)
