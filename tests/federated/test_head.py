@@ -51,11 +51,11 @@ def test_the_penalty_is_the_best_one_on_held_out_samples():
     assert best_penalty([Sums.of(*train)], [left]) == min(errors, key=errors.get)
 
 
-def solved(strategy=None, config=None, model=None, **options):
+def solved(model=None, altered=lambda node, answer: answer, grid=None, config=None, **options):
+    """By the devices of a grid, of which some answer otherwise."""
     model = network() if model is None else model
-    strategy = strategy or federated.FedElastic()
-    arrays = ArrayRecord(model.get_weights())
-    return federated.solve_head(strategy, fleet(model), arrays, config, **options)
+    grid, arrays = grid or fleet(model, altered), ArrayRecord(model.get_weights())
+    return federated.solve_head(federated.FedElastic(), grid, arrays, config, **options)
 
 
 def test_the_head_of_all_devices_is_the_central_one():
@@ -81,29 +81,21 @@ def test_penalty_and_scale_are_near_those_of_leave_one_out():
 
 
 def test_the_first_round_sends_devices_nothing_that_they_have():
-    model = network()
-    grid = fleet(model)
-    arrays = ArrayRecord(model.get_weights())
-    strategy = federated.FedElastic()
-    federated.solve_head(strategy, grid, arrays, ConfigRecord({"down": "float16"}))
+    grid = fleet(network())
+    solved(grid=grid, config=ConfigRecord({"down": "float16"}))
     assert max(down for _, down in grid.down[:DEVICES]) < 200
 
 
 def test_a_scale_that_is_given_asks_devices_nothing_more():
-    model = network()
-    grid, arrays = fleet(model), ArrayRecord(model.get_weights())
-    one, other = (
-        federated.solve_head(federated.FedElastic(), grid, arrays, penalty=0.3, scale=scale)
-        for scale in (3.0, 1.0)
-    )
+    grid = fleet(network())
+    one, other = (solved(grid=grid, penalty=0.3, scale=scale) for scale in (3.0, 1.0))
     assert (one.scale, other.scale, len(grid.down)) == (3.0, 1.0, 2 * DEVICES)
     for scaled, plain in zip(*(found.arrays.to_numpy_ndarrays()[-2:] for found in (one, other))):
         np.testing.assert_allclose(scaled, 3.0 * plain, atol=1e-5)
 
 
 def test_a_head_of_values_is_not_scaled():
-    model = network("mse", units=1)
-    assert solved(model=model).scale == 1.0
+    assert solved(network("mse", units=1)).scale == 1.0
 
 
 def test_noise_is_as_large_as_it_says_and_symmetric():
@@ -130,12 +122,6 @@ def not_finite(arrays):
     arrays["held.cross"] = Array(np.full((12, 3), np.nan))
 
 
-def solved_despite(altered) -> federated.FederatedHead:
-    model = network()
-    arrays = ArrayRecord(model.get_weights())
-    return federated.solve_head(federated.FedElastic(), fleet(model, altered), arrays)
-
-
 @pytest.mark.parametrize("wrong", [lacking, not_finite])
 def test_wrong_sums_are_left_out(wrong, caplog):
     def altered(node, answer):
@@ -143,7 +129,7 @@ def test_wrong_sums_are_left_out(wrong, caplog):
             wrong(answer.content["arrays"])
         return answer
 
-    assert solved_despite(altered).clients == DEVICES - 1 and "Left out node 1" in caplog.text
+    assert solved(altered=altered).clients == DEVICES - 1 and "Left out node 1" in caplog.text
 
 
 def test_a_client_with_another_head_is_left_out(caplog):
@@ -151,11 +137,9 @@ def test_a_client_with_another_head_is_left_out(caplog):
         answer.content["config"]["kernel"] = 0 if node == 2 else answer.content["config"]["kernel"]
         return answer
 
-    assert solved_despite(altered).clients == DEVICES - 1 and "its head is" in caplog.text
+    assert solved(altered=altered).clients == DEVICES - 1 and "its head is" in caplog.text
 
 
-def test_without_an_answer_the_error_says_so(caplog):
-    model = network()
-    grid = fleet(model, lambda node, answer: None)
+def test_without_an_answer_the_error_says_so():
     with pytest.raises(ValueError, match="Received: 0 answers"):
-        federated.solve_head(federated.FedElastic(), grid, ArrayRecord(model.get_weights()))
+        solved(altered=lambda node, answer: None)

@@ -18,11 +18,10 @@ def started(strategy, grid, model, rounds=1, arrays=None, **config):
     return strategy.start(grid, arrays, rounds, train_config=ConfigRecord(config))
 
 
-def one_round(model, **config):
-    """Its grid, the answers of training by node, and the result."""
-    grid = fleet(model)
-    result = started(federated.FedElastic(fraction_evaluate=0.0), grid, model, **config)
-    return grid, result
+def assert_close(one, other, rtol=1e-6, atol=1e-7):
+    """Two results have the same weights."""
+    for pair in zip(one.arrays.to_numpy_ndarrays(), other.arrays.to_numpy_ndarrays()):
+        np.testing.assert_allclose(*pair, rtol=rtol, atol=atol)
 
 
 def answers_of_training(model, strategy, number=1, **config):
@@ -78,9 +77,8 @@ def test_dense_answers_give_bit_for_bit_what_fedavg_of_flower_gives():
     results = []
     for strategy in (FedAvg(fraction_evaluate=0.0), federated.FedElastic(fraction_evaluate=0.0)):
         model = network()
-        results.append(started(strategy, fleet(model), model, dense=True).arrays)
-    for one, other in zip(*(result.to_numpy_ndarrays() for result in results)):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+        results.append(started(strategy, fleet(model), model, dense=True))
+    assert_close(*results)
 
 
 @pytest.mark.parametrize("down", ["float32", "float16", "int8"])
@@ -98,15 +96,14 @@ def test_what_the_server_sends_need_not_be_all_and_answers_are_to_what_came(down
 def test_devices_with_other_initial_weights_are_told_so(caplog):
     model = network()
     other = ArrayRecord([value + 0.1 for value in model.get_weights()])
-    strategy = federated.FedElastic()
-    strategy.start(fleet(model), other, 1, train_config=ConfigRecord({"down": "float16"}))
+    started(federated.FedElastic(), fleet(model), model, arrays=other, down="float16")
     assert "must have the weights that the server began with" in caplog.text
 
 
 def test_a_round_leaves_the_model_of_a_device_as_it_was():
     model = network()
     before = model.get_weights()
-    one_round(model)
+    started(federated.FedElastic(fraction_evaluate=0.0), fleet(model), model)
     for old, new in zip(before, model.get_weights()):
         np.testing.assert_array_equal(old, new)
 
@@ -118,10 +115,8 @@ def test_rounding_loses_nothing_over_rounds():
     for _ in range(50):
         new = [rng.normal(size=(6, 5)).astype(np.float32)]
         record, left = changes.packed(new, base, [0], "int8", left)
-        true, received = (
-            true + new[0],
-            received + changes.unpacked(record, dict(enumerate(base)))[0],
-        )
+        true += new[0]
+        received += changes.unpacked(record, dict(enumerate(base)))[0]
     np.testing.assert_allclose(received + left[0], true, atol=1e-4)
     assert np.abs(left[0]).max() <= 4.0 / 127
 
@@ -155,10 +150,8 @@ def test_too_few_seconds_for_a_step_are_an_error_for_that_device_alone(caplog):
 
 def test_less_memory_trains_less():
     model = network()
-    strategy = federated.FedElastic()
-    arrays = ArrayRecord(model.get_weights())
     grid = fleet(model, memory="1 GiB")
-    strategy.start(grid, arrays, 1, train_config=ConfigRecord({"dtype": "float16"}))
+    started(federated.FedElastic(), grid, model, dtype="float16")
     assert all(up for _, up in grid.up)
 
 
@@ -207,10 +200,7 @@ def test_a_wrong_answer_is_left_out_and_the_log_says_why(said, caplog):
     without = federated.FedElastic(fraction_evaluate=0.0)
     model = network()
     grid = fleet(model, lambda node, answer: None if node == 2 else answer)
-    for one, other in zip(
-        result.arrays.to_numpy_ndarrays(), started(without, grid, model).arrays.to_numpy_ndarrays()
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+    assert_close(result, started(without, grid, model))
 
 
 def test_a_round_without_a_good_answer_changes_nothing():
@@ -239,14 +229,12 @@ def test_a_killed_server_goes_on_from_its_last_round(kind, tmp_path):
     arrays = ArrayRecord(model.get_weights())
     with pytest.raises(KeyboardInterrupt):
         kind(fraction_evaluate=0.0).start(grid, arrays, 4, backup=file)
-    again = kind(fraction_evaluate=0.0)
     rounds = []
-    result = again.start(
+    result = kind(fraction_evaluate=0.0).start(
         fleet(network()), arrays, 4, backup=file, evaluate_fn=lambda k, _: rounds.append(k)
     )
     assert rounds == [2, 3, 4]
-    for one, other in zip(result.arrays.to_numpy_ndarrays(), whole.arrays.to_numpy_ndarrays()):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert_close(result, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_a_backup_of_another_network_is_refused(tmp_path):
