@@ -1,15 +1,10 @@
-"""The frozen prefix: a step that takes cached activations trains as one that takes the inputs."""
+"""The frozen prefix: where a forward pass is cut, so that what lies before is computed once."""
 
-import numpy as np
-import pytest
 import tensorflow as tf
-from small_networks import BATCH, SAMPLES, chain, elastic, with_dropout
+from small_networks import SAMPLES, chain, elastic, with_dropout
 
 from elastic_tf.cut import find_cut
 from elastic_tf.train.engine import freezing
-from elastic_tf.train.engine.prefix import step_behind
-
-pytestmark = pytest.mark.usefixtures("deterministic")
 
 
 def random_first():
@@ -50,24 +45,3 @@ def test_cut_lies_before_what_is_drawn_at_random():
     model = elastic(with_dropout)
     # scaled, and then dropped
     assert kinds_of(model, model.tensors[-2:]) == [("Mul", tf.float32, [6])]
-
-
-def test_prefix_is_not_in_the_executed_step():
-    model = elastic(chain)
-    variables = model.tensors[-2:]
-    model.set_mask(np.arange(len(model.tensors)) >= len(model.tensors) - 2)
-    kinds = kinds_of(model, variables)
-
-    @tf.function
-    def step(held, y):
-        batch = (tf.zeros((BATCH, 8)), y)
-        return step_behind(model.train_step, batch, variables, kinds, [held])
-
-    specs = tf.TensorSpec((BATCH, 6)), tf.TensorSpec((BATCH,), tf.int64)
-    concrete = step.get_concrete_function(*specs)
-    needed = tf.compat.v1.graph_util.extract_sub_graph(
-        concrete.graph.as_graph_def(),
-        [t.op.name for t in tf.nest.flatten(concrete.structured_outputs)],
-    )
-    # the head's own and its weight gradient
-    assert sum(node.op == "MatMul" for node in needed.node) == 2
