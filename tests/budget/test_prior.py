@@ -4,8 +4,10 @@ import random
 
 import numpy as np
 import pytest
+import small_networks
 import tensorflow as tf
 from networks import L, mask_of, values
+from small_networks import elastic
 
 import elastic_tf as et
 from elastic_tf.choose.budget import prior
@@ -62,13 +64,6 @@ def stopped():
 NETWORKS = [branches, nested, attention, dropped, stopped]
 
 
-def elastic(build):
-    tf.keras.utils.set_random_seed(0)
-    model = et.ElasticModel.from_model(build())
-    model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
 def batch_of(model, count=BATCH):
     rng = np.random.default_rng(0)
     shape = (count, *model.input_shape[1:])
@@ -85,7 +80,6 @@ def masks_of(model, count=MASKS):
 
 def contractions(model, mask, data, samples=None):
     """Operations of the convolutions and matrix products that a training step executes."""
-    optimizers.build(model.optimizer, model.trainable_variables)
     graph = StepFunction(model, mask, samples).graph(data)
     works, results = inlined(graph)
     ends = [name for name, _ in results] + [op.name for op in graph.control_outputs]
@@ -176,19 +170,8 @@ def test_a_depthwise_kernel_alone_takes_its_own_speed(monkeypatch):
     assert paid == pytest.approx([0.0, operations, 0.0], abs=1e-4)
 
 
-class Subclassed(tf.keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = L.Dense(6, "relu"), L.Dense(3)
-
-    def call(self, inputs):
-        return self.last(self.first(inputs))
-
-
 def subclassed():
-    model = Subclassed()
-    model(np.zeros((BATCH, 8), np.float32))
-    return model, np.ones((BATCH, 8), np.float32)
+    return small_networks.subclassed(), np.ones((BATCH, 8), np.float32)
 
 
 def recurrent():
