@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from networks import OPTIMIZERS, crossentropy, images, network, values
+from training import Subclassed
 
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
@@ -49,26 +48,13 @@ def test_profile_model_splits_the_full_step():
     assert 0 < profile.uncertainty < np.inf and len(profile.calibration) == CELLS
 
 
-class Subclassed(tf.keras.Model):
-    """Has no weights before it is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = [L.Dense(8, activation="relu"), L.Dense(3)]
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        for layer in self.dense:
-            inputs = layer(inputs)
-        return inputs
-
-
 def test_profile_model_builds_a_model_that_was_never_called(undisturbed):
     source = Subclassed()
     model = ElasticModel.from_model(source)
     model.compile("adam", crossentropy())
-    x, y = np.ones((8, 4), np.float32), np.arange(8) % 3
+    x, y = batch()
     profile = profile_model(model, x, y, repeats=3)
-    assert profile.count == len(model.tensors) == len(source.trainable_variables) == 4
+    assert profile.count == len(model.tensors) == len(source.trainable_variables) == 6
     model.fit(x, y, verbose=0, callbacks=[ElasticCallback(profile, rho=1.0, probe=(x, y))])
 
 
