@@ -10,23 +10,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import block, crossentropy, images
+from pages import DOCS, ROOT, blocks
 from tiny_runs import smaller
 
 import elastic_tf as et
 from elastic_tf import __main__ as program
 
-ROOT = Path(__file__).resolve().parents[2]
-README, DOCS = ROOT / "README.md", ROOT / "elastic_tf" / "docs"
+README = ROOT / "README.md"
 WORDS = 1000  # of the README, the citation and the tables included
 SHORT = {
     "profile": "--repeats 3 --input-size 16",
     "elastic": "--epochs 1 --quiet --probe-size 32 --rho 1 --input-size 16",
     "full": "--epochs 1 --quiet --input-size 16",
 }
-
-
-def blocks(path: Path, language: str = "python") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
 
 
 @pytest.fixture
@@ -44,7 +40,7 @@ def test_readme_is_short():
 @pytest.mark.slow
 def test_one_call_runs_as_it_stands(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    exec(blocks(README)[0].replace("seconds=120", "seconds=600, epochs=1"), names := {})
+    exec(blocks(README, "python")[0].replace("seconds=120", "seconds=600, epochs=1"), names := {})
     assert "val_accuracy" in capsys.readouterr().out
     assert names["model"].evaluate(*names["held"], verbose=0)[1] > 0.8
 
@@ -52,7 +48,7 @@ def test_one_call_runs_as_it_stands(capsys, monkeypatch):
 def test_three_lines_run(names, capsys):
     # steps of a tiny network are nearly all forward pass: half of them would not do
     names["et"] = et
-    exec(blocks(README)[1].replace("rho=0.5", "rho=1.0"), names)
+    exec(blocks(README, "python")[1].replace("rho=0.5", "rho=1.0"), names)
     said = capsys.readouterr().out
     assert "Epoch 12/12" in said
 
@@ -62,7 +58,7 @@ def test_options_of_the_callback_run(names, capsys):
     model.compile("adam", names["loss"])
     profile = et.profile_model(model, names["train"])
     names |= {"et": et, "model": model, "profile": profile}
-    exec(blocks(DOCS / "start.md")[0], names)
+    exec(blocks(DOCS / "start.md", "python")[0], names)
     model.fit(names["train"], epochs=2, callbacks=[names["callback"]], verbose=0)
     assert "Epoch 1: " in capsys.readouterr().out
     assert list(Path("backup").iterdir())
@@ -79,7 +75,7 @@ def test_mixin_of_the_guide_trains_what_the_plan_says():
             return self.second(self.first(inputs))
 
     names = {"et": et, "tf": tf, "MyModel": MyModel}
-    exec(blocks(DOCS / "guides" / "own_model.md")[0], names)
+    exec(blocks(DOCS / "guides" / "own_model.md", "python")[0], names)
     model = names["ElasticMine"]()
     x = np.ones((8, 3), np.float32)
     model(x)
