@@ -61,12 +61,17 @@ def test_wheel_holds_every_module_and_the_mark_of_types(unpacked):
     assert "elastic-tf = elastic_tf.__main__:main" in entries.read_text("utf-8")
 
 
-def test_the_wheel_imports_little_at_first_and_all_of_it_when_asked(python, unpacked):
+def test_the_wheel_imports_little_and_changes_nothing_at_first_and_is_there_when_asked(
+    python, unpacked
+):
     code = (
         # Keras 3 loads Matplotlib and scikit-learn where they are
-        "import importlib, pkgutil, sys, tensorflow; tensorflow.keras.Model\n"
-        "before = set(sys.modules)\n"
+        "import importlib, os, pkgutil, sys, tensorflow as tf\n"
+        "def now():\n"
+        "    return {**os.environ}, tf.keras.Model, tf.keras.Model.fit, tf.keras.backend.floatx()\n"
+        "kept, before = now(), set(sys.modules)\n"
         "import elastic_tf\n"
+        "assert now() == kept\n"
         "assert elastic_tf.ElasticModel and elastic_tf.Plan\n"
         "assert elastic_tf.app.data and elastic_tf.app.zoo\n"
         f"assert not {SLOW} & (set(sys.modules) - before), set(sys.modules) - before\n"
