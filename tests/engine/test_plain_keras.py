@@ -32,7 +32,7 @@ CASES = {  # options of fit, and of the model
     "class weights": ({"class_weight": {0: 1.0, 1: 3.0, 2: 0.5}}, WEIGHTED),
     "sample weights": ({"sample_weight": np.linspace(0, 2, SAMPLES, dtype=np.float32)}, WEIGHTED),
     "shuffled": ({"shuffle": True, "validation_split": 0.2}, WEIGHTED),
-    "validated": ({"validation_data": images(seed=1)}, {"metrics": ["accuracy"]}),
+    "validated": ({"validation_data": images(seed=1)}, {"source": block, "metrics": ["accuracy"]}),
     "executions": ({}, {"source": block, "steps_per_execution": 2}),
     "eager": ({}, {"source": block, "run_eagerly": True}),
 }
