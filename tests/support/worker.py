@@ -7,6 +7,7 @@ own: each replica would normalise with the statistics of its share. With `filter
 all replicas compute together, in the middle of their traces, before kernels in that mode.
 """
 
+import functools
 import gc
 import json
 import os
@@ -28,8 +29,8 @@ SAMPLES, BATCH = 16, 8
 SECONDS = 180  # a process of a test that hangs is killed after so many
 
 
-def main(kind: str, out: str, **options: Any) -> None:
-    """Train, write weights, masks and importances."""
+def main(kind: str, out: str, then_filtered: str = "", **options: Any) -> None:
+    """Train, write weights, masks and importances; then the same of a filtered training."""
     strategy = make_strategy(kind)
     with strategy.scope():
         tf.keras.utils.set_random_seed(0)
@@ -60,6 +61,8 @@ def main(kind: str, out: str, **options: Any) -> None:
         graphs_left=graphs_left(model, train) if kind == "mirrored" and not options else 0,
         **{f"weight{k}": weight for k, weight in enumerate(weights)},
     )
+    if then_filtered:
+        main(kind, then_filtered, filtered=2)
 
 
 class Crash(tf.keras.callbacks.Callback):
@@ -97,8 +100,9 @@ def network(is_normalised: bool = False) -> tf.keras.Model:
     return tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(L.Flatten()(x)))
 
 
+@functools.cache
 def make_strategy(kind: str) -> tf.distribute.Strategy:
-    """The strategy, with two logical devices where they belong to one process."""
+    """The strategy of a process, with two logical devices where they belong to one process."""
     if kind == "multiworker":
         return tf.distribute.MultiWorkerMirroredStrategy()
     if kind == "single":
