@@ -77,7 +77,7 @@ class Settings:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Try everything, print the table, write the figures; parts not tried stay as they are."""
+    """Try everything, print the table, write the figures; end with 1 where something was lost."""
     settings = commandline.parse(Settings, __doc__ or "", arguments)
     parts: dict[str, Any] = json.loads(settings.out.read_text()) if settings.out.exists() else {}
     for name in settings.parts:
@@ -94,6 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
             }
             write_json(settings.out, parts)
     print("\n" + markdown(parts))
+    raise SystemExit(not all(row["as_expected"] for part in parts.values() for row in part["data"]))
 
 
 def markdown(parts: dict[str, Any]) -> str:

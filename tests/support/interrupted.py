@@ -1,15 +1,8 @@
-"""A small elastic training that can be killed at any moment, and what it comes to in the end.
-
-    python interrupted.py BACKUP_DIR OUT.json [MOMENT:COUNT]
-
-kills itself at the COUNT-th time of one of `MOMENTS`, as a power cut does.
-"""
+"""A small elastic training that can be killed at any moment, and what it comes to in the end."""
 
 import hashlib
-import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +13,6 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy
-from tensorflow.python.framework.config import disable_op_determinism
 
 from elastic_tf import stack
 from elastic_tf.choose.importance import measures
@@ -163,19 +155,3 @@ def digests(model: Any) -> list[str]:
     """Of every weight, buffer, slot and step count."""
     found = [*model.weights, *optimizers.state(model.optimizer)]
     return [hashlib.sha256(variable.numpy().tobytes()).hexdigest()[:16] for variable in found]
-
-
-def main(folder: str, out: str, moment: str = "") -> None:
-    """Train and write the outcome, unless killed before."""
-    tf.config.experimental.enable_op_determinism()
-    if moment:
-        place, name = MOMENTS[moment.split(":")[0]]
-        count = int(moment.split(":")[1])
-        setattr(place, name, at_call(count, kill_process, place, name))
-    outcome = train(Path(folder))
-    disable_op_determinism()
-    Path(out).write_text(json.dumps(outcome))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
