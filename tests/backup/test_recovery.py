@@ -17,6 +17,7 @@ from interrupted import (
     KillAt,
     arrays,
     at_call,
+    kill,
     network,
     shuffled,
     train,
@@ -26,10 +27,6 @@ from networks import crossentropy
 import elastic_tf as et
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("deterministic")]
-
-
-def kill() -> None:
-    raise Kill
 
 
 def killed(folder, *callbacks, **options) -> None:

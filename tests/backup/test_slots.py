@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from interrupted import Kill, at_call
+from interrupted import Kill, at_call, kill
 
 from elastic_tf.train.backup import slots as backup
 from elastic_tf.train.backup.slots import Slots
@@ -27,10 +27,6 @@ def newest(path) -> int:
     data, arrays = Slots(path).read()
     np.testing.assert_array_equal(arrays["values/0"], np.full(50, data["number"]))
     return data["number"]
-
-
-def kill() -> None:
-    raise Kill
 
 
 def test_the_last_backup_is_read_and_nothing_before_it_and_after_clear(tmp_path):

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 from scipy import ndimage
 
-from elastic_tf.app.commands.options import AUGMENTATIONS
 from elastic_tf.app.data import Batching, augmentation
 from elastic_tf.app.data.augmentation import NAMES
 
@@ -19,10 +18,6 @@ def image(rng=0, shape=(9, 12, 3), low=60, high=190):
 def changed(name, x, seeds=SEEDS):
     """The image, changed once for each seed."""
     return [augmentation(name)(tf.constant(x), seed).numpy() for seed in seeds]
-
-
-def test_the_command_line_knows_all_names():
-    assert set(AUGMENTATIONS) == set(NAMES)
 
 
 def test_a_flip_mirrors_half_of_the_images_left_to_right():
