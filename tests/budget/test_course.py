@@ -23,12 +23,8 @@ SOLVED = HeadSolution("head", 1.0, 1.0, 0.5, 0.1, ROWS, 0.0)
 class Stub:
     """A model whose steps, heads and validations only take time, more of it from a moment on.
 
-    Attributes:
-        rates: of each step.
-        plans: what was set.
-        errors: of the heads, in turn; the last one stays.
-        scores: accuracy and loss at each validation, in turn; the last one stays.
-        weights: a number that each step moves on by one.
+    Its heads have the `errors`, its validations the `scores` (accuracy and loss), in turn; the last
+    one stays. Its `weights` are a number that each step moves on by one.
     """
 
     def __init__(self, device, *, moment=math.inf, step=math.inf, warms=0, slower=1.0, head=0.0):

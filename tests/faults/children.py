@@ -44,17 +44,11 @@ class Log(tf.keras.callbacks.Callback):
 
 
 class Whole(NamedTuple):
-    """A training that nothing happened to.
+    """A training that nothing happened to."""
 
-    Attributes:
-        outcome: all that must be the same.
-        seconds: of processor time.
-        calls: of each of `MOMENTS`.
-    """
-
-    outcome: Any
-    seconds: float
-    calls: Counter[str]
+    outcome: Any  # all that must be the same
+    seconds: float  # of processor time
+    calls: Counter[str]  # of each of `MOMENTS`
 
 
 def whole() -> Whole:
@@ -94,14 +88,9 @@ def tried(
 ) -> dict[str, Any]:
     """A line of the table: one fault, on trainings that are started until they end.
 
-    Args:
-        name: of the fault.
-        expected: the outcome of a training that nothing happened to.
-        begin: starts the command with a directory, a file for the outcome and random numbers;
-            returns the exit code as `start` does.
-        times: how often the fault must have struck.
-        rng: of the random times.
-        first: as `begin`, for the first start of each training, which ends with another fault.
+    `begin` starts the command with a directory, a file for the outcome and random numbers, until
+    the fault has struck so many `times`; `first` is the first start of each training, which ends
+    with another fault.
     """
     struck, again, codes, are_identical = 0, [], Counter[str](), []
     while struck < times:
@@ -145,12 +134,7 @@ def start(
 ) -> int:
     """Train in a process of its own; returns its exit code, negative for a signal.
 
-    Args:
-        folder: for backups and log.
-        out: where the outcome is written.
-        kill_after: seconds of its processor time.
-        moment: one of `MOMENTS` and a count; the process kills itself there.
-        prepare: called in the process before anything else.
+    It is killed after some seconds of its processor time, or kills itself at one of `MOMENTS`.
     """
 
     def train() -> None:

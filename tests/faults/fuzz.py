@@ -54,19 +54,12 @@ class Settings:
 
 
 class Target(NamedTuple):
-    """A file to damage, and what reads it.
+    """A file to damage, and what reads it."""
 
-    Attributes:
-        name: of the kind of file.
-        path: where it is.
-        good: valid contents to start from.
-        read: reads it, and raises an AssertionError where what it read is not whole.
-    """
-
-    name: str
+    name: str  # of the kind of file
     path: Path
-    good: tuple[bytes, ...]
-    read: Callable[[], None]
+    good: tuple[bytes, ...]  # valid contents to start from
+    read: Callable[[], None]  # raises an AssertionError where what it read is not whole
 
 
 def profile_target(folder: Path) -> Target:

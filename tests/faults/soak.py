@@ -58,13 +58,7 @@ class Settings:
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Counts every few seconds; stops the training when its time is over.
-
-    Args:
-        callback: the one that selects.
-        folder: holds its backups and logs.
-        settings: of the soak.
-    """
+    """Counts every few seconds; stops the training when its time is over."""
 
     def __init__(self, callback: et.ElasticCallback, folder: Path, settings: Settings) -> None:
         super().__init__()

@@ -21,19 +21,15 @@ CLOSE = 2e-4  # of the largest weight of a tensor
 
 
 class At(NamedTuple):
-    """Something that a callback does: at the beginning of a batch, of an epoch with batch -1.
-
-    Attributes:
-        do: "plan last 2", "cache" (activations for the plan), "scale 3" (of a tensor), "set"
-            (other weights), "load" (the first weights, of a file), "lr 0.5" (times the rate),
-            "evaluate", "nan" (in the head), "stop" (training), "raise".
-        fit: number of the `fit` in the story.
-    """
+    """Something that a callback does: at the beginning of a batch, of an epoch with batch -1."""
 
     epoch: int
     batch: int
+    # "plan last 2", "cache" (activations for the plan), "scale 3" (of a tensor), "set" (other
+    # weights), "load" (the first weights, of a file), "lr 0.5" (times the rate), "evaluate",
+    # "nan" (in the head), "stop" (training), "raise"
     do: str
-    fit: int = 0
+    fit: int = 0  # in the story
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -101,12 +97,8 @@ class Solved(NamedTuple):
 class Outcome:
     """What the library did, as far as the reference has to know.
 
-    Attributes:
-        start: weights before.
-        order: place in `trainable_variables` of each tensor in forward order.
-        selections: (epoch, mask) of each `fit`.
-        solved: heads, in turn.
-        weights: after each item of the story.
+    `order` has the place in `trainable_variables` of each tensor in forward order, `selections`
+    (epoch, mask) of each `fit`, `weights` those after each item of the story.
     """
 
     start: list[np.ndarray]
@@ -135,12 +127,7 @@ def disturbed(weights: list[np.ndarray], seed: int) -> list[np.ndarray]:
 
 
 def check(case: Case) -> None:
-    """Train by the library and by the reference.
-
-    Raises:
-        AssertionError: they end with other weights.
-        Exception: whatever the library raises.
-    """
+    """Train by the library and by the reference: they must end with the same weights."""
     from fuzzing.reference import Reference
     from fuzzing.trained import Trainer
 

@@ -28,11 +28,7 @@ Fields = dict[str, Any]
 
 
 class Draw:
-    """Draws fields of a case.
-
-    Args:
-        draw: of a composite strategy.
-    """
+    """Draws fields of a case, by the `draw` of a composite strategy."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw

@@ -20,12 +20,7 @@ class Raised(Exception):
 
 
 class Tensor:
-    """A tensor and all that its training remembers.
-
-    Args:
-        case: says which optimizer.
-        variable: of the reference's model, as Keras holds it.
-    """
+    """A tensor of the reference's model and all that its training remembers."""
 
     def __init__(self, case: Case, variable: Any) -> None:
         self._case, self.variable = case, variable
@@ -70,21 +65,13 @@ class Tensor:
 
 
 class Reference:
-    """Does what a story says.
-
-    Args:
-        case: with the story.
-        outcome: of the library, for what it alone decides: selections, penalties of heads.
-
-    Attributes:
-        model: plain Keras.
-        untouched: ids of the trainable variables that no step has changed so far.
-    """
+    """Does what a story says; selections and penalties of heads are those of the library."""
 
     def __init__(self, case: Case, outcome: Outcome) -> None:
         self.case, self._outcome = case, outcome
         self.model = kinds.model(case, elastic=False)
         self.model.set_weights(outcome.start)
+        # ids of the trainable variables that no step has changed so far
         self.untouched = {id(variable) for variable in self.model.trainable_variables}
         self._losses, self._data = kinds.losses(case), kinds.data(case)
         self._plan = np.ones(len(outcome.order), bool)
@@ -319,11 +306,7 @@ class Reference:
 def check_solution(
     case: Case, solved: Solved, features: np.ndarray, targets: np.ndarray, weight: np.ndarray
 ) -> None:
-    """Compare a head with the ridge regression of its penalty, solved by normal equations.
-
-    Raises:
-        AssertionError: it predicts something else, or was solved on other rows.
-    """
+    """Compare a head with the ridge regression of its penalty, solved by normal equations."""
     solution, bias = solved.solution, case.bias
     assert solution.samples == len(features)
     wanted = np.eye(3)[targets] if case.loss == "sparse" else np.asarray(targets, np.float64)

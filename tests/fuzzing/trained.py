@@ -24,15 +24,10 @@ class Kill(BaseException):
 
 
 class Trainer:
-    """One model of a case; `outcome` fills as `run` goes.
-
-    Args:
-        case: what to do.
-        folder: for files, not made yet.
-    """
+    """One model of a case; `outcome` fills as `run` goes."""
 
     def __init__(self, case: Case, folder: Path) -> None:
-        self.case, self.folder = case, folder
+        self.case, self.folder = case, folder  # for files, not made yet
         folder.mkdir()
         self.model, self._fits = self._made(), 0
         tensors = {id(v): k for k, v in enumerate(stack.trainable(self.model))}

@@ -19,22 +19,14 @@ class Device:
     """What steps cost: an overhead that no plan changes, tensors that cost what they cost, noise.
 
     The profile is another story: it gives equal times to all tensors.
-
-    Attributes:
-        now: seconds; moved by every call of a train function.
-        speed: times which everything takes longer; may be changed in a training.
-        overhead: seconds of every step.
-        uneven: how much the tensors' times differ from the profile's.
-        noise: relative standard deviation of a step.
-        drift: relative change of the speed from step to step, standard deviation.
-        tracing: seconds of the first call of a function.
-        validating: seconds of a validation; the first takes three times as long.
     """
 
     def __init__(self, **options: float) -> None:
-        self.now = 0.0
-        self.speed, self.overhead, self.uneven = 1.0, 0.0, 0.0
-        self.noise, self.drift, self.tracing, self.validating = 0.0, 0.0, 0.0, 0.0
+        self.now = 0.0  # seconds; moved by every call of a train function
+        self.speed = 1.0  # times which everything takes longer; may be changed in a training
+        self.overhead, self.uneven = 0.0, 0.0  # seconds of a step; share of a tensor's time
+        self.noise, self.drift = 0.0, 0.0  # of a step; of the speed from step to step; both sigma
+        self.tracing, self.validating = 0.0, 0.0  # seconds; the first validation takes three times
         vars(self).update(options)
         self.calls: list[np.ndarray] = []  # the mask of each call
         self.times: list[float] = []

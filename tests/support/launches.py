@@ -6,14 +6,10 @@ from elastic_tf.app.runs import run
 
 
 class Launches:
-    """Stands in for `trials.launched`; `made` writes what a training would.
-
-    Attributes:
-        trained: settings of the runs that were launched.
-    """
+    """Stands in for `trials.launched`; `made` writes what a training would."""
 
     def __init__(self, made) -> None:
-        self.trained: list[train.Settings] = []
+        self.trained: list[train.Settings] = []  # of the runs that were launched
         self._made = made
 
     def __call__(self, arguments, log) -> None:
