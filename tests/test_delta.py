@@ -6,12 +6,11 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import crossentropy, fit, network, values
+from networks import L, crossentropy, fit, network, values
 from safetensors import safe_open
 
 import elastic_tf as et
 
-L = tf.keras.layers
 TRAINED = np.arange(10) >= 5  # from conv2's bias on
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from chosen import callback, dataset, elastic, fit, table
-from networks import crossentropy, images, network, values
+from networks import L, crossentropy, images, network, values
 
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.choose.budget.ledger import Ledger
@@ -19,8 +19,6 @@ from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile, tensor_specs
 from elastic_tf.timing.profiler import profile_model
 from elastic_tf.train.engine import replicas
-
-L = tf.keras.layers
 
 
 def profiled_at(size: int) -> tuple[ElasticModel, ElasticCallback]:

@@ -3,12 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import network
+from networks import L, network
 
 from elastic_tf import stack
 from elastic_tf.train.engine.forward_order import forward_order
-
-L = tf.keras.layers
 
 
 def names(variables: list[tf.Variable]) -> list[str]:

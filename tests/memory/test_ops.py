@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import OPTIMIZERS, crossentropy, images, mask_of, network, step_flops
+from networks import OPTIMIZERS, L, crossentropy, images, mask_of, network, step_flops
 
 from elastic_tf.memory.ops import op_flops
 from elastic_tf.model import ElasticModel
 
-L = tf.keras.layers
 X, Y = images()[0][:8], images()[1][:8]
 
 

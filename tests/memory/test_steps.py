@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import mask_of
+from networks import L, mask_of
 
 import elastic_tf as et
 from elastic_tf.memory import executor, steps
@@ -17,7 +17,6 @@ from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import Plan
 from elastic_tf.train.inputs.batches import batch_of
 
-L = tf.keras.layers
 MIB = 2**20
 BATCH = 16
 LARGE = 2**16  # bytes: ops on fewer count as cheap

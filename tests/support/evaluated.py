@@ -4,14 +4,13 @@ import random
 
 import numpy as np
 import tensorflow as tf
-from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, crossentropy, images, network
+from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, L, crossentropy, images, network
 
 from elastic_tf import stack
 from elastic_tf.choose.importance import measures
 from elastic_tf.model import ElasticModel
 from elastic_tf.train import optimizers
 
-L = tf.keras.layers
 READINGS = ("before", "after", "other")
 FUNCTIONS = {
     "loss_decrease": measures.loss_decrease,

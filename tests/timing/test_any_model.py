@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import half_precision
+from networks import L, half_precision
 
 from elastic_tf.app.zoo import models
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profiler import profile_model
-
-L = tf.keras.layers
 
 
 def shared_layer() -> tf.keras.Model:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import OPTIMIZERS, crossentropy, images, network, values
+from networks import OPTIMIZERS, L, crossentropy, images, network, values
 from training import Subclassed
 
 from elastic_tf.callback import ElasticCallback
@@ -12,8 +12,6 @@ from elastic_tf.timing.calibration import CELLS
 from elastic_tf.timing.profiler import profile_model
 from elastic_tf.timing.trace import StepTrace
 from elastic_tf.train.optimizers import state
-
-L = tf.keras.layers
 
 
 def elastic(optimizer="sgd", kind=ElasticModel, **options) -> ElasticModel:

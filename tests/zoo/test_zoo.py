@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import half_precision
+from networks import L, half_precision
 
 from elastic_tf import stack
 from elastic_tf.app.zoo import head_tensors, models
@@ -17,7 +17,6 @@ from elastic_tf.model import ElasticModel
 # of the weights of MobileNet in Keras 3
 pytestmark = pytest.mark.filterwarnings("ignore:`input_shape` is undefined or non-square")
 
-L = tf.keras.layers
 CLASSES = 5
 SMALL = ("mobilenet", "digits_resnet")
 BIG = tuple(
