@@ -20,22 +20,18 @@ FUNCTIONS = {
 }
 
 
-def elastic(
-    optimizer: str | tf.keras.optimizers.Optimizer = "sgd", *, fitted: bool = True, **options
-) -> ElasticModel:
+def elastic(optimizer: str = "sgd", *, fitted: bool = True) -> ElasticModel:
     """A compiled network with batch normalisation, trained for three steps."""
-    model = ElasticModel.from_model(network(**options))
-    if isinstance(optimizer, str):
-        optimizer = MORE_OPTIMIZERS[optimizer]()
-    model.compile(optimizer, crossentropy(), metrics=["accuracy"])
+    model = ElasticModel.from_model(network())
+    model.compile(MORE_OPTIMIZERS[optimizer](), crossentropy(), metrics=["accuracy"])
     if fitted:
         model.fit(*images(), batch_size=8, verbose=0)
     return model
 
 
-def noisy(*, seed: int | None = 7) -> ElasticModel:
+def noisy() -> ElasticModel:
     """A network with augmentation and two kinds of dropout, one with a seed of its own."""
-    tf.random.set_seed(seed)
+    tf.random.set_seed(7)
     inputs = L.Input(IMAGE)
     x = L.RandomFlip()(inputs)
     x = L.Conv2D(4, 3)(x)
@@ -47,11 +43,10 @@ def noisy(*, seed: int | None = 7) -> ElasticModel:
     return model
 
 
-def linear(learning_rate: float = 0.05, bias: bool = True) -> ElasticModel:
+def linear(learning_rate: float = 0.05) -> ElasticModel:
     """Linear regression: the loss is quadratic in the weights."""
     inputs = L.Input((5,))
-    hidden = L.Dense(3, use_bias=bias, kernel_initializer="ones")
-    model = ElasticModel(inputs, hidden(inputs))
+    model = ElasticModel(inputs, L.Dense(3, kernel_initializer="ones")(inputs))
     model.compile(tf.keras.optimizers.SGD(learning_rate), "mse")
     return model
 

@@ -98,17 +98,6 @@ def loss_scale(optimizer) -> tf.Variable:
     return found
 
 
-def random_masks(model, count: int) -> list[np.ndarray]:
-    """Different masks with the head in them."""
-    rng = np.random.default_rng(0)
-    masks = {}
-    while len(masks) < count:
-        mask = rng.random(len(model.tensors)) < 0.5
-        mask[-1] = True
-        masks[mask.tobytes()] = mask
-    return list(masks.values())
-
-
 def read_again(model, fresh, path: str):
     """The model out of a file, or its weights and optimizer in a `fresh` one, by the ending."""
     if path.endswith((".keras", ".h5")) and not path.endswith(".weights.h5"):
