@@ -60,10 +60,6 @@ def test_modes_that_are_none_are_refused(modes, received):
         Plan(modes)
 
 
-def test_none_means_everything_exact():
-    assert as_plan(None, 3) == Plan.full(3)
-
-
 def test_a_mask_means_exact_and_frozen():
     assert as_plan(MASK, 3) == Plan([0, 1, 1])
     assert as_plan(MASK.tolist(), 3) == as_plan(as_plan(MASK, 3), 3)

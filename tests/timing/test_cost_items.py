@@ -1,13 +1,7 @@
 import numpy as np
 import pytest
 
-from elastic_tf.timing.cost_items import CostItem, as_arrays, check_items
-
-
-def test_as_arrays_tells_the_tensors_of_each_item():
-    members, times = as_arrays([CostItem.of([0, 2], 3.0), CostItem.of([1], 4.0)], 3)
-    np.testing.assert_array_equal(members, [[True, False, True], [False, True, False]])
-    np.testing.assert_array_equal(times, [3.0, 4.0])
+from elastic_tf.timing.cost_items import CostItem, check_items
 
 
 @pytest.mark.parametrize(

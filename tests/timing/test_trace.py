@@ -33,15 +33,11 @@ def test_wall_clock_shares_split_the_time_of_overlapping_events(spans, shares):
     np.testing.assert_allclose(found, shares)
 
 
-def test_trace_step_times_the_ops_of_the_executed_graph():
-    _, trace = traced(True)
+def test_trace_step_times_the_ops_of_the_executed_graph_and_knows_their_tensors():
+    model, trace = traced(True)
     timed = {trace.nodes[name].op for name in trace.times}
     assert {"Conv2DBackpropFilter", "Conv2DBackpropInput", "FusedBatchNormGradV3"} <= timed
     assert all(time > 0 for time in trace.times.values())
-
-
-def test_trace_step_finds_gradient_and_handle_of_each_tensor():
-    model, trace = traced(True)
     assert len(trace.gradients) == len(model.tensors)
     assert all(trace.gradients)
     assert sorted(k for k in trace.handles.values() if k >= 0) == list(range(len(model.tensors)))
