@@ -117,18 +117,6 @@ def test_hard_chain_of_the_size_of_resnet101_is_certified() -> None:
     assert selection.gap <= GAP
 
 
-def test_branches_are_not_charged_for_each_other() -> None:
-    # Two towers of three tensors, then the head. The chain charges the second tower's gradient
-    # (9 microseconds) when only the first tower's last tensor is trained.
-    sets = [((k,), 1.0) for k in range(7)]
-    sets += [((0, 1, 2), 1.0), ((3, 4, 5), 9.0), ((0, 1, 2, 3, 4, 5), 1.0)]
-    table = table_of(sets, count=7, t_forward=10.0)
-    importance = np.array([0.0, 0.0, 5.0, 1.0, 1.0, 1.0, 0.1])
-    selection = select_tensors(importance, table, 14.5 / table.t_full)
-    assert np.flatnonzero(selection.mask).tolist() == [2, 6]
-    assert selection.time == pytest.approx(14.0)
-
-
 @examples
 @given(cases, st.floats(0.01, 1.0))
 def test_selection_is_within_budget_or_refused(case: tuple, rho: float) -> None:
