@@ -14,9 +14,21 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import MODELS, columns, fresh, measure_ratios, noise, of_models, random_mask
+from measuring import (
+    BATCH,
+    CLASSES,
+    MODELS,
+    columns,
+    fresh,
+    measure_ratios,
+    noise,
+    of_models,
+    random_mask,
+)
 
 import elastic_tf as et
+from elastic_tf import stack
+from elastic_tf.app.commands.training import harness
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
@@ -29,7 +41,9 @@ PREDICTIONS = ("predicted", "op_times", "chain", "paper")
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure all models, or those named; print two tables."""
-    results = of_models(measure, MODELS, names)
+    # KerasHub has no version for Keras 2
+    hub = [(name, 1.0, 0) for name in HUB if not stack.IS_KERAS2]
+    results = of_models(measure, [*MODELS, *hub], names)
     print(format_table([summary(name, data) for name, data in results.items()], COLUMNS))
     print("\nAchieved ratio for the rho asked:")
     rows = [{"model": name, **data["achieved"]} for name, data in results.items()]
@@ -37,9 +51,45 @@ def main(names: Sequence[str] | None = None) -> dict[str, Any]:
     return results
 
 
+def hub_resnet18() -> tuple[et.ElasticModel, tuple[Any, np.ndarray]]:
+    """KerasHub's ResNet-18 with random weights, and a batch for it."""
+    from keras_hub import models as hub
+
+    backbone = hub.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[7],
+        stackwise_num_filters=[64, 128, 256, 512],
+        stackwise_num_blocks=[2, 2, 2, 2],
+        stackwise_num_strides=[1, 2, 2, 2],
+        block_type="basic_block",
+        image_shape=(128, 128, 3),
+    )
+    network = hub.ResNetImageClassifier(backbone=backbone, num_classes=CLASSES)
+    return harness.compiled(network, "sgdw", 1e-4), noise(128, seed=1)
+
+
+def hub_bert() -> tuple[et.ElasticModel, tuple[Any, np.ndarray]]:
+    """KerasHub's BERT of the size "small", with random weights, and 4 texts of 64 tokens."""
+    from keras_hub import models as hub
+
+    sizes = {"num_layers": 4, "num_heads": 8, "hidden_dim": 512, "intermediate_dim": 2048}
+    backbone = hub.BertBackbone(vocabulary_size=30522, max_sequence_length=64, **sizes)
+    network = hub.BertTextClassifier(backbone=backbone, num_classes=CLASSES, preprocessor=None)
+    rng = np.random.default_rng(1)
+    ids = rng.integers(1, 30522, (BATCH, 64))
+    x = {"token_ids": ids, "segment_ids": ids * 0, "padding_mask": np.ones_like(ids)}
+    return harness.compiled(network, "sgdw", 1e-4), (x, rng.integers(0, CLASSES, BATCH))
+
+
+HUB = {"hub_resnet18": hub_resnet18, "hub_bert": hub_bert}
+
+
 def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     """Predicted and measured ratios of one model."""
-    model, batch = fresh(name, size, alpha=alpha), noise(size, seed=1)
+    if name in HUB:
+        model, batch = HUB[name]()
+    else:
+        model, batch = fresh(name, size, alpha=alpha), noise(size, seed=1)
     rng = np.random.default_rng(1)  # the calibration was chosen on the masks of seed 0
     started = time.perf_counter()
     profile = et.profile_model(model, *batch, repeats=15)
