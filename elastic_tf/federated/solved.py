@@ -1,10 +1,10 @@
 """The head of all clients' samples, solved at the server from sums that add up.
 
-Each client sends the sums of `elastic_tf.lite.sums` over its samples, those of every fifth sample
-apart. The penalty is the one of the least squared error on these, summed over clients, of the
-solution on the others: leave-one-out errors would need the samples. Then the head is solved from
-all sums: it is that of all samples in one place, to rounding. Logits of classes are scaled by the
-likelihood of the held-out samples, which a second, short message asks for.
+Each client sends the sums of `elastic_tf.federated.sums` over its samples, those of every fifth
+sample apart. The penalty is the one of the least squared error on these, summed over clients, of
+the solution on the others: leave-one-out errors would need the samples. Then the head is solved
+from all sums: it is that of all samples in one place, to rounding. Logits of classes are scaled by
+the likelihood of the held-out samples, which a second, short message asks for.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
 from elastic_tf.federated import changes
-from elastic_tf.federated.gram import LOG_SCALES, from_record
 from elastic_tf.federated.strategy import FedElastic
-from elastic_tf.lite.sums import Heads, Sums, best_penalty
+from elastic_tf.federated.sums import LOG_SCALES, Heads, Sums, from_record
 
 _ACTION = "train.head"
 _log = getLogger("flwr").log
@@ -67,7 +66,7 @@ def solve_head(
         grid: Flower's.
         arrays: all weights of the network, as `ArrayRecord(model.get_weights())`.
         config: for the clients: `down` as of `FedElastic`; `noise` and `clip`, see
-            `elastic_tf.federated.gram.noised`.
+            `elastic_tf.federated.sums.noised`.
         timeout: seconds to wait for answers.
         penalty: None chooses it by held-out samples.
         scale: logits of classes / regression values; None asks the clients for the likelihood of
@@ -118,9 +117,9 @@ def solve_head(
         )
     intercept = told["bias"] >= 0
     train, left = totals
-    if penalty is None:
-        penalty = best_penalty([train], [left], intercept=intercept)
-    of_train = Heads(train, intercept=intercept).weights(penalty)
+    of_others = Heads(train, intercept=intercept)
+    penalty = of_others.best_penalty(left) if penalty is None else penalty
+    of_train = of_others.weights(penalty)
     if told["kind"] == "linear":
         scale = 1.0
     elif scale is None:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from elastic_tf.lite.ridge import Ridge
-from elastic_tf.lite.sums import Heads, Sums, best_penalty
 
 pytest.importorskip("flwr", reason='needs pip install "elastic_tf[fleet]"')
 
@@ -12,7 +11,7 @@ from fleets import DEVICES, fleet, network, pictures
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from elastic_tf import federated
-from elastic_tf.federated import gram
+from elastic_tf.federated.sums import Heads, Sums, noised
 from elastic_tf.train.head.solve import solve_head
 
 
@@ -48,7 +47,7 @@ def test_the_penalty_is_the_best_one_on_held_out_samples():
     heads = Heads(Sums.of(*train))
     left = Sums.of(*held)
     errors = {p: left.error(*heads.weights(p)) for p in heads.penalties}
-    assert best_penalty([Sums.of(*train)], [left]) == min(errors, key=errors.get)
+    assert heads.best_penalty(left) == min(errors, key=errors.get)
 
 
 def solved(model=None, altered=lambda node, answer: answer, grid=None, config=None, **options):
@@ -102,11 +101,11 @@ def test_noise_is_as_large_as_it_says_and_symmetric():
     features, wanted, weight = problem(30)
     sums = Sums.of(features, wanted, weight)
     one_hot = np.eye(3)[np.zeros(30, int)]
-    noise = np.stack([gram.noised(sums, 0.5, 2.0, one_hot).gram - sums.gram for _ in range(200)])
+    noise = np.stack([noised(sums, 0.5, 2.0, one_hot).gram - sums.gram for _ in range(200)])
     np.testing.assert_allclose(noise, noise.swapaxes(1, 2), atol=1e-9)
     assert noise.std() == pytest.approx(0.5 * 3.0 * 2.0**2, rel=0.05)
     with pytest.raises(ValueError, match=r"Received: 0\.0"):
-        gram.noised(sums, 0.5, 0.0, one_hot)
+        noised(sums, 0.5, 0.0, one_hot)
 
 
 def test_noise_is_added_before_anything_leaves_the_device():
