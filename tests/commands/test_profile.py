@@ -54,7 +54,7 @@ def test_profile_finds_the_classes_in_the_images(arrays, tmp_path):
     found = []
     for data in (arrays, tmp_path, "digits", "tfds:cifar100"):
         words = f"{NETWORK} --data {data} --out {tmp_path}/profile.json".split()
-        found.append(sources.classes(parse(profile.Settings, "", words)))
+        found.append(sources.counts(parse(profile.Settings, "", words))[0])
     assert found == [2, 3, 10, 100]
 
 

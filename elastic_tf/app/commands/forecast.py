@@ -46,8 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from elastic_tf.app.commands.training import harness, sources
     from elastic_tf.choose.budget.forecast import forecast
 
-    images = settings.images or sources.count(settings)
-    classes = settings.classes or (sources.classes(settings) if settings.data else 2)
+    is_told = settings.data is None or (settings.classes and settings.images)
+    found = (2, 0) if is_told else sources.counts(settings, images=settings.images is None)
+    classes, images = settings.classes or found[0], settings.images or found[1]
     size = checks.count("batch_size", settings.batch_size, most=images)
     network = harness.network(settings, classes)
     model = harness.compiled(network, settings.optimizer, 1e-4)

@@ -65,7 +65,7 @@ def measured(settings: Settings) -> TimingProfile:
     from elastic_tf.app.commands.training import harness, sources
     from elastic_tf.timing.profiler import profile_model
 
-    classes = settings.classes or sources.classes(settings)
+    classes = settings.classes or sources.counts(settings)[0]
     print("Building the model and measuring its steps ...", flush=True)
     network = harness.network(settings, classes)
     model = harness.compiled(network, settings.optimizer, 1e-4)

@@ -71,25 +71,16 @@ def load(
     return data.image_folder(path, image_size=image_size, on_bad_image=on_bad_image, **options)
 
 
-def classes(settings: Any) -> int:
-    """How many classes the images have that the settings of a measurement name."""
-    source, channels = settings.data, harness.input_shape(settings)[1]
-    if Path(source).is_dir():
-        return len(class_folders.class_names(Path(source)))
-    if source.startswith(checks.TFDS):
-        return data.tfds_classes(source[len(checks.TFDS) :])
-    return load(source, channels=channels, image_size=settings.input_size, batch_size=1).classes
-
-
-def count(settings: Any) -> int:
-    """How many of them there are to train on."""
+def counts(settings: Any, *, images: bool = False) -> tuple[int, int]:
+    """How many classes the images of a measurement have, and how many images to train on, or 0."""
     source, channels = settings.data, harness.input_shape(settings)[1]
     if Path(source).is_dir():
         names = class_folders.class_names(Path(source))
-        (paths, _), _ = class_folders.parted(Path(source), names, 0)
-        return len(paths)
-    size = settings.input_size
-    return load(source, channels=channels, image_size=size, batch_size=1).train_count
+        return len(names), len(class_folders.parted(Path(source), names, 0)[0][0]) if images else 0
+    if source.startswith(checks.TFDS) and not images:
+        return data.tfds_classes(source[len(checks.TFDS) :]), 0  # which need not be there
+    found = load(source, channels=channels, image_size=settings.input_size, batch_size=1)
+    return found.classes, found.train_count
 
 
 def _fitted(part: Labelled, size: int, channels: int) -> Labelled:
