@@ -72,20 +72,14 @@ def weights(name: str, value: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
-    """A network of the zoo."""
+class Step:
+    """A network of the zoo, and its training step."""
 
     model: str = option("mobilenet", help="model of the zoo", choices=MODELS)
     alpha: float = option(1.0, help="width of mobilenet and mobilenet_v2", check=arguments.width)
     input_size: int = option(
         128, help="height and width of the images in pixels", check=arguments.count
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Step(Network):
-    """A network and its training step."""
-
     batch_size: int = option(16, help="images in a training step", check=arguments.count)
     optimizer: str = option("shampoo", help="what updates the weights", choices=OPTIMIZERS)
     bn_training: bool = option(False, help="let batch normalisation use the batch's statistics")
