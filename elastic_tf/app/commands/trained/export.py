@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 from elastic_tf import arguments
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import network
-from elastic_tf.app.runs import run as runs
 from elastic_tf.files import atomic
 
 if TYPE_CHECKING:
@@ -157,8 +156,8 @@ def labelled(content: bytes, class_names: Sequence[str]) -> bytes:
 
 def card(trained: network.Trained, to: Path) -> str:
     """What there is to know of an exported network, as Markdown."""
-    run, given = runs.load(trained.path), trained.settings
-    size, result = given.input_size, run.result
+    run, given, result = trained.run, trained.settings, trained.run.result
+    size = given.input_size
     facts = {
         "network": f"{Path(given.model).name}, pre-trained weights: {Path(given.weights).name}",
         "input": f"images of {size} x {size} pixels, values from 0 to 255",

@@ -18,7 +18,7 @@ RUN = "directory of a finished train"
 class Trained(NamedTuple):
     """A finished run, read from its directory."""
 
-    path: Path
+    run: runs.Run
     settings: Settings
     class_names: list[str]
 
@@ -29,7 +29,7 @@ class Trained(NamedTuple):
 
         network = harness.network(self.settings, len(self.class_names))
         adapted = baselines.get(self.settings.method).adapt(network)
-        adapted.load_weights(self.path / "model.weights.h5")
+        adapted.load_weights(self.run.path / "model.weights.h5")
         return getattr(adapted, "network", adapted)
 
 
@@ -47,4 +47,4 @@ def load(path: Path) -> Trained:
     settings = Settings(**{name: given[name] for name in fields if name in given})
     if (path / runs.NETWORK).is_file():
         settings = dataclasses.replace(settings, model=str(path / runs.NETWORK))
-    return Trained(path, settings, names)
+    return Trained(run, settings, names)

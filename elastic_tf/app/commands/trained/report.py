@@ -54,9 +54,9 @@ class Settings:
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Write the page; returns its path."""
     settings = parse(Settings, __doc__ or "", arguments)
-    trained, run = network.load(settings.run), runs.load(settings.run)
+    trained = network.load(settings.run)
     found = evaluate.judged(trained)
-    given, result = trained.settings, run.result
+    run, given, result = trained.run, trained.settings, trained.run.result
     parts = [_tag("h1", f"{given.model} on {given.data}"), _tag("p", str(found))]
     for name, value in (("The head alone", "head_accuracy"), ("Now", "validation_accuracy")):
         accuracy = result.get(value, run.history[0].get(value) if run.history else None)
