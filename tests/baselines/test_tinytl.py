@@ -10,7 +10,7 @@ from related.tinytl import tinytl_tensors, with_lite_residuals
 from related.tinytl.lite_residual import LiteResidual
 from test_baselines import CLASSES, arrays, data, network
 
-from elastic_tf.app.zoo import models
+from elastic_tf.app import zoo
 from elastic_tf.methods.baselines import get
 from elastic_tf.methods.baselines.method import Task
 from elastic_tf.model import ElasticModel
@@ -116,7 +116,7 @@ def test_a_model_without_blocks_is_refused():
 
 @pytest.mark.parametrize(("name", "count"), [("mobilenet_v2", 17), ("resnet50", 16)])
 def test_the_models_of_the_zoo_are_adapted_and_need_less(name, count):
-    model = ElasticModel.from_model(models.build(name, classes=CLASSES, input_size=64))
+    model = ElasticModel.from_model(zoo.build(name, classes=CLASSES, input_size=64))
     adapted = with_lite_residuals(model)
     assert len(modules(adapted)) == count
     x = np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)).astype("float32")

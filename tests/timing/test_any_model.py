@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from networks import L, half_precision
 
-from elastic_tf.app.zoo import models
+from elastic_tf.app import zoo
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profiler import profile_model
 
@@ -107,7 +107,7 @@ def test_applications_of_keras_are_profiled(name):
 
 @pytest.mark.hours
 def test_vision_transformer_is_profiled():
-    check(models.build("vit_ti16", classes=3, input_size=32), 200)
+    check(zoo.build("vit_ti16", classes=3, input_size=32), 200)
 
 
 def test_embedding_is_profiled():

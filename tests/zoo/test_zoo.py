@@ -11,7 +11,7 @@ import tensorflow as tf
 from networks import L, half_precision
 
 from elastic_tf import stack
-from elastic_tf.app.zoo import head_tensors, models
+from elastic_tf.app import zoo
 from elastic_tf.model import ElasticModel
 
 # of the weights of MobileNet in Keras 3
@@ -29,7 +29,7 @@ MOBILENET_WEIGHTS = ASSETS / "weights" / "mobilenet_0.75_224_no_top.weights.h5"
 
 def build(name: str = "digits_resnet", **options) -> tf.keras.Model:
     small = {"alpha": 0.25} if name == "mobilenet" else {}
-    return models.build(name, **{"classes": CLASSES, "input_size": 32, **small, **options})
+    return zoo.build(name, **{"classes": CLASSES, "input_size": 32, **small, **options})
 
 
 def batch(model: tf.keras.Model, size: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +70,7 @@ def test_every_model_trains_its_last_third_and_nothing_else(name):
     assert model.output_shape == (None, CLASSES)
     count = len(model.tensors)
     assert [tensor.name for tensor in model.tensors[-2:]] == ["head/kernel:0", "head/bias:0"]
-    np.testing.assert_array_equal(head_tensors(model).nonzero()[0], [count - 2, count - 1])
+    np.testing.assert_array_equal(zoo.head_tensors(model).nonzero()[0], [count - 2, count - 1])
 
     before = [tensor.numpy() for tensor in model.tensors]
     mask = np.arange(count) >= count * 2 // 3
@@ -87,7 +87,7 @@ def test_every_model_trains_its_last_third_and_nothing_else(name):
 
 
 def test_registry_lists_the_models_by_name():
-    assert set(models.NAMES) == {*SMALL, *(parameter.values[0] for parameter in BIG)}
+    assert set(zoo.NAMES) == {*SMALL, *(parameter.values[0] for parameter in BIG)}
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def tiny(monkeypatch):
         x = L.Conv2D(int(8 * alpha), 3, strides=2, use_bias=False, name="stem_conv")(inputs)
         return L.BatchNormalization(name="stem_bn")(x)
 
-    whole = models.ARCHITECTURES["digits_resnet"]._replace(backbone=backbone, takes_alpha=True)
-    monkeypatch.setitem(models.ARCHITECTURES, "digits_resnet", whole)
+    whole = zoo.ARCHITECTURES["digits_resnet"]._replace(backbone=backbone, takes_alpha=True)
+    monkeypatch.setitem(zoo.ARCHITECTURES, "digits_resnet", whole)
 
 
 @pytest.mark.parametrize("bn_training", [False, True])
@@ -226,7 +226,7 @@ def test_head_is_the_layer_of_the_last_tensor_in_a_wrapped_model(tiny):
     nested = Nested()
     nested(np.zeros((1, 32, 32, 1), "float32"))
     model = ElasticModel.from_model(nested)
-    assert head_tensors(model).tolist() == [False] * 5 + [True] * 2
+    assert zoo.head_tensors(model).tolist() == [False] * 5 + [True] * 2
 
 
 @pytest.mark.skipif(not MOBILENET_WEIGHTS.is_file(), reason=f"no real weights in {ASSETS}")

@@ -15,6 +15,9 @@ import tensorflow as tf
 
 from elastic_tf import arguments, stack
 from elastic_tf.extras import extra
+from elastic_tf.train.head.features import head_tensors
+
+__all__ = ["ARCHITECTURES", "Architecture", "NAMES", "build", "head_tensors"]
 
 L = tf.keras.layers
 _SAID = 300  # letters of Keras's error, which may hold every number
