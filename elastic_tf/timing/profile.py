@@ -1,11 +1,17 @@
-"""The timing profile: what training each tensor costs on one device, as data and as a file."""
+"""The timing profile: what training each tensor costs on one device, as data and as a file.
+
+A file has the fields of a `TimingProfile` as one JSON object, and a checksum. Ranges [first, last]
+stand for the tensors of a cost item.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 import warnings
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,15 +21,33 @@ from typing import Any
 import numpy as np
 
 from elastic_tf import arguments
+from elastic_tf.arguments import brief
+from elastic_tf.files import json_form
+from elastic_tf.files.atomic import write_json
 from elastic_tf.plan import Plan, as_plan
-from elastic_tf.timing import profile_file
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items, last_of
-from elastic_tf.timing.profile_file import REMEASURE, TensorSpec
 from elastic_tf.timing.runtime import describe_device
 
+SCHEMA_VERSION = 6
+_REMEASURE = (
+    "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
+    "if it is one of the zoo."
+)
 _ROUNDING = 1e-9  # of a sum of times
 # What a profile of other values may be off for, told by a warning.
 _COMPARED = ("name", "onednn", "inter_op_threads", "intra_op_threads", "xla", "optimizer")
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and dtype of a trainable tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"'{self.name}' {self.shape} {self.dtype}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -193,7 +217,11 @@ class TimingProfile:
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""
-        profile_file.write(arguments.path("path", path), self)
+        data = {"schema_version": SCHEMA_VERSION, **json_form.to_json(self)}
+        for item in (*data["items"], *data["prefix"]):
+            has = np.isin(np.arange(self.count), item["tensors"])
+            item["tensors"] = json_form.to_ranges(has)
+        write_json(arguments.path("path", path), {**data, "checksum": checksum(data)})
 
     @classmethod
     def load(cls, path: str | Path) -> TimingProfile:
@@ -203,8 +231,13 @@ class TimingProfile:
             FileNotFoundError: there is no file.
             ValueError: the file is not a profile that this version reads, or was changed.
         """
-        data = profile_file.read(arguments.path("path", path))
-        return cls(**{field.name: data[field.name] for field in dataclasses.fields(cls)})
+        found = _values(arguments.path("path", path))
+        data = {field.name: found[field.name] for field in dataclasses.fields(cls)}
+        specs = [(one["name"], tuple(one["shape"]), one["dtype"]) for one in data["tensors"]]
+        data.update({name: _items(data[name], data["count"]) for name in ("items", "prefix")})
+        data["tensors"] = tuple(TensorSpec(*spec) for spec in specs)
+        data["input_shape"] = tuple(map(tuple, data["input_shape"]))
+        return cls(**{**data, "calibration": tuple(data["calibration"])})
 
     def check(self, model: Any, **data: Any) -> None:
         """Refuse to serve another elastic model, or other data: keywords of `check_data`.
@@ -225,7 +258,7 @@ class TimingProfile:
         if found or self.count != len(specs):
             raise ValueError(
                 f"The profile has {self.count} tensors, the model has {len(specs)}"
-                f"{found[0] if found else ''}. {REMEASURE}"
+                f"{found[0] if found else ''}. {_REMEASURE}"
             )
         self.check_data(**data)
         here = {**describe_device(), "xla": bool(model.jit_compile)}
@@ -240,7 +273,7 @@ class TimingProfile:
         if told:
             warnings.warn(
                 f"The profile was measured elsewhere than this program runs: {', '.join(told)} "
-                "here. The achieved ratio may be off. " + REMEASURE,
+                "here. The achieved ratio may be off. " + _REMEASURE,
                 stacklevel=2,
             )
 
@@ -268,7 +301,7 @@ class TimingProfile:
         if len(told) != len(self.input_shape) or not all(map(_may_be, told, self.input_shape)):
             raise ValueError(
                 "The profile must be measured at the input shape of training. Received: profile of "
-                f"{list(self.input_shape)}, data of {told}. {REMEASURE}"
+                f"{list(self.input_shape)}, data of {told}. {_REMEASURE}"
             )
 
     def _projection(self, *, alone: bool) -> np.ndarray:
@@ -277,6 +310,41 @@ class TimingProfile:
         projected = np.bincount(last_of(members)[counted], times[counted], self.count)
         projected.flags.writeable = False
         return projected
+
+
+def checksum(data: Mapping[str, Any]) -> int:
+    """CRC-32 of all other values, whatever their order and the white space between them."""
+    values = {key: value for key, value in data.items() if key != "checksum"}
+    return zlib.crc32(json.dumps(values, sort_keys=True).encode())
+
+
+def _values(path: str) -> dict[str, Any]:
+    """What a file holds; errors as of `TimingProfile.load`."""
+    try:
+        data = arguments.instance("it", json_form.read(path), dict, "an object")
+        version, stored, found = data.get("schema_version"), data.get("checksum"), checksum(data)
+        if version != SCHEMA_VERSION:
+            raise ValueError(
+                f"it has the version {brief(version)}, this library reads {SCHEMA_VERSION} alone"
+            )
+        if stored != found:
+            raise ValueError(
+                f"it is damaged: the checksum is {brief(stored)}, of its values {found}"
+            )
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"There is no timing profile '{path}'. " + _REMEASURE) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        why = str(error).rstrip(".")
+        raise ValueError(f"'{path}' is no timing profile ({why}). {_REMEASURE}") from error
+    return data
+
+
+def _items(found: list[dict[str, Any]], count: int) -> tuple[CostItem, ...]:
+    masks = [json_form.from_ranges(item["tensors"], count) for item in found]
+    return tuple(
+        CostItem(**{**item, "tensors": tuple(np.flatnonzero(mask).tolist())})
+        for item, mask in zip(found, masks)
+    )
 
 
 def _may_be(one: Sequence[int | None], other: Sequence[int | None]) -> bool:

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elastic_tf.timing import profile_file
 from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.timing.profile import TensorSpec, TimingProfile
+from elastic_tf.timing.profile import TensorSpec, TimingProfile, checksum
 
 TABLES = Path(__file__).parents[2] / "profiling" / "tables"
 PROFILE = TimingProfile(
@@ -52,7 +51,7 @@ def path(tmp_path) -> Path:
 def changed(path: Path, **fields) -> Path:
     """The file with other fields, and their checksum."""
     data = {**json.loads(path.read_text()), **fields}
-    path.write_text(json.dumps({**data, "checksum": profile_file.checksum(data)}))
+    path.write_text(json.dumps({**data, "checksum": checksum(data)}))
     return path
 
 
