@@ -49,25 +49,23 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
     if run.result is not None:
         print(f"Finished before, in {out}:\n{format_table([run.result], runs.COLUMNS)}")
         return run
-    if settings.seconds is not None and run.result is None:
+    if settings.seconds is not None:
         run.restart()  # its seconds are over
+        row = _within(settings, data, profile, run, started)
+        said = f"On the test images: {row['accuracy']:.1%}."
     elif run.history and not (out / _BACKUP).is_dir():
         raise ValueError(
             f"{out} holds a run that was interrupted after {len(run.history)} epochs and "
             "left no backup. Remove it to start again, or choose another --out."
         )
-    if settings.seconds is not None:
-        row = _within(settings, data, profile, run, started)
     else:
         row = _Training(settings, data, profile, run).result()
+        table = format_table([row], runs.COLUMNS)
+        said = f"{table}\nSolving the head took {row['head_seconds']:.1f} s."
     run.finish(row)
     shutil.rmtree(out / _BACKUP, ignore_errors=True)
     (out / _BEST).unlink(missing_ok=True)
-    if settings.seconds is not None:
-        print(f"On the test images: {row['accuracy']:.1%}. Written to {out}")
-    else:
-        print(format_table([row], runs.COLUMNS))
-        print(f"Solving the head took {row['head_seconds']:.1f} s. Written to {out}")
+    print(f"{said} Written to {out}")
     report = ["-m", "elastic_tf", "report", "--run", str(out)]
     print(f"A page on it: {shlex.join([sys.executable, *report])}")
     return run
