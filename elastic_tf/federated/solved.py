@@ -30,23 +30,14 @@ _log = getLogger("flwr").log
 
 @dataclasses.dataclass(frozen=True)
 class FederatedHead:
-    """What `solve_head` found.
+    """What `solve_head` found."""
 
-    Attributes:
-        arrays: all weights, the solved head among them.
-        penalty: of the sum of squared weights, beside the weighted sum of squared errors.
-        scale: logits / regression values; 1 for regression.
-        error: mean squared error on held-out samples of the solution on the others.
-        samples: of the clients that answered, by their weight.
-        clients: how many answered.
-    """
-
-    arrays: ArrayRecord
-    penalty: float
-    scale: float
-    error: float
-    samples: float
-    clients: int
+    arrays: ArrayRecord  #: all weights, the solved head among them
+    penalty: float  #: of the sum of squared weights, beside the weighted sum of squared errors
+    scale: float  #: logits / regression values; 1 for regression
+    error: float  #: mean squared error on held-out samples of the solution on the others
+    samples: float  #: of the clients that answered, by their weight
+    clients: int  #: how many answered
 
 
 def solve_head(

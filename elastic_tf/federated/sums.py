@@ -23,23 +23,14 @@ _PENALTIES = 24  # between the least and the most that are looked at
 
 
 class Sums(NamedTuple):
-    """Sums over weighted samples of `width` features x and `outputs` targets y; float64.
+    """Sums over weighted samples of `width` features x and `outputs` targets y; float64."""
 
-    Attributes:
-        weight: of all samples.
-        x: (width,).
-        y: (outputs,).
-        gram: (width, width), of x x^T.
-        cross: (width, outputs), of x y^T.
-        square: of y^2.
-    """
-
-    weight: np.ndarray
-    x: np.ndarray
-    y: np.ndarray
-    gram: np.ndarray
-    cross: np.ndarray
-    square: np.ndarray
+    weight: np.ndarray  #: of all samples
+    x: np.ndarray  #: (width,)
+    y: np.ndarray  #: (outputs,)
+    gram: np.ndarray  #: (width, width), of x x^T
+    cross: np.ndarray  #: (width, outputs), of x y^T
+    square: np.ndarray  #: of y^2
 
     @classmethod
     def of(cls, features: np.ndarray, wanted: np.ndarray, weight: np.ndarray) -> Sums:

@@ -18,18 +18,14 @@ MAX_TIME = 1e15  # microseconds: thirty years
 class CostItem:
     """Work of a step that is paid for if at least one of some tensors is trained.
 
-    Attributes:
-        tensors: their indices, ascending.
-        layer: name of the layer that the work belongs to; empty where nobody knows.
-        kind: "dw" for work that one tensor needs: its weight gradient and its update; "dy" for
-            backward work that several tensors need; "forward" for work of the forward pass.
-        time: microseconds per step.
+    Its kind is "dw" for work that one tensor needs: its weight gradient and its update; "dy" for
+    backward work that several tensors need; "forward" for work of the forward pass.
     """
 
-    tensors: tuple[int, ...]
-    layer: str
-    kind: str
-    time: float
+    tensors: tuple[int, ...]  #: their indices, ascending
+    layer: str  #: name of the layer that the work belongs to; empty where nobody knows
+    kind: str  #: one of `KINDS`
+    time: float  #: microseconds per step
 
     @classmethod
     def of(

@@ -54,51 +54,36 @@ class TensorSpec:
 class TimingProfile:
     """Times of one training step on one device, split by the tensors that cause them.
 
-    Times are microseconds per step; arrays have shape (N,) and run in forward order.
-
-    Attributes:
-        t_forward: a step that trains nothing: forward pass, loss and metrics.
-        items: the backward pass and the update, by what makes them necessary.
-        prefix: of t_forward, the work that need not run in a step that takes cached activations,
-            by the tensors that make it necessary if they are trained.
-        count: number of tensors N.
-        tensors: the model's tensors; empty for a profile made from a table.
-        input_shape: shape of one sample, for each input.
-        batch_size: samples in a step.
-        optimizer: class name of the optimizer, whose update is part of the step.
-        device: what `describe_device` said where it was measured.
-        method: "calibrated" (op times corrected by steps under a few masks), "profiler" (op times
-            scaled to the full step and the forward pass), "differences" (steps under a few masks
-            alone) or "table" (given by hand).
-        note: why the method was differences.
-        calibration: the factors of the correction; see `elastic_tf.timing.calibration`.
-        repeats: timed steps behind each median.
-        spread: relative half-width of the middle half of the measured full step times.
-        uncertainty: how far the ratio of forward pass and full step may be off: half-width of its
-            95 % interval, and what differences leave unexplained.
-        share_attributed: share of the op time outside the forward pass whose tensors were found.
-        created: date and time, ISO 8601.
+    Times are microseconds per step; arrays have shape (N,) and run in forward order. The method is
+    "calibrated" (op times corrected by steps under a few masks), "profiler" (op times scaled to the
+    full step and the forward pass), "differences" (steps under a few masks alone) or "table" (given
+    by hand).
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 2.2 and 5.
     """
 
-    t_forward: float
-    items: tuple[CostItem, ...]
-    count: int
+    t_forward: float  #: a step that trains nothing: forward pass, loss and metrics
+    items: tuple[CostItem, ...]  #: backward pass and update, by what makes them necessary
+    count: int  #: number of tensors N
+    #: Of t_forward, the work that need not run in a step that takes cached activations, by the
+    #: tensors that make it necessary if they are trained.
     prefix: tuple[CostItem, ...] = ()
-    tensors: tuple[TensorSpec, ...] = ()
-    input_shape: tuple[tuple[int | None, ...], ...] = ()
-    batch_size: int = 0
-    optimizer: str = ""
+    tensors: tuple[TensorSpec, ...] = ()  #: the model's; empty for a profile made from a table
+    input_shape: tuple[tuple[int | None, ...], ...] = ()  #: of one sample, for each input
+    batch_size: int = 0  #: samples in a step
+    optimizer: str = ""  #: class name of the optimizer, whose update is part of the step
+    #: What `describe_device` said where it was measured.
     device: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     method: str = "table"
-    note: str = ""
-    calibration: tuple[float, ...] = ()
-    repeats: int = 0
-    spread: float = 0.0
+    note: str = ""  #: why the method was differences
+    calibration: tuple[float, ...] = ()  #: factors, see `elastic_tf.timing.calibration`
+    repeats: int = 0  #: timed steps behind each median
+    spread: float = 0.0  #: relative half-width of the middle half of the full step times
+    #: How far the ratio of forward pass and full step may be off: half-width of its 95 % interval,
+    #: and what differences leave unexplained.
     uncertainty: float = 0.0
-    share_attributed: float = 1.0
-    created: str = ""
+    share_attributed: float = 1.0  #: of op time outside the forward pass, its tensors found
+    created: str = ""  #: date and time, ISO 8601
 
     @classmethod
     def from_chain(

@@ -56,23 +56,14 @@ class Mistake(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a trained network says of images.
+    """What a trained network says of images."""
 
-    Attributes:
-        part: of the images, in words.
-        accuracy: of them, in [0, 1].
-        loss: crossentropy.
-        names: of the classes.
-        counts: images of a class (row) that were taken for one (column), shape (C, C).
-        worst: mistakes of the largest loss, the worst first.
-    """
-
-    part: str
-    accuracy: float
-    loss: float
-    names: list[str]
-    counts: np.ndarray
-    worst: list[Mistake]
+    part: str  # of the images, in words
+    accuracy: float  # of them, in [0, 1]
+    loss: float  # crossentropy
+    names: list[str]  # of the classes
+    counts: np.ndarray  # images of a class (row) that were taken for one (column), shape (C, C)
+    worst: list[Mistake]  # of the largest loss, the worst first
 
     def __str__(self) -> str:
         return (
