@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.extras import extra
@@ -39,9 +40,6 @@ def digits(
 
     Source: Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998.
     """
-    # seconds to import
-    import tensorflow as tf
-
     with extra("data"):
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

@@ -232,7 +232,8 @@ class _Files:
         """
         behind, tensors = self._network.behind(end, start), self.model.tensors
         taken = [k for k in self._held if tensors[k].ref() in behind]
-        fixed = {k: tensors[k].numpy() for k in taken if k not in trained and _is_large(tensors[k])}
+        large = {k for k in taken if tensors[k].shape.rank > 1 and np.prod(tensors[k].shape) >= 64}
+        fixed = {k: tensors[k].numpy() for k in taken if k in large and k not in trained}
         while True:
             function, alone = self._function(body, kinds, taken, fixed)
             if len(alone) == len(fixed):
@@ -337,10 +338,6 @@ def optimizer_settings(model: Any) -> dict[str, Any]:
             if (rows := rows_of(tensor))
         }
     return found
-
-
-def _is_large(tensor: tf.Variable) -> bool:
-    return bool(tensor.shape.rank > 1 and tensor.shape.num_elements() >= 64)
 
 
 def _is_kernel_alone(constant: tf.Tensor) -> bool:
