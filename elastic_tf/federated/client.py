@@ -1,6 +1,7 @@
 """A device: from Flower's message, its own model and samples to an answer.
 
-`train` and `evaluate` answer messages of these names, `head` those of "train.head".
+`train` and `evaluate` answer messages of these names, `head` those of "train.head", which
+`solve_head` sends. The model has the server's weights meanwhile; the context is Flower's.
 """
 
 from __future__ import annotations
@@ -130,11 +131,7 @@ def train(
 def evaluate(message: Message, context: Context, model: tf.keras.Model, data: Any) -> Message:
     """Answer with the loss and metrics of the server's weights on this device's data.
 
-    Args:
-        message: of Flower's server.
-        context: Flower's, of this device.
-        model: compiled model; it gets the server's weights.
-        data: arrays (x, y), or a `tf.data.Dataset` of batches.
+    The model is compiled; `data` are arrays (x, y), or a `tf.data.Dataset` of batches.
     """
     given = data if isinstance(data, tuple) else (data,)
     with _received(message, model):
@@ -154,14 +151,8 @@ def head(
     """Answer with the sums over samples that the server solves the head from.
 
     Every fifth sample is held out: its sums are sent apart. To a second message, with the head of
-    the others, the answer is the loss of the held-out samples at each scale of the logits.
-
-    Args:
-        message: of `solve_head` at the server.
-        context: Flower's, of this device.
-        model: compiled model; it gets the server's weights.
-        samples: of this device.
-        layer: name of the dense layer; None takes the model's last one.
+    the others, the answer is the loss of the held-out samples at each scale of the logits. The
+    model is compiled; the dense layer is the one of that name, or its last one.
     """
     config, dense = _config(message), dense_layer(model, layer)
     with _received(message, model) as base:

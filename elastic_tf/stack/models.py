@@ -373,10 +373,8 @@ def execution(model: Any) -> int:
 def made_train_function(model: Any, make: Callable[..., Any], steps: int) -> tuple[Any, Any]:
     """Keras's train function of a model, and the `tf.function` in it, where there is one.
 
-    Args:
-        model: compiled.
-        make: Keras's own `make_train_function` of it.
-        steps: in one call, as compiled: Keras 2 would keep to fewer, made for fewer.
+    `make` is Keras's own `make_train_function` of it. One call makes `steps` steps, as compiled:
+    Keras 2 would keep to fewer, made for fewer.
     """
     if IS_KERAS2:
         now = model._steps_per_execution.numpy()

@@ -1,5 +1,8 @@
 """From op times to tensor times: which op runs because of which tensors.
 
+A `trace` is of a step that trains every tensor, a `trace_forward` of one that trains nothing;
+`layers` are the names of the layers of the tensors. Sets of tensors are bits of integers.
+
 Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5.
 """
 
@@ -61,11 +64,10 @@ def dependency_sets(
        if its own scale or offset is trained.
 
     Args:
-        trace: a step that trains every tensor.
-        folded: the backward ops of folded normalisations, with their own tensors as bits.
+        folded: the backward ops of folded normalisations, with their own tensors.
 
     Returns:
-        Sets by node as bits, the nodes of the forward pass, and those of the update.
+        Sets by node, the nodes of the forward pass, and those of the update.
     """
     nodes = trace.nodes
     gradient_roots: dict[str, int] = {}
@@ -107,12 +109,7 @@ def attribute(
     The work of one tensor is of its layer. An op that several tensors need is of the layer whose
     weights or activations it takes from the forward pass: the input gradient of a convolution
     belongs to that convolution, not to the layer before it. If it takes none, it belongs to the
-    layer of the last tensor of its set.
-
-    Args:
-        trace: a step that trains every tensor.
-        layers: name of the layer of each tensor.
-        trace_forward: a step that trains nothing; without it no normalisation counts as folded.
+    layer of the last tensor of its set. Without `trace_forward` no normalisation counts as folded.
     """
     folded = {} if trace_forward is None else _of_folded(trace, trace_forward)
     sets, forward, update = dependency_sets(trace, folded)
@@ -138,11 +135,8 @@ def forward_surplus(
     Ops are compared by level, the last tensor they depend on; a level that the frozen forward pass
     lacks was fused into the next one it has. The surplus of a level is caused by the tensors whose
     gradients take something from inside it, that of a folded normalisation by its own; it belongs
-    to the layer before the most of it. It is negative where the fused op is the slower one.
-
-    Args:
-        trace: a step that trains every tensor; `work` is its attribution.
-        trace_forward: a step that trains nothing.
+    to the layer before the most of it. It is negative where the fused op is the slower one. `work`
+    is the attribution of `trace`.
     """
     taken_by: dict[str, int] = {}
     for name, bits in work.sets.items():

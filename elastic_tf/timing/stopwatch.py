@@ -18,11 +18,7 @@ _IN_A_ROW = 3  # timed steps of a function before it is the next one's turn
 
 
 def time_in_turn(
-    runs: Sequence[Callable[[Any], Any]],
-    data: Any,
-    *,
-    repeats: int,
-    certain: float = 0.0,
+    runs: Sequence[Callable[[Any], Any]], data: Any, *, repeats: int, certain: float = 0.0
 ) -> np.ndarray:
     """Microseconds of each step function, one after the other; shape (rounds, functions).
 
@@ -32,9 +28,7 @@ def time_in_turn(
     and memory are not its own.
 
     Args:
-        runs: step functions, traced and warm.
-        data: one batch.
-        repeats: undisturbed rounds wanted.
+        repeats: undisturbed rounds wanted of the functions, which are traced and warm.
         certain: stop earlier, once `ratio_uncertainty` of each function to the first is below this.
     """
     in_a_row = min(repeats, _IN_A_ROW)

@@ -238,11 +238,8 @@ def normalised_convolution(op: tf.Operation, known: Mapping[Any, tf.Tensor]) -> 
 
     The gradients of gamma and of the kernel both follow from that of the scaled kernel, so the
     convolution's outputs are neither kept nor passed over again. None for any other op, and where
-    the kernel is larger than those outputs, or a constant, which LiteRT prepares once.
-
-    Args:
-        op: of the traced model.
-        known: what its tensors are in the graph that is being traced, by reference.
+    the kernel is larger than those outputs, or a constant, which LiteRT prepares once. `known` is
+    what tensors of the model are in the graph that is being traced, by reference.
     """
     if op.type != "FusedBatchNormV3" or op.get_attr("is_training"):
         return None
