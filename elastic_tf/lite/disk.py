@@ -1,4 +1,4 @@
-"""What the runner keeps on the disk: the exported model, states of a training, rows of samples."""
+"""What the runner has on the disk: the exported model, states, images, and rows of samples."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 FORMAT = 3  # of an exported folder
+_MOST_PIXELS = 50_000_000  # of a file: 150 MB while it is read
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile)
 
 
@@ -72,6 +73,61 @@ def read_state(path: Path, model: int) -> tuple[dict[str, Any], list[np.ndarray]
             if header["model"] != model:
                 raise ValueError("it is a state of another model")
             return header, [found[f"arr_{k}"] for k in range(1, len(found.files))]
+
+
+def read_image(path: str | Path, shape: Sequence[int]) -> np.ndarray:
+    """The image in a file, squeezed into `shape`, uint8 (height, width, channels).
+
+    Pillow's bilinear filter is that of `tf.image.resize(antialias=True)`. It rounds between the two
+    directions and TensorFlow does not: values differ by 1 of 255 at most where both decode alike.
+    Of 16 bits the upper 8 are kept, what is transparent keeps its colour, and an orientation beside
+    the pixels is not applied.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            if file.width * file.height > _MOST_PIXELS:
+                raise ValueError(f"{file.width} x {file.height} pixels are more than fit")
+            image: Any = file
+            if image.mode.startswith("I"):
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            image = image.convert("L" if shape[2] == 1 else "RGB")
+            image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+            return np.asarray(image).reshape(shape)
+    except MemoryError:
+        raise
+    except Exception as error:  # of a damaged file Pillow's readers raise what they like
+        raise ValueError(
+            f"An image must be a file that Pillow reads. Received: '{path}': {error}. Remove it, "
+            "or save it again as JPEG or PNG."
+        ) from error
+
+
+def class_folders(
+    folder: str | Path, names: Sequence[str] | None
+) -> tuple[list[Path], np.ndarray, list[str]]:
+    """Files of a folder of class folders, their labels, and the names of the classes.
+
+    Args:
+        folder: hidden files and what lies beside the class folders are not looked at.
+        names: of the classes in their order, where they are known; else sorted.
+    """
+    inside = {
+        one.name: [path for path in sorted(one.iterdir()) if path.is_file() and path.name[0] != "."]
+        for one in sorted(Path(folder).iterdir())
+        if one.is_dir() and one.name[0] != "."
+    }
+    names = list(names or inside)
+    if len(inside) < 2 or not all(inside.values()) or not set(inside) <= set(names):
+        found = ", ".join(f"{len(files)} of {name}" for name, files in inside.items())
+        raise ValueError(
+            "The images must lie in a folder for each class, two at least, none of them empty; "
+            f"the classes are {', '.join(names) or 'their names'}. Received: '{folder}' with "
+            f"images: {found or 'none'}."
+        )
+    files = [path for name in names for path in inside.get(name, [])]
+    return files, np.repeat(np.arange(len(names)), [len(inside.get(n, [])) for n in names]), names
 
 
 class Rows:

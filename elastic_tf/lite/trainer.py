@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING or __package__:
-    from . import disk, images, updates
+    from . import disk, updates
     from .fitting import Fit
     from .ridge import crossentropy
 else:  # in the exported folder
     import disk
-    import images
     import updates
     from fitting import Fit
     from ridge import crossentropy
@@ -228,10 +227,10 @@ class Trainer:
     def _data(self, x: Any, y: Any = None) -> tuple[Any, np.ndarray]:
         """Images and their labels, of arrays or a folder."""
         if isinstance(x, (str, Path)):
-            files, y, self.class_names = images.class_folders(x, self.class_names)
+            files, y, self.class_names = disk.class_folders(x, self.class_names)
             x = disk.Rows(self.folder, self._shape, np.uint8)
             for file in files:
-                x.append(images.read_image(file, self._shape)[None])
+                x.append(disk.read_image(file, self._shape)[None])
         x, y, classes = self._images(x), np.asarray(y), self.model["classes"]
         whole = y.dtype.kind in "iu" and y.shape == (len(x),)
         if not whole or y.min() < 0 or y.max() >= classes:
@@ -304,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trainer.load(trainer.folder / "trained.state")
         names = dict(enumerate(trainer.class_names or ()))
         for path in source:
-            image = images.read_image(path, trainer.model["input_shape"])
+            image = disk.read_image(path, trainer.model["input_shape"])
             logits = trainer.predict(image[None])[0].astype(np.float64)
             share = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
             said = (f"{names.get(k, k)} {share[k]:.1%}" for k in np.argsort(-share)[:3].tolist())
