@@ -27,9 +27,11 @@ from elastic_tf.files.table import Column, format_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LOOK = (
+_HEAD = (
+    '<!doctype html><html lang="en"><meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width"><style>'
     "body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "img{max-width:100%}pre{background:#eee;padding:.8rem;overflow-x:auto}"
+    "img{max-width:100%}pre{background:#eee;padding:.8rem;overflow-x:auto}</style>"
 )
 _SECONDS = ("part", Column("seconds", "seconds", ".1f"), "what")
 _PARTS = {
@@ -57,18 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     trained = network.load(settings.run)
     found = evaluate.judged(trained)
     run, given, result = trained.run, trained.settings, trained.run.result
-    parts = [_tag("h1", f"{given.model} on {given.data}"), _tag("p", str(found))]
+    title = html.escape(f"{given.model} on {given.data}")
+    parts = [f"<h1>{title}</h1>", _tag("p", str(found))]
     for name, value in (("The head alone", "head_accuracy"), ("Now", "validation_accuracy")):
         accuracy = result.get(value, run.history[0].get(value) if run.history else None)
         if accuracy is not None and given.validation:
             parts.append(_tag("p", f"{name}, on validation images: {accuracy:.1%}"))
     if plot.course(run):
-        parts += [_tag("h2", "Accuracy over seconds, and what was trained")]
+        parts.append(_tag("h2", "Accuracy over seconds, and what was trained"))
         parts += map(_picture, plot.of_runs([run], Path("accuracy.png")).values())
-    parts += [
-        _tag("h2", "Where the seconds went"),
-        _tag("pre", format_table(_seconds(run), _SECONDS)),
-    ]
+    table = format_table(_seconds(run), _SECONDS)
+    parts += [_tag("h2", "Where the seconds went"), _tag("pre", table)]
     parts += [_tag("h2", "Mistakes"), _tag("pre", "\n".join(found.confusions(10)) or "none")]
     parts += map(_picture, found.pictures().values())
     folder = shlex.quote(str(settings.run))
@@ -79,13 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     lines = [f"{name}: {value}" for name, value in told.items() if value is not None]
     parts += [_tag("h2", "How it was made"), _tag("pre", "\n".join(lines))]
     out = settings.out or settings.run / "report.html"
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{_LOOK}'
-    )
-    title = html.escape(f"{given.model} on {given.data}")
     body = "\n".join(parts)
-    page = f'<!doctype html><html lang="en">{head}</style><title>{title}</title>\n{body}\n</html>\n'
-    write_text(out, page)
+    write_text(out, f"{_HEAD}<title>{title}</title>\n{body}\n</html>\n")
     print(f"Written to {out}")
     return out
 
