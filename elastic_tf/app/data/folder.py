@@ -32,10 +32,8 @@ def image_folder(
 ) -> ImageData:
     """Images from PATH/train/CLASS/ and PATH/test/CLASS/ (JPEG, PNG, BMP, GIF), always RGB.
 
-    Where there is PATH/CLASS/ alone, a fifth of each class, drawn by the seed, is for tests.
-
-    Every file is decoded once before anything is trained: an error in the middle of a training that
-    has run for hours costs more than one pass over the files.
+    Where there is PATH/CLASS/ alone, a fifth of each class, drawn by the seed, is for tests. Every
+    file is decoded once before anything is trained, lest an error end a training of hours.
 
     Args:
         path: the folder. Hidden files and what lies beside the class folders are not looked at.

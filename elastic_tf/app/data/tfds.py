@@ -59,14 +59,9 @@ def tfds_images(name: str, *, image_size: int = 224, **options: Any) -> ImageDat
         return decode(example[image], image_size), example[label]
 
     sources = {part: Source(examples, load) for part, examples in read.items()}
-    return batched(
-        sources["train"],
-        sources["test"],
-        sources.get("validation"),
-        batching=batching,
-        class_names=builder.info.features[label].names,
-        window=_SHUFFLED,
-    )
+    parts = sources["train"], sources["test"], sources.get("validation")
+    names = builder.info.features[label].names
+    return batched(*parts, batching=batching, class_names=names, window=_SHUFFLED)
 
 
 def tfds_classes(name: str) -> int:

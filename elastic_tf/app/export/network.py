@@ -12,20 +12,16 @@ from elastic_tf.graph import READS, captured, reach, takes, users
 
 
 class Network:
-    """The forward pass of a model for batches of one size, ready to be run in another graph.
-
-    Args:
-        forward: the model, called on a batch.
-        batch: the kind of batch.
+    """The forward pass of a model for batches of one kind, ready to be run in another graph.
 
     Raises:
         ValueError: an op has no rule; the message names it and its layer.
     """
 
     def __init__(self, forward: Any, batch: tf.TensorSpec) -> None:
-        function = tf.function(forward, autograph=False).get_concrete_function(batch)
-        self._function = function  # keeps the graph alive
-        graph = function.graph
+        # which keeps the graph alive
+        self._function = tf.function(forward, autograph=False).get_concrete_function(batch)
+        graph = self._function.graph
         self._variables = {variable.handle.ref(): variable for variable in graph.variables}
         self._outside = {inside.ref(): outside for outside, inside in graph.captures}
         self.input = graph.inputs[0]
@@ -33,13 +29,12 @@ class Network:
         self._ops = self._needed([self.output])
         self._from_input = reach([self.input.op], users)
         for op in self._ops:
-            if op in self._from_input and op is not self.input.op:
-                why = rules.refusal(op)
-                if why:
-                    raise ValueError(
-                        f"The model must have layers that LiteRT can train. Received: the op "
-                        f"{op.type} in '{op.name}', {why}. Replace that layer."
-                    )
+            on_path = op in self._from_input and op is not self.input.op
+            if on_path and (why := rules.refusal(op)):
+                raise ValueError(
+                    f"The model must have layers that LiteRT can train. Received: the op {op.type} "
+                    f"in '{op.name}', {why}. Replace that layer."
+                )
 
     def cut(self, trained: Iterable[tf.Variable]) -> tf.Tensor:
         """The last activations that depend on none of the variables, and that all else goes by.
@@ -59,11 +54,9 @@ class Network:
     def run(
         self, values: dict[Any, tf.Tensor], start: tf.Tensor, x: tf.Tensor, end: tf.Tensor
     ) -> tf.Tensor:
-        """What `end` is where `start` is x, in the graph that is being traced.
+        """What tensor `end` of the model is where `start` is x, in the graph that is being traced.
 
-        Args:
-            values: of variables, by their reference; others are read, and added.
-            start, end: tensors of the traced model.
+        `values` are of variables, by their reference; others are read, and added.
         """
         known = {start.ref(): x}
         for op in self._needed([end], stop=start):
