@@ -62,7 +62,7 @@ class TimingProfile:
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 2.2 and 5.
     """
 
-    t_forward: float  #: a step that trains nothing: forward pass, loss and metrics
+    t_forward: float  #: forward pass, loss and metrics of a step that trains nothing
     items: tuple[CostItem, ...]  #: backward pass and update, by what makes them necessary
     count: int  #: number of tensors N
     #: Of t_forward, the work that need not run in a step that takes cached activations, by the
@@ -79,7 +79,7 @@ class TimingProfile:
     calibration: tuple[float, ...] = ()  #: factors, see `elastic_tf.timing.calibration`
     repeats: int = 0  #: timed steps behind each median
     spread: float = 0.0  #: relative half-width of the middle half of the full step times
-    #: How far the ratio of forward pass and full step may be off: half-width of its 95 % interval,
+    #: How far the ratio of forward pass and full step may be off; half-width of its 95 % interval,
     #: and what differences leave unexplained.
     uncertainty: float = 0.0
     share_attributed: float = 1.0  #: of op time outside the forward pass, its tensors found
