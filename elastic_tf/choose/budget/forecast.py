@@ -34,23 +34,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Way:
-    """One way to adapt a network.
+    """One way to adapt a network."""
 
-    Attributes:
-        training: its name.
-        tensors: how many are trained.
-        images: samples that are seen, each time anew.
-        epochs: passes over the samples; 0 for the head, which is solved.
-        seconds: all of it, tracing and kept activations included; reading data and validation not.
-        memory: bytes that a step takes at most; of the head those of a forward pass. What is kept
-            of samples comes to it.
-    """
-
-    training: str
-    tensors: int
-    images: int
-    epochs: int
+    training: str  #: its name
+    tensors: int  #: how many are trained
+    images: int  #: samples that are seen, each time anew
+    epochs: int  #: passes over the samples; 0 for the head, which is solved
+    #: All of it, tracing and kept activations included; reading data and validation not.
     seconds: float
+    #: Bytes that a step takes at most; of the head those of a forward pass. What is kept of samples
+    #: comes to it.
     memory: int
 
 

@@ -23,16 +23,11 @@ class Solution(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What can be chosen, and what that costs.
+    """What can be chosen, and what that costs."""
 
-    Attributes:
-        tensor: (n,) the tensor of each choice, ascending.
-        member: (S, n) bool, the choices that need each item.
-        cost: (S, R) of the items, not negative: microseconds, and bytes where memory is limited.
-    """
-
-    tensor: np.ndarray
-    member: np.ndarray
+    tensor: np.ndarray  #: (n,) the tensor of each choice, ascending
+    member: np.ndarray  #: (S, n) bool, the choices that need each item
+    #: (S, R) of the items, not negative; microseconds, and bytes where memory is limited.
     cost: np.ndarray
 
     def spent(self, chosen: np.ndarray) -> np.ndarray:
@@ -42,25 +37,15 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One choice for each tensor, of one resource: those left when the required ones are paid for.
+    """One choice for each tensor, of one resource; those left when the required are paid for."""
 
-    Attributes:
-        index: (n,) the choices among those that were given to `reduce`.
-        worth: (n,) above 0, the largest 1.
-        own: (n,) cost of the items that no other tensor needs; 1 is the whole budget.
-        member: (S, n) 1.0 where a tensor needs an item, for the items that several need.
-        cost: (S,) their costs.
-        room: 1, or 0 where nothing is left.
-        scale: one unit of worth.
-    """
-
-    index: np.ndarray
-    worth: np.ndarray
-    own: np.ndarray
-    member: np.ndarray
-    cost: np.ndarray
-    room: float
-    scale: float
+    index: np.ndarray  #: (n,) the choices among those that were given to `reduce`
+    worth: np.ndarray  #: (n,) above 0, the largest 1
+    own: np.ndarray  #: (n,) cost of the items that no other tensor needs; 1 is the whole budget
+    member: np.ndarray  #: (S, n) 1.0 where a tensor needs an item, for the items that several need
+    cost: np.ndarray  #: (S,) their costs
+    room: float  #: 1, or 0 where nothing is left
+    scale: float  #: one unit of worth
 
     def spent(self, chosen: np.ndarray) -> float:
         """Cost of the chosen ones; bool, shape (n,)."""

@@ -15,37 +15,26 @@ from elastic_tf.plan import Plan
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SelectionRecord:
-    """One selection made during training.
+    """One selection made during training."""
 
-    Attributes:
-        epoch: the epoch that it was made for, or in, from 0.
-        rho: allowed step time / full step time that was asked for.
-        selection: what was selected, with its predicted time; its `rho` is what the selector was
-            asked for after the control corrected `rho`.
-        importance: what it was selected by; float64, shape (N,), forward order.
-        predicted_ratio: predicted step time / full step time.
-        seconds_importance: wall-clock of drawing the probe and evaluating the importance.
-        seconds_solve: wall-clock of the solver.
-        seconds_retrace: wall-clock of the first step under the new mask beyond the mean of the
-            following ones; None until the epoch has ended.
-        achieved_ratio: measured step time / measured full step time; None where no full step was
-            timed.
-        reason: why it was made: "interval", or between two intervals "ratio" (the achieved ratio
-            left the band) or "deadline".
-        step: steps of the epoch that had been made.
-    """
-
-    epoch: int
-    rho: float
+    epoch: int  #: the epoch that it was made for, or in, from 0
+    rho: float  #: allowed step time / full step time that was asked for
+    #: What was selected, with its predicted time; its `rho` is what the selector was asked for
+    #: after the control corrected `rho`.
     selection: Selection
-    importance: np.ndarray
-    predicted_ratio: float
-    seconds_importance: float
-    seconds_solve: float
+    importance: np.ndarray  #: what it was selected by; float64, shape (N,), forward order
+    predicted_ratio: float  #: predicted step time / full step time
+    seconds_importance: float  #: wall-clock of drawing the probe and evaluating the importance
+    seconds_solve: float  #: wall-clock of the solver
+    #: Wall-clock of the first step under the new mask beyond the mean of the following ones; None
+    #: until the epoch has ended.
     seconds_retrace: float | None = None
+    #: Measured step time / measured full step time; None where no full step was timed.
     achieved_ratio: float | None = None
+    #: Why it was made, "interval", or between two intervals "ratio" (the achieved ratio left the
+    #: band) or "deadline".
     reason: str = "interval"
-    step: int = 0
+    step: int = 0  #: steps of the epoch that had been made
 
     @property
     def mask(self) -> np.ndarray:

@@ -65,28 +65,18 @@ STRATEGIES: dict[str, Callable[..., Solution]] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Selection:
-    """What to train, what that is worth and what it costs.
+    """What to train, what that is worth and what it costs."""
 
-    Attributes:
-        plan: how each tensor is trained.
-        importance: sum of the importance of the trained tensors.
-        time: predicted microseconds per step, at most `budget`.
-        budget: microseconds per step that were allowed, rho * t_full.
-        rho: allowed step time / full step time.
-        upper_bound: no plan within the budget reaches more importance.
-        gap: proven share of the importance that may be missing, counting no tensor that only fills
-            the budget.
-        solve_seconds: wall-clock time that it took.
-    """
-
-    plan: Plan
-    importance: float
-    time: float
-    budget: float
-    rho: float
-    upper_bound: float
+    plan: Plan  #: how each tensor is trained
+    importance: float  #: sum of the importance of the trained tensors
+    time: float  #: predicted microseconds per step, at most `budget`
+    budget: float  #: microseconds per step that were allowed, rho * t_full
+    rho: float  #: allowed step time / full step time
+    upper_bound: float  #: no plan within the budget reaches more importance
+    #: Proven share of the importance that may be missing, counting no tensor that only fills the
+    #: budget.
     gap: float
-    solve_seconds: float
+    solve_seconds: float  #: wall-clock time that it took
 
     @property
     def mask(self) -> np.ndarray:
