@@ -50,15 +50,10 @@ class Buffer(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One run of a step.
+    """One run of a step."""
 
-    Attributes:
-        order: names of the ops as they start.
-        buffers: what was allocated, in that order.
-    """
-
-    order: list[str]
-    buffers: list[Buffer]
+    order: list[str]  #: names of the ops as they start
+    buffers: list[Buffer]  #: what was allocated, in that order
 
     @property
     def peak(self) -> int:

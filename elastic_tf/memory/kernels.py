@@ -31,25 +31,20 @@ _BITS = {
 class KernelCosts:
     """What the tensors of a network cost; arrays have shape (N,) and run in forward order.
 
-    Attributes:
-        sizes: numbers in each tensor; int64.
-        macs: multiply-adds of a forward pass that a kernel makes, 0 for other tensors; int64.
-        inputs: bytes of what a kernel is multiplied with; int64.
-        kept: bytes that activations and sums keep, of those behind a kernel and before the next
-            one; int64.
-        peak: bytes of inference: the most that inputs and outputs of a kernel take together.
-        channels: names of the modes that each kernel can have -> how many output channels are
-            trained then; kernels by their index.
-
     Source: Kwon et al., TinyTrain, ICML 2024, App. A.4; the counter is that of Cai et al., TinyTL,
     NeurIPS 2020, where a depthwise kernel's outputs hardly count towards the peak.
     """
 
-    sizes: np.ndarray
+    sizes: np.ndarray  #: numbers in each tensor; int64
+    #: Multiply-adds of a forward pass that a kernel makes, 0 for other tensors; int64.
     macs: np.ndarray
-    inputs: np.ndarray
+    inputs: np.ndarray  #: bytes of what a kernel is multiplied with; int64
+    #: Bytes that activations and sums keep, of those behind a kernel and before the next one;
+    #: int64.
     kept: np.ndarray
-    peak: int
+    peak: int  #: bytes of inference, the most that inputs and outputs of a kernel take together
+    #: Names of the modes that each kernel can have -> how many output channels are trained then;
+    #: kernels by their index.
     channels: Mapping[int, Mapping[str, int]]
 
     @property

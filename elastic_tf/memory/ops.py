@@ -49,29 +49,17 @@ def graph_flops(graph: Any) -> int:
 
 @dataclass
 class Work:
-    """One op.
+    """One op."""
 
-    Attributes:
-        name: unique in the function.
-        type: of the op.
-        inputs: what it takes.
-        sizes: bytes of what it gives; -1 where only a run tells.
-        controls: ops that it waits for.
-        microseconds: a guess.
-        written: bytes of the variable that it writes; -1 where it draws random numbers.
-        taken: bytes of what it takes.
-        flops: floating point operations; 0 where only a run tells.
-    """
-
-    name: str
-    type: str
-    inputs: tuple[Key, ...]
-    sizes: tuple[int, ...] = ()
-    controls: tuple[str, ...] = ()
-    microseconds: float = 0.0
-    written: int = 0
-    taken: int = 0
-    flops: int = 0
+    name: str  #: unique in the function
+    type: str  #: of the op
+    inputs: tuple[Key, ...]  #: what it takes
+    sizes: tuple[int, ...] = ()  #: bytes of what it gives; -1 where only a run tells
+    controls: tuple[str, ...] = ()  #: ops that it waits for
+    microseconds: float = 0.0  #: a guess
+    written: int = 0  #: bytes of the variable that it writes; -1 where it draws random numbers
+    taken: int = 0  #: bytes of what it takes
+    flops: int = 0  #: floating point operations; 0 where only a run tells
 
 
 def nodes(works: Mapping[str, Work]) -> dict[str, Node]:

@@ -32,39 +32,27 @@ _GROWTH = 8  # of a batch size of which more is tried
 
 
 class Tensor(NamedTuple):
-    """Memory of a step.
+    """Memory of a step."""
 
-    Attributes:
-        name: of the op that allocates it, or of the variable.
-        kind: "activation", "derivative", "gradient", "weight", "copy" of a weight that an op still
-            reads while it is updated, "slots" or "label".
-        bytes: size.
-        first: number of the op that begins to use it.
-        last: number of the op that uses it last.
-    """
-
-    name: str
+    name: str  #: of the op that allocates it, or of the variable
+    #: "activation", "derivative", "gradient", "weight", "copy" of a weight that an op still reads
+    #: while it is updated, "slots" or "label".
     kind: str
-    bytes: int
-    first: int
-    last: int
+    bytes: int  #: size
+    first: int  #: number of the op that begins to use it
+    last: int  #: number of the op that uses it last
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """What a training step takes, and when.
+    """What a training step takes, and when."""
 
-    Attributes:
-        batch_size: samples in a step.
-        peak: bytes of the process at the fullest moment, in pieces as the allocator hands them out.
-        tensors: all that is allocated; first what is there before the step and after it.
-        ops: in the order in which they start.
-    """
-
-    batch_size: int
+    batch_size: int  #: samples in a step
+    #: Bytes of the process at the fullest moment, in pieces as the allocator hands them out.
     peak: int
+    #: All that is allocated; first what is there before the step and after it.
     tensors: tuple[Tensor, ...]
-    ops: tuple[str, ...]
+    ops: tuple[str, ...]  #: in the order in which they start
 
     @cached_property
     def live(self) -> np.ndarray:

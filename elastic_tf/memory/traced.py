@@ -25,22 +25,16 @@ _LOOPS = frozenset({"While", "StatelessWhile"})
 
 @dataclass(frozen=True)
 class TracedStep:
-    """The ops of a training step.
+    """The ops of a training step."""
 
-    Attributes:
-        works: by name, in the order in which they were made; without those that only constants flow
-            into, which are computed once.
-        results: the loss and the logs.
-        gradients: of each of the N tensors.
-        effects: ops that change something -> set of tensors that they belong to.
-        handles: those of the tensors -> their index.
-    """
-
+    #: By name, in the order in which they were made; without those that only constants flow into,
+    #: which are computed once.
     works: dict[str, Work]
-    results: tuple[Key, ...]
-    gradients: tuple[tuple[Key, ...], ...] = ()
+    results: tuple[Key, ...]  #: the loss and the logs
+    gradients: tuple[tuple[Key, ...], ...] = ()  #: of each of the N tensors
+    #: Ops that change something -> set of tensors that they belong to.
     effects: Mapping[str, int] = field(default_factory=dict)
-    handles: Mapping[Key, int] = field(default_factory=dict)
+    handles: Mapping[Key, int] = field(default_factory=dict)  #: those of the tensors -> their index
 
     @classmethod
     def of(cls, model: ElasticMixin, data: Any, plan: Plan) -> TracedStep:
