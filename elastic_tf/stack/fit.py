@@ -251,9 +251,6 @@ def build_by(model: Any, batch: Callable[[], Any]) -> None:
         vars(model)[_BUILD] = build
 
 
-# Random generators
-
-
 def seeds_of(model: Any) -> list[tf.Variable]:
     """What the steps of a model change beside weights, metrics and the optimizer."""
     if not IS_KERAS2:

@@ -45,9 +45,6 @@ if IS_KERAS2:
     NORMALISATIONS = (*NORMALISATIONS, tf.keras.layers.experimental.SyncBatchNormalization)
 
 
-# Layers
-
-
 def normalises_last(layer: Any) -> bool:
     """Whether a batch normalisation normalises the last of four axes, in the usual way."""
     if IS_KERAS2:
@@ -145,9 +142,6 @@ def output_shapes(layer: Any) -> list[Any]:
     """The shape of what a layer gives, at each of its places in graphs of layers."""
     nodes = getattr(layer, "_inbound_nodes", ())
     return [node.output_shapes if IS_KERAS2 else node.outputs[0].shape for node in nodes]
-
-
-# Models
 
 
 def keras_model(name: str, value: Any) -> Any:
@@ -303,9 +297,6 @@ def seeds_kept(model: Any) -> Iterator[None]:
     finally:
         for generator, seed in zip(generators, seeds):
             generator._seed = seed
-
-
-# The step
 
 
 def check_compiled(model: Any) -> None:
