@@ -66,16 +66,13 @@ def parted(root: Path, names: Sequence[str], seed: int) -> list[tuple[list[str],
 
     Which of them says the seed. The order of the files does not matter.
     """
-    if not set(PARTS) & set(visible(root)):
-        paths, labels = listed(root, names)
-        rng = np.random.default_rng(seed)
-        places = rng.permutation(len(paths))
-        is_test = np.zeros(len(paths), bool)
-        for k in range(len(names)):
-            own = places[labels[places] == k]
-            is_test[own[: round(_TEST_SHARE * len(own))]] = True
-        return [
-            ([path for path, is_one in zip(paths, chosen) if is_one], labels[chosen])
-            for chosen in (~is_test, is_test)
-        ]
-    return [listed(root / part, names) for part in PARTS]
+    if set(PARTS) & set(visible(root)):
+        return [listed(root / part, names) for part in PARTS]
+    paths, labels = listed(root, names)
+    places = np.random.default_rng(seed).permutation(len(paths))
+    is_test = np.zeros(len(paths), bool)
+    for k in range(len(names)):
+        own = places[labels[places] == k]
+        is_test[own[: round(_TEST_SHARE * len(own))]] = True
+    parts = (np.flatnonzero(is_in) for is_in in (~is_test, is_test))
+    return [([paths[k] for k in part], labels[part]) for part in parts]
