@@ -229,7 +229,8 @@ class Fit:
         """Whether the last epoch is as good as the best so far; without `validation`, the best."""
         history = self._run["history"]
         if self._held is None:
-            return max(history, key=_rank) is record
+            losses = [math.inf if one["loss"] is None else one["loss"] for one in history]
+            return losses.index(min(losses)) == len(losses) - 1
         best = max(one["accuracy"] for one in history)
         return is_as_good(record["accuracy"], best, len(self._held[1]))
 
@@ -270,11 +271,6 @@ def rate_at(base: float, step: int, steps: int) -> float:
     if step < rising:
         return base / rising + (base - base / rising) * step / rising
     return base * 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(steps - rising, 1)))
-
-
-def _rank(record: dict[str, Any]) -> float:
-    """The better the higher."""
-    return -math.inf if record["loss"] is None else -float(record["loss"])
 
 
 def _timed(function: Any, *given: Any, **named: Any) -> tuple[float, Any]:

@@ -34,22 +34,19 @@ def describe_device() -> dict[str, Any]:
     if gpus:
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", gpus[0].name)
     threads = tf.config.threading
-    inter, intra = (os.environ.get(f"TF_NUM_{kind}_THREADS", "") for kind in ("INTEROP", "INTRAOP"))
+    told = (os.environ.get(f"TF_NUM_{kind}_THREADS", "") for kind in ("INTEROP", "INTRAOP"))
+    inter, intra = (int(text) if text.isdigit() else 0 for text in told)
     return {
         "name": name,
         "kind": "gpu" if gpus else "cpu",
         "cores": usable_cores(),
-        "inter_op_threads": threads.get_inter_op_parallelism_threads() or _number(inter),
-        "intra_op_threads": threads.get_intra_op_parallelism_threads() or _number(intra),
+        "inter_op_threads": threads.get_inter_op_parallelism_threads() or inter,
+        "intra_op_threads": threads.get_intra_op_parallelism_threads() or intra,
         "onednn": runs_onednn(),
         "xla": bool(tf.config.optimizer.get_jit()),
         "tensorflow": tf.__version__,
         "system": f"{platform.system()} {platform.machine()}",
     }
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0
 
 
 def _processor() -> str:
