@@ -111,9 +111,6 @@ class Profiler:
             with batch_explained(self._data):
                 model(self._data[0])
         self._layers = [layer.name for layer in layers_of(model)]
-        self._work: Attribution | None = None
-        self._residual = 0.0  # of the calibration
-        self._calibration = _AS_THEY_ARE
         self._calibrates = calibrate
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
@@ -126,7 +123,7 @@ class Profiler:
         repeats = arguments.count("repeats", repeats, most=_MOST_REPEATS)
         # the first trace is made twice where it makes metrics: that of the smallest graph
         with kept(self.model, (run.graph(self._data) for run in reversed(self._seen))):
-            work = self._attribution()
+            self._work = work = self._attribution()
             profiled = min(repeats, _PROFILED)
             trace, trace_forward = (
                 trace_step(run, self._data, repeats=profiled) for run in self._seen
@@ -157,16 +154,16 @@ class Profiler:
             backward = sum(time for name, time in trace.times.items() if name in work.sets)
             share = backward / (backward + trace.time_unmatched)
         members, expected = as_arrays(items, count)
+        factors, residual = _AS_THEY_ARE, 0.0
         if self._calibrates:
-            self._calibration, self._residual = differences.fit(
+            factors, residual = differences.fit(
                 members, expected, parts, folded, masks, ratios[2:], t_forward / t_full
             )
-        cells = differences.cells_of(members, parts, folded)
-        times = expected * np.array(self._calibration)[cells]
+        times = expected * np.array(factors)[differences.cells_of(members, parts, folded)]
         times *= (t_full - t_forward) / times.sum()
         times *= self._share_paid(work, trace, items)
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
-        method, note = self._method(share, trace)
+        method, note = self._method(share, trace, factors)
         if is_launching:  # each op takes about as long to launch: as many as there are
             note = f"kernels fill {busy:.0%} of a step, the rest is launching them"
         return TimingProfile(
@@ -175,33 +172,32 @@ class Profiler:
             prefix=tuple(prefix),
             method=method,
             note=note,
-            calibration=self._calibration,
+            calibration=factors,
             repeats=len(steps),
             spread=float((high - low) / (2 * t_full)),
-            uncertainty=ratio_uncertainty(steps) + self._residual,
+            uncertainty=ratio_uncertainty(steps) + residual,
             share_attributed=share,
             **described(self.model, self._data[0]),
         )
 
     def _attribution(self) -> Attribution:
-        """What the ops of the full step belong to; found once."""
-        if self._work is None:
-            full, forward = self._seen
-            with batch_explained(self._data):
-                frozen = forward.untimed(self._data)
-            loss = forward(self._data)  # full steps may diverge; they are taken back
-            if not math.isfinite(loss):
-                raise ValueError(
-                    f"The loss must be finite on the batch. Received: loss={loss}. Look at the "
-                    "batch, or lower the learning rate that the model was trained with."
-                )
-            self._work = attribute(full.untimed(self._data), self._layers, frozen)
-            if not self._work.items():
-                raise ValueError(
-                    "The loss must depend on a trainable tensor. Received: model "
-                    f"'{self.model.name}', no tensor of which gets a gradient. Look at its loss."
-                )
-        return self._work
+        """What the ops of the full step belong to."""
+        full, forward = self._seen
+        with batch_explained(self._data):
+            frozen = forward.untimed(self._data)
+        loss = forward(self._data)  # full steps may diverge; they are taken back
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"The loss must be finite on the batch. Received: loss={loss}. Look at the batch, "
+                "or lower the learning rate that the model was trained with."
+            )
+        work = attribute(full.untimed(self._data), self._layers, frozen)
+        if not work.items():
+            raise ValueError(
+                f"The loss must depend on a trainable tensor. Received: model '{self.model.name}', "
+                "no tensor of which gets a gradient. Look at its loss."
+            )
+        return work
 
     def _share_paid(
         self, work: Attribution, trace: StepTrace, items: Sequence[CostItem]
@@ -219,7 +215,7 @@ class Profiler:
         shares = {key: after[key] / before[key] for key in before}
         return np.array([1.0 if x.kind == "forward" else shares[x.tensors, x.layer] for x in items])
 
-    def _method(self, share: float, trace: StepTrace) -> tuple[str, str]:
+    def _method(self, share: float, trace: StepTrace, factors: Any) -> tuple[str, str]:
         """How the times were found, and why not from op times."""
         if self.model.jit_compile:
             return "differences", "XLA compiles the step into one kernel"
@@ -228,7 +224,7 @@ class Profiler:
             return "differences", f"{name}.train_step finds its gradients by itself"
         if share < _LEAST_ATTRIBUTED:
             return "differences", f"the profiler covers {share:.0%} of the backward time"
-        return ("calibrated" if self._calibration != _AS_THEY_ARE else "profiler"), ""
+        return ("calibrated" if factors != _AS_THEY_ARE else "profiler"), ""
 
 
 def described(model: Any, x: Any) -> dict[str, Any]:
