@@ -31,8 +31,6 @@ def train(message: Message, context: Context, trainer: Any, x: Any, y: Any) -> M
     that the folder has as constants, as moving statistics, must not change in training.
 
     Args:
-        message: of Flower's server.
-        context: Flower's, of this device.
         trainer: `Trainer` of the exported folder; it is as exported afterwards.
         x: images, (n, height, width, channels) of 0 to 255.
         y: class numbers, (n,).

@@ -64,8 +64,7 @@ def running_fit(model: tf.keras.Model) -> RunningFit | None:
 class RunningFit:
     """A `fit`: its epochs, and its data as far as Keras knows them before they are read.
 
-    Args:
-        held: local variables of Keras's function.
+    It is made of the local variables of Keras's function.
 
     Attributes:
         first_epoch: as it was asked for.

@@ -57,20 +57,14 @@ def _rotated(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     )[0]
 
 
-def _lighter(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    lighter = tf.image.stateless_random_brightness(x, 255 * _LIGHT, seed)
-    return tf.clip_by_value(lighter, 0, 255)
-
-
-def _starker(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    starker = tf.image.stateless_random_contrast(x, 1 - _LIGHT, 1 + _LIGHT, seed)
-    return tf.clip_by_value(starker, 0, 255)
+def _clipped(change: Callable[..., tf.Tensor], *sizes: float) -> Callable[..., tf.Tensor]:
+    return lambda x, seed: tf.clip_by_value(change(x, *sizes, seed), 0, 255)
 
 
 NAMES = {
     "flip": tf.image.stateless_random_flip_left_right,
     "crop": _cropped,
     "rotate": _rotated,
-    "brightness": _lighter,
-    "contrast": _starker,
+    "brightness": _clipped(tf.image.stateless_random_brightness, 255 * _LIGHT),
+    "contrast": _clipped(tf.image.stateless_random_contrast, 1 - _LIGHT, 1 + _LIGHT),
 }

@@ -280,11 +280,7 @@ class _Files:
 
 
 def _logits(model: Any, output: tf.Tensor) -> tf.Tensor:
-    """The logits that the loss is of.
-
-    Raises:
-        ValueError: it is another loss.
-    """
+    """The logits that the loss is of; another loss is a ValueError."""
     loss = tf.keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss
     is_sparse = isinstance(loss, tf.keras.losses.SparseCategoricalCrossentropy)
     is_function = loss is tf.keras.losses.sparse_categorical_crossentropy
