@@ -65,8 +65,7 @@ def loss() -> tf.keras.losses.Loss:
 
 def compiled(model: tf.keras.Model, optimizer: str, learning_rate: Any) -> et.ElasticModel:
     """`model` if it is elastic, or one that shares its weights; with a new optimizer."""
-    is_elastic = isinstance(model, et.ElasticMixin)
-    elastic = model if is_elastic else et.ElasticModel.from_model(model)
+    elastic = et.ElasticModel.from_model(model)
     chosen = et.optimizers.by_name(optimizer, learning_rate)
     elastic.compile(chosen, loss(), metrics=["accuracy"])
     return elastic
