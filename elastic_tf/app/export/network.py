@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +26,7 @@ class Network:
         self._outside = {inside.ref(): outside for outside, inside in graph.captures}
         self.input = graph.inputs[0]
         self.output = graph.outputs[0]
-        self._ops = self._needed([self.output])
+        self._ops = self._needed(self.output)
         self._from_input = reach([self.input.op], users)
         for op in self._ops:
             on_path = op in self._from_input and op is not self.input.op
@@ -59,7 +59,7 @@ class Network:
         `values` are of variables, by their reference; others are read, and added.
         """
         known = {start.ref(): x}
-        for op in self._needed([end], stop=start):
+        for op in self._needed(end, stop=start):
             if op is start.op:
                 continue
             if op.type == "Placeholder":
@@ -82,7 +82,7 @@ class Network:
 
     def behind(self, tensor: tf.Tensor, start: tf.Tensor | None = None) -> set[Any]:
         """References of the variables that a tensor depends on, not by way of `start`."""
-        needed = self._needed([tensor], stop=start)
+        needed = self._needed(tensor, stop=start)
         handles = {op.outputs[0].ref() for op in needed if op.type == "Placeholder"}
         return {
             self._variables[outside.ref()].ref()
@@ -97,10 +97,10 @@ class Network:
                 return op.inputs[0]
         return None
 
-    def _needed(self, ends: Sequence[tf.Tensor], stop: tf.Tensor | None = None) -> list[Any]:
-        """The ops that some tensors need, in the order in which they were traced."""
+    def _needed(self, end: tf.Tensor, stop: tf.Tensor | None = None) -> list[Any]:
+        """The ops that a tensor needs, in the order in which they were traced."""
         last = None if stop is None else stop.op
-        found = reach((one.op for one in ends), lambda op: () if op is last else takes(op))
+        found = reach([end.op], lambda op: () if op is last else takes(op))
         return [op for op in self.output.graph.get_operations() if op in found]
 
 
