@@ -51,14 +51,10 @@ def packed(
     dtype: str = "float32",
     residual: Mapping[int, np.ndarray] | None = None,
 ) -> tuple[ArrayRecord, dict[int, np.ndarray]]:
-    """Arrays to send for some of the weights, and the residuals that they leave.
+    """Arrays to send for some of the weights, by number, and the residuals that they leave.
 
-    Args:
-        new: weights of the model, by their numbers.
-        base: those that the receiver has.
-        which: numbers of the weights to send.
-        dtype: one of `DTYPES`.
-        residual: what was left of earlier differences, by number.
+    The receiver has the weights `base`; `residual` is what was left of earlier differences, by
+    number, too; `dtype` one of `DTYPES`.
     """
     if dtype not in DTYPES:
         raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}. Received: {dtype!r}.")

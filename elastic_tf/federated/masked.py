@@ -27,11 +27,10 @@ def masked(message: Message, context: Context, call_next: ClientAppCallable) -> 
     if message.metadata.message_type != MessageType.TRAIN:
         return call_next(message, context)
     given = older.recorddict_to_fitins(message.content, keep_input=True)
-    config = dict(given.config)
     content = RecordDict(
         {
             "arrays": ArrayRecord(parameters_to_ndarrays(given.parameters)),
-            "config": ConfigRecord(config),
+            "config": ConfigRecord(dict(given.config)),
             MASKS: message.content.config_records[MASKS],
         }
     )

@@ -21,8 +21,6 @@ _DAMAGE = (
     *(ValueError, KeyError, TypeError, EOFError, SyntaxError, OverflowError, RuntimeError),
     *(MemoryError, zipfile.BadZipFile, struct.error, zlib.error),
 )
-
-
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 

@@ -109,9 +109,8 @@ def class_folders(
 ) -> tuple[list[Path], np.ndarray, list[str]]:
     """Files of a folder of class folders, their labels, and the names of the classes.
 
-    Args:
-        folder: hidden files and what lies beside the class folders are not looked at.
-        names: of the classes in their order, where they are known; else sorted.
+    Hidden files and what lies beside the class folders are not looked at. The names are in their
+    order, where they are known; else sorted.
     """
     inside = {
         one.name: [path for path in sorted(one.iterdir()) if path.is_file() and path.name[0] != "."]

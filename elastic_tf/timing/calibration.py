@@ -71,7 +71,6 @@ def fit(
     near 1 where the steps say nothing of it.
 
     Args:
-        members, expected, parts, folded: as above.
         masks: True where a tensor was trained; bool, shape (masks, N).
         ratios: step time / full step time under each mask; shape (masks,).
         forward_ratio: step time with nothing trained / full step time.

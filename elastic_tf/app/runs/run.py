@@ -121,11 +121,8 @@ class Run:
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
     """Start a run, or continue the one in `path` if its settings are the same.
 
-    A run that failed before its first epoch ended is started anew, with other settings too.
-
-    Args:
-        path: the run's directory.
-        config: settings of the run, `seed` among them: a mapping or a dataclass.
+    These are a mapping or a dataclass, with `seed` among them. A run that failed before its first
+    epoch ended is started anew, with other settings too.
 
     Raises:
         ValueError: `path` holds a run with other settings, named at the first difference, or

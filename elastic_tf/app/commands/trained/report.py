@@ -94,10 +94,7 @@ def _seconds(run: runs.Run) -> list[dict[str, Any]]:
         "training": result["training_seconds"],
         "validation": result["seconds_with_evaluation"] - result["training_seconds"],
     }
-    return [
-        {"part": name, "seconds": seconds, "what": _PARTS.get(name, "")}
-        for name, seconds in parts.items()
-    ]
+    return [{"part": k, "seconds": s, "what": _PARTS.get(k, "")} for k, s in parts.items()]
 
 
 def _tag(name: str, text: str) -> str:
