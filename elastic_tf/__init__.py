@@ -15,93 +15,72 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Backup",
-    "Control",
-    "Deadline",
-    "ElasticCallback",
-    "ElasticMixin",
-    "ElasticModel",
-    "Plan",
-    "Probe",
-    "Samples",
-    "Selection",
-    "SolveHead",
-    "TimingProfile",
-    "baselines",
-    "data",
-    "export",
-    "fewshot",
-    "finetune",
-    "forecast",
-    "importance",
-    "load_delta",
-    "memory",
-    "optimizers",
-    "plots",
-    "profile_model",
-    "save_delta",
-    "select_tensors",
-    "solve_head",
-    "zoo",
-]
+_MODULES = {
+    "baselines": "methods.baselines",
+    "data": "app.data",
+    "export": "app.export",
+    "federated": "federated",  # with the extra fleet alone
+    "fewshot": "methods.fewshot",
+    "importance": "choose.importance",
+    "memory": "memory",
+    "optimizers": "train.optimizers",
+    "plots": "plots",
+    "zoo": "app.zoo",
+}
+_HOMES = {
+    "Backup": "train.backup.recovery",
+    "Control": "choose.budget.settings",
+    "Deadline": "choose.budget.settings",
+    "ElasticCallback": "callback",
+    "ElasticMixin": "train.engine.mixin",
+    "ElasticModel": "model",
+    "Plan": "plan",
+    "Probe": "choose.importance.probe",
+    "Samples": "train.inputs.samples",
+    "Selection": "choose.selection.selector",
+    "SolveHead": "train.head.solve",
+    "TimingProfile": "timing.profile",
+    "finetune": "fine_tuning",
+    "forecast": "choose.budget.forecast",
+    "load_delta": "delta",
+    "profile_model": "timing.profiler",
+    "save_delta": "delta",
+    "select_tensors": "choose.selection.selector",
+    "solve_head": "train.head.solve",
+}
+__all__ = sorted({*_HOMES, *_MODULES} - {"federated"})
 
 if TYPE_CHECKING:
     from elastic_tf import federated as federated  # needs the extra fleet
-    from elastic_tf import memory, plots
-    from elastic_tf.app import data, export, zoo
-    from elastic_tf.callback import ElasticCallback
-    from elastic_tf.choose import importance
-    from elastic_tf.choose.budget.forecast import forecast
-    from elastic_tf.choose.budget.settings import Control, Deadline
-    from elastic_tf.choose.importance.probe import Probe
-    from elastic_tf.choose.selection.selector import Selection, select_tensors
-    from elastic_tf.delta import load_delta, save_delta
-    from elastic_tf.fine_tuning import finetune
-    from elastic_tf.methods import baselines, fewshot
-    from elastic_tf.model import ElasticModel
-    from elastic_tf.plan import Plan
-    from elastic_tf.timing.profile import TimingProfile
-    from elastic_tf.timing.profiler import profile_model
-    from elastic_tf.train import optimizers
-    from elastic_tf.train.backup.recovery import Backup
-    from elastic_tf.train.engine.mixin import ElasticMixin
-    from elastic_tf.train.head.solve import SolveHead, solve_head
-    from elastic_tf.train.inputs.samples import Samples
+    from elastic_tf import memory as memory
+    from elastic_tf import plots as plots
+    from elastic_tf.app import data as data
+    from elastic_tf.app import export as export
+    from elastic_tf.app import zoo as zoo
+    from elastic_tf.callback import ElasticCallback as ElasticCallback
+    from elastic_tf.choose import importance as importance
+    from elastic_tf.choose.budget.forecast import forecast as forecast
+    from elastic_tf.choose.budget.settings import Control as Control
+    from elastic_tf.choose.budget.settings import Deadline as Deadline
+    from elastic_tf.choose.importance.probe import Probe as Probe
+    from elastic_tf.choose.selection.selector import Selection as Selection
+    from elastic_tf.choose.selection.selector import select_tensors as select_tensors
+    from elastic_tf.delta import load_delta as load_delta
+    from elastic_tf.delta import save_delta as save_delta
+    from elastic_tf.fine_tuning import finetune as finetune
+    from elastic_tf.methods import baselines as baselines
+    from elastic_tf.methods import fewshot as fewshot
+    from elastic_tf.model import ElasticModel as ElasticModel
+    from elastic_tf.plan import Plan as Plan
+    from elastic_tf.timing.profile import TimingProfile as TimingProfile
+    from elastic_tf.timing.profiler import profile_model as profile_model
+    from elastic_tf.train import optimizers as optimizers
+    from elastic_tf.train.backup.recovery import Backup as Backup
+    from elastic_tf.train.engine.mixin import ElasticMixin as ElasticMixin
+    from elastic_tf.train.head.solve import SolveHead as SolveHead
+    from elastic_tf.train.head.solve import solve_head as solve_head
+    from elastic_tf.train.inputs.samples import Samples as Samples
 else:
-    _MODULES = {
-        "baselines": "methods.baselines",
-        "data": "app.data",
-        "export": "app.export",
-        "federated": "federated",  # not in __all__: with the extra fleet alone
-        "fewshot": "methods.fewshot",
-        "importance": "choose.importance",
-        "memory": "memory",
-        "optimizers": "train.optimizers",
-        "plots": "plots",
-        "zoo": "app.zoo",
-    }
-    _HOMES = {
-        "Backup": "train.backup.recovery",
-        "Control": "choose.budget.settings",
-        "Deadline": "choose.budget.settings",
-        "ElasticCallback": "callback",
-        "ElasticMixin": "train.engine.mixin",
-        "ElasticModel": "model",
-        "Plan": "plan",
-        "Probe": "choose.importance.probe",
-        "Samples": "train.inputs.samples",
-        "Selection": "choose.selection.selector",
-        "SolveHead": "train.head.solve",
-        "TimingProfile": "timing.profile",
-        "finetune": "fine_tuning",
-        "forecast": "choose.budget.forecast",
-        "load_delta": "delta",
-        "profile_model": "timing.profiler",
-        "save_delta": "delta",
-        "select_tensors": "choose.selection.selector",
-        "solve_head": "train.head.solve",
-    }
 
     def __getattr__(name: str) -> Any:
         """A public name that has not been loaded yet."""
