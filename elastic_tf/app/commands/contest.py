@@ -157,8 +157,7 @@ class Contest:
     def _runs(self, plan: Plan) -> list[runs.Run]:
         """The trainings of a method with all seeds."""
         settings, (method, _, rho) = self._settings, plan.name.partition("@")
-        names = [field.name for field in dataclasses.fields(Adaptation)]
-        shared = {name: getattr(settings, name) for name in names}
+        shared = {one.name: getattr(settings, one.name) for one in dataclasses.fields(Adaptation)}
         folder = settings.out / plan.label / f"{plan.epochs}_epochs_rate_{plan.rate:g}"
         for seed in range(settings.seeds):
             if (plan, seed) not in self._done:

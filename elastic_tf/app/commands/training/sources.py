@@ -66,8 +66,7 @@ def load(
             "images. Use another model, or an .npz file of grey images."
         )
     if source.startswith(checks.TFDS) and not path.exists():
-        name = source[len(checks.TFDS) :]
-        return data.tfds_images(name, image_size=image_size, **options)
+        return data.tfds_images(source.removeprefix(checks.TFDS), image_size=image_size, **options)
     return data.image_folder(path, image_size=image_size, on_bad_image=on_bad_image, **options)
 
 
@@ -78,7 +77,7 @@ def counts(settings: Any, *, images: bool = False) -> tuple[int, int]:
         names = class_folders.class_names(Path(source))
         return len(names), len(class_folders.parted(Path(source), names, 0)[0][0]) if images else 0
     if source.startswith(checks.TFDS) and not images:
-        return data.tfds_classes(source[len(checks.TFDS) :]), 0  # which need not be there
+        return data.tfds_classes(source.removeprefix(checks.TFDS)), 0  # which need not be there
     found = load(source, channels=channels, image_size=settings.input_size, batch_size=1)
     return found.classes, found.train_count
 
