@@ -21,9 +21,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import plots
+from elastic_tf.app import runs
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.training import harness, recording, sources
-from elastic_tf.app.runs import run
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import to_json
 from elastic_tf.files.table import format_table
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     shown["finetune"] = tuple(np.array([end[k] for end in ends[1:]]) for k in (2, 1))
     names = ("method", "accuracy", "training_seconds")
     rows = [dict(zip(names, end)) for end in ends]
-    print("\n" + format_table(rows, run.COLUMNS[: len(names)]))
+    print("\n" + format_table(rows, runs.COLUMNS[: len(names)]))
     axes = {"x": "seconds", "y": "test accuracy (%)"}
     percent = {name: (x, 100 * np.asarray(y)) for name, (x, y) in shown.items()}
     lines = plots.lines(percent, **axes, title="Digits of another domain")

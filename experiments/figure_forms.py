@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from paper_specs import DATA, TARGETS, Picture, Training
 
 from elastic_tf import plots
-from elastic_tf.app.runs.run import Run, trained_plans
+from elastic_tf.app.runs import Run, trained_plans
 from elastic_tf.files.table import Column, format_table
 
 Runs = Mapping[Training, Run]

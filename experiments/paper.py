@@ -34,7 +34,7 @@ from paper_specs import FIGURES, TABLES, VIT, Picture, Training, pictures
 from elastic_tf import plots
 from elastic_tf.app.commands import commandline, contest
 from elastic_tf.app.commands.commandline import option, parse, words_of
-from elastic_tf.app.runs import run
+from elastic_tf.app.runs import Run
 from elastic_tf.files.atomic import write_text
 from elastic_tf.files.table import format_table
 from elastic_tf.methods import baselines
@@ -91,7 +91,7 @@ def main(
     ]
 
 
-def drawn(path: Path, picture: Picture, runs: dict[Training, run.Run]) -> Path:
+def drawn(path: Path, picture: Picture, runs: dict[Training, Run]) -> Path:
     """Draw one picture, or print and write one table."""
     made = FORMS[picture.form](picture, runs)
     path = path.with_suffix(".txt" if isinstance(made, str) else ".png")
@@ -106,7 +106,7 @@ def drawn(path: Path, picture: Picture, runs: dict[Training, run.Run]) -> Path:
 
 def one_run(
     training: Training, scale: paper_scales.Scale, root: Path, launch: contest.Launch
-) -> run.Run:
+) -> Run:
     """The run of a training, trained now unless it was before."""
     options = scale.options(training)
     if baselines.get(options["method"]).needs_profile:

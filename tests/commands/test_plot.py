@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from elastic_tf import plots
+from elastic_tf.app import runs
 from elastic_tf.app.commands import plot
-from elastic_tf.app.runs import run as runs
 from elastic_tf.files.json_form import to_ranges
 from elastic_tf.timing.profile import TimingProfile
 

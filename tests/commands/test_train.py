@@ -8,10 +8,10 @@ import tensorflow as tf
 from tiny_runs import TRAINING
 
 import elastic_tf as et
+from elastic_tf.app import runs
 from elastic_tf.app.commands import plot, train
 from elastic_tf.app.commands.trained import evaluate, network, predict, report
 from elastic_tf.app.commands.training import recording
-from elastic_tf.app.runs import run as runs
 from elastic_tf.choose.budget import course
 
 

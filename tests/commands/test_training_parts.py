@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from networks import crossentropy, images, network
 
+from elastic_tf.app import runs
 from elastic_tf.app.commands.training import recording, sources
-from elastic_tf.app.runs import run as runs
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 from elastic_tf.train.engine import modes

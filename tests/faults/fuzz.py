@@ -31,9 +31,9 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 from faults.mutations import mutated_bytes, mutated_json
 
+from elastic_tf.app import runs
 from elastic_tf.app.commands import commandline
 from elastic_tf.app.commands.commandline import option
-from elastic_tf.app.runs import run as runs
 from elastic_tf.choose.selection.records import SelectionRecord
 from elastic_tf.files.atomic import write_json
 from elastic_tf.timing.profile import TensorSpec

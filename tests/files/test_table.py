@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from elastic_tf.app.runs.run import COLUMNS
+from elastic_tf.app.runs import COLUMNS
 from elastic_tf.files.table import format_table
 
 

@@ -5,7 +5,7 @@ import paper
 import pytest
 from paper_specs import FIGURES
 
-from elastic_tf.app.runs import run as runs
+from elastic_tf.app import runs
 from elastic_tf.files.json_form import to_ranges
 
 COUNT, EPOCHS = 12, 3

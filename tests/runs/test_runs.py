@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from elastic_tf.callback import SelectionRecord
 from elastic_tf.plan import Plan
-from elastic_tf.app.runs import run as runs
+from elastic_tf.app import runs
 from elastic_tf.choose.selection.selector import select_tensors
 from elastic_tf.timing.profile import TimingProfile
 

@@ -1,8 +1,8 @@
 """Runs that are written instead of trained, for what launches trainings."""
 
+from elastic_tf.app import runs
 from elastic_tf.app.commands import train
 from elastic_tf.app.commands.commandline import parse
-from elastic_tf.app.runs import run
 
 
 class Launches:
@@ -15,4 +15,4 @@ class Launches:
     def __call__(self, arguments, log) -> None:
         settings = parse(train.Settings, "", arguments)
         self.trained.append(settings)
-        self._made(settings, run.create(settings.out, settings))
+        self._made(settings, runs.create(settings.out, settings))

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from elastic_tf.app import runs
 from elastic_tf.app.commands import train
 from elastic_tf.app.commands.commandline import parse, words_of
 from elastic_tf.app.commands.options import Adaptation
-from elastic_tf.app.runs import run as runs
 from elastic_tf.files.atomic import directory
 from elastic_tf.methods import baselines
 

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elastic_tf.app import runs
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.app.runs import run as runs
 from elastic_tf.files import json_form
 from elastic_tf.plan import Plan
 from elastic_tf.timing.profile import TimingProfile

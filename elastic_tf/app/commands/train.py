@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from elastic_tf import arguments as checks
+from elastic_tf.app import runs
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.app.runs import run as runs
 from elastic_tf.files.atomic import directory
 from elastic_tf.timing.profile import TimingProfile
 

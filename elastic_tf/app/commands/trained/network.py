@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from elastic_tf.app import runs
 from elastic_tf.app.commands.train import Settings
-from elastic_tf.app.runs import run as runs
 
 if TYPE_CHECKING:
     import tensorflow as tf

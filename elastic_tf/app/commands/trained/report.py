@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elastic_tf.app import runs
 from elastic_tf.app.commands import plot
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import evaluate, network
-from elastic_tf.app.runs import run as runs
 from elastic_tf.files.atomic import write_text
 from elastic_tf.files.table import Column, format_table
 

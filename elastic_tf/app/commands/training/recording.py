@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.app.runs.run import Run, peak_memory_bytes
+from elastic_tf.app.runs import Run, peak_memory_bytes
 from elastic_tf.files.json_form import to_ranges
 from elastic_tf.plan import Plan
 

@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 import elastic_tf as et
+from elastic_tf.app import runs
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.training import harness, recording, sources
-from elastic_tf.app.runs import run as runs
 from elastic_tf.choose.budget.course import RATE, Course
 from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.choose.budget.remembered import recalled

@@ -1,1 +1,0 @@
-"""What a training leaves behind: a run directory."""
