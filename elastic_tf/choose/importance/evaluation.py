@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.choose.importance.probe import size_of
 from elastic_tf.stack import compiled_loss, never_differentiated, scale_of
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine import replicas
@@ -37,14 +38,9 @@ def cut(probe: Any, part: slice) -> Any:
     return tf.nest.map_structure(lambda one: None if one is None else one[part], probe)
 
 
-def count_of(probe: Any) -> int:
-    """Samples in it."""
-    return len(tf.nest.flatten(probe[0])[0])
-
-
 def batches_of(probe: Any, size: int | None) -> Batches:
     """(share of the samples, (x, y, sample_weight)) of each batch; one batch if None."""
-    count = count_of(probe)
+    count = size_of(probe)
     size = count if size is None else arguments.count("micro_batch_size", size)
     starts = range(0, count, size)
     return [((min(k + size, count) - k) / count, cut(probe, slice(k, k + size))) for k in starts]

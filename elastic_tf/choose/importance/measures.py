@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.choose.importance.evaluation import Evaluator, as_probe, batches_of, count_of, cut
+from elastic_tf.choose.importance.evaluation import Evaluator, as_probe, batches_of, cut
+from elastic_tf.choose.importance.probe import size_of
 from elastic_tf.plan import layers_of
 from elastic_tf.train.engine.snapshot import host_generators_kept
 
@@ -66,7 +67,7 @@ def loss_decrease(
     arguments.elastic(model, compiled=True)
     arguments.choice("gradient", gradient, _READINGS)
     parts = [as_probe(x, y, sample_weight)]
-    if gradient == "other" and count_of(parts[0]) > 1:
+    if gradient == "other" and size_of(parts[0]) > 1:
         parts = [cut(parts[0], slice(first, None, 2)) for first in (0, 1)]
     batches = [batches_of(part, micro_batch_size) for part in parts]
     with host_generators_kept(model):
