@@ -61,15 +61,9 @@ class Worth:
             return np.asarray(self._function(model), np.float64)
         shared, size = replicas.count(model.distribute_strategy), self._micro_batch_size
         x, y, weight = probe
-        given = {
-            "sample_weight": weight,
-            "micro_batch_size": None if size is None else size * shared,
-        }
-        taken = {
-            name: value
-            for name, value in given.items()
-            if value is not None and name in self._parameters
-        }
+        given = {"sample_weight": weight, "micro_batch_size": size and size * shared}
+        known = self._parameters
+        taken = {k: one for k, one in given.items() if one is not None and k in known}
         importance = np.asarray(self._function(model, x, y, **taken), np.float64)
         return replicas.mean_over_workers(model.distribute_strategy, importance)
 
