@@ -78,7 +78,7 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
                 "measured": float(ratio[1]),
                 "predicted": profile.with_cached_prefix().step_time(mask) / profile.t_full,
                 "fill_ms": 1e3 * seconds / SAMPLES,
-                "bytes": 0 if cache is None else cache.nbytes / SAMPLES,
+                "bytes": sum(part.nbytes for part in cache._arrays) / SAMPLES if cache else 0,
             }
         )
     return {"t_forward": profile.t_forward, "t_full": profile.t_full, "cuts": cuts}

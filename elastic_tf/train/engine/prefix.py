@@ -90,10 +90,6 @@ class Forward:
         given = self._inputs if before is None else before.tensors
         return between(self.graph, given, cut.tensors)
 
-    def fingerprint(self, cut: Cut) -> Fingerprint:
-        """Of all variables that the cut depends on, as they are now."""
-        return Fingerprint([one for one, _ in self.graph.captures if id(one) in cut.reads])
-
 
 class PrefixCache:
     """The activations on a cut, for every row of some samples, of the weights that were then.
@@ -114,10 +110,11 @@ class PrefixCache:
         run: Callable[..., list[tf.Tensor]] | None = None,
     ) -> None:
         self.cut = cut
-        self._samples, self._size = samples, forward.rows
+        self.samples, self._size = samples, forward.rows
         self._varying = cut.varying(forward.model)
         self._behind = forward.behind(cut)
-        self._made_of = forward.fingerprint(cut)
+        handles = (outside for outside, _ in forward.graph.captures)
+        self._made_of = Fingerprint([one for one in handles if id(one) in cut.reads])
         self._onward: dict[str, Callable[..., list[tf.Tensor]]] = {}
         self._arrays, left = [], samples.memory
         for tensor in cut.tensors:
@@ -146,15 +143,6 @@ class PrefixCache:
         other._onward = self._onward
         return other
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the activations."""
-        return sum(kept.nbytes for kept in self._arrays)
-
-    def is_of(self, samples: Samples) -> bool:
-        """Whether it holds the activations of these."""
-        return self._samples is samples
-
     def is_current(self) -> bool:
         """Whether the weights before the cut are those that the activations were made of."""
         return self._made_of.is_current()
@@ -165,7 +153,7 @@ class PrefixCache:
         taken = tf.numpy_function(self.read, [rows], [dtype for _, dtype, _ in kinds])
         for part, (_, _, shape) in zip(taken, kinds):
             part.set_shape((rows.shape[0], *shape))
-        batch = (self._samples.inputs(rows.shape[0]), *self._samples.targets(rows))
+        batch = (self.samples.inputs(rows.shape[0]), *self.samples.targets(rows))
         return self._trace(train_step, batch, taken)
 
     def onward(self, function: Callable[[Any], Any], name: str) -> Iterator[list[np.ndarray]]:
@@ -192,7 +180,7 @@ class PrefixCache:
 
         @functools.partial(tf.function, autograph=False)
         def traced(*values: tf.Tensor) -> Any:
-            batch = (self._samples.inputs(self._size),)
+            batch = (self.samples.inputs(self._size),)
             return self._trace(lambda batch: function(batch[0]), batch, values)
 
         return traced
@@ -226,7 +214,7 @@ class PrefixCache:
 
     def _batches(self) -> Iterator[tuple[np.ndarray, int]]:
         """All rows in batches of one size, and how many of each are not there a second time."""
-        every = np.arange(self._samples.rows)
+        every = np.arange(self.samples.rows)
         for start in range(0, len(every), self._size):
             rows = every[start : start + self._size]
             yield np.resize(rows, self._size), len(rows)
@@ -236,7 +224,7 @@ class PrefixCache:
             for kept, part in zip(self._arrays, of(rows)):
                 kept[rows] = part.numpy()
         # another batch: some of the rows, twice
-        mixed = np.random.default_rng(0).permutation(self._samples.rows)[: max(self._size // 2, 1)]
+        mixed = np.random.default_rng(0).permutation(self.samples.rows)[: max(self._size // 2, 1)]
         for kept, part in zip(self.read(mixed), of(np.resize(mixed, self._size))):
             if not np.allclose(kept, part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
                 raise NotCacheable("what is computed of a sample depends on others in its batch")

@@ -144,7 +144,7 @@ class RowTraining:
             NotCacheable: nothing is kept of these, too.
         """
         for cache in (self.kept(), self._beside):
-            if cache is not None and cache.is_of(samples):
+            if cache is not None and cache.samples is samples:
                 yield from cache.onward(function, name)
                 return
         raise NotCacheable("no activations of these samples are kept")
