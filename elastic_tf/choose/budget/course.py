@@ -55,11 +55,6 @@ _FIRST = 4  # steps that tell how fast it was
 _SPARE, _LATE = 0.01, 0.02  # of the seconds: spared; as much later it may end
 
 
-def passes_for(whole: float, most: int) -> float:
-    """Passes over the samples in the time of `whole` epochs of full training, `most` at most."""
-    return min(max(whole / _SHARE, _FEW), most)
-
-
 class _TooLate(Exception):
     """The head took the time in which to train."""
 
@@ -274,7 +269,7 @@ class Course(tf.keras.callbacks.Callback):
         for _ in range(2):  # more is traced where more is trained
             training = max(self.left - self._around(share), 0.0)
             whole = max(training / self._epoch, _LEAST_EPOCHS)  # epochs of full training
-            passes = passes_for(whole, self._epochs)
+            passes = min(max(whole / _SHARE, _FEW), self._epochs)
             share = min(whole / passes, 1.0)
         epochs = max(math.ceil(passes), 2)
         if model._elastic.rows.keeps(epochs):

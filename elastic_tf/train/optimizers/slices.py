@@ -101,18 +101,15 @@ class Slice:
         channels = tf.convert_to_tensor(self.channels)
         for variable in of:
             whole, part = variable.read_value(), self._part_of(variable).read_value()
-            variable.assign(self._put_into(whole, part, channels))
-
-    def _put_into(self, whole: tf.Tensor, part: tf.Tensor, channels: tf.Tensor) -> tf.Tensor:
-        if self.in_row:
-            sizes = tf.stack([channels[0], self._count, self._all - channels[0] - self._count])
-            before, _, behind = tf.split(whole, sizes, self._axis)
-            found = tf.concat([before, part, behind], self._axis)
-        else:
-            both = tf.concat([whole, part], self._axis)
-            found = tf.gather(both, self._places, axis=self._axis)
-        found.set_shape(whole.shape)
-        return tf.ensure_shape(found, whole.shape)
+            if self.in_row:
+                sizes = tf.stack([channels[0], self._count, self._all - channels[0] - self._count])
+                before, _, behind = tf.split(whole, sizes, self._axis)
+                found = tf.concat([before, part, behind], self._axis)
+            else:
+                both = tf.concat([whole, part], self._axis)
+                found = tf.gather(both, self._places, axis=self._axis)
+            found.set_shape(whole.shape)
+            variable.assign(tf.ensure_shape(found, whole.shape))
 
     def in_slots(self, slots: Sequence[Any]) -> list[Any]:
         """The slots with slices in the place of those that have the kernel's shape.
