@@ -14,7 +14,6 @@ import tensorflow as tf
 from safetensors import SafetensorError, safe_open
 
 from elastic_tf import arguments, stack
-from elastic_tf.arguments import brief
 from elastic_tf.files import atomic, json_form
 
 _HEADER = "elastic_tf.delta 1"  # its key in the metadata of the file, with the format's number
@@ -126,7 +125,7 @@ def load_delta(model: tf.keras.Model, path: str | Path) -> None:
     except _DAMAGE as error:
         raise ValueError(
             f"`path` must be a whole file of save_delta. Received: '{file}', which is refused by "
-            f"{brief(error)}. Copy it again."
+            f"{arguments.brief(error)}. Copy it again."
         ) from error
     if hashes != wanted:
         k = next((k for k, pair in enumerate(zip(hashes, wanted)) if pair[0] != pair[1]), None)

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.files.atomic import as_utf8
 
 _MOST_BYTES = 4 << 20  # of one document; the profile of a model of 1,000 tensors takes 0.4 MB
@@ -60,7 +59,7 @@ def to_json(value: Any) -> Any:
         return to_json(value.numpy())
     raise TypeError(
         "A file stores a `value` of numbers, text, lists and dicts. Received: "
-        f"{brief(value)} of type {type(value).__name__}. Store a description of it."
+        f"{arguments.brief(value)} of type {type(value).__name__}. Store a description of it."
     )
 
 
@@ -98,7 +97,7 @@ def parse(data: bytes) -> Any:
 def _real(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"holds {brief(text)}, which is no finite number")
+        raise ValueError(f"holds {arguments.brief(text)}, which is no finite number")
     return value
 
 
@@ -117,7 +116,7 @@ def from_ranges(ranges: Sequence[Sequence[int]], count: int) -> np.ndarray:
         if not whole or not end < pair[0] <= pair[1] < count:
             raise ValueError(
                 f"`ranges` must be ascending [first, last] pairs below {count}. Received: "
-                f"{brief(pair)}."
+                f"{arguments.brief(pair)}."
             )
         end = pair[1]
         mask[pair[0] : end + 1] = True

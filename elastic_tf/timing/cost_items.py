@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 
 KINDS = ("forward", "dw", "dy")
 MAX_TIME = 1e15  # microseconds: thirty years
@@ -45,7 +44,7 @@ def check_items(name: str, items: Sequence[CostItem], count: int) -> None:
         if not item.tensors or not (np.diff([-1, *item.tensors, count]) > 0).all():
             raise ValueError(
                 f"`{where}.tensors` must be indices from 0, ascending and below {count}. "
-                f"Received: {brief(item.tensors)}."
+                f"Received: {arguments.brief(item.tensors)}."
             )
 
 

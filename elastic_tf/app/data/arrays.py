@@ -10,7 +10,6 @@ import numpy as np
 from elastic_tf import arguments
 from elastic_tf.app.data.handwriting import Labelled
 from elastic_tf.app.data.pipelines import Batching, ImageData, from_rows
-from elastic_tf.arguments import brief
 from elastic_tf.files import arrays as array_files
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -70,12 +69,12 @@ def _checked(part: str, x: Any, y: Any) -> Labelled:
     if x.ndim != 4 or not x.size or x.dtype.kind not in "uif" or not np.isfinite(x).all():
         raise ValueError(
             "Images must be finite numbers of shape (count, height, width, channels). Received: "
-            f"{x.dtype} of shape {x.shape} in {part}: {brief(x.tolist())}."
+            f"{x.dtype} of shape {x.shape} in {part}: {arguments.brief(x.tolist())}."
         )
     is_whole = y.dtype.kind in "ui" and y.shape == (len(x),)
     if not is_whole or int(y.min()) < 0 or y.max() > _MOST_LABEL:
         raise ValueError(
             f"The labels of {len(x)} images must be as many integers from 0 to {_MOST_LABEL}. "
-            f"Received: {y.dtype} of shape {y.shape} in {part}: {brief(y.tolist())}."
+            f"Received: {y.dtype} of shape {y.shape} in {part}: {arguments.brief(y.tolist())}."
         )
     return x, y.astype(np.int64)

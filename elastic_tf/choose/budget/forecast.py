@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.importance.measures import depth
 from elastic_tf.choose.selection.selector import select_tensors
@@ -141,7 +140,7 @@ def _looked_at(data: Any) -> tuple[Any, int]:
     if not isinstance(data, tf.data.Dataset) or int(data.cardinality()) <= 0:
         raise ValueError(
             "`data` must be et.Samples, or a tf.data.Dataset of batches that knows how many there "
-            f"are. Received: {brief(data)}. Use et.Samples(x, y, batch_size=16), or "
+            f"are. Received: {arguments.brief(data)}. Use et.Samples(x, y, batch_size=16), or "
             "dataset.apply(tf.data.experimental.assert_cardinality(count))."
         )
     return first_batch(data), int(data.cardinality())

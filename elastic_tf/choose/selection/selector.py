@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.choose.selection.dynamic_program import recurrence
 from elastic_tf.choose.selection.mixed_integer import best_choices
 from elastic_tf.choose.selection.problem import Choices, Problem, Solution, in_order, reduce
@@ -177,7 +176,7 @@ def _with_bytes(choices: Choices, memory: Limit, strategy: str) -> Choices:
     if not hasattr(memory, "items"):
         raise ValueError(
             "`memory` must be an et.memory.Limit, which knows the model. Received: "
-            f"{brief(memory)}. Use et.memory.Limit(memory, model, (x, y))."
+            f"{arguments.brief(memory)}. Use et.memory.Limit(memory, model, (x, y))."
         )
     kept, sizes = memory.items
     cost = np.zeros((len(choices.cost) + len(sizes), 2))

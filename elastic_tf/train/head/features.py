@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
-from elastic_tf.arguments import brief
 from elastic_tf.lite.disk import Rows
 from elastic_tf.stack import attributes
 from elastic_tf.train.engine.mixin import ElasticMixin
@@ -127,7 +126,7 @@ def collect(
     if weight.shape != (count,) or not (np.isfinite(weight).all() and (weight >= 0.0).all()):
         raise ValueError(
             "`sample_weight` must be finite and not negative, one per sample. Received: "
-            f"{brief(weight)} for {count} samples."
+            f"{arguments.brief(weight)} for {count} samples."
         )
     if not weight.any():
         raise ValueError("`sample_weight` must be above 0 somewhere. Received: zeros only.")
