@@ -8,8 +8,7 @@ import warnings
 import tensorflow as tf
 
 from elastic_tf.choose.budget.ledger import Ledger
-from elastic_tf.choose.budget.prior import first_step_seconds
-from elastic_tf.choose.budget.step_costs import StepCosts
+from elastic_tf.choose.budget.prior import StepCosts, first_step_seconds
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.solve import SolveHead
 

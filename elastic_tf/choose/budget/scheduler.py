@@ -13,9 +13,9 @@ import numpy as np
 from elastic_tf.choose.budget.deadline import DeadlineControl
 from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.lookahead import Lookahead
+from elastic_tf.choose.budget.prior import StepCosts
 from elastic_tf.choose.budget.ratio import RatioControl
 from elastic_tf.choose.budget.settings import Settings
-from elastic_tf.choose.budget.step_costs import StepCosts
 from elastic_tf.choose.importance.probe import joined
 from elastic_tf.choose.importance.tracking import Worth
 from elastic_tf.choose.selection import records
