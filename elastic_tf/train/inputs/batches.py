@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,37 @@ from elastic_tf.arguments import brief
 
 
 def as_batch(x: Any, y: Any, sample_weight: Any = None, *, as_fit: bool = False) -> tuple[Any, ...]:
-    """One batch as `train_step` takes it; refused as by `tensors`."""
-    given = [("x", x), ("y", y), ("sample_weight", sample_weight)]
-    return tuple(tensors(given if sample_weight is not None else given[:2], as_fit=as_fit))
+    """One batch of tensors as `train_step` takes it, its parts nested as they are.
+
+    With `as_fit` floating-point arrays get the type that `fit` would feed.
+
+    Raises:
+        ValueError: a part is no arrays with samples first, or they do not hold equally many.
+    """
+    parts = [("x", x), ("y", y)]
+    if sample_weight is not None:
+        parts.append(("sample_weight", sample_weight))
+    for name, part in parts:
+        if not tf.nest.flatten(part):
+            raise ValueError(
+                f"`{name}` must be arrays with samples first. Received: {name}={brief(part)}."
+            )
+    found = [
+        tf.nest.map_structure(functools.partial(_tensor, name, as_fit), _as_array(part))
+        for name, part in parts
+    ]
+    counts = {len(array) for array in tf.nest.flatten(found)}
+    if len(counts) != 1 or 0 in counts:
+        names = ", ".join(f"`{name}`" for name, _ in parts)
+        each = (
+            f"{' and '.join(str(len(one)) for one in tf.nest.flatten(part))} in {name}"
+            for (name, _), part in zip(parts, found)
+        )
+        raise ValueError(
+            f"At least one sample must be there, and equally many in all parts of {names}. "
+            f"Received: {', '.join(each)}."
+        )
+    return tuple(found)
 
 
 def first_batch(dataset: tf.data.Dataset) -> tuple[Any, ...]:
@@ -66,39 +93,6 @@ def sample_shapes(x: Any) -> list[tuple[int | None, ...]] | None:
     if any(shape is None or tf.TensorShape(shape).rank is None for shape in shapes):
         return None
     return [tuple(shape[1:]) for shape in shapes]
-
-
-def tensors(parts: Sequence[tuple[str, Any]], *, as_fit: bool = False) -> list[Any]:
-    """The parts as tensors, nested as they are.
-
-    Args:
-        parts: (name of the argument, arrays) of each.
-        as_fit: whether floating-point arrays get the type that `fit` would feed.
-
-    Raises:
-        ValueError: a part is no arrays with samples first, or they do not hold equally many.
-    """
-    for name, part in parts:
-        if not tf.nest.flatten(part):
-            raise ValueError(
-                f"`{name}` must be arrays with samples first. Received: {name}={brief(part)}."
-            )
-    found = [
-        tf.nest.map_structure(functools.partial(_tensor, name, as_fit), _as_array(part))
-        for name, part in parts
-    ]
-    counts = {len(array) for array in tf.nest.flatten(found)}
-    if len(counts) != 1 or 0 in counts:
-        names = ", ".join(dict.fromkeys(f"`{name}`" for name, _ in parts))
-        each = (
-            f"{' and '.join(str(len(one)) for one in tf.nest.flatten(part))} in {name}"
-            for (name, _), part in zip(parts, found)
-        )
-        raise ValueError(
-            f"At least one sample must be there, and equally many in all parts of {names}. "
-            f"Received: {', '.join(each)}."
-        )
-    return found
 
 
 def _as_array(part: Any) -> Any:
