@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,11 +29,9 @@ from elastic_tf.timing.runtime import describe_device
 from elastic_tf.timing.stopwatch import ratio_uncertainty, time_anew
 from elastic_tf.timing.trace import StepFunction, StepTrace, has_own_step, trace_step
 from elastic_tf.train.engine.checks import batch_explained
+from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.snapshot import kept
 from elastic_tf.train.inputs.batches import as_batch, first_batch, sample_shapes
-
-if TYPE_CHECKING:
-    from elastic_tf.model import ElasticModel
 
 _MOST_REPEATS = 1_000_000
 _PROFILED = 4  # steps under the profiler, at most
@@ -43,7 +41,7 @@ _AS_THEY_ARE = (1.0,) * differences.CELLS
 
 
 def profile_model(
-    model: ElasticModel,
+    model: ElasticMixin,
     x: Any,
     y: Any = None,
     *,
@@ -98,7 +96,7 @@ class Profiler:
 
     def __init__(
         self,
-        model: ElasticModel,
+        model: ElasticMixin,
         x: Any,
         y: Any,
         *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,11 +16,9 @@ from elastic_tf.stack import compiled_loss, never_differentiated, scale_of
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.checks import batch_explained
+from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.snapshot import kept
 from elastic_tf.train.inputs.batches import as_batch
-
-if TYPE_CHECKING:
-    from elastic_tf.model import ElasticModel
 
 # Traces are kept for so many shapes of batches; they hold memory.
 _MOST_TRACES = 8
@@ -49,7 +47,7 @@ def batches_of(probe: Any, size: int | None) -> Batches:
 class Evaluator:
     """The traced passes of one compiled model; every call puts back all that it changed."""
 
-    def __init__(self, model: ElasticModel) -> None:
+    def __init__(self, model: ElasticMixin) -> None:
         # The evaluator is stored on the model: a strong reference back would be a cycle.
         self._model = weakref.ref(model)
         self._compiled = _compiled(model)
@@ -60,7 +58,7 @@ class Evaluator:
         self._update = _traced(self._trace_update)
 
     @classmethod
-    def of(cls, model: ElasticModel) -> Evaluator:
+    def of(cls, model: ElasticMixin) -> Evaluator:
         """The model's evaluator; a new one if it was compiled or other layers are trainable."""
         evaluator = model.__dict__.get("_evaluator")
         if (
@@ -171,6 +169,6 @@ def _traced(function: Any) -> Any:
     return traced
 
 
-def _compiled(model: ElasticModel) -> tuple:
+def _compiled(model: ElasticMixin) -> tuple:
     """What the traces were made from; kept alive, so that identity is telling."""
     return (model.optimizer, compiled_loss(model), *model.tensors)

@@ -8,7 +8,7 @@ probe is drawn. An attribute `strategy` is that of `select_tensors`, else "exact
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,16 +17,14 @@ from elastic_tf import arguments
 from elastic_tf.choose.importance.evaluation import Evaluator, as_probe, batches_of, cut
 from elastic_tf.choose.importance.probe import size_of
 from elastic_tf.plan import layers_of
+from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.snapshot import host_generators_kept
-
-if TYPE_CHECKING:
-    from elastic_tf.model import ElasticModel
 
 _READINGS = ("before", "after", "other")
 
 
 def loss_decrease(
-    model: ElasticModel,
+    model: ElasticMixin,
     x: Any,
     y: Any,
     *,
@@ -83,7 +81,7 @@ def loss_decrease(
 
 
 def paper(
-    model: ElasticModel,
+    model: ElasticMixin,
     x: Any,
     y: Any,
     *,
@@ -99,7 +97,7 @@ paper.strategy = "paper"  # type: ignore[attr-defined]
 
 
 def gradient_magnitude(
-    model: ElasticModel,
+    model: ElasticMixin,
     x: Any,
     y: Any,
     *,
@@ -116,7 +114,7 @@ def gradient_magnitude(
     return _finite(evaluator.in_forward_order(magnitudes), model)
 
 
-def depth(model: ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:
+def depth(model: ElasticMixin, x: Any = None, y: Any = None) -> np.ndarray:
     """1 to N, without the probe: the last tensors that fit are trained.
 
     In forward order, but scale and offset of batch normalisations before all others: training them
@@ -133,13 +131,13 @@ def depth(model: ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:
 depth.strategy = "order"  # type: ignore[attr-defined]
 
 
-def weight_magnitude(model: ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:
+def weight_magnitude(model: ElasticMixin, x: Any = None, y: Any = None) -> np.ndarray:
     """Sum of the absolute weights of each tensor, without the probe ("Weight" in Sec. 8.4)."""
     arguments.elastic(model)
     return np.array([float(np.abs(v.numpy()).sum(dtype=np.float64)) for v in model.tensors])
 
 
-def _finite(worth: np.ndarray, model: ElasticModel) -> np.ndarray:
+def _finite(worth: np.ndarray, model: ElasticMixin) -> np.ndarray:
     if not np.isfinite(worth).all():
         k = int(np.flatnonzero(~np.isfinite(worth))[0])
         raise ValueError(

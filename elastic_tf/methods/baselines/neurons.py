@@ -11,7 +11,7 @@ the same samples; a neuron whose similarity changes is still learning.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,11 +22,9 @@ from elastic_tf.methods.baselines.method import Method
 from elastic_tf.plan import EXACT, NAMES, SOME, Plan, layers_of
 from elastic_tf.stack import never_differentiated, weights
 from elastic_tf.train.engine import modes
+from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.snapshot import host_generators_kept
 from elastic_tf.train.head.features import head_tensors
-
-if TYPE_CHECKING:
-    from elastic_tf.model import ElasticModel
 
 # Of the weights of all convolutions: the smallest of the paper's budgets, 192,311 of the 2,189,760
 # of MobileNetV2 (Table 2).
@@ -48,7 +46,7 @@ class Neurons(NamedTuple):
     cost: np.ndarray
 
     @classmethod
-    def of(cls, model: ElasticModel) -> Neurons:
+    def of(cls, model: ElasticMixin) -> Neurons:
         """Those of all convolutions of which channels can be trained alone.
 
         Raises:
@@ -117,7 +115,7 @@ class Velocity:
     Source: Quelennec et al., WACV 2024, Sec. 3.2, after Bragagnolo et al., NEq, NeurIPS 2022.
     """
 
-    def __init__(self, model: ElasticModel, x: Any, mu: float = 0.5, batch_size: int = 8) -> None:
+    def __init__(self, model: ElasticMixin, x: Any, mu: float = 0.5, batch_size: int = 8) -> None:
         self.neurons = Neurons.of(model)
         self.phi, self.v = np.ones(len(self.neurons.cost)), np.zeros(len(self.neurons.cost))
         self._mu = arguments.number("mu", mu, low=0.0)
