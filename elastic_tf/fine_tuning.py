@@ -270,11 +270,7 @@ def _right(name: str, has_logits: bool) -> tf.keras.metrics.Metric:
 
 
 def classifier_of(model: tf.keras.Model, classes: int) -> tf.keras.Model:
-    """A network with a new head that gives logits, in the place of its own if it has one.
-
-    Raises:
-        ValueError: its end can have no such head.
-    """
+    """A network with a new head of logits, in the place of its own; a ValueError if none can be."""
     return _with_head(model, classes, "softmax", verbose=True, keeps=False)[0]
 
 

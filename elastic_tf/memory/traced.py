@@ -38,11 +38,7 @@ class TracedStep:
 
     @classmethod
     def of(cls, model: ElasticMixin, data: Any, plan: Plan) -> TracedStep:
-        """Trace the step of a compiled elastic model on a batch; nothing runs.
-
-        Raises:
-            ValueError: the size of a tensor is known only while the step runs.
-        """
+        """Trace the step on a batch, not run; a ValueError where it alone tells a size."""
         run = StepFunction(model, plan, jit_compile=False)
         with host_generators_kept(model):
             graph = run.graph(data)

@@ -12,11 +12,7 @@ from elastic_tf.graph import READS, captured, reach, takes, users
 
 
 class Network:
-    """The forward pass of a model for batches of one kind, ready to be run in another graph.
-
-    Raises:
-        ValueError: an op has no rule; the message names it and its layer.
-    """
+    """The forward pass of one kind of batch, to be run in another graph; some ops are refused."""
 
     def __init__(self, forward: Any, batch: tf.TensorSpec) -> None:
         # which keeps the graph alive

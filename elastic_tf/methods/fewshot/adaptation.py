@@ -178,11 +178,7 @@ def augmented(images: np.ndarray, rng: np.random.Generator, flip: bool = False) 
 
 
 def checked(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Images and as many labels, as arrays.
-
-    Raises:
-        ValueError: they do not fit together, or are of one class.
-    """
+    """Images and as many labels as arrays; a ValueError if they do not fit, or are of one class."""
     x, y = arguments.samples("images", images), arguments.samples("labels", labels)
     if y.shape != (len(x),) or y.dtype.kind not in "iuSU":
         raise ValueError(

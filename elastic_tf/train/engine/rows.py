@@ -138,11 +138,7 @@ class RowTraining:
     def onward(
         self, function: Callable[[Any], Any], name: str, samples: Samples
     ) -> Iterator[list[np.ndarray]]:
-        """As of the `PrefixCache`, of the samples that are trained on or of those beside.
-
-        Raises:
-            NotCacheable: nothing is kept of these, too.
-        """
+        """As of the `PrefixCache`, of samples trained on or beside; `NotCacheable` if not kept."""
         for cache in (self.kept(), self._beside):
             if cache is not None and cache.samples is samples:
                 yield from cache.onward(function, name)

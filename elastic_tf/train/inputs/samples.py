@@ -103,10 +103,8 @@ class Samples:
     def weighted(self, class_weight: Mapping[int, float]) -> Samples:
         """The same samples with the weights that `fit` of Keras gives them by their class.
 
-        Inputs and targets are shared; weights of samples are multiplied by those of classes.
-
-        Args:
-            class_weight: weight of each class of the one output, numbered from 0 without gaps.
+        Inputs and targets are shared; weights of samples are multiplied by those of classes, which
+        are numbered from 0 without gaps.
         """
         arguments.instance("class_weight", class_weight, Mapping, "a dict of weights by class")
         made = copy.copy(self)

@@ -112,11 +112,7 @@ class Slice:
             variable.assign(tf.ensure_shape(found, whole.shape))
 
     def in_slots(self, slots: Sequence[Any]) -> list[Any]:
-        """The slots with slices in the place of those that have the kernel's shape.
-
-        Raises:
-            ValueError: one has another shape with several numbers.
-        """
+        """Slots, with slices for those of the kernel's shape; a ValueError if one has another."""
         for slot in slots:
             if slot.shape.rank and slot.shape != self._kernel.shape:
                 raise ValueError(

@@ -97,11 +97,7 @@ def register(mode: Mode) -> None:
 def slices(
     model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan
 ) -> list[tuple[Slice, tuple[int, ...]]]:
-    """The slice of each kernel of which some channels are trained, and these channels.
-
-    Raises:
-        ValueError: a tensor is no kernel for its mode, or has other channels.
-    """
+    """The slices of kernels, and their channels; a ValueError if a tensor cannot have its mode."""
     uses = _uses(model, tensors, plan)
     return [(use.parts[0], tuple(plan.channels[use.k])) for use in uses if use.parts]
 
