@@ -87,24 +87,16 @@ def profile_model(
             f"`y` must be the targets of the batch. Received: y=None beside x={brief(x)}. Give "
             "profile_model(model, x, y), or a tf.data.Dataset of batches (x, y) alone."
         )
-    profiler = Profiler(model, x, y, sample_weight=sample_weight, calibrate=calibrate)
+    profiler = Profiler(model, (x, y, sample_weight), calibrate=calibrate)
     return profiler.measure(repeats=repeats)
 
 
 class Profiler:
-    """The full and the frozen step of a model, as in `profile_model`; x and y of one batch."""
+    """The full and the frozen step of a model, as in `profile_model`, on one batch."""
 
-    def __init__(
-        self,
-        model: ElasticMixin,
-        x: Any,
-        y: Any,
-        *,
-        sample_weight: Any = None,
-        calibrate: bool = True,
-    ) -> None:
+    def __init__(self, model: ElasticMixin, data: Any, *, calibrate: bool = True) -> None:
         self.model = arguments.elastic(model, compiled=True)
-        self._data = as_batch(x, y, sample_weight)
+        self._data = as_batch(*data)
         if not model.built:  # a subclassed model is, by the first batch that it is called on
             with batch_explained(self._data):
                 model(self._data[0])

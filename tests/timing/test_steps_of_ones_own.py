@@ -116,7 +116,7 @@ def updates(run: StepFunction) -> int:
 class TestOwnTrainStep:
     def test_it_is_what_is_profiled(self):
         model = pooled(Twice, tf.keras.optimizers.SGD())
-        profiler = Profiler(model, X, Y)
+        profiler = Profiler(model, (X, Y))
         profile = profiler.measure(repeats=1)
         assert (profile.method, profile.note) == ("calibrated", "")
         assert profile.share_attributed > 0.9
@@ -142,7 +142,7 @@ def test_an_update_is_paid_once_in_as_many_batches_as_accumulate(monkeypatch):
     profiles = []
     for accumulate in (1, 4):
         tf.keras.backend.clear_session()  # items are ordered by names of layers: the same in both
-        profiler = Profiler(pooled(accumulate=accumulate), X, Y, calibrate=False)
+        profiler = Profiler(pooled(accumulate=accumulate), (X, Y), calibrate=False)
         profiles.append(profiler.measure(repeats=1))
         work = profiler._work
     one, four = profiles
