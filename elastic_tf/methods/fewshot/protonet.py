@@ -14,15 +14,14 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
-from elastic_tf.cut import between, find_cut
+from elastic_tf.cut import between
 from elastic_tf.files.arrays import array, quarter_of_memory
 from elastic_tf.memory.kernels import KernelCosts, kernel_costs
 from elastic_tf.methods.fewshot.fisher import ChannelFisher
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 from elastic_tf.train import optimizers
-from elastic_tf.train.engine.prefix import frozen_pass, step_behind
-from elastic_tf.train.engine.snapshot import host_generators_kept
+from elastic_tf.train.engine.prefix import Forward, step_behind
 from elastic_tf.train.engine.state import LastUsed
 from elastic_tf.train.head.features import dense_layers
 
@@ -177,16 +176,13 @@ class Suffix:
 
     def __init__(self, model: ElasticModel, plan: Plan) -> None:
         self._model = model
-        trained = [tensor for tensor, on in zip(model.tensors, plan.mask) if on]
         kind = tf.TensorSpec(model.inputs[0].shape, model.inputs[0].dtype)
         self._dtype = kind.dtype.as_numpy_dtype
-        forward = tf.function(lambda images: frozen_pass(model, images), autograph=False)
-        with host_generators_kept(model):
-            graph = forward.get_concrete_function(kind).graph
-        self._cut = find_cut(graph, graph.inputs[:1], graph.outputs, trained)
+        forward = Forward(model, kind)
+        self._cut = forward.cut(model._trained(plan))
         # the images where nothing is frozen before what is trained
-        self._taken = self._cut.tensors or graph.inputs[:1]
-        self._before = between(graph, graph.inputs[:1], self._taken)
+        self._taken = self._cut.tensors or forward.inputs
+        self._before = between(forward.graph, forward.inputs, self._taken)
         specs = [tf.TensorSpec(one.shape, one.dtype) for one in self._taken]
         labels = tf.TensorSpec((None,), tf.int64)
         model.make_train_function()  # makes the optimizer's slots

@@ -62,17 +62,17 @@ class Forward:
         seconds, state = time.perf_counter() - started, model._elastic
         state.tracing = min(state.tracing or seconds, seconds)
         self.graph = self.run.graph
-        self._inputs = self.graph.inputs[: len(tf.nest.flatten(spec))]
-        self.rows = int(self._inputs[0].shape[0])
+        self.inputs = self.graph.inputs[: len(tf.nest.flatten(spec))]
+        self.rows = self.inputs[0].shape[0]  # None: any number
         of_samples = reached_from(
-            nodes_of(self.graph.get_operations()), [t.op for t in self._inputs]
+            nodes_of(self.graph.get_operations()), [t.op for t in self.inputs]
         )
         if any(one.op in of_samples for one in losses if tf.is_tensor(one)):
             self._layers = None  # a layer may add to the loss what no layer behind it takes
 
     def cut(self, trained: Collection[tf.Variable]) -> Cut:
         """Where what is before depends on none of these variables."""
-        return find_cut(self.graph, self._inputs, self.graph.outputs, trained)
+        return find_cut(self.graph, self.inputs, self.graph.outputs, trained)
 
     def behind(self, cut: Cut) -> tf.keras.Model | None:
         """A model of the layers behind a cut; None where the cut is not made of their results."""
@@ -87,7 +87,7 @@ class Forward:
 
         What lies behind the cut, updates of moving statistics too, does not run.
         """
-        given = self._inputs if before is None else before.tensors
+        given = self.inputs if before is None else before.tensors
         return between(self.graph, given, cut.tensors)
 
 
