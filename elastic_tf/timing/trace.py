@@ -109,7 +109,7 @@ class StepFunction:
         model._build_optimizer()
         self.plan = as_plan(plan, len(model.tensors))
         self.mask = self.plan.mask
-        self._slices = modes.slices(model, model.tensors, self.plan)
+        self._slices = modes.slices(model, self.plan)
         self.jit_compile = bool(model.jit_compile if jit_compile is None else jit_compile)
         self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
         self._untimed: StepTrace | None = None

@@ -219,9 +219,9 @@ class ElasticMixin(_Model):
             else:
                 variables = [stack.raw(variable) for variable in variables]
                 left_out = freezing.left_out(self, variables)
-                variables = modes.watched(self, self.tensors, self.plan, variables)
+                variables = modes.watched(self, self.plan, variables)
                 tape.watch(variables)
-                with freezing.frozen(left_out), modes.installed(self, self.tensors, self.plan):
+                with freezing.frozen(left_out), modes.installed(self, self.plan):
                     step = self.forward(data)
         if variables is None:
             variables = stack.trainable(self)
@@ -344,7 +344,7 @@ class ElasticMixin(_Model):
     def _take(self, plan: Plan | None) -> None:
         """Train by a plan from the next step on, None for everything exact."""
         if plan is not None:
-            modes.choose(self, self.tensors, plan)
+            modes.choose(self, plan)
         self._elastic.plan = plan
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, code_of, in_row
+from elastic_tf.plan import CHANNELS, EXACT, NAMES, Plan, code_of, in_row
 from elastic_tf.train.engine.modes.held import held
 from elastic_tf.train.engine.modes.operations import kernel_of
 from elastic_tf.train.optimizers.slices import Slice
@@ -94,17 +94,15 @@ def register(mode: Mode) -> None:
     MODES[mode.code] = mode
 
 
-def slices(
-    model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan
-) -> list[tuple[Slice, tuple[int, ...]]]:
+def slices(model: Any, plan: Plan) -> list[tuple[Slice, tuple[int, ...]]]:
     """The slices of kernels, and their channels; a ValueError if a tensor cannot have its mode."""
-    uses = _uses(model, tensors, plan)
+    uses = _uses(model, plan)
     return [(use.parts[0], tuple(plan.channels[use.k])) for use in uses if use.parts]
 
 
-def choose(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> None:
+def choose(model: Any, plan: Plan) -> None:
     """Train the channels of a plan from the next step on; refuses a plan as `slices`."""
-    for found, channels in slices(model, tensors, plan):
+    for found, channels in slices(model, plan):
         found.choose(channels)
 
 
@@ -120,9 +118,9 @@ def channel_axes(model: Any, name: str) -> dict[int, int]:
 
 
 @contextlib.contextmanager
-def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> Iterator[None]:
+def installed(model: Any, plan: Plan) -> Iterator[None]:
     """Trace the layers of a model as the modes of a plan change them."""
-    uses = _uses(model, tensors, plan)
+    uses = _uses(model, plan)
     for use in uses:
         for part in use.parts:
             part.in_row = in_row(plan.channels[use.k])
@@ -130,7 +128,7 @@ def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan)
     def change(stack: contextlib.ExitStack) -> None:
         for beside in {use.mode.beside: None for use in uses if use.mode.beside}:
             own = {id(use.layer) for use in uses if use.mode.beside is beside}
-            trained = {id(tensor) for tensor, code in zip(tensors, plan.modes) if code != FROZEN}
+            trained = {id(tensor) for tensor, on in zip(model.tensors, plan.mask) if on}
             others = [
                 layer
                 for layer in model._flatten_layers()
@@ -144,23 +142,18 @@ def installed(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan)
         yield
 
 
-def watched(
-    model: tf.keras.Model,
-    tensors: Sequence[tf.Variable],
-    plan: Plan,
-    variables: Sequence[tf.Variable],
-) -> list[tf.Variable]:
+def watched(model: Any, plan: Plan, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
     """What gradients are taken for to train some of the tensors: slices in the place of kernels."""
-    uses = _uses(model, tensors, plan)
+    tensors, uses = model.tensors, _uses(model, plan)
     parts = {id(tensors[use.k]): use.parts[0].variable for use in uses if use.parts}
     return [parts.get(id(variable), variable) for variable in variables]
 
 
-def _uses(model: tf.keras.Model, tensors: Sequence[tf.Variable], plan: Plan) -> list[_Use]:
+def _uses(model: Any, plan: Plan) -> list[_Use]:
     """The kernels that a plan trains in other modes; refuses those that cannot have theirs."""
     layers = {code: _layers(model, code) for code in {*plan.modes.tolist()} & MODES.keys()}
     found = []
-    for k, (tensor, code) in enumerate(zip(tensors, plan.modes.tolist())):
+    for k, (tensor, code) in enumerate(zip(model.tensors, plan.modes.tolist())):
         if code not in layers:
             continue
         mode, layer = MODES[code], layers[code].get(id(tensor))
