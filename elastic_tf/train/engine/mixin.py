@@ -7,7 +7,6 @@ in the graph. A new plan is a new function; the last few are kept.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import time
 from collections.abc import Sequence
@@ -287,8 +286,7 @@ class ElasticMixin(_Model):
         flush = state.accumulation.flush if state.accumulation else lambda: None
         try:
             rows.enter(self, given)
-            averaged = functools.partial(getattr, state, "averaged")
-            with optimizers.finalizing_only(self.optimizer, averaged, before=flush):
+            with optimizers.finalizing_only(self.optimizer, lambda: state.averaged, before=flush):
                 history = super().fit(**given)
             flush()
             return history
