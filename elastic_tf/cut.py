@@ -110,10 +110,7 @@ def needed_ops(ops: Iterable[tf.Operation], results: Iterable[tf.Tensor]) -> set
 def _varying(
     graph: Any, ops: Iterable[tf.Operation], trained: Collection[tf.Variable]
 ) -> set[tf.Operation]:
-    """The ops that may give another result each time, whatever they are given.
-
-    Of what a graph is given, captured constants and variables that it only reads never change.
-    """
+    """The ops that may give another result each time; what a graph only reads never changes."""
     fixed = {
         inside.op
         for _, inside in graph.captures

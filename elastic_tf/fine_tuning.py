@@ -277,10 +277,7 @@ def classifier_of(model: tf.keras.Model, classes: int) -> tf.keras.Model:
 def _with_head(
     model: tf.keras.Model, outputs: int, kind: str, *, verbose: bool, keeps: bool = True
 ) -> tuple[tf.keras.Model, bool]:
-    """The network with so many outputs, and whether these are logits.
-
-    `keeps`: a head that fits stays.
-    """
+    """The network with so many outputs, and whether these are logits; a head that fits may stay."""
     stack.keras_model("model", model)
     is_single = isinstance(model.output_shape, tuple)
     shape = tf.TensorShape(model.output_shape) if is_single else model.output_shape

@@ -160,10 +160,7 @@ def _made(works: Mapping[str, Work], key: Key) -> Key:
 
 
 def _fold(works: dict[str, Work]) -> None:
-    """Fold normalisations into the convolutions before them, as `engine.modes.folding` does.
-
-    TensorFlow scales the kernels as soon as the variables are read, all of them.
-    """
+    """Fold normalisations, as `engine.modes.folding`; all kernels are scaled once they are read."""
     for work in [one for one in works.values() if one.type == FOLDED]:
         before = works.get(work.inputs[0][0])
         if before is not None and before.type == "BiasAdd":

@@ -88,9 +88,7 @@ def _normalised(layer: Any, inputs: Any, training: Any = None, mask: Any = None)
     """What a plain batch normalisation of Keras 3 makes of its inputs, its statistics moved.
 
     The last of four axes is normalised in one op: Keras takes a dozen, which make a step half as
-    long again. Results are Keras's up to rounding, half precision included: statistics are computed
-    in float32. Keras's own runs for other axes and dtypes, with a mask or renormalisation, and for
-    statistics of all replicas.
+    long again. Results are Keras's up to rounding.
     """
     on_batch = bool(training and layer.trainable)
     has_op = normalises_last(layer) and layer.epsilon >= _LEAST_EPSILON

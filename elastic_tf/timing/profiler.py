@@ -232,11 +232,7 @@ def described(model: Any, x: Any) -> dict[str, Any]:
 
 
 def _split(steps: np.ndarray, trace: StepTrace, trace_forward: StepTrace) -> tuple[float, float]:
-    """t_full and t_forward by the clock.
-
-    Where the noise of the clock is larger than the backward pass, the op times give the ratio, or
-    without any the paper's 1/3.
-    """
+    """t_full and t_forward by the clock; where that is noise, by op times or the paper's 1/3."""
     t_full = float(np.median(steps[:, 0]))
     ratio = float(np.median(steps[:, 1] / steps[:, 0]))
     if ratio >= 1.0:

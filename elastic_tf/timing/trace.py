@@ -241,10 +241,7 @@ class StepFunction:
 
 
 def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Names, and start and end in microseconds, of every op event of `repeats` runs.
-
-    And whether they are kernels on a GPU: what launches these then counts as nothing.
-    """
+    """Names, start and end in microseconds of all op events; whether they are a GPU's kernels."""
     with tempfile.TemporaryDirectory(prefix="elastic_tf_") as folder:
         options = tf.profiler.experimental.ProfilerOptions(
             host_tracer_level=2, python_tracer_level=0, device_tracer_level=1

@@ -133,12 +133,7 @@ class Contest:
         return float(first - later), float(later)
 
     def _best_rate(self, name: str, epochs: int) -> float:
-        """The rate with the best accuracy on the validation parts, in the mean over the seeds.
-
-        One part of a hundred images ranks rates by chance, and often gives two the same
-        accuracy: each seed has its own part, and of equal rates the smaller loss decides. A rate at
-        which a training fails is out.
-        """
+        """The rate that does best on the validation parts of all seeds; one that fails is out."""
         reached = {}
         for rate in self._rates:
             try:

@@ -107,11 +107,7 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
 
 
 def _by_transposed(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """x times the transpose of y, as a batch of one.
-
-    Alone it would become a fully connected layer, which LiteRT runs five times slower where the
-    weights are no constants.
-    """
+    """x times the transpose of y, as a batch of one: LiteRT has slow fully connected layers."""
     product = tf.matmul(tf.expand_dims(x, 0), tf.expand_dims(y, 0), transpose_b=True)
     return tf.squeeze(product, 0)
 

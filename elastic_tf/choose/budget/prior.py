@@ -144,10 +144,7 @@ def _whitens(model: Any) -> bool:
 
 
 def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float], dict[int, float]]:
-    """Microseconds of forward and of backward work, by the tensors that need it, as bits.
-
-    Forward work in set 0 has to run in every step.
-    """
+    """Microseconds of forward and of backward work by their tensors, as bits; 0: in every step."""
     works, _ = inlined(graph)
     places = {op.name: 1 << k for op, k in captured(graph, tensors).items()}
     held = {inside.op.name for _, inside in graph.captures}

@@ -127,9 +127,7 @@ class RatioControl:
     def _full_step_seconds(self) -> float | None:
         """Time of one step of all tensors; None where no batch could be drawn.
 
-        It is the function that Keras would train with if everything were selected, kept apart from
-        those of the training: its dropout has counters of its own. All that the step changes is
-        put back, bit for bit.
+        Its function is kept apart from the training's: its dropout has counters of its own.
         """
         if self._lookahead.batch is None:
             return None

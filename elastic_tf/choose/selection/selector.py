@@ -190,17 +190,12 @@ def _best_within(
     required: np.ndarray,
     affordable: np.ndarray,
 ) -> Any:
-    """The most important selection found whose peak is within the limit.
+    """The most important selection found whose peak is within the limit; None where none fits.
 
     What a step keeps for its gradients is a sum over cost items; its peak is not, for the fullest
     moment may be another one. So the selector gets room for so many kept bytes, the peak of what it
-    chose is computed, and the room follows from how far that is from the limit.
-
-    `select` gives the best one for so many kept bytes, beside some tensors; of the `affordable`
-    ones, bool, shape (N,), each alone is within the time. None where the time admits no tensor.
-
-    Raises:
-        ValueError: no step fits; the message names the smallest limit.
+    chose is computed, and the room follows from how far that is from the limit. Each of the
+    `affordable` tensors alone is within the time.
     """
     members, sizes = memory.items
 

@@ -294,11 +294,7 @@ class Recovery:
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:
-    """What the optimizer is made with, as far as it tells, as JSON values.
-
-    Keras lets a schedule of one's own have no `get_config`, and a setting be no JSON value: its
-    kind alone can be compared then, and the user is told.
-    """
+    """What the optimizer is made with, as JSON values; its kind alone where it does not tell."""
     told = {"optimizer": type(optimizer).__name__}
     try:
         config = {**optimizer.get_config(), **optimizers.unwrapped(optimizer).get_config()}

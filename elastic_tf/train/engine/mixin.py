@@ -381,10 +381,7 @@ class ElasticMixin(_Model):
                 optimizers.build(self.optimizer, self.trainable_variables)
 
     def _forget_traces(self) -> None:
-        """All traces are stale when it is compiled, and a plan that is for other tensors too.
-
-        Until then Keras trains what was trainable when the model was compiled last.
-        """
+        """All traces are stale when it is compiled, and a plan that is for other tensors too."""
         state = self._elastic
         state.functions.clear()
         state.tensors = self.train_function = state.traceable = None

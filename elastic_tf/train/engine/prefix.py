@@ -188,10 +188,7 @@ class PrefixCache:
     def _trace(
         self, function: Callable[[Any], Any], batch: tuple[Any, ...], values: Sequence[tf.Tensor]
     ) -> Any:
-        """Trace a function of a batch that takes values in place of what lies before the cut.
-
-        Where layers end at the cut, those before it are not even called.
-        """
+        """Trace a function of a batch that takes values in place of what lies before the cut."""
         behind, kinds = self._behind, self.cut.kinds
         if behind is None:
             return step_behind(function, batch, self._varying, kinds, values)

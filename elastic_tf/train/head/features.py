@@ -169,11 +169,7 @@ def _of_dataset(dataset: tf.data.Dataset) -> Iterator[tuple[Any, ...]]:
 
 
 def _of_samples(samples: Samples, until: float | None) -> Iterator[tuple[Any, ...]]:
-    """All rows in batches, view by view.
-
-    With `until` samples in random order, each in all its views, as many as are read by then and
-    solved for; a batch at least.
-    """
+    """All rows, view by view; by `until` whole samples at random, as many as are solved by then."""
     order, size = np.arange(samples.rows), _BATCH
     if until is not None:
         mixed = np.random.default_rng(samples.seed).permutation(samples.count)

@@ -194,13 +194,7 @@ class Samples:
 
 
 def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
-    """Inputs, targets and weights of all samples of a dataset of single samples.
-
-    It takes hardly more memory than the samples.
-
-    Raises:
-        ValueError: it is empty, does not end, or its samples have several sizes.
-    """
+    """Inputs, targets and weights of a dataset of single samples, in hardly more memory."""
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise ValueError(
             "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."

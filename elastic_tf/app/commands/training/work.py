@@ -78,10 +78,7 @@ def _within(
     run: runs.Run,
     started: float,
 ) -> dict[str, Any]:
-    """Train until so many seconds after `started`, write the weights, test them; the result.
-
-    It is what `finetune` does with arrays, on a run's images and in its directory.
-    """
+    """As `finetune` with arrays, on a run's images and in its directory; the result."""
     if not data.fits_memory:
         raise ValueError(
             "`seconds` is for images that fit into a quarter of the memory. Received: "
