@@ -360,7 +360,7 @@ def execution(model: Any) -> int:
 
 
 def made_train_function(model: Any, make: Callable[..., Any], steps: int) -> tuple[Any, Any]:
-    """Keras's train function of a model, and the `tf.function` in it, where there is one.
+    """Keras's train function of a compiled model, by its `make`, and the `tf.function` in it.
 
     `make` is Keras's own `make_train_function` of it. One call makes `steps` steps, as compiled:
     Keras 2 would keep to fewer, made for fewer.

@@ -10,12 +10,9 @@ from elastic_tf.train import optimizers
 
 
 def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
-    """Let a model train by the function of its plan, made unless it is kept; returns it.
+    """Let a compiled model train by the function of its plan, made unless it is kept; returns it.
 
-    Args:
-        model: elastic and compiled.
-        make: Keras's own `make_train_function` of the model.
-        force: whether none that is kept will do.
+    `make` is Keras's own `make_train_function` of it. With `force` none that is kept will do.
     """
     state = model._elastic
     if force:
