@@ -86,12 +86,8 @@ def needed_by(
 ) -> dict[N, int]:
     """For each node, the union of the bit sets of the roots that cannot be computed without it.
 
-    Nodes that no root needs are left out. The graph may have loops.
-
-    Args:
-        graph: nodes by what stands for them.
-        roots: where the walk starts, with a set each; without sets all of them count as one.
-        follow_controls: whether what a node waits for is needed too.
+    Nodes that no root needs are left out. The graph may have loops. Roots without sets count as
+    one; with `follow_controls` what a node waits for is needed, too.
     """
     return _spread(
         {k: one.inputs + one.controls * follow_controls for k, one in graph.items()}, roots

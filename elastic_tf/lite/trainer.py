@@ -70,11 +70,9 @@ class Trainer:
     def call(
         self, name: str, *, keep: str | None = None, views: bool = False, **values: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """What a function of the folder returns.
+        """What a function of the folder returns; it and `keep` stay open, others are closed.
 
-        Args:
-            keep: the function that stays open beside it; all others are closed.
-            views: of the interpreter's memory, to be dropped before the next call.
+        With `views` it is the interpreter's memory, to be dropped before the next call.
         """
         self._open = {one: kept for one, kept in self._open.items() if one in (name, keep)}
         if name not in self._open:
@@ -116,8 +114,7 @@ class Trainer:
     ) -> float:
         """Train a plan on a batch and return the loss; nothing changes where it is not finite.
 
-        Args:
-            cached: x holds what the plan's `features` say, not images.
+        If `cached`, x holds what the plan's `features` say, not images.
         """
         before, train = self.plans[plan]["features"], f"train_{plan}"
         if before and not cached:
@@ -135,11 +132,7 @@ class Trainer:
         return loss
 
     def save(self, path: str | Path, run: dict[str, Any] | None = None) -> None:
-        """Write weights and the optimizer's slots to a file, whole or not at all.
-
-        Args:
-            run: JSON values of a training that goes on.
-        """
+        """Write weights, slots and the values of a training that goes on, whole or not at all."""
         if bad := [k for k, one in self.weights.items() if not np.isfinite(one).all()]:
             raise FloatingPointError(
                 "Weights must be finite. Received: NaN or infinity in "

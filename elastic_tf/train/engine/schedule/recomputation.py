@@ -144,11 +144,8 @@ def cuts(sizes: Sizes, start: int, keep: float) -> list[int]:
     the segment, and an error as large as the segment's largest result. The last segment is kept
     as it is: the backward pass begins there.
 
-    Args:
-        start: the op before the first that may run again; -1 where that is the very first.
-
-    Returns:
-        Numbers of ops in ascending order, `start` first; `start` alone: no cut pays.
+    The first is `start`, the op before all that may run again, -1 before the very first; where no
+    cut pays it stands alone.
     """
     crossing = sizes.crossing
     least = [
