@@ -79,10 +79,7 @@ def reach(starts: Iterable[N], onward: Callable[[N], Iterable[N]]) -> set[N]:
 
 
 def needed_by(
-    graph: Mapping[N, Node],
-    roots: Mapping[N, int] | Iterable[N],
-    *,
-    follow_controls: bool = False,
+    graph: Mapping[N, Node], roots: Mapping[N, int] | Iterable[N], *, follow_controls: bool = False
 ) -> dict[N, int]:
     """For each node, the union of the bit sets of the roots that cannot be computed without it.
 
@@ -95,10 +92,7 @@ def needed_by(
 
 
 def reached_from(
-    graph: Mapping[N, Node],
-    roots: Mapping[N, int] | Iterable[N],
-    *,
-    follow_controls: bool = False,
+    graph: Mapping[N, Node], roots: Mapping[N, int] | Iterable[N], *, follow_controls: bool = False
 ) -> dict[N, int]:
     """For each node, the set of roots that flow into it; the mirror image of `needed_by`."""
     after: dict[Any, list[N]] = {}

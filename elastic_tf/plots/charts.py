@@ -20,13 +20,7 @@ _MOST_MARKERS = 30  # on every point of a longer line they would hide it
 
 
 def lines(
-    curves: Curves,
-    *,
-    x: str,
-    y: str,
-    title: str = "",
-    is_log: bool = False,
-    is_whole: bool = False,
+    curves: Curves, *, x: str, y: str, title: str = "", is_log: bool = False, is_whole: bool = False
 ) -> Figure:
     """Lines of label -> (values along x, values along y); methods have colours of their own.
 
@@ -101,11 +95,7 @@ def _courses(tables: Mapping[str, Rows]) -> dict[str, tuple[np.ndarray, ...]]:
 
 
 def bars(
-    groups: Groups,
-    *,
-    y: str,
-    title: str = "",
-    notes: Mapping[str, Mapping[str, str]] | None = None,
+    groups: Groups, *, y: str, title: str = "", notes: Mapping[str, Mapping[str, str]] | None = None
 ) -> Figure:
     """Groups of bars: group -> label -> height; a label has one colour in all groups.
 

@@ -92,11 +92,7 @@ class StepFunction:
     """
 
     def __init__(
-        self,
-        model: ElasticMixin,
-        plan: Plan | np.ndarray,
-        *,
-        jit_compile: bool | None = None,
+        self, model: ElasticMixin, plan: Plan | np.ndarray, *, jit_compile: bool | None = None
     ) -> None:
         self.model = model
         model._build_optimizer()

@@ -41,11 +41,7 @@ class Lookahead:
         return self._asked is not None or bool(self._drawn)
 
     def ask(
-        self,
-        then: Callable[[list[Any]], None] | None = None,
-        *,
-        batches: int = 1,
-        samples: int = 0,
+        self, then: Callable[[list[Any]], None] | None = None, *, batches: int = 1, samples: int = 0
     ) -> None:
         """Draw so many batches, and samples, at the next call; `then` is called before it."""
         self._asked = then, batches, samples

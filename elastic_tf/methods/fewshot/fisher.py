@@ -33,10 +33,7 @@ class ChannelFisher:
     """
 
     def __init__(
-        self,
-        model: tf.keras.Model,
-        loss: Callable[..., tf.Tensor],
-        kernels: Any = None,
+        self, model: tf.keras.Model, loss: Callable[..., tf.Tensor], kernels: Any = None
     ) -> None:
         self._model, self._loss = arguments.elastic(model), loss
         chosen = range(len(model.tensors)) if kernels is None else kernels

@@ -69,11 +69,7 @@ class SGDW(tf.keras.optimizers.SGD):
 
 
 def sgdw(
-    learning_rate: Any,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    *,
-    nesterov: bool = False,
+    learning_rate: Any, momentum: float = 0.9, weight_decay: float = 5e-4, *, nesterov: bool = False
 ) -> SGDW:
     """SGD with momentum and decoupled weight decay.
 
