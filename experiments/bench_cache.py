@@ -61,9 +61,9 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         seconds = time.perf_counter() - started
         cache = rows.kept(trained)
         runs = [
-            on_rows(StepFunction(model, np.ones(count, bool)), uncached),
-            on_rows(StepFunction(model, mask), uncached),
-            on_rows(StepFunction(model, mask), samples),
+            StepFunction(model, np.ones(count, bool), uncached),
+            StepFunction(model, mask, uncached),
+            StepFunction(model, mask, samples),
         ]
         for run in runs * WARM_UP:
             run(Rows(tf.range(BATCH, dtype=tf.int64)))

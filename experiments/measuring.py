@@ -16,10 +16,7 @@ from elastic_tf.app.commands.training import harness
 from elastic_tf.files.table import Column
 from elastic_tf.timing.stopwatch import time_anew
 from elastic_tf.timing.trace import StepFunction
-from elastic_tf.train.engine.prefix import NotCacheable
-from elastic_tf.train.engine.rows import RowTraining
 from elastic_tf.train.inputs.batches import as_batch
-from elastic_tf.train.inputs.samples import Rows
 
 # name, width multiplier, input size in pixels
 MODELS = (
@@ -81,21 +78,6 @@ def measure_ratios(
         steps = time_anew((full, StepFunction(model, plan)), data, repeats=repeats)
         ratios.append(float(np.median(steps[:, 1] / steps[:, 0])))
     return ratios
-
-
-def on_rows(run: StepFunction, samples: et.Samples) -> StepFunction:
-    """The step on `Rows` of samples, as a `fit` has it: what it takes of them is computed now."""
-    model, rows = run.model, RowTraining(run.model, samples)
-    with model._elastic.planned(run.plan):
-        rows.cache(model._trained(run.plan), epochs=2 * samples.views)
-
-    def step(data: Any) -> Any:
-        return rows.step(run._step, data, model._trained(run.plan))
-
-    run._function = tf.function(step, jit_compile=run.jit_compile or None)
-    with contextlib.suppress(NotCacheable):  # traced whole when it is called
-        run._function.get_concrete_function(Rows(tf.TensorSpec((samples.batch_size,), tf.int64)))
-    return run
 
 
 class StepTimes(tf.keras.callbacks.Callback):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import small_networks
 import tensorflow as tf
-from measuring import on_rows
 from networks import L, mask_of, values
 from small_networks import elastic
 
