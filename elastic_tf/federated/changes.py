@@ -76,9 +76,7 @@ def packed(
 
 
 def unpacked(record: ArrayRecord, base: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """The new values that arrays mean, by the number of the weight.
-
-    `base` has the old ones, by number, too.
+    """The new values that arrays mean, and the old ones in `base`, by the number of the weight.
 
     Raises:
         ValueError: they are not of this network, or not finite.

@@ -196,12 +196,9 @@ def averaging_only(
 ) -> Iterator[None]:
     """Let the averages of these variables move alone, in `apply_gradients`; so Keras 2 does.
 
-    Keras 3 moves the averages of all variables, and overwrites all variables by them.
-
-    Args:
-        optimizer: not one that scales the loss.
-        variables: that are updated, or slices of them.
-        steps: that each of all variables took part in, by which Keras knows a first step.
+    Keras 3 moves the averages of all variables, and overwrites all variables by them. `steps` are
+    those that each of all variables took part in, by which it knows a first step. The optimizer
+    does not scale the loss.
     """
     hooks = (
         "_update_model_variables_moving_average",

@@ -52,12 +52,8 @@ _PASSES = 3  # timed; the quickest counts, for the others shared the machine
 def prior_profile(model: Any, x: Any) -> TimingProfile:
     """The times of training steps as they are foretold; only forward passes run.
 
-    Args:
-        model: compiled elastic model.
-        x: inputs of one batch, nested as the model takes them.
-
-    Returns:
-        A profile by the method "prior"; `uncertainty` tells how far its times may be off.
+    Of a compiled elastic model and the inputs x of one batch, by the method "prior"; `uncertainty`
+    tells how far the times may be off.
     """
     spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), x)
     frozen = Forward(model, spec, folds=False)

@@ -16,12 +16,8 @@ def recurrence(problem: Problem, ticks: int = TICKS) -> Solution:
 
     With d the input-most trained tensor the time of carrying the gradient to it is fixed, and what
     is left is a knapsack over the tensors after d. One row serves every d, from the output to the
-    input: row[b] is the most worth that fits into b ticks over the tensors after d.
-
-    Args:
-        problem: what to choose from; an item that several tensors need is charged for
-            all up to the last of them, as a chain charges it.
-        ticks: steps into which the budget is divided.
+    input: row[b] is the most worth that fits into b ticks over the tensors after d. An item that
+    several tensors need is charged for all up to the last of them.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6. The paper asks every shallower
     depth at every tensor, O(n^2 * ticks), and rounds down, which can exceed the budget.

@@ -154,10 +154,7 @@ def adapt(
 def augmented(images: np.ndarray, rng: np.random.Generator, flip: bool = False) -> np.ndarray:
     """Each image once: shifted, lighter or darker, often with a part covered; float32.
 
-    Args:
-        images: (n, height, width, channels), of any range of values.
-        rng: what the changes are drawn by.
-        flip: whether images are mirrored too, where a mirrored thing is the same thing.
+    Images (n, height, width, channels) have any range of values; with `flip` some are mirrored.
     """
     n, height, width, _ = images.shape
     down, along = height // _SHIFT, width // _SHIFT

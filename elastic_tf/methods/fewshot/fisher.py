@@ -44,11 +44,7 @@ class ChannelFisher:
     def __call__(self, x: Any, y: Any, *shared: Any, batch_size: int = 32) -> dict[int, np.ndarray]:
         """The deltas of each kernel, by its index among the tensors; float64 (channels,).
 
-        Args:
-            x: inputs, samples first.
-            y: targets, samples first.
-            *shared: what else the loss is given, whole; of any length.
-            batch_size: samples in one pass.
+        The loss is given what is `shared` as a whole; x and y are samples first, some at a time.
 
         Raises:
             ValueError: a delta is not finite.

@@ -166,12 +166,8 @@ class ProtoNet:
 class Suffix:
     """The part of a network that a plan trains and all behind it, traced once for all batch sizes.
 
-    Args:
-        model: elastic model of one input, compiled; under the plan.
-        plan: of the model, which trains a tensor.
-
-    Attributes:
-        step: trains on labels and the activations of a batch.
+    The elastic model of one input is compiled and under the plan. `step` trains on labels and the
+    activations of a batch.
     """
 
     def __init__(self, model: ElasticModel, plan: Plan) -> None:

@@ -245,14 +245,11 @@ def step_behind(
     kinds: Sequence[Any],
     values: Sequence[tf.Tensor],
 ) -> Any:
-    """Trace a step that takes values in the place of the tensors on its cut.
+    """Trace a step of a batch that takes values in the place of the tensors on its cut.
 
-    Args:
-        train_step: function from a batch to logs, as in Keras.
-        batch: whose inputs hold the place of the samples; any numbers will do.
-        varying: the trainable variables that the prefix does not depend on.
-        kinds: of the cut that the values were computed at; another one is `NotCacheable`.
-        values: a tensor for each of the cut's.
+    The batch's inputs hold the place of the samples; any numbers will do. The prefix does not
+    depend on the trainable variables `varying`. Another cut than the values', by its `kinds`, is
+    `NotCacheable`.
     """
     with folding.only_behind(varying):
         logs = train_step(batch)

@@ -12,10 +12,7 @@ class RatioBar(tf.keras.callbacks.ProgbarLogger):
     """The bar that Keras shows, with some values as they are now.
 
     They go to the bar alone: neither the logs of other callbacks nor the means of the metrics hold
-    them.
-
-    Args:
-        ratios: what to show, by name; None for what is not to be shown, of the logs too.
+    them. `ratios` gives them by name; None for what is not to be shown, of the logs too.
     """
 
     def __init__(self, ratios: Callable[[], dict[str, float | None]]) -> None:

@@ -103,9 +103,7 @@ class RowTraining:
     def fill_cost(self, epochs: int, step: float) -> float:
         """The same, each pass that computes them at what it takes here.
 
-        Args:
-            epochs: that take the activations.
-            step: seconds of the forward pass of a step; larger batches often take less for a row.
+        Beside `step`, seconds of a step's forward pass; larger batches often take less for a row.
         """
         share = self.fill(epochs)
         if share == 1.0:

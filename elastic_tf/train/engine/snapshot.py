@@ -81,16 +81,12 @@ def _dtype(handle: tf.Tensor) -> tf.DType | None:
 
 
 class Fingerprint:
-    """What some variables hold now.
+    """What some variables hold now, by their handles; those of tables are left out.
 
     A value that was read shares the variable's memory, and as long as somebody holds it TensorFlow
     writes elsewhere. A variable whose value is in the same place has not changed, whoever might
     have assigned to it: nothing is copied, and nothing compared. Where the place is another one,
     the bits decide.
-
-    Args:
-        handles: of the variables; those of tables, which have no values and are not written to,
-            are left out.
     """
 
     def __init__(self, handles: Iterable[tf.Tensor]) -> None:

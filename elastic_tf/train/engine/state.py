@@ -68,10 +68,6 @@ class FitState(SavedState):
     `tf.keras.callbacks.BackupAndRestore` saves the model with everything it tracks, and restores it
     when `fit` starts again. Only then is the state taken over: weights that are loaded at any other
     time leave the plan alone.
-
-    Args:
-        plan: returns the plan, None where everything is trained.
-        set_plan: takes it over.
     """
 
     def __init__(

@@ -126,11 +126,6 @@ def solve_again(model: tf.keras.Model, samples: Samples, first: HeadSolution) ->
     sure it may be: the first scale stays. On held-out images of four sets the median crossentropy
     was 1.15 of the first head, 1.06 with its scale, and 1.42, 27 at most, with one of their own.
 
-    Args:
-        model: whose head was solved before the training.
-        samples: trained on.
-        first: the solution of then.
-
     Source: Kirichenko et al., Last Layer Re-Training, ICLR 2023.
     """
     try:

@@ -26,12 +26,7 @@ _PARTS = "_elastic_parts"  # attribute of a kernel or slot: the variables that s
 
 
 class Slice:
-    """Some channels of a kernel, always as many.
-
-    Args:
-        kernel: the variable.
-        axis: of its channels.
-        count: of channels.
+    """Some channels along an axis of a kernel, always as many.
 
     Attributes:
         channels: int32 (count,), which ones in ascending order; a variable, so that others need no
