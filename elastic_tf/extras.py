@@ -8,11 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Imports of a package that is not installed, inside of it, name the extra to install.
-
-    Raises:
-        ImportError: it is not installed; the message says how to.
-    """
+    """Let imports inside of it that fail say, by an ImportError, which extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

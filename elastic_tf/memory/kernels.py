@@ -80,10 +80,7 @@ class KernelCosts:
 
 
 def kernel_costs(model: tf.keras.Model) -> KernelCosts:
-    """Count what the kernels of an elastic model cost.
-
-    Args:
-        model: elastic and built, of convolutions and dense layers; other layers cost nothing here.
+    """Count what the kernels of a built elastic model cost; other layers cost nothing here.
 
     Raises:
         ValueError: no layer has a kernel, or the size of an image is not known.

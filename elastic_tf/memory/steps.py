@@ -200,13 +200,10 @@ class Limit:
         return members, np.array([*sizes.values()], float)
 
     def probe_rows(self) -> int:
-        """Samples whose gradients of all tensors can be computed at a time.
+        """Samples whose gradients of all tensors can be computed at a time; a ValueError if none.
 
         Beside the step the gradients of all tensors are held, the weights before the update, and
         what is put back after it: weights and slots.
-
-        Raises:
-            ValueError: not even of one.
         """
         batch = int(tf.nest.flatten(self._batch)[0].shape[0])
         state = [*variables_of(self._model), *optimizers.state(self._model.optimizer)]

@@ -299,11 +299,7 @@ def _logits(model: Any, output: tf.Tensor) -> tf.Tensor:
 
 
 def optimizer_settings(model: Any) -> dict[str, Any]:
-    """The settings that `elastic_tf.lite.updates` takes, of SGD, SGDW, Adam or Shampoo.
-
-    Raises:
-        ValueError: another optimizer, or a setting that is not written.
-    """
+    """The settings that `elastic_tf.lite.updates` takes; a ValueError where one is not written."""
     inner = unwrapped(model.optimizer)
     settings = inner.get_config()
     decay = settings.get("weight_decay") or 0.0

@@ -109,11 +109,7 @@ def rows(records: Sequence[SelectionRecord]) -> list[dict[str, Any]]:
 
 
 def dataframe(records: Sequence[SelectionRecord]) -> Any:
-    """`rows` as a `pandas.DataFrame`, NaN where a number is not known.
-
-    Raises:
-        ImportError: pandas is not installed.
-    """
+    """`rows` as a `pandas.DataFrame`, NaN where unknown; an ImportError without pandas."""
     try:
         import pandas as pd
     except ImportError as error:

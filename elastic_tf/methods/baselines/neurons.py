@@ -47,11 +47,7 @@ class Neurons(NamedTuple):
 
     @classmethod
     def of(cls, model: ElasticMixin) -> Neurons:
-        """Those of all convolutions of which channels can be trained alone.
-
-        Raises:
-            ValueError: there are none.
-        """
+        """Those of all convolutions that can train channels alone; a ValueError without any."""
         layers, found = layers_of(arguments.elastic(model)), []
         for k, axis in modes.channel_axes(model, NAMES[SOME]).items():
             if not isinstance(layers[k], tf.keras.layers.Dense):
@@ -131,11 +127,7 @@ class Velocity:
         self._before = [tf.identity(variable) for variable in weights(self._model)]
 
     def end(self) -> None:
-        """Compare the network with that of `begin`.
-
-        Raises:
-            ValueError: an output is not finite.
-        """
+        """Compare the network with that of `begin`; a ValueError where outputs are not finite."""
         now = [tf.identity(variable) for variable in weights(self._model)]
         sums = np.zeros((3, len(self.phi)))
         try:

@@ -20,11 +20,7 @@ class Budgets(NamedTuple):
 
     @classmethod
     def of(cls, costs: KernelCosts, memory: int | str | None, compute: float) -> Budgets:
-        """Budgets as users give them: bytes, and a share of a whole backward pass.
-
-        Raises:
-            ValueError: inference takes more memory.
-        """
+        """Bytes, and a share of a backward pass; a ValueError where inference takes more memory."""
         arguments.number("compute", compute, low=0.0, high=1.0, above=True)
         most = float("inf") if memory is None else arguments.memory("memory", memory)
         if most < costs.peak:

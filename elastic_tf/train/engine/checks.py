@@ -116,11 +116,7 @@ def check_plan(model: Any, plan: Plan, accumulates: bool) -> None:
 
 @contextlib.contextmanager
 def batch_explained(data: Sequence[Any]) -> Iterator[None]:
-    """Say which batch, (x, y) or (x, y, sample_weight), a model could not be trained on, and why.
-
-    Raises:
-        ValueError: the model refused it.
-    """
+    """Say by a ValueError which batch, (x, y) or (x, y, weight), a model refused, and why."""
     try:
         yield
     except (

@@ -94,10 +94,8 @@ class Forward:
 class PrefixCache:
     """The activations on a cut, for every row of some samples, of the weights that were then.
 
-    What a cache on a cut before holds is not computed again.
-
-    Raises:
-        NotCacheable: samples are not independent of each other.
+    What a cache on a cut before holds is not computed again. Where samples are not independent of
+    each other it is `NotCacheable`.
     """
 
     def __init__(
@@ -159,10 +157,8 @@ class PrefixCache:
     def onward(self, function: Callable[[Any], Any], name: str) -> Iterator[list[np.ndarray]]:
         """What a function of a batch of inputs gives, for all rows in turn, from the activations.
 
-        Its trace is kept under a name; the values of variables may change between two calls.
-
-        Raises:
-            NotCacheable: it does not run the model's forward pass as it is up to the cut.
+        Its trace is kept under a name; the values of variables may change between two calls. It is
+        `NotCacheable` if it does not run the model's forward pass as it is up to the cut.
         """
         if name not in self._onward:
             self._onward[name] = self._traced(function)
