@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from measuring import (
     BATCH,
     CLASSES,
@@ -32,6 +31,7 @@ from elastic_tf.app.commands.training import harness
 from elastic_tf.files.table import Column, format_table
 from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
+from elastic_tf.train.inputs.batches import as_batch
 
 MASKS, ROUNDS = 24, 11
 RHOS = (0.4, 0.5, 0.6, 0.7)
@@ -133,7 +133,7 @@ def chain_time(profile: et.TimingProfile, mask: np.ndarray) -> float:
 def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) -> et.TimingProfile:
     """Op times as they are, and a forward pass of half the backward pass."""
     run = StepFunction(model, np.ones(count, bool))
-    trace: StepTrace = trace_step(run, tuple(map(tf.constant, batch)), repeats=5)
+    trace: StepTrace = trace_step(run, as_batch(*batch), repeats=5)
     items = attribute(trace, [""] * count).items(trace.durations)
     return et.TimingProfile(sum(item.time for item in items) / 2, tuple(items), count)
 
