@@ -26,9 +26,9 @@ def forward_order(model: tf.keras.Model, graph: Any = None) -> list[tf.Variable]
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5 (tensors sorted in execution order).
     """
-    variables = stack.trainable(model)
-    if graph is None:
+    if graph is None:  # first: weights of a model that is not built cannot be told in Keras 2
         graph = traced_pass(model, input_spec(model), training=True).graph
+    variables = stack.trainable(model)
     if not variables:
         raise ValueError(
             f"The model must have a trainable tensor. Received: model '{model.name}' with "
