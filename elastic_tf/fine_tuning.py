@@ -54,7 +54,8 @@ def finetune(
     `et.optimizers.shampoo` trains the last tensors, as many as fit into the time, at a rate that
     falls to zero as it ends, and the head is solved again. What lies before them is computed once
     for each sample. With `validation`, the last weights are kept that are as good as the best so
-    far, within two standard errors of its accuracy. The network's own weights are trained.
+    far, within two standard errors of its accuracy. The network's own weights are trained. Ctrl-C
+    ends it early, with the best weights so far; without `validation` with the last ones.
 
     Args:
         model: built Keras network. Its last dense layer stays if it has a unit for each output and
@@ -158,6 +159,18 @@ def _check_finite(samples: Samples, where: str = "") -> None:
 
 def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
     """Refuse what is not finite; warn of inputs that are scaled otherwise than the network's."""
+    if not stack.keras_model("model", model).built:
+        raise ValueError(
+            f"The network must be built, and pre-trained. Received: '{model.name}', which has no "
+            "weights yet. Load them, or call it on a batch: model(x)."
+        )
+    takes = [tf.as_dtype(part.dtype) for part in getattr(model, "inputs", None) or []]
+    texts = [part for part in tf.nest.flatten(samples.arrays[0]) if part.dtype == tf.string]
+    if texts and takes and tf.string not in takes:
+        raise ValueError(
+            f"Inputs must be numbers, as '{model.name}' takes them. Received: texts, as "
+            f"{texts[0][0].numpy()!r}. Read files first: et.data.image_folder."
+        )
     _check_finite(samples)
     layers: list[Any] = [] if stack.graph_ends(model) is None else model.layers
     first: Any = next((one for one in layers if isinstance(one, stack.NORMALISATIONS)), None)
@@ -248,6 +261,15 @@ def _task(y: np.ndarray, loss: Any) -> tuple[str, int]:
         raise ValueError(
             "Class numbers must be of two classes or more, from 0. Received: numbers from "
             f'{y.min():g} to {y.max():g}. If they are values, give loss="mse".'
+        )
+    empty = np.setdiff1d(np.arange(y.max()), y)
+    if len(empty):
+        warnings.warn(
+            f"Each class should have samples. Received: none of {brief(empty.tolist())}, and "
+            f"{(y == y.max()).sum()} of class {y.max():g}, so that there are {y.max() + 1:g} "
+            "classes. Look at the labels, or number those that there are with "
+            "np.unique(y, return_inverse=True).",
+            stacklevel=3,
         )
     return kind, int(y.max()) + 1
 

@@ -29,7 +29,7 @@ RHOS = (0.4, 0.5, 0.6, 0.7)
 RATIO_EPOCHS = 2
 DEADLINE_EPOCHS, DEADLINE_INTERVAL = 6, 2
 SHARES = (0.6, 0.75, 0.9)  # deadlines, as parts of what full training takes by the profile
-CONTROL = et.Control(share=0.15)  # trainings of seconds must pay for tracing a full step as well
+CONTROL = et.Control(share=0.5)  # trainings of seconds must pay for tracing a full step as well
 
 
 def main(names: Sequence[str] = ("ratios", "deadlines")) -> dict[str, Any]:

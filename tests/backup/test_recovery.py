@@ -185,6 +185,16 @@ def test_what_was_trained_is_not_trained_again(tmp_path, cheap):
     assert count.steps == STEPS
 
 
+def test_what_a_callback_stopped_is_not_trained_again(tmp_path):
+    class Stop(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = True
+
+    train(tmp_path, Stop(), fitted={"epochs": 3}, **CHEAP)
+    with pytest.warns(UserWarning, match="a callback stopped after 1 of 3 epochs, .* 3 in all"):
+        train(tmp_path, Stop(), fitted={"epochs": 3}, **CHEAP)
+
+
 def test_a_fit_that_raised_stands_in_no_other_ones_way(tmp_path):
     model = et.ElasticModel.from_model(network(0.0))
     model.compile("sgd", crossentropy())

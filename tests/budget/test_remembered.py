@@ -3,8 +3,9 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from clocks import Device, Passing, data, run, table
-from networks import crossentropy, network
+from networks import L, crossentropy, network
 
 import elastic_tf as et
 from elastic_tf.choose.budget import remembered
@@ -80,3 +81,24 @@ def test_the_seconds_of_a_summary_add_up():
     assert float(said.split()[-3]) == pytest.approx(device.now, abs=0.1)
     assert sum(map(float, parts.values())) == pytest.approx(device.now, abs=0.5)
     assert {"steps", "first steps", "selected", "ends of epochs"} <= {one.strip() for one in parts}
+
+
+def test_a_summary_tells_the_head_and_what_passed_before_an_interruption(tmp_path):
+    def fit(folder, *callbacks) -> et.ElasticCallback:
+        tf.keras.utils.set_random_seed(0)
+        layers = [L.Input((4,)), L.Dense(8, activation="relu", name="one"), L.Dense(3, name="two")]
+        model = et.ElasticModel.from_model(tf.keras.Sequential(layers))
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        samples = et.Samples(np.eye(4, dtype=np.float32)[np.arange(24) % 4], np.arange(24) % 3)
+        elastic = et.ElasticCallback(rho=0.999, backup=et.Backup(tmp_path / folder))
+        model.fit(samples, epochs=2, verbose=0, callbacks=[elastic, et.SolveHead(), *callbacks])
+        return elastic
+
+    def breaks(epoch, logs):
+        if epoch == 1:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fit("cut", tf.keras.callbacks.LambdaCallback(on_epoch_begin=breaks))
+    assert "before the interruption " in fit("cut").summary()
+    assert fit("whole")._ledger.seconds["head"] > 0.0

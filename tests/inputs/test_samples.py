@@ -228,7 +228,7 @@ def test_missing_targets_are_taken_for_no_single_sample():
 
 @pytest.mark.parametrize(
     "options, message",
-    [({"batch_size": 17}, "17"), ({"views": 2}, "views=2"), ({"seed": -1}, "-1")],
+    [({"batch_size": 0}, "0"), ({"views": 2}, "views=2"), ({"seed": -1}, "-1")],
 )
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -111,12 +111,6 @@ class Course(tf.keras.callbacks.Callback):
         self._needed = 0.0  # seconds of another step and the end
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
-    def keep(self) -> bool:
-        """Put the best weights back in an interrupted training; False where there are none yet."""
-        if self._weights and self._validation is not None:
-            self.model.set_weights(self._weights)
-        return bool(self._weights)
-
     @property
     def left(self) -> float:
         """Seconds."""
@@ -154,6 +148,13 @@ class Course(tf.keras.callbacks.Callback):
         except _TooLate:
             rest = self._ending + first_step_seconds(model, self.share)
             self._warn(rest + _LEAST_EPOCHS * self._epoch)
+        except KeyboardInterrupt:
+            if not self._weights:  # nothing has been solved yet
+                raise
+            which = "last" if self._validation is None else "best"
+            print(f"\nInterrupted; the {which} weights so far are kept.", flush=True)
+            if self._validation is not None:
+                self.model.set_weights(self._weights)
         if self._verbose:
             print(self.said(), flush=True)
 

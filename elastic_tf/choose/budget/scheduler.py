@@ -270,7 +270,7 @@ class Scheduler:
     def step_begins(self) -> None:
         """Before the train function is called."""
         if not self._ledger.done:  # what other callbacks did before an epoch is no part of its step
-            self._ledger.count("head, other callbacks")
+            self._ledger.count("data, other callbacks")
             self._ledger.resume()
         self._lookahead.attach()
 
@@ -341,7 +341,9 @@ class Scheduler:
         self._worth.go_on(state["tracking"])
         self._take_up(state)
         self._ratio.go_on(state["ratio"])
+        self._ledger.count("start")
         self._ledger.already(state["elapsed"])
+        self._ledger.count("before the interruption")
 
     def pass_over(self, epoch: int) -> None:
         """Draw what the probe drew before that epoch, and drop it."""

@@ -96,10 +96,15 @@ class Recovery:
         self._go_on(found)
         said = f"The backup in '{self._slots.path}'"
         epoch, step = found.data["epoch"], found.data["step"]
-        if epoch >= self._data.epochs or self._is_over(found.data):
+        asked = self._data.epochs
+        if epoch >= asked or self._is_over(found.data):
+            is_early = epoch < asked
+            by = (
+                f"a callback stopped after {epoch} of {found.data['epochs']}" if is_early else epoch
+            )
             warnings.warn(
-                f"{said} is of a training of {epoch} epochs, `fit` was asked for "
-                f"{self._data.epochs} in all: nothing is trained. Ask for more epochs, or "
+                f"{said} is of a training of {by} epochs, `fit` was asked for "
+                f"{asked} in all: nothing is trained. Ask for more epochs, or "
                 "remove the backup to train anew.",
                 stacklevel=3,
             )

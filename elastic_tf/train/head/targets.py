@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, stack
 from elastic_tf.arguments import brief
 from elastic_tf.lite import ridge
 
@@ -32,9 +33,22 @@ def of_loss(loss: Any) -> str | None:
     return "softmax" if loss in _ONE_OF_MANY or isinstance(loss, _ONE_OF_MANY[:2]) else None
 
 
+def _takes_logits(loss: Any) -> bool:
+    config = getattr(tf.keras.losses.get(loss), "get_config", None)
+    return bool(config and config().get("from_logits"))
+
+
 def kind(model: tf.keras.Model, dense: tf.keras.layers.Dense, targets: np.ndarray) -> str:
     """What the layer's outputs stand for: "softmax", "sigmoid" or "linear"."""
-    keras, loss = tf.keras, of_loss(getattr(model, "loss", None))
+    keras, compiled = tf.keras, getattr(model, "loss", None)
+    loss = of_loss(compiled)
+    is_last = dense is stack.layers_of(model)[-1] and dense.activation is keras.activations.linear
+    if loss and is_last and not _takes_logits(compiled):
+        warnings.warn(
+            f"The loss must take logits, for the head, '{dense.name}', gives them. Received: "
+            f"{brief(compiled)}, which takes probabilities. Compile with from_logits=True.",
+            stacklevel=3,
+        )
     if dense.activation is keras.activations.sigmoid or loss == "sigmoid":
         return "sigmoid"
     if dense.activation is keras.activations.softmax or loss == "softmax":

@@ -41,7 +41,7 @@ class Samples:
             of single samples (x, y) or (x, y, sample_weight), which is read into memory.
         y: targets with samples first; None with a dataset.
         sample_weight: one per sample, if the samples are weighted.
-        batch_size: rows in a step, at most as many as there are samples.
+        batch_size: rows in a step; where there are fewer samples, all of them.
         shuffle: whether each epoch has an order of its own, drawn from `seed`.
         seed: of the orders and views.
         augment: function (x of one sample, seed of shape (2,)) -> x, of stateless random ops.
@@ -82,7 +82,7 @@ class Samples:
             parts = batches.as_batch(x, y, sample_weight)
             self.arrays = tf.nest.map_structure(tf.identity, parts)
         self.count = int(tf.nest.flatten(parts)[0].shape[0])
-        self.batch_size = arguments.count("batch_size", batch_size, most=self.count)
+        self.batch_size = min(arguments.count("batch_size", batch_size), self.count)
         self.shuffle = arguments.flag("shuffle", shuffle)
         self.seed = arguments.count("seed", seed, least=0)
         self.views = arguments.count("views", views)

@@ -160,7 +160,7 @@ def card(trained: network.Trained, to: Path) -> str:
     size = given.input_size
     facts = {
         "network": f"{Path(given.model).name}, pre-trained weights: {Path(given.weights).name}",
-        "input": f"images of {size} x {size} pixels, values from 0 to 255",
+        "input": f"images of {size} x {size} pixels, resized by Pillow's BILINEAR, 0 to 255",
         "output": f"logits of {len(trained.class_names)} classes, in the order below",
         "accuracy": f"{result['accuracy']:.1%} of the test images, one training, seed {given.seed}",
         "images": Path(given.data).name,

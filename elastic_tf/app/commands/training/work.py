@@ -101,12 +101,7 @@ def _within(
         verbose=verbose,
         callbacks=[clock, recording.Recorder(run, clock)],
     )
-    try:
-        course.run()
-    except KeyboardInterrupt:
-        if not course.keep():
-            raise
-        print(f"Interrupted after {len(run.history)} epochs; the best weights so far are kept.")
+    course.run()
     model.save_weights(run.path / "model.weights.h5")
     course.profile.save(run.path / "profile.json")  # a run holds all that its pictures need
     head, kept = course.reached or (None, None)
