@@ -151,6 +151,7 @@ class Course(tf.keras.callbacks.Callback):
         except KeyboardInterrupt:
             if not self._weights:  # nothing has been solved yet
                 raise
+            self._mark("steps")
             which = "last" if self._validation is None else "best"
             print(f"\nInterrupted; the {which} weights so far are kept.", flush=True)
             if self._validation is not None:
