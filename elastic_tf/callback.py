@@ -168,7 +168,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         if self.settings.profile is not None:
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
         deadline = self.settings.rho if isinstance(self.settings.rho, Deadline) else None
-        self._ledger = Ledger(
+        self._ledger = state.ledger = Ledger(
             self.clock,
             epochs=self.params["epochs"],
             steps=self.params["steps"],
@@ -213,7 +213,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Show and keep what came out."""
         self._has_ended = True
-        self.model._elastic.callback = None
+        self.model._elastic.callback = self.model._elastic.ledger = None
         self._scheduler.end()
         if self._recovery is not None:
             self._recovery.end()

@@ -172,15 +172,16 @@ class Count(tf.keras.callbacks.Callback):
         self.steps += 1
 
 
-def test_what_was_trained_is_not_trained_again(tmp_path, cheap):
+def test_what_was_trained_is_not_trained_again(tmp_path, cheap, monkeypatch):
     train(tmp_path, fitted={"epochs": 3}, **CHEAP)
     for epochs in (3, 1):
-        count = Count()
+        count, kept_for = Count(), []
+        monkeypatch.setattr(et.ElasticModel, "cache_prefix", lambda _, few: kept_for.append(few))
         with pytest.warns(
             UserWarning, match=f"of 3 epochs, .* {epochs} in all: nothing is trained"
         ):
             train(tmp_path, count, fitted={"epochs": epochs}, **CHEAP)
-        assert count.steps == 0
+        assert (count.steps, kept_for) == (0, [0])  # nor are activations kept for no epoch
     assert train(tmp_path, count, **CHEAP) == cheap  # one epoch more
     assert count.steps == STEPS
 

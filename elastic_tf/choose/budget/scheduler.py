@@ -333,11 +333,12 @@ class Scheduler:
             "elapsed": self._ledger.elapsed,
         }
 
-    def go_on(self, state: dict[str, Any]) -> None:
-        """Go on from `state`; `pass_over` is to be called for every epoch that was begun.
+    def go_on(self, state: dict[str, Any], epoch: int) -> None:
+        """Go on from `state` in that epoch; `pass_over` is to be called for every one begun.
 
         The time without power does not count.
         """
+        self._ledger.epoch = epoch
         self._worth.go_on(state["tracking"])
         self._take_up(state)
         self._ratio.go_on(state["ratio"])

@@ -168,7 +168,8 @@ class Recovery:
         _check(data["made_of"], self._made_of())
         model._fit_state.values = data["fit_state"]
         state.assign(items, found.arrays, "variable")
-        self._scheduler.go_on(data["scheduler"])
+        epoch = self._data.epochs if self._is_over(data) else data["epoch"]
+        self._scheduler.go_on(data["scheduler"], epoch)
         self._is_lowered = data["is_lowered"]
         trained = stack.trainable(model)
         model._elastic.averaged = {
@@ -181,7 +182,7 @@ class Recovery:
             accumulation.go_on(chosen, count, without, sums)
         self._resumed = found
         self._data.begin_at(
-            self._data.epochs if self._is_over(data) else data["epoch"],
+            epoch,
             data["step"],
             data["steps"],
             arrived=self._scheduler.pass_over,

@@ -299,8 +299,8 @@ class ElasticMixin(_Model):
             functions = state.functions.get((plan and plan.traced, None))
             self.train_function, state.traceable = functions or (None, None)  # made when needed
             leave = state.leave
-            state.callback = state.data = state.callbacks = state.fit_started = None
-            state.lookahead = state.leave = None
+            state.callback = state.ledger = state.data = state.callbacks = None
+            state.fit_started = state.lookahead = state.leave = None
             if leave is not None:
                 leave()
 

@@ -45,6 +45,7 @@ class State:
         self.saved: FitState | None = None  # made when it is needed
         # of this `fit`
         self.callback: Any = None  # that chooses the plan
+        self.ledger: Any = None  # its clock
         self.rows: RowTraining | None = None  # where it trains on samples that have numbers
         self.fit_started: float | None = None  # seconds of time.perf_counter
         self.data: Any = None  # the `stack.RunningFit`

@@ -184,7 +184,7 @@ class SolveHead(tf.keras.callbacks.Callback):
                     "et.solve_head(model, dataset) before."
                 )
             self.solution = solve_head(self.model, rows.samples, layer=self.layer)
-            elastic = self.model._elastic.callback
-            if elastic is not None:
-                elastic._ledger.count("head")
+            ledger = self.model._elastic.ledger
+            if ledger is not None:
+                ledger.count("head")
             self.model.fit_state[_KEY] = dataclasses.asdict(self.solution)
