@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import BATCH, columns, fresh, noise, of_models
+from measuring import BATCH, fresh, noise, of_models
 
 import elastic_tf as et
 from elastic_tf.files.table import format_table
@@ -84,6 +84,6 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
     return {"t_forward": profile.t_forward, "t_full": profile.t_full, "cuts": cuts}
 
 
-COLUMNS = columns(
+COLUMNS = (
     "model cut:.2f step_full:.1f uncached:.3f measured:.3f predicted:.3f fill_ms:.2f bytes:,.0f"
-)
+).split()

@@ -19,7 +19,7 @@ from typing import Any
 
 import demo
 import tensorflow as tf
-from measuring import columns, measure_ratios
+from measuring import measure_ratios
 
 import elastic_tf as et
 from elastic_tf.app.commands.training import harness
@@ -159,8 +159,8 @@ def load() -> Iterator[Callable[[], None]]:
             process.wait()
 
 
-RATIO_COLUMNS = columns("profile rho:.1f open:.3f closed:.3f by_callback:.3f closed_selections")
-DEADLINE_COLUMNS = columns(
+RATIO_COLUMNS = "profile rho:.1f open:.3f closed:.3f by_callback:.3f closed_selections".split()
+DEADLINE_COLUMNS = (
     "load asked:.1f taken:.1f off:+.1% left_out first_rho:.2f last_rho:.2f selections early "
     "accuracy:.1%"
-)
+).split()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from bench_control import load
-from measuring import columns, fresh, noise
+from measuring import fresh, noise
 
 import elastic_tf as et
 from elastic_tf.files.table import format_table
@@ -26,9 +26,9 @@ MODELS = (  # name, width multiplier, input size in pixels
     ("vit_ti16", 1.0, 96),
 )
 IMAGES, RHO, EPOCHS = 640, 0.5, 2
-COLUMNS = columns("network training foretold:.1f taken:.1f ratio:.2f")
+COLUMNS = "network training foretold:.1f taken:.1f ratio:.2f".split()
 SECONDS = (5.0, 10.0, 20.0, 40.0)
-DEADLINE_COLUMNS = columns("network seconds:.0f load_at taken:.1f off:+.1%")
+DEADLINE_COLUMNS = "network seconds:.0f load_at taken:.1f off:+.1%".split()
 
 
 def main(names: Sequence[str] = ("forecast", "finetune")) -> dict[str, Any]:

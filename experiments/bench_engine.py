@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from measuring import CLASSES, MODELS, StepTimes, columns, fresh, noise, of_models, random_mask
+from measuring import CLASSES, MODELS, StepTimes, fresh, noise, of_models, random_mask
 
 import elastic_tf as et
 from elastic_tf.app.commands.training import harness
@@ -82,7 +82,7 @@ def new_mask(model: et.ElasticModel, data: tf.data.Dataset, mask: np.ndarray) ->
     return first - float(np.median(later))
 
 
-COLUMNS = columns(
+COLUMNS = (
     "model tensors:d seconds_plain:.4f seconds_elastic:.4f overhead:+.2% spread:.2% "
     "first_step_plain:.2f new_mask_seconds:.2f"
-)
+).split()

@@ -19,11 +19,10 @@ import mask_trials
 import numpy as np
 import tensorflow as tf
 from mask_trials import Case, State
-from measuring import columns
 from scipy.stats import rankdata
 
 from elastic_tf.choose.importance import measures
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 PROBE = 64
 DRAWS = 500  # of the bootstrap
@@ -40,14 +39,8 @@ def main() -> dict[str, Any]:
         results[case.name] = measure(case)
         print(f"{case.name}: {results[case.name]['seconds']:.0f} s", flush=True)
     rows = summary(results, np.random.default_rng(0))
-    shown = [Column("importance", "importance")]
-    shown += [Column(name, name, "+.2f") for name in results]
-    shown += [
-        Column("mean", "mean", "+.2f"),
-        Column("interval", "95 %"),
-        Column("difference", "against default", "+.2f"),
-        Column("difference_interval", "95 %"),
-    ]
+    shown = ["importance", *(f"{name}:+.2f" for name in [*results, "mean"]), "interval"]
+    shown += ["difference:+.2f", "difference_interval"]
     print("\nRank correlation with the loss decrease on held-out images")
     print(format_table(rows, shown))
     print("\nCost of the default")
@@ -168,4 +161,4 @@ def _interval(values: Any) -> str:
     return f"{low:+.2f} to {high:+.2f}"
 
 
-COST = columns("case seconds:.3f full_step:.0f share:.3%")
+COST = "case seconds:.3f full_step:.0f share:.3%".split()

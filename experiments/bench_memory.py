@@ -29,7 +29,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import DEVICE, StepTimes, allocated_bytes, columns, fresh, noise, random_mask
+from measuring import DEVICE, StepTimes, allocated_bytes, fresh, noise, random_mask
 
 from elastic_tf.app.commands.training import harness
 from elastic_tf.files.json_form import to_json
@@ -218,12 +218,12 @@ def peak_bytes() -> int:
     return 1024 * int(kibibytes)
 
 
-FLAT_COLUMNS = columns("optimizer way at_10:.0f at_50:.0f at_100:.0f ratio:.3f")
-PEAK_COLUMNS = columns(
+FLAT_COLUMNS = "optimizer way at_10:.0f at_50:.0f at_100:.0f ratio:.3f".split()
+PEAK_COLUMNS = (
     "model batch_size:d tensors:d trained:d predicted_ratio:.2f full_resident:.0f "
     "elastic_resident:.0f resident_ratio:.2f full_allocated:.0f elastic_allocated:.0f "
     "allocated_ratio:.2f"
-)
+).split()
 
 if __name__ == "__main__":
     found = globals()[sys.argv[1]](*json.loads(sys.argv[2]))

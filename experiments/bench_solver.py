@@ -17,7 +17,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 from instances import instance
-from measuring import columns, fresh, noise
+from measuring import fresh, noise
 from mixed_integer import optimum
 from paper_selection import paper_selection
 
@@ -127,11 +127,11 @@ def relative(draws: np.ndarray, masks: list[np.ndarray], ours: list[et.Selection
     return float(np.mean(reached))
 
 
-COLUMNS = columns(
+COLUMNS = (
     "kind count:d instances:d references:d worst:.5f median:.5f gap_median:.1e gap_worst:.1e "
     "milliseconds_median:.1f milliseconds_90:.1f milliseconds_worst:.1f"
-)
-SWEEP_COLUMNS = columns(
+).split()
+SWEEP_COLUMNS = (
     "resolution:d importance:.4f achieved:.4f over_budget:d importance_within:.4f "
     "milliseconds:.1f our_achieved:.4f our_milliseconds:.1f"
-)
+).split()

@@ -17,7 +17,6 @@ from measuring import (
     BATCH,
     CLASSES,
     MODELS,
-    columns,
     fresh,
     measure_ratios,
     noise,
@@ -28,7 +27,7 @@ from measuring import (
 import elastic_tf as et
 from elastic_tf import stack
 from elastic_tf.app.commands.training import harness
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
 from elastic_tf.train.inputs.batches import as_batch
@@ -47,7 +46,7 @@ def main(names: Sequence[str] | None = None) -> dict[str, Any]:
     print(format_table([summary(name, data) for name, data in results.items()], COLUMNS))
     print("\nAchieved ratio for the rho asked:")
     rows = [{"model": name, **data["achieved"]} for name, data in results.items()]
-    print(format_table(rows, ["model", *(Column(str(rho), str(rho), ".3f") for rho in RHOS)]))
+    print(format_table(rows, ["model", *(f"{rho}:.3f" for rho in RHOS)]))
     return results
 
 
@@ -138,10 +137,10 @@ def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) ->
     return et.TimingProfile(sum(item.time for item in items) / 2, tuple(items), count)
 
 
-COLUMNS = columns(
+COLUMNS = (
     "model tensors:d sets:d share:.1% error:.3f bias:+.3f worst:.3f op_times:.3f op_bias:+.3f "
     "chain:.3f paper:.3f profile:.2%"
-)
+).split()
 
 
 def summary(name: str, data: dict[str, Any]) -> dict[str, Any]:

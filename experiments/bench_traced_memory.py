@@ -16,7 +16,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import DEVICE, allocated_bytes, columns, fresh, noise, of_models
+from measuring import DEVICE, allocated_bytes, fresh, noise, of_models
 
 from elastic_tf.files.table import format_table
 from elastic_tf.plan import Plan
@@ -110,4 +110,4 @@ def compared(
     }
 
 
-COLUMNS = columns("model error:.1% step_error:.1% over:.1% seconds:.2f")
+COLUMNS = "model error:.1% step_error:.1% over:.1% seconds:.2f".split()

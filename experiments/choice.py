@@ -31,7 +31,6 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import columns
 
 from elastic_tf.app.commands.commandline import option, parse, run
 from elastic_tf.app.commands.contest import interval
@@ -275,9 +274,9 @@ def summary(trials: list[dict[str, Any]], **of: str) -> list[dict[str, Any]]:
     ]
 
 
-COLUMNS = columns(
+COLUMNS = (
     "method epochs:g batch rate:.0e seeds mean:.1% half_width:.1% loss:.3f ratio:.3f seconds:.1f"
-)
+).split()
 
 
 if __name__ == "__main__":

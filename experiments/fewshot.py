@@ -21,7 +21,6 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import numpy as np
 import tensorflow as tf
-from measuring import columns
 from related import tinytrain
 
 from elastic_tf.app.commands.commandline import option, parse
@@ -42,10 +41,10 @@ PAYS = (np.equal, np.greater_equal, np.greater)
 WEIGHTS = 16  # bytes of a trained number, its gradient and Adam's two
 FEWEST = 3  # steps
 REFERENCE = "TinyTrain"  # whose seconds count
-COLUMNS = columns(
+COLUMNS = (
     "method rate steps accuracy:.1% interval:.1% better:.1% better_interval:.1% seconds:.2f "
     "selection:.3f memory:.2f kept:.1f macs:.1%"
-)
+).split()
 
 
 class Offer(NamedTuple):

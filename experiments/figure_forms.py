@@ -11,7 +11,7 @@ from paper_specs import DATA, TARGETS, Picture, Training
 
 from elastic_tf import plots
 from elastic_tf.app.runs import Run, trained_plans
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 Runs = Mapping[Training, Run]
 Form = Callable[[Picture, Runs], Any]
@@ -113,12 +113,8 @@ def speedup_table(picture: Picture, found: Runs) -> str:
                 }
             )
     columns = (
-        Column("data", "data set"),
-        Column("target", "accuracy", ".1%"),
-        Column("baseline", "best baseline"),
-        Column("baseline_seconds", "its s", ".1f"),
-        Column("elastic_seconds", "ElasticTrainer s", ".1f"),
-        Column("speedup", "speedup", ".2f"),
+        *("data::data set", "target:.1%:accuracy", "baseline::best baseline"),
+        *("baseline_seconds:.1f:its s", "elastic_seconds:.1f:ElasticTrainer s", "speedup:.2f"),
     )
     return f"{picture.title}\n{format_table(rows, columns)}"
 

@@ -29,19 +29,13 @@ from typing import Any
 
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 EPOCHS, PATIENCE = (10, 10), 2  # of the two parts, at most
 FULL_EPOCHS, WARM_UP, BATCH = 5, 0.15, 16
 RATES = (1e-4, 2e-4, 4e-4, 8e-4)
 SHARES = (1 / 6, 1 / 4, 1 / 2)  # of the reference's seconds
-COLUMNS = (
-    "way",
-    "seed",
-    Column("seconds", "seconds", ".1f"),
-    Column("of_reference", "of the reference", ".2f"),
-    Column("accuracy", "test accuracy", ".1%"),
-)
+COLUMNS = ("way", "seed", "seconds:.1f", "of_reference:.2f:of the reference", "accuracy:.1%")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,7 +43,7 @@ from elastic_tf import federated
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 CLIENTS, BATCH = 20, 16
 SLOW = (1.0, 2.0, 4.0, 8.0)  # device k is of the speed 1 / SLOW[k % 4]
@@ -53,14 +53,7 @@ BYTES_A_SECOND = 2.5e6  # each way
 CUT = "conv_pw_7_relu"  # before which nothing is trained
 CHOOSING = 200  # test images that choose the rates
 WAYS = ("elastic", "fedavg", "fedavg_fast")
-COLUMNS = (
-    "way",
-    "split",
-    "seed",
-    Column("best", "best accuracy", ".1%"),
-    Column("seconds", "simulated s", ".0f"),
-    Column("megabytes", "MB", ".0f"),
-)
+COLUMNS = ("way", "split", "seed", "best:.1%", "seconds:.0f:simulated s", "megabytes:.0f:MB")
 
 
 @dataclasses.dataclass(frozen=True)

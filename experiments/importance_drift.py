@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.choose.importance import measures
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 EPOCHS, INTERVAL = 18, 3
 PROBES = (4, 16, 64, 256)
@@ -72,13 +72,11 @@ def show(drift: dict[str, Any]) -> None:
     """Print the tables."""
     print("\nCosine similarity of the importance of two epochs, and the share of the importance")
     print(f"(on {REFERENCE} images) that a selection of some epochs before keeps, by probe size")
-    columns = [Column("lag", "epochs apart", "d")]
-    columns += [Column(f"similarity {size}", f"cos, {size}", ".2f") for size in PROBES]
-    columns += [Column(f"kept {size}", f"kept, {size}", ".2f") for size in PROBES]
-    print(format_table(drift["lags"], columns))
+    shown = [f"{what} {size}:.2f" for what in ("similarity", "kept") for size in PROBES]
+    print(format_table(drift["lags"], ["lag", *shown]))
     print(f"\nCosine similarity with the importance on {REFERENCE} other images of the same epoch")
-    row = {str(size): value for size, value in drift["to_reference"].items()}
-    print(format_table([row], [Column(size, f"{size} images", ".2f") for size in row]))
+    row = {f"{size} images": value for size, value in drift["to_reference"].items()}
+    print(format_table([row], [f"{name}:.2f" for name in row]))
 
 
 def similarity(worths: list[np.ndarray], lag: int) -> float:

@@ -27,12 +27,12 @@ from elastic_tf import fine_tuning
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.choose.budget import course
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.lite.ridge import crossentropy
 from elastic_tf.train.head import solve
 
 DRAWS, HELD_OUT = 300, (30, 50, 120)
-COLUMNS = ("held_out", "kept", Column("gain", "points ahead of the head", ".2f"))
+COLUMNS = ("held_out", "kept", "gain:.2f:points ahead of the head")
 
 
 @dataclasses.dataclass(frozen=True)

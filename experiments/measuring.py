@@ -1,4 +1,4 @@
-"""What the parts of bench.py share: networks and noise, plans, steps in turn, tables."""
+"""What the parts of bench.py share: networks and noise, plans, steps in turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.app.commands.training import harness
-from elastic_tf.files.table import Column
 from elastic_tf.timing.stopwatch import time_anew
 from elastic_tf.timing.trace import StepFunction
 from elastic_tf.train.inputs.batches import as_batch
@@ -50,12 +49,6 @@ def of_models(
 ) -> dict[str, Any]:
     """What `measure` says of each model, (name, ...), or of those named, by their names."""
     return {model[0]: measure(*model) for model in models if names is None or model[0] in names}
-
-
-def columns(words: str) -> tuple[Column, ...]:
-    """Columns of a table from words: each a key and the format of its numbers."""
-    parts = (word.partition(":") for word in words.split())
-    return tuple(Column(key, key.replace("_", " "), form) for key, _, form in parts)
 
 
 def random_mask(rng: np.random.Generator, count: int) -> np.ndarray:

@@ -25,7 +25,6 @@ from elastic_tf.arguments import brief
 from elastic_tf.files.atomic import append_line, directory, write_json, write_text
 from elastic_tf.files.file_lock import claim
 from elastic_tf.files.json_form import from_ranges, now, parse, read_bytes, to_json, to_ranges
-from elastic_tf.files.table import Column
 from elastic_tf.plan import Plan
 from elastic_tf.timing.runtime import describe_device
 
@@ -37,10 +36,8 @@ NETWORK = "network.keras"  # in a run's directory: the file that `train --model`
 
 #: Of a result, for `format_table`.
 COLUMNS = (
-    Column("method", "method"),
-    Column("accuracy", "accuracy", ".1%"),
-    Column("training_seconds", "training s", ".1f"),
-    Column("seconds_per_step", "s per step", ".4f"),
+    *("method", "accuracy:.1%", "training_seconds:.1f:training s"),
+    "seconds_per_step:.4f:s per step",
 )
 
 

@@ -28,7 +28,7 @@ from elastic_tf.app.commands import commandline
 from elastic_tf.app.commands.commandline import option
 from elastic_tf.app.commands.training import harness
 from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "experiments" / "weights" / "digits_resnet.h5"
 IMAGE_SIZE, BATCH, STEPS = 32, 32, 20
@@ -36,14 +36,8 @@ RHOS = (0.45, 0.9)  # the budget wanders between them
 WARM_UP = 0.25  # share of the time after which memory must be flat
 COUNTED = ("resident", "allocated", "files", "threads", "backup_bytes")
 COLUMNS = (
-    Column("minutes", "minutes", ".1f"),
-    Column("selections", "selections"),
-    Column("masks", "different masks"),
-    Column("resident", "resident MiB", ".1f"),
-    Column("allocated", "allocated MiB", ".1f"),
-    Column("files", "open files"),
-    Column("threads", "threads"),
-    Column("backup_bytes", "backup bytes"),
+    *("minutes:.1f", "selections", "masks::different masks", "resident:.1f:resident MiB"),
+    *("allocated:.1f:allocated MiB", "files::open files", "threads", "backup_bytes"),
 )
 
 

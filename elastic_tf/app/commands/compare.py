@@ -32,16 +32,12 @@ from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.json_form import now, to_json
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.timing.runtime import describe_device
 
 COLUMNS = (
-    Column("method", "method"),
-    Column("rate", "rate", ".0e"),
-    Column("epochs", "epochs", "d"),
-    Column("accuracy", "test accuracy, %"),
-    Column("seconds", "s", ".0f"),
-    Column("verdict", "against the reference"),
+    *("method", "rate:.0e", "epochs:d", "accuracy::test accuracy, %"),
+    *("seconds:.0f:s", "verdict::against the reference"),
 )
 
 

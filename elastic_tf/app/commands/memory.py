@@ -20,18 +20,12 @@ import numpy as np
 from elastic_tf import arguments as checks
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 _SHOWN = 12  # tensors in a table
 _LONGEST = 60  # letters of a name
 _MIB = 2**20
-_COLUMNS = (
-    "tensor",
-    "kind",
-    Column("bytes", "MiB", ".2f"),
-    Column("first", "from op"),
-    Column("last", "to op"),
-)
+_COLUMNS = ("tensor", "kind", "bytes:.2f:MiB", "first::from op", "last::to op")
 
 
 @dataclasses.dataclass(frozen=True)

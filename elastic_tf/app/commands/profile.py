@@ -20,7 +20,7 @@ import numpy as np
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.files.atomic import directory
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.timing.profile import TimingProfile
 
 _SHOWN = 15  # tensors in a table
@@ -28,13 +28,7 @@ _SHOWN = 15  # tensors in a table
 # known to 8 % only (95 %), and a deadline planned with it no better. Three of the four tables in
 # profiling/ have 1 %.
 _MOST_SPREAD = 0.1
-_COLUMNS = (
-    "tensor",
-    "shape",
-    Column("t_dw", "t_dw ms", ".3f"),
-    Column("t_dy", "t_dy ms", ".3f"),
-    Column("share", "of full step", ".1%"),
-)
+_COLUMNS = ("tensor", "shape", "t_dw:.3f:t_dw ms", "t_dy:.3f:t_dy ms", "share:.1%:of full step")
 
 
 @dataclasses.dataclass(frozen=True)

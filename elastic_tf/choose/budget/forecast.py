@@ -12,7 +12,7 @@ from elastic_tf import arguments
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.importance.measures import depth
 from elastic_tf.choose.selection.selector import select_tensors
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.memory.steps import step
 from elastic_tf.plan import Plan, layers_of
 from elastic_tf.timing.profile import TimingProfile
@@ -21,14 +21,7 @@ from elastic_tf.train.inputs.samples import Samples
 
 _MIB = 2**20
 _AS_QUICK = 0.9  # of full training's seconds: what saves less is not worth choosing
-_COLUMNS = (
-    "training",
-    "tensors",
-    "images",
-    "epochs",
-    Column("seconds", "seconds", ".1f"),
-    Column("mib", "MiB", ".0f"),
-)
+_COLUMNS = ("training", "tensors", "images", "epochs", "seconds:.1f", "mib:.0f:MiB")
 
 
 @dataclass(frozen=True)

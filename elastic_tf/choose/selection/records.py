@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from elastic_tf.choose.selection.selector import Selection
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 from elastic_tf.plan import Plan
 
 
@@ -58,17 +58,10 @@ _MEASURED = (
 )
 _NOISE = 0.1  # what a ratio measured once may be off by on a busy machine
 COLUMNS = (
-    Column("epoch", "epoch"),
-    Column("step", "step"),
-    Column("reason", "reason"),
-    Column("trained", "tensors"),
-    Column("rho", "rho", ".3f"),
-    Column("asked", "asked", ".3f"),
-    Column("predicted_ratio", "predicted", ".3f"),
-    Column("achieved_ratio", "achieved", ".3f"),
-    Column("seconds_importance", "worth s", ".2f"),
-    Column("seconds_solve", "solve s", ".3f"),
-    Column("seconds_retrace", "trace s", ".2f"),
+    *("epoch", "step", "reason", "trained::tensors", "rho:.3f", "asked:.3f"),
+    *("predicted_ratio:.3f:predicted", "achieved_ratio:.3f:achieved"),
+    *("seconds_importance:.2f:worth s", "seconds_solve:.3f:solve s"),
+    "seconds_retrace:.2f:trace s",
 )
 
 

@@ -22,7 +22,7 @@ from elastic_tf.app.commands import plot
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import evaluate, network
 from elastic_tf.files.atomic import write_text
-from elastic_tf.files.table import Column, format_table
+from elastic_tf.files.table import format_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ _HEAD = (
     "body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "img{max-width:100%}pre{background:#eee;padding:.8rem;overflow-x:auto}</style>"
 )
-_SECONDS = ("part", Column("seconds", "seconds", ".1f"), "what")
+_SECONDS = ("part", "seconds:.1f", "what")
 _PARTS = {
     "start": "imports, images, the network",
     "foretold": "a forward pass, from which step times are foretold",
