@@ -11,16 +11,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import elastic_tf as et  # before TensorFlow: it quiets its start-up
-
-# isort: split
-import importance_drift
 import mask_trials
 import numpy as np
 import tensorflow as tf
 from mask_trials import Case, State
 from scipy.stats import rankdata
 
+import elastic_tf as et
 from elastic_tf.choose.importance import measures
 from elastic_tf.files.table import format_table
 
@@ -30,6 +27,10 @@ DEFAULT = "other half, 1 step"
 READINGS = {"before": "before, 1 step", "after": "after, 1 step", "other": DEFAULT}
 # What the share of the cost refers to.
 STEPS_PER_EPOCH, INTERVAL = 1_500, 3
+COST = "case seconds:.3f full_step:.0f share:.3%".split()
+EPOCHS = 18  # of the training in which importance changes
+PROBES, REFERENCE = (4, 16, 64, 256), 256
+LAGS = (0, 1, 2, 3, 4, 6, 8, 12)
 
 
 def main() -> dict[str, Any]:
@@ -45,9 +46,9 @@ def main() -> dict[str, Any]:
     print(format_table(rows, shown))
     print("\nCost of the default")
     print(format_table([{"case": name, **data["cost"]} for name, data in results.items()], COST))
-    drift = importance_drift.measure()
-    importance_drift.show(drift)
-    return {"cases": results, "tables": {"held-out images": rows}, "drift": drift}
+    changes = drift()
+    show(changes)
+    return {"cases": results, "tables": {"held-out images": rows}, "drift": changes}
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -161,4 +162,79 @@ def _interval(values: Any) -> str:
     return f"{low:+.2f} to {high:+.2f}"
 
 
-COST = "case seconds:.3f full_step:.0f share:.3%".split()
+def drift() -> dict[str, Any]:
+    """One elastic training on the digits; importance on probes of several sizes at each epoch."""
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(0)
+    case = next(mask_trials.cases())
+    model = mask_trials.compiled(case)
+    profile = et.profile_model(model, *case.train.rows(slice(case.batch_size)), repeats=5)
+    required = et.zoo.head_tensors(model)
+    rng = np.random.default_rng(0)
+    worths: dict[int, list[np.ndarray]] = {size: [] for size in PROBES}
+    for epoch in range(EPOCHS):
+        for size in PROBES:
+            probe = case.train.rows(rng.permutation(len(case.train.y))[:size])
+            worths[size].append(
+                measures.loss_decrease(
+                    model, *probe, micro_batch_size=min(case.batch_size, size // 2)
+                )
+            )
+        if epoch % INTERVAL == 0:
+            chosen = et.select_tensors(worths[64][-1], profile, mask_trials.RHO, required=required)
+            model.set_mask(chosen.mask)
+        order = rng.permutation(len(case.train.y))
+        mask_trials.train_epoch(model, case.train.rows(order), case.batch_size)
+    masks = {
+        size: [
+            et.select_tensors(w, profile, mask_trials.RHO, required=required).mask for w in series
+        ]
+        for size, series in worths.items()
+    }
+    return {
+        "epochs": EPOCHS,
+        "lags": [
+            {"lag": lag}
+            | {f"similarity {size}": similarity(worths[size], lag) for size in PROBES}
+            | {
+                f"kept {size}": kept(worths[REFERENCE], mask, masks[REFERENCE], lag)
+                for size, mask in masks.items()
+            }
+            for lag in LAGS
+        ],
+        "to_reference": {
+            size: float(np.mean([cosine(a, b) for a, b in zip(worths[size], worths[REFERENCE])]))
+            for size in PROBES
+            if size != REFERENCE
+        },
+    }
+
+
+def show(drift: dict[str, Any]) -> None:
+    """Print the tables."""
+    print("\nCosine similarity of the importance of two epochs, and the share of the importance")
+    print(f"(on {REFERENCE} images) that a selection of some epochs before keeps, by probe size")
+    shown = [f"{what} {size}:.2f" for what in ("similarity", "kept") for size in PROBES]
+    print(format_table(drift["lags"], ["lag", *shown]))
+    print(f"\nCosine similarity with the importance on {REFERENCE} other images of the same epoch")
+    row = {f"{size} images": value for size, value in drift["to_reference"].items()}
+    print(format_table([row], [f"{name}:.2f" for name in row]))
+
+
+def similarity(worths: list[np.ndarray], lag: int) -> float:
+    """Mean cosine similarity of evaluations that are `lag` epochs apart."""
+    return float(np.mean([cosine(a, b) for a, b in zip(worths, worths[lag:])]))
+
+
+def kept(
+    worths: list[np.ndarray], masks: list[np.ndarray], best: list[np.ndarray], lag: int
+) -> float:
+    """Importance of the selections made `lag` epochs before / of the best ones now."""
+    then = sum(worth[mask].sum() for worth, mask in zip(worths[lag:], masks))
+    now = sum(worth[mask].sum() for worth, mask in zip(worths[lag:], best[lag:]))
+    return float(then / now)
+
+
+def cosine(one: np.ndarray, two: np.ndarray) -> float:
+    """Of the angle between two vectors."""
+    return float(one @ two / (np.linalg.norm(one) * np.linalg.norm(two)))

@@ -12,15 +12,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import elastic_tf as et  # before TensorFlow: it quiets its start-up
-
-# isort: split
 import numpy as np
 from instances import instance
 from measuring import fresh, noise
 from mixed_integer import optimum
 from paper_selection import paper_selection
 
+import elastic_tf as et
 from elastic_tf.files.table import format_table
 
 KINDS = ("chain", "residual", "towers")

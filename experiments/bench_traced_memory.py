@@ -11,13 +11,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import elastic_tf as et  # before TensorFlow: it quiets its start-up
-
-# isort: split
 import numpy as np
 import tensorflow as tf
 from measuring import DEVICE, allocated_bytes, fresh, noise, of_models
 
+import elastic_tf as et
 from elastic_tf.files.table import format_table
 from elastic_tf.plan import Plan
 

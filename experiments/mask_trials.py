@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import elastic_tf as et  # before TensorFlow: it quiets its start-up
-
-# isort: split
 import numpy as np
 import tensorflow as tf
 from pretrain_digits import WEIGHTS
 
+import elastic_tf as et
 from elastic_tf.app.commands.training import harness, sources
 
 # Pre-trained weights and photographs, where there are any.

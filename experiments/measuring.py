@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import elastic_tf as et  # before TensorFlow: it quiets its start-up
-
-# isort: split
 import numpy as np
 import tensorflow as tf
 
+import elastic_tf as et
 from elastic_tf.app.commands.training import harness
 from elastic_tf.timing.stopwatch import time_anew
 from elastic_tf.timing.trace import StepFunction
