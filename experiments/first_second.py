@@ -232,15 +232,12 @@ def with_random_layers(base: Any) -> Any:
 def images(folder: Path) -> tuple[Any, Any]:
     """All images of a folder of classes, 128 px, -1 to 1, and their class numbers."""
     import numpy as np
-    from PIL import Image
 
-    found, labels = [], []
-    for number, place in enumerate(sorted(folder.iterdir())):
-        for file in sorted(place.iterdir()):
-            image = Image.open(file).convert("RGB").resize((128, 128), Image.Resampling.BILINEAR)
-            found.append(np.asarray(image, np.float32) / 127.5 - 1.0)
-            labels.append(number)
-    return np.stack(found), np.array(labels)
+    from elastic_tf.lite import disk
+
+    files, labels, _ = disk.class_folders(folder, None)
+    found = [disk.read_image(file, (128, 128, 3)) for file in files]
+    return np.stack(found).astype(np.float32) / 127.5 - 1.0, labels
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ that of the first one.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,8 @@ from elastic_tf.lite.ridge import crossentropy
 from elastic_tf.train.head import solve
 
 DRAWS, HELD_OUT = 300, (30, 50, 120)
+# (accuracy and loss of each candidate, samples) -> which is kept
+Rule = Callable[[np.ndarray, np.ndarray, int], int]
 COLUMNS = ("held_out", "kept", "gain:.2f:points ahead of the head")
 
 
@@ -48,44 +49,33 @@ class Settings:
     out: Path = option(Path("runs/kept_weights.json"), help="JSON file of the results")
 
 
-def chance(accuracy: float, count: int) -> float:
-    """The standard error of an accuracy on so many samples."""
-    return math.sqrt(max(accuracy * (1.0 - accuracy), 0.0) / count)
-
-
-def best(right: np.ndarray, losses: np.ndarray) -> int:
+def best(accuracy: np.ndarray, loss: np.ndarray, count: int) -> int:
     """The highest accuracy; of equal ones the smaller loss."""
-    return max(range(len(right)), key=lambda k: (right[k].mean(), -losses[k].mean()))
+    return int(np.lexsort((-loss, accuracy))[-1])
 
 
-def last_as_good(right: np.ndarray, losses: np.ndarray) -> int:
-    """The last that is not worse than the head by more than a standard error."""
-    least = right[0].mean() - chance(right[0].mean(), right.shape[1])
-    return max(k for k in range(len(right)) if right[k].mean() >= least)
-
-
-def last_or_head(right: np.ndarray, losses: np.ndarray) -> int:
+def last_or_head(accuracy: np.ndarray, loss: np.ndarray, count: int) -> int:
     """The end, unless the head is better."""
-    return len(right) - 1 if right[-1].mean() >= right[0].mean() else 0
+    return len(accuracy) - 1 if accuracy[-1] >= accuracy[0] else 0
 
 
-def last_near(times: float) -> Callable[[np.ndarray, np.ndarray], int]:
-    """The last that is not worse than any by more than so many standard errors."""
+def last_near(which: Callable[[np.ndarray], float], times: float) -> Rule:
+    """The last that is not worse than that by more than so many standard errors."""
 
-    def rule(right: np.ndarray, losses: np.ndarray) -> int:
-        found = right.mean(axis=1)
-        least = found.max() - times * chance(found.max(), right.shape[1])
-        return max(k for k in range(len(found)) if found[k] >= least)
+    def rule(accuracy: np.ndarray, loss: np.ndarray, count: int) -> int:
+        most = which(accuracy)
+        least = most - times * np.sqrt(most * (1.0 - most) / count)
+        return int(np.flatnonzero(accuracy >= least)[-1])
 
     return rule
 
 
-RULES: dict[str, Callable[[np.ndarray, np.ndarray], int]] = {
+RULES: dict[str, Rule] = {
     "highest held-out accuracy": best,
-    "last not worse than the head by a standard error": last_as_good,
-    "last not worse than any by a standard error": last_near(1.0),
-    "last not worse than any by two standard errors": last_near(2.0),
-    "the last, whatever it is": lambda right, losses: len(right) - 1,
+    "last not worse than the head by a standard error": last_near(lambda one: one[0], 1.0),
+    "last not worse than any by a standard error": last_near(np.max, 1.0),
+    "last not worse than any by two standard errors": last_near(np.max, 2.0),
+    "the last, whatever it is": lambda accuracy, loss, count: len(accuracy) - 1,
     "the end if not below the head": last_or_head,
 }
 
@@ -108,8 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for _ in range(DRAWS):
                 order = rng.permutation(len(y))
                 held, rest = order[:size], order[size:]
+                accuracy, loss = (part[:, held].mean(axis=1) for part in (right, each))
                 for name, rule in RULES.items():
-                    kept = rule(right[:, held], each[:, held])
+                    kept = rule(accuracy, loss, size)
                     gain = 100 * (right[kept][rest].mean() - right[0][rest].mean())
                     found.setdefault((size, name), []).append(float(gain))
     rows = [
