@@ -82,9 +82,7 @@ def main() -> None:
         for method, epochs, batch in rows:
             for rate in settings.rates or [RATES.get(method, RATES[batch])]:
                 trials.run(method, epochs, batch, seed, rate)
-    of = {name: getattr(settings, name) for name in ("model", "part", "memory", "optimizer")}
-    of["data"] = Path(settings.data).stem
-    print(format_table(summary(trials.done, **of), COLUMNS))
+    print(format_table(summary(trials.done, **trials.of), COLUMNS))
 
 
 def parts(row: str) -> tuple[str, float, int]:
@@ -107,6 +105,8 @@ class Trials:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        of = {name: getattr(settings, name) for name in ("model", "part", "memory", "optimizer")}
+        self.of = {"data": Path(settings.data).stem, **of}
         self._seed: int | None = None
         self.done: list[dict[str, Any]] = []
         self._kept: dict[str, Any] = {}
@@ -118,19 +118,8 @@ class Trials:
 
     def run(self, method: str, epochs: float, batch: int, seed: int, rate: float) -> dict[str, Any]:
         """What came of one trial, run unless it is there."""
-        settings = self._settings
-        name = {
-            "data": Path(settings.data).stem,
-            "model": settings.model,
-            "part": settings.part,
-            "method": method,
-            "epochs": epochs,
-            "batch": batch,
-            "seed": seed,
-            "rate": rate,
-            "memory": settings.memory,
-            "optimizer": settings.optimizer,
-        }
+        own = {"method": method, "epochs": epochs, "batch": batch, "seed": seed, "rate": rate}
+        name = {**self.of, **own}
         for one in self.done:
             if name.items() <= {**ALWAYS, **one}.items():
                 return one
@@ -145,7 +134,7 @@ class Trials:
         self.done.append({**trial, **found})
         print(" ".join(f"{key}={value}" for key, value in self.done[-1].items()), flush=True)
         head = {"device": describe_device(), "date": time.strftime("%Y-%m-%d")}
-        write_json(settings.out, {**self._kept, **head, "trials": self.done})
+        write_json(self._settings.out, {**self._kept, **head, "trials": self.done})
         return self.done[-1]
 
     def _load(self, seed: int) -> None:

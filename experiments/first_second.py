@@ -166,6 +166,18 @@ def one(settings: Settings) -> None:
 
 def full(base: Any, samples: Any, classes: int, *, rate: float) -> Any:
     """Every tensor by Adam after the solved head; with a rate of 0 the head alone."""
+    import elastic_tf as et
+
+    schedule = et.optimizers.cosine(rate or 1.0, FULL_EPOCHS * samples.steps, warm_up=WARM_UP)
+    model = with_head(base, classes, schedule)
+    et.solve_head(model, samples)
+    if rate:
+        model.fit(samples, epochs=FULL_EPOCHS, verbose=0)
+    return model
+
+
+def with_head(base: Any, classes: int, rate: Any) -> Any:
+    """An elastic model with a new head, ready to be trained by Adam."""
     import tensorflow as tf
 
     import elastic_tf as et
@@ -173,12 +185,8 @@ def full(base: Any, samples: Any, classes: int, *, rate: float) -> Any:
     head = tf.keras.layers.Dense(classes)(base.output)
     model = et.ElasticModel.from_model(tf.keras.Model(base.input, head))
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    schedule = et.optimizers.cosine(rate or 1.0, FULL_EPOCHS * samples.steps, warm_up=WARM_UP)
     options = {"metrics": ["accuracy"], "statistics": "stored"}
-    model.compile(et.optimizers.adam(schedule), loss, **options)
-    et.solve_head(model, samples)
-    if rate:
-        model.fit(samples, epochs=FULL_EPOCHS, verbose=0)
+    model.compile(et.optimizers.adam(rate), loss, **options)
     return model
 
 

@@ -82,7 +82,8 @@ class Fleet:
         x, self.wanted = first_second.images(settings.data / "test")
         front = tf.keras.Model(base.input, base.get_layer(CUT).output)
         tail = tf.keras.Model(front.output, base.output)
-        self.models = {True: compiled(base), False: compiled(tail)}
+        ends = {True: base, False: tail}
+        self.models = {k: first_second.with_head(one, 40, 1e-3) for k, one in ends.items()}
         self.kept = front.predict(self.images, batch_size=64, verbose=0)
         self.tests = {True: x, False: front.predict(x, batch_size=64, verbose=0)}
         inputs = {True: self.images, False: self.kept}
@@ -110,15 +111,6 @@ class Fleet:
         right = (said == self.wanted)[order]
         parts = {"choosing": right[:CHOOSING], "accuracy": right[CHOOSING:]}
         return {name: float(part.mean()) for name, part in parts.items()}
-
-
-def compiled(base: tf.keras.Model) -> Any:
-    """With a new head."""
-    head = tf.keras.layers.Dense(40)(base.output)
-    model = et.ElasticModel.from_model(tf.keras.Model(base.input, head))
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(et.optimizers.adam(1e-3), loss, statistics="stored")
-    return model
 
 
 def quickest(model: Any, x: np.ndarray) -> et.TimingProfile:

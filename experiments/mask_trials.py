@@ -204,5 +204,4 @@ def _shuffled(samples: Samples, rng: np.random.Generator) -> Samples:
 
 
 def _first(data: tf.data.Dataset, count: int) -> Samples:
-    x, y = zip(*((x.numpy(), y.numpy()) for x, y in data.unbatch().take(count)))
-    return Samples(np.stack(x), np.array(y))
+    return Samples(*next(data.unbatch().batch(count).as_numpy_iterator()))

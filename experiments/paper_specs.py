@@ -110,22 +110,16 @@ _BY_MODEL = (
 )
 
 
-def _over_time(
-    letters: str, measures: tuple[str, ...], data: tuple[str, ...]
-) -> dict[str, Picture]:
+def _over_time(number: int, data: tuple[str, ...]) -> dict[str, Picture]:
     words = {"accuracy": "Testing accuracy", "loss": "Training loss"}
-    shown = [(measure, name) for measure in measures for name in data]
-    return {
-        letter: Picture(f"{words[m]} on {DATA[d]}", f"{m}_over_time", schemes(RESNET, d, 0.5))
-        for letter, (m, d) in zip(letters, shown)
-    }
+    shown = [
+        Picture(f"{words[m]} on {DATA[d]}", f"{m}_over_time", schemes(RESNET, d, 0.5))
+        for m in words
+        for d in data
+    ]
+    return {f"{number}{letter}": picture for letter, picture in zip("abcdef", shown)}
 
 
-def _numbered(number: int, pictures: dict[str, Picture]) -> dict[str, Picture]:
-    return {f"{number}{letter}": picture for letter, picture in pictures.items()}
-
-
-_MEASURES = ("accuracy", "loss")
 _TIME_BY_RHO = Picture("Training time on CUB-200 by rho", "time_bars", _BY_RHO)
 _ACCURACY_BY_MODEL = Picture("Accuracy of models on CUB-200", "model_accuracy", _BY_MODEL)
 _TIME_BY_MODEL = Picture("Training time of models on CUB-200", "model_time", _BY_MODEL)
@@ -141,8 +135,8 @@ def _selected(model: str, data: str, rho: float) -> Picture:
 FIGURES: dict[str, Picture] = {
     "2a": Picture("The first 3 epochs of the last layers", "accuracy_over_time", _LAST_LAYERS),
     "2b": Picture("Suboptimal choices of what to train", "accuracy_by_epoch", _SUBOPTIMAL),
-    **_numbered(15, _over_time("abcdef", _MEASURES, (CUB, PET, DOGS))),
-    **_numbered(16, _over_time("abcd", _MEASURES, (CUB, PET))),
+    **_over_time(15, (CUB, PET, DOGS)),
+    **_over_time(16, (CUB, PET)),
     "17a": _TIME_BY_RHO,
     "17c": _TIME_BY_RHO,
     "19a": _ACCURACY_BY_MODEL,

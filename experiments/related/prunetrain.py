@@ -70,16 +70,19 @@ class _WithLasso(Step):
     shown: Any
 
 
-def sides(model: tf.keras.Model) -> Iterator[tuple[Any, int]]:
-    """Kernels with the axes whose slices are groups: output channels and input channels.
+def sides(model: tf.keras.Model) -> Iterator[tuple[Any, list[int]]]:
+    """Kernels with the axes of a group: all but the output channels, or the input channels.
 
     Not those of the images and of the classes, which can never go. A depthwise convolution has
     none: its channels are those of its neighbours.
     """
     kernels = [layer.kernel for layer in model.layers if type(layer) in _KERNELS]
     for k, kernel in enumerate(kernels):
-        rank = len(kernel.shape)
-        yield from [(kernel, rank - 2)] * (k > 0) + [(kernel, rank - 1)] * (k < len(kernels) - 1)
+        *places, inputs, outputs = range(len(kernel.shape))
+        if k > 0:
+            yield kernel, [*places, outputs]
+        if k < len(kernels) - 1:
+            yield kernel, [*places, inputs]
 
 
 def penalty(model: tf.keras.Model) -> tf.Tensor:
@@ -91,8 +94,7 @@ def penalty(model: tf.keras.Model) -> tf.Tensor:
     is that of the released code.
     """
     norms = []
-    for kernel, axis in sides(model):
-        others = [other for other in range(len(kernel.shape)) if other != axis]
+    for kernel, others in sides(model):
         squares = tf.reduce_sum(tf.square(tf.cast(kernel, tf.float32)), axis=others)
         norms.append(tf.reduce_sum(tf.sqrt(squares + 1e-8)))
     return tf.add_n(norms)
@@ -101,8 +103,7 @@ def penalty(model: tf.keras.Model) -> tf.Tensor:
 def sparse_share(model: tf.keras.Model) -> float:
     """Share of the groups whose largest weight is below the threshold."""
     sparse = count = 0
-    for kernel, axis in sides(model):
-        others = [other for other in range(len(kernel.shape)) if other != axis]
+    for kernel, others in sides(model):
         largest = tf.reduce_max(tf.abs(kernel), axis=others)
         sparse += int(tf.reduce_sum(tf.cast(largest < THRESHOLD, tf.int32)))
         count += int(largest.shape[0])

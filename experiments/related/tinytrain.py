@@ -6,7 +6,6 @@ A network learns from many tasks to recognise new classes from few images. The a
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,9 +115,6 @@ class Episodes:
         return Episode(
             self._images[of_support], labels[0], self._images[of_query], labels[1], names
         )
-
-    def __iter__(self) -> Iterator[Episode]:
-        return map(self.__getitem__, itertools.count())
 
     def _counts(self, rng: np.random.Generator, left: list[np.ndarray]) -> list[int]:
         """Support images of each class."""
