@@ -56,18 +56,14 @@ def update(
             continue
         for start in range(0, arrays[0].size, _PART):
             parts.append((step, [one.reshape(-1)[start : start + _PART] for one in arrays]))
-    sizes = [arrays[0].size for _, arrays in parts]
-    parts = [parts[k] for k in np.argsort(sizes)]
-    threads = max(min(threads, sum(sizes) // _PART), 1)
+    parts.sort(key=lambda part: part[1][0].size)
+    threads = max(min(threads, sum(arrays[0].size for _, arrays in parts) // _PART), 1)
 
     def share(k: int) -> None:
         for step, arrays in parts[k::threads]:
             rule(told, rate, step, *arrays)
 
-    others = [_POOL.submit(share, k) for k in range(1, threads)]
-    share(0)
-    for one in others:
-        one.result()
+    list(_POOL.map(share, range(threads)))  # raises what one of them raised
 
 
 def _adam(told: Mapping[str, Any], rate: float, step: int, *arrays: np.ndarray) -> None:

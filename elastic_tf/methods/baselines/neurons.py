@@ -20,7 +20,7 @@ from elastic_tf import arguments
 from elastic_tf.choose.importance.probe import Probe
 from elastic_tf.methods.baselines.method import Method
 from elastic_tf.plan import EXACT, NAMES, SOME, Plan, layers_of
-from elastic_tf.stack import never_differentiated, weights
+from elastic_tf.stack import never_differentiated
 from elastic_tf.train.engine import modes
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.snapshot import host_generators_kept
@@ -117,29 +117,29 @@ class Velocity:
         self._mu = arguments.number("mu", mu, low=0.0)
         self._model, self._x = model, arguments.samples("x", x)
         self._size = arguments.count("batch_size", batch_size)
-        self._before: list[tf.Tensor] = []
+        self._before: list[np.ndarray] = []
         spec = tf.TensorSpec((None, *self._x.shape[1:]), self._x.dtype)
         self._run = tf.function(self._outputs, input_signature=[spec], autograph=False)
         self._kernels: list[int] = []  # of what it gives
 
     def begin(self) -> None:
         """Keep the weights as they are now, to be compared with."""
-        self._before = [tf.identity(variable) for variable in weights(self._model)]
+        self._before = self._model.get_weights()
 
     def end(self) -> None:
         """Compare the network with that of `begin`; a ValueError where outputs are not finite."""
-        now = [tf.identity(variable) for variable in weights(self._model)]
+        now = self._model.get_weights()
         sums = np.zeros((3, len(self.phi)))
         try:
             for start in range(0, len(self._x), self._size):
                 part = tf.convert_to_tensor(self._x[start : start + self._size])
                 outputs = []
                 for held in (now, self._before):
-                    self._set(held)
+                    self._model.set_weights(held)
                     outputs.append(self._run(part))
                 sums += self._sums(*outputs)
         finally:
-            self._set(now)
+            self._model.set_weights(now)
         if not np.isfinite(sums).all():
             first = int(np.argmin(np.isfinite(sums).all(axis=0)))
             name = self._model.tensors[self.neurons.kernel[first]].name
@@ -157,10 +157,6 @@ class Velocity:
     def order(self) -> np.ndarray:
         """(n,) the neurons from the fastest to the slowest, by v for each weight (Eq. 7)."""
         return np.argsort(-np.abs(self.v) / self.neurons.cost, kind="stable")
-
-    def _set(self, values: list[tf.Tensor]) -> None:
-        for variable, value in zip(weights(self._model), values):
-            variable.assign(value)
 
     def _outputs(self, x: tf.Tensor) -> list[tf.Tensor]:
         """(..., channels) of each use of a kernel."""
