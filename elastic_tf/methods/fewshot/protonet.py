@@ -54,7 +54,7 @@ class ProtoNet:
     def __init__(self, network: tf.keras.Model, bn_training: bool = False) -> None:
         stack.keras_model("network", network)
         arguments.flag("bn_training", bn_training)
-        shape = network.output_shape if _is_graph(network) else None
+        shape = network.output_shape if stack.graph_ends(network) else None
         if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] is None:
             raise ValueError(
                 "`network` must be a functional or sequential model that ends in one vector of "
@@ -83,9 +83,9 @@ class ProtoNet:
             return model
         stack.keras_model("model", model)
         dense = dense_layers(model)
-        if dense and dense[-1] in model.layers and _is_graph(model):
+        if dense and dense[-1] in model.layers and stack.graph_ends(model):
             model = tf.keras.Model(model.input, dense[-1].input)
-        if _is_graph(model) and len(model.output_shape) == 4:
+        if stack.graph_ends(model) and len(model.output_shape) == 4:
             model = tf.keras.Model(model.input, L.GlobalAveragePooling2D()(model.output))
         return cls(model)
 
@@ -207,7 +207,3 @@ class Suffix:
         images = tf.zeros([tf.shape(labels)[0], *kind.shape[1:]], kind.dtype)
         varying, kinds = self._cut.varying(model), self._cut.kinds
         return step_behind(model.train_step, (images, labels), varying, kinds, taken)
-
-
-def _is_graph(model: tf.keras.Model) -> bool:
-    return stack.graph_ends(model) is not None
