@@ -71,10 +71,9 @@ def train(message: Message, context: Context, trainer: Any, x: Any, y: Any) -> M
         losses.append(trainer.step(plan, trainer.batch(x, y, part), rate))
         longest = max(longest, time.monotonic() - began) if len(losses) > 1 else 0.0
     new = {number[k]: value for k, value in trainer.weights.items()}
-    which = [k for k in sorted(new) if new[k].tobytes() != base[k].tobytes()]
     held = context.state.array_records.get(_RESIDUAL, ArrayRecord())
     left = {int(k): one.numpy() for k, one in held.items()}
-    arrays, left = changes.packed(new, base, which, str(config.get("dtype", "float32")), left)
+    arrays, left = changes.packed(new, base, str(config.get("dtype", "float32")), left)
     context.state[_RESIDUAL] = ArrayRecord({str(k): Array(one) for k, one in left.items()})
     metrics = {
         "num-examples": min(len(losses) * size, len(y)),

@@ -39,29 +39,27 @@ def fingerprint(weights: Iterable[np.ndarray]) -> str:
     return digest.hexdigest()[:16]
 
 
-def changed(new: Sequence[np.ndarray], base: Sequence[np.ndarray]) -> list[int]:
-    """Numbers of the weights that differ in any bit."""
-    return [k for k, pair in enumerate(zip(new, base)) if pair[0].tobytes() != pair[1].tobytes()]
-
-
 def packed(
     new: Sequence[np.ndarray] | Mapping[int, np.ndarray],
     base: Sequence[np.ndarray] | Mapping[int, np.ndarray],
-    which: Iterable[int],
     dtype: str = "float32",
     residual: Mapping[int, np.ndarray] | None = None,
+    *,
+    dense: bool = False,
 ) -> tuple[ArrayRecord, dict[int, np.ndarray]]:
-    """Arrays to send for some of the weights, by number, and the residuals that they leave.
+    """Arrays to send for the weights that differ in any bit, and the residuals that they leave.
 
     The receiver has the weights `base`; `residual` is what was left of earlier differences, by
-    number, too; `dtype` one of `DTYPES`.
+    number; `dtype` one of `DTYPES`. With `dense` all weights are sent, in float32.
     """
     if dtype not in DTYPES:
         raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}. Received: {dtype!r}.")
     arrays, left = dict[str, Array](), dict(residual or {})
-    for k in which:
+    for k in sorted(new) if isinstance(new, Mapping) else range(len(new)):
         value = new[k]
-        if dtype == "float32" or value.ndim < 2 or value.dtype != np.float32:
+        if not dense and value.tobytes() == base[k].tobytes():
+            continue
+        if dense or dtype == "float32" or value.ndim < 2 or value.dtype != np.float32:
             arrays[str(k)] = Array(np.ascontiguousarray(value))
             continue
         difference = value - base[k] + left.get(k, np.float32(0.0))

@@ -114,9 +114,8 @@ def train(
             drawn.seed = seed
             history = model.fit(drawn, **options).history
         new = model.get_weights()
-    which = range(len(new)) if is_dense else changes.changed(new, base)
-    dtype = "float32" if is_dense else str(config.get("dtype", "float32"))
-    arrays, residual = changes.packed(new, base, which, dtype, _residual(context, base))
+    dtype, left = str(config.get("dtype", "float32")), _residual(context, base)
+    arrays, residual = changes.packed(new, base, dtype, left, dense=is_dense)
     context.state[_RESIDUAL] = ArrayRecord({str(k): Array(v) for k, v in residual.items()})
     metrics = {
         "num-examples": min(clock.made * samples.batch_size, samples.rows),

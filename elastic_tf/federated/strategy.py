@@ -161,8 +161,7 @@ class FedElastic(FedAvg):
         arguments.choice("down", down, _DOWN)
         self._exact = self._sent = arrays.to_numpy_ndarrays()
         if down != "whole":
-            which = changes.changed(self._exact, self._initial)
-            arrays, _ = changes.packed(self._exact, self._initial, which, down)
+            arrays, _ = changes.packed(self._exact, self._initial, down)
             self._sent = changes.with_changes(arrays, self._initial)
         config["base"] = changes.fingerprint(self._sent)
         return arrays

@@ -114,7 +114,7 @@ def test_rounding_loses_nothing_over_rounds():
     base, true, received, left = [np.zeros((6, 5), np.float32)], 0.0, 0.0, {}
     for _ in range(50):
         new = [rng.normal(size=(6, 5)).astype(np.float32)]
-        record, left = changes.packed(new, base, [0], "int8", left)
+        record, left = changes.packed(new, base, "int8", left)
         true += new[0]
         received += changes.unpacked(record, dict(enumerate(base)))[0]
     np.testing.assert_allclose(received + left[0], true, atol=1e-4)
@@ -125,7 +125,7 @@ def test_small_answers_are_small():
     model, sizes = network(), {}
     for dtype in changes.DTYPES:
         record, _ = changes.packed(
-            [value + 1.0 for value in model.get_weights()], model.get_weights(), range(6), dtype
+            [value + 1.0 for value in model.get_weights()], model.get_weights(), dtype
         )
         sizes[dtype] = sum(array.numpy().nbytes for array in record.values())
     assert sizes["int8"] < 0.5 * sizes["float32"] and sizes["float16"] < 0.75 * sizes["float32"]
