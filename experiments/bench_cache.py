@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from measuring import BATCH, fresh, noise, of_models
+from row_steps import RowStep
 
 import elastic_tf as et
 from elastic_tf.files.table import format_table
 from elastic_tf.timing.stopwatch import time_in_turn
-from elastic_tf.timing.trace import StepFunction
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.rows import RowTraining
 from elastic_tf.train.inputs.samples import Rows
@@ -61,9 +61,9 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         seconds = time.perf_counter() - started
         cache = rows.kept(trained)
         runs = [
-            StepFunction(model, np.ones(count, bool), uncached),
-            StepFunction(model, mask, uncached),
-            StepFunction(model, mask, samples),
+            RowStep(model, np.ones(count, bool), uncached),
+            RowStep(model, mask, uncached),
+            RowStep(model, mask, samples),
         ]
         for run in runs * WARM_UP:
             run(Rows(tf.range(BATCH, dtype=tf.int64)))

@@ -6,7 +6,6 @@ lowered loops), so the names of its nodes are those of the profiler's events.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -25,9 +24,6 @@ from elastic_tf.train import optimizers
 from elastic_tf.train.engine import modes
 from elastic_tf.train.engine.checks import batch_explained
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.prefix import NotCacheable
-from elastic_tf.train.engine.rows import RowTraining
-from elastic_tf.train.inputs.samples import Rows, Samples
 
 N = TypeVar("N")
 
@@ -91,8 +87,6 @@ class StepFunction:
     Args:
         model: compiled elastic model.
         plan: how each tensor is trained, or a bool mask. Nothing trained: the forward pass.
-        samples: makes it a step on their `Rows`, as a `fit` on them has it: what lies before the
-            first trained tensor is computed now. With `memory=0` it is computed in each step.
         jit_compile: whether XLA compiles the step, whose ops cannot be seen then. None: as the
             model was compiled.
     """
@@ -101,7 +95,6 @@ class StepFunction:
         self,
         model: ElasticMixin,
         plan: Plan | np.ndarray,
-        samples: Samples | None = None,
         *,
         jit_compile: bool | None = None,
     ) -> None:
@@ -114,14 +107,6 @@ class StepFunction:
         self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
         self._untimed: StepTrace | None = None
         self._calls = 0
-        self._rows: RowTraining | None = None
-        if samples is not None:
-            self._rows = RowTraining(model, samples)
-            with model._elastic.planned(self.plan):
-                self._rows.cache(model._trained(self.plan), epochs=2 * samples.views)
-            with contextlib.suppress(NotCacheable):  # traced whole when it is called
-                rows = Rows(tf.TensorSpec((samples.batch_size,), tf.int64))
-                self._function.get_concrete_function(rows)
 
     def __call__(self, data: Any) -> float:
         """Run one step and wait for it; returns the loss.
@@ -198,11 +183,6 @@ class StepFunction:
             self(data)
 
     def _step(self, data: Any) -> Any:
-        if self._rows is None:
-            return self._whole(data)
-        return self._rows.step(self._whole, data, self.model._trained(self.plan))
-
-    def _whole(self, data: Any) -> Any:
         selected = [v for v, on in zip(self.model.tensors, self.mask) if on]
         with never_differentiated(), self.model._elastic.planned(self.plan):
             if has_own_step(self.model):

@@ -7,6 +7,7 @@ import pytest
 import small_networks
 import tensorflow as tf
 from networks import L, mask_of, values
+from row_steps import RowStep
 from small_networks import elastic
 
 import elastic_tf as et
@@ -80,7 +81,8 @@ def masks_of(model, count=MASKS):
 
 def contractions(model, mask, data, samples=None):
     """Operations of the convolutions and matrix products that a training step executes."""
-    graph = StepFunction(model, mask, samples).graph(data)
+    step = StepFunction(model, mask) if samples is None else RowStep(model, mask, samples)
+    graph = step.graph(data)
     works, results = inlined(graph)
     ends = [name for name, _ in results] + [op.name for op in graph.control_outputs]
     needed = needed_by(nodes(works), ends, follow_controls=True)
