@@ -282,8 +282,12 @@ class TimingProfile:
             )
         if input_shape is None or not self.input_shape:
             return
+        import tensorflow as tf
+
         told = [tuple(shape) for shape in input_shape]
-        if len(told) != len(self.input_shape) or not all(map(_may_be, told, self.input_shape)):
+        may_be = tf.TensorShape.is_compatible_with
+        fits = map(may_be, map(tf.TensorShape, told), self.input_shape)
+        if len(told) != len(self.input_shape) or not all(fits):
             raise ValueError(
                 "The profile must be measured at the input shape of training. Received: profile of "
                 f"{list(self.input_shape)}, data of {told}. {_REMEASURE}"
@@ -330,11 +334,6 @@ def _items(found: list[dict[str, Any]], count: int) -> tuple[CostItem, ...]:
         CostItem(**{**item, "tensors": tuple(np.flatnonzero(mask).tolist())})
         for item, mask in zip(found, masks)
     )
-
-
-def _may_be(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
-    """Whether two shapes can be of the same array; None is any length."""
-    return len(one) == len(other) and all(None in (a, b) or a == b for a, b in zip(one, other))
 
 
 def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:

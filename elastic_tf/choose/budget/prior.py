@@ -9,12 +9,12 @@ tensor costs, up to a few speeds, and one pass by the clock tells how fast this 
 from __future__ import annotations
 
 import collections
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf.choose.budget.lookahead import finished
 from elastic_tf.choose.budget.remembered import recalled, remember
 from elastic_tf.graph import captured, has_state, members, reached_from
 from elastic_tf.memory.ops import inlined, nodes
@@ -22,6 +22,7 @@ from elastic_tf.plan import layers_of
 from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import described
+from elastic_tf.timing.stopwatch import seconds
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.forward_order import traced_pass
 from elastic_tf.train.engine.prefix import Forward
@@ -172,10 +173,6 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
 
 def _seconds(model: Any, run: Any, x: Any) -> float:
     """Of a traced forward pass, after a first one that is slower; what they change is put back."""
-    found = []
     with kept(model, [run.graph]):
-        for _ in range(1 + _PASSES):
-            started = time.perf_counter()
-            tf.nest.flatten(run(x))[0].numpy()
-            found.append(time.perf_counter() - started)
+        found = [seconds(lambda given: finished(run(given)), x) for _ in range(1 + _PASSES)]
     return min(found[1:])
