@@ -51,7 +51,6 @@ class Evaluator:
         # The evaluator is stored on the model: a strong reference back would be a cycle.
         self._model = weakref.ref(model)
         self._compiled = _compiled(model)
-        self._connected: list[int] = []  # tensors that the loss depends on
         with model.distribute_strategy.scope():
             optimizers.build(model.optimizer, model.trainable_variables)
         self._pass = _traced(self._trace_gradients)
@@ -72,7 +71,7 @@ class Evaluator:
         return evaluator
 
     def gradients(self, batches: Batches) -> list[tf.Tensor]:
-        """Gradients of the mean loss over the batches, for the tensors that it depends on.
+        """Gradients of the mean loss over the batches; 0 for tensors that it does not depend on.
 
         Where they overflow under a loss scale, it is halved until they do not, as training would
         do; the optimizer's own scale stays.
@@ -101,27 +100,18 @@ class Evaluator:
         """-sum(gradients() * dw) of each tensor, called when the change dw for `update` is made."""
         graph = self._update.get_concrete_function(update).graph
         with kept(self.model, [graph]):
-            variables = self._variables()
+            variables = self.model.tensors
             old = [variable.read_value() for variable in variables]
             self._update(update)
             decreases = [
                 -float(tf.reduce_sum(part * tf.cast(variable.read_value() - before, part.dtype)))
                 for part, variable, before in zip(gradients(), variables, old)
             ]
-            return self.in_forward_order(decreases)
-
-    def in_forward_order(self, values: Sequence[float]) -> np.ndarray:
-        """(N,) the values of the tensors that the loss depends on, zero for the others."""
-        ordered = np.zeros(len(self.model.tensors))
-        ordered[self._connected] = values
-        return ordered
+            return np.array(decreases)
 
     @property
     def model(self) -> Any:
         return self._model()
-
-    def _variables(self) -> list[tf.Variable]:
-        return [self.model.tensors[k] for k in self._connected]
 
     def _mean(self, batches: Batches) -> list[tf.Tensor]:
         """The gradients, in one go."""
@@ -147,14 +137,15 @@ class Evaluator:
         return loss, gradients
 
     def _loss_and_gradients(self, data: Any) -> list[tf.Tensor]:
+        tensors = self.model.tensors
         with self.model._elastic.planned(None):  # exact ones, whatever is trained now
-            step, gradients = self.model.gradients(data, self.model.tensors)
-        self._connected = [k for k, gradient in enumerate(gradients) if gradient is not None]
-        return [step.loss, *(tf.convert_to_tensor(gradients[k]) for k in self._connected)]
+            step, gradients = self.model.gradients(data, tensors)
+        found = (tf.zeros_like(v) if g is None else g for v, g in zip(tensors, gradients))
+        return [step.loss, *map(tf.convert_to_tensor, found)]
 
     def _trace_update(self, gradients: list[tf.Tensor]) -> None:
         with never_differentiated():
-            optimizer, variables = self.model.optimizer, self._variables()
+            optimizer, variables = self.model.optimizer, self.model.tensors
             replicas.run_on_each(
                 self.model.distribute_strategy,
                 lambda parts: optimizers.apply_selected(optimizer, parts, variables),

@@ -108,10 +108,9 @@ def gradient_magnitude(
     arguments.elastic(model, compiled=True)
     batches = batches_of(as_probe(x, y, sample_weight), micro_batch_size)
     with host_generators_kept(model):
-        evaluator = Evaluator.of(model)
-        gradients = evaluator.gradients(batches)
+        gradients = Evaluator.of(model).gradients(batches)
     magnitudes = [float(tf.reduce_sum(tf.abs(gradient))) for gradient in gradients]
-    return _finite(evaluator.in_forward_order(magnitudes), model)
+    return _finite(np.array(magnitudes), model)
 
 
 def depth(model: ElasticMixin, x: Any = None, y: Any = None) -> np.ndarray:
