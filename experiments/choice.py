@@ -33,7 +33,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.app.commands.commandline import option, parse, run
-from elastic_tf.app.commands.contest import interval
+from elastic_tf.app.commands.compare import interval
 from elastic_tf.app.commands.training import harness, sources
 from elastic_tf.files.atomic import write_json
 from elastic_tf.files.table import format_table

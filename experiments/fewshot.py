@@ -24,7 +24,7 @@ import tensorflow as tf
 from related import tinytrain
 
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.app.commands.contest import interval
+from elastic_tf.app.commands.compare import interval
 from elastic_tf.choose.selection.mixed_integer import best_choices
 from elastic_tf.choose.selection.problem import Choices
 from elastic_tf.files import atomic

@@ -32,7 +32,7 @@ from figure_forms import FORMS
 from paper_specs import FIGURES, TABLES, VIT, Picture, Training, pictures
 
 from elastic_tf import plots
-from elastic_tf.app.commands import commandline, contest
+from elastic_tf.app.commands import commandline, compare
 from elastic_tf.app.commands.commandline import option, parse, words_of
 from elastic_tf.app.runs import Run
 from elastic_tf.files.atomic import write_text
@@ -56,7 +56,7 @@ class Settings:
 
 
 def main(
-    arguments: Sequence[str] | None = None, launch: contest.Launch = contest.launched
+    arguments: Sequence[str] | None = None, launch: compare.Launch = compare.launched
 ) -> list[Path]:
     """Run what is not there yet, and draw; returns the drawings."""
     settings = parse(Settings, __doc__ or "", arguments)
@@ -78,11 +78,11 @@ def main(
         print(f"[{number}/{len(plan)}] {training.name}", flush=True)
         try:
             done[training] = one_run(training, scale, root, launch)
-        except contest.TrainingFailed as error:  # the others need not wait for it
+        except compare.TrainingFailed as error:  # the others need not wait for it
             print(error, flush=True)
             failed.append(training.name)
     if failed:
-        raise contest.TrainingFailed(f"{len(failed)} of {len(plan)}: {', '.join(failed)}.")
+        raise compare.TrainingFailed(f"{len(failed)} of {len(plan)}: {', '.join(failed)}.")
     found = {name: {t: done[t] for t in scale.trainings(one)} for name, one in chosen.items()}
     return [
         drawn(root / "pictures" / name.replace(" ", "_"), scale.titled(chosen[name]), runs)
@@ -105,14 +105,14 @@ def drawn(path: Path, picture: Picture, runs: dict[Training, Run]) -> Path:
 
 
 def one_run(
-    training: Training, scale: paper_scales.Scale, root: Path, launch: contest.Launch
+    training: Training, scale: paper_scales.Scale, root: Path, launch: compare.Launch
 ) -> Run:
     """The run of a training, trained now unless it was before."""
     options = scale.options(training)
     if baselines.get(options["method"]).needs_profile:
         path = root / "profiles" / f"{training.model}_{training.data}.json"
         options["profile"] = profiled(path, scale.classes[training.data], options)
-    return contest.trained(root / "trainings" / training.name, options, launch)
+    return compare.trained(root / "trainings" / training.name, options, launch)
 
 
 def profiled(path: Path, classes: int, options: dict[str, Any]) -> Path:

@@ -6,7 +6,7 @@ import shlex
 import pytest
 from launches import Launches
 
-from elastic_tf.app.commands import compare, contest
+from elastic_tf.app.commands import compare
 
 RATIO = {"full": 1.0, "traditional_tl": 0.4, "elastic": 0.5}
 BEST_RATE = {"full": 1e-5, "traditional_tl": 1e-3, "elastic": 1e-4}
@@ -109,7 +109,7 @@ def test_a_rate_that_does_not_train_is_left_out(tmp_path):
 
     def launch(arguments, log):
         if "1e-05" in arguments and "full" in arguments:
-            raise contest.TrainingFailed("the loss is not finite")
+            raise compare.TrainingFailed("the loss is not finite")
         launches(arguments, log)
 
     rows = by_method(compared(tmp_path, launch, "--seeds 1"), "equal_epochs")
@@ -134,8 +134,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path, more, received):
 
 
 def test_a_failed_training_says_what_it_printed(tmp_path):
-    with pytest.raises(contest.TrainingFailed, match="exit code 2(.|\n)*unrecognized.*--magic"):
-        contest.launched(["--data", "x", "--out", "y", "--magic"], tmp_path / "run.log")
+    with pytest.raises(compare.TrainingFailed, match="exit code 2(.|\n)*unrecognized.*--magic"):
+        compare.launched(["--data", "x", "--out", "y", "--magic"], tmp_path / "run.log")
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_a_failed_training_says_what_it_printed(tmp_path):
     ],
 )
 def test_verdict_says_what_students_interval_of_the_paired_difference_shows(differences, words):
-    assert contest.verdict(*contest.interval(differences)) == words
+    assert compare.verdict(*compare.interval(differences)) == words

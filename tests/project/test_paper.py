@@ -9,7 +9,7 @@ from launches import Launches
 from paper_specs import FIGURES, TABLES, Training
 
 from elastic_tf import arguments
-from elastic_tf.app.commands import contest, train
+from elastic_tf.app.commands import compare, train
 from elastic_tf.app.commands.commandline import parse, words_of
 from elastic_tf.methods import baselines
 
@@ -71,10 +71,10 @@ def test_runs_of_a_figure_are_made_once_and_one_that_fails_stops_no_other(tmp_pa
 
     def launch(arguments, log):
         if "elastic_weight" in arguments:
-            raise contest.TrainingFailed("exit code 1")
+            raise compare.TrainingFailed("exit code 1")
         launches(arguments, log)
 
-    with pytest.raises(contest.TrainingFailed, match="1 of 3: .*elastic_weight@0.5"):
+    with pytest.raises(compare.TrainingFailed, match="1 of 3: .*elastic_weight@0.5"):
         paper.main(["--figure", "20a", "--out", str(tmp_path)], launch)
     assert [one.method for one in launches.trained] == ["elastictrainer", "elastic_grad"]
     paper.main(["--figure", "20a", "--out", str(tmp_path)], launches)

@@ -6,7 +6,7 @@ from elastic_tf.app.commands.commandline import parse
 
 
 class Launches:
-    """Stands in for `trials.launched`; `made` writes what a training would."""
+    """Stands in for `compare.launched`; `made` writes what a training would."""
 
     def __init__(self, made) -> None:
         self.trained: list[train.Settings] = []  # of the runs that were launched
