@@ -89,6 +89,26 @@ def test_gradients_of_attention_are_those_of_tensorflow():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_attention_and_its_gradient_are_written_in_built_in_ops():
+    inputs = L.Input((5, 8))
+    model = tf.keras.Model(inputs, L.MultiHeadAttention(2, 3)(inputs, inputs)[:, 0])
+    network = Network(lambda x: model(x), tf.TensorSpec((2, 5, 8)))
+
+    @tf.function(input_signature=[tf.TensorSpec((2, 5, 8), name="x")], autograph=False)
+    def ours(x):
+        values = {}
+        y = network.run(values, network.input, x, network.output)
+        return {"dx": tf.gradients(y, x)[0]}
+
+    content = _Files._converted(SimpleNamespace(model=model), ours)
+    run = tf.lite.Interpreter(model_content=content).get_signature_runner("run")
+    x = tf.constant(RNG.normal(size=(2, 5, 8)).astype(np.float32))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = model(x)
+    np.testing.assert_allclose(run(x=x)["dx"], tape.gradient(y, x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.hours  # the layers of all of them one by one stand above
 @pytest.mark.parametrize("name", ["mobilenet_v2", "vgg16", "resnet50", "vit_ti16"])
 def test_gradients_of_the_zoo_are_those_of_tensorflow(name):

@@ -21,14 +21,10 @@ _LARGE = 2.0**100  # a power of two: no product with it is rounded
 
 # Ops that LiteRT has, and so are those of their gradients.
 PLAIN = frozenset(
-    "Add AddV2 BatchMatMulV2 BroadcastTo Cast ConcatV2 Const Exp ExpandDims Fill Identity MatMul "
-    "Max Maximum Mean Minimum Mul Neg Pack Pad PadV2 RealDiv Reshape Rsqrt Sigmoid Softmax Sqrt "
-    "Square SquaredDifference Squeeze StopGradient Sub Sum Tanh Tile Transpose".split()
+    "Add AddV2 BatchMatMulV2 BroadcastTo Cast ConcatV2 Const Einsum Exp ExpandDims Fill Identity "
+    "MatMul Max Maximum Mean Minimum Mul Neg Pack Pad PadV2 RealDiv Reshape Rsqrt Sigmoid Softmax "
+    "Sqrt Square SquaredDifference Squeeze StopGradient Sub Sum Tanh Tile Transpose".split()
 )
-
-
-def _taps(kernel: Sequence[int]) -> list[tuple[int, int]]:
-    return [(u, v) for u in range(kernel[0]) for v in range(kernel[1])]
 
 
 class _Window:
@@ -106,12 +102,6 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[-1]])
 
 
-def _by_transposed(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """x times the transpose of y, as a batch of one: LiteRT has slow fully connected layers."""
-    product = tf.matmul(tf.expand_dims(x, 0), tf.expand_dims(y, 0), transpose_b=True)
-    return tf.squeeze(product, 0)
-
-
 def convolution(op: tf.Operation, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """Conv2D of one group: gradients by matrix products, that of the inputs by a convolution."""
     window = _Window(x, kernel.shape[:2], op)
@@ -119,16 +109,16 @@ def convolution(op: tf.Operation, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def run(x: tf.Tensor, kernel: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            padded = window.padded(x)
+            padded, flat = window.padded(x), _flat(upstream)
             parts = [
-                tf.matmul(
-                    _flat(window.tap(padded, at, upstream)), _flat(upstream), transpose_a=True
-                )
-                for at in _taps(kernel.shape)
+                tf.matmul(_flat(window.tap(padded, at, upstream)), flat, transpose_a=True)
+                for at in np.ndindex(*window.kernel)
             ]
             of_kernel = tf.reshape(tf.stack(parts) if parts[1:] else parts[0], kernel.shape)
             if window.is_point:
-                of_pixels = _by_transposed(_flat(upstream), tf.reshape(kernel, kernel.shape[2:]))
+                # as a batch of one: LiteRT has slow fully connected layers
+                up = tf.reshape(upstream, [1, -1, kernel.shape[3]])
+                of_pixels = tf.matmul(up, tf.reshape(kernel, kernel.shape[1:]), transpose_b=True)
                 shape = [*upstream.shape[:3], kernel.shape[2]]
                 of_input = window.on_inputs(tf.reshape(of_pixels, shape), (0, 0))
             else:
@@ -203,14 +193,13 @@ def max_pool(op: tf.Operation, x: tf.Tensor) -> tf.Tensor:
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             padded = window.padded(x, -np.inf)
-            left, total = tf.ones_like(upstream), None
-            for at in _taps(sides):
+            left, parts = tf.ones_like(upstream), list[tf.Tensor]()
+            for at in np.ndindex(*window.kernel):
                 is_most = tf.equal(window.tap(padded, at, upstream), y)
                 here = left * tf.cast(is_most, tf.float32)
                 left -= here
-                part = window.on_inputs(here * upstream, at)
-                total = part if total is None else total + part
-            return total
+                parts.append(window.on_inputs(here * upstream, at))
+            return sum(parts[1:], parts[0])
 
         return y, gradient
 
@@ -298,28 +287,6 @@ def erf(op: tf.Operation, x: tf.Tensor) -> tf.Tensor:
     return run(x)
 
 
-def einsum(op: tf.Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """A product of two tensors with named axes, as one matrix product."""
-    sources, result = op.get_attr("equation").decode().split("->")
-    left, right = sources.split(",")
-    sizes = dict(zip(left + right, [*x.shape, *y.shape]))
-    both = [c for c in left if c in right and c in result]
-    summed = [c for c in left if c in right and c not in result]
-    own = [c for c in left if c not in right], [c for c in right if c not in left]
-
-    def matrix(t: tf.Tensor, names: str, first: list[str], second: list[str]) -> tf.Tensor:
-        order = [names.index(c) for c in (*both, *first, *second)]
-        t = t if order == sorted(order) else tf.transpose(t, order)
-        shape = [int(np.prod([sizes[c] for c in part])) for part in (first, second)]
-        return tf.reshape(t, [*([int(np.prod([sizes[c] for c in both]))] if both else []), *shape])
-
-    product = tf.matmul(matrix(x, left, own[0], summed), matrix(y, right, summed, own[1]))
-    names = [*both, *own[0], *own[1]]
-    product = tf.reshape(product, [sizes[c] for c in names])
-    order = [names.index(c) for c in result]
-    return product if order == sorted(order) else tf.transpose(product, order)
-
-
 def part(op: tf.Operation, x: tf.Tensor, *bounds: tf.Tensor) -> tf.Tensor:
     """StridedSlice: the gradient of what passes over no element is a pad."""
     begin, end, strides = map(tf.get_static_value, bounds)
@@ -335,16 +302,7 @@ def part(op: tf.Operation, x: tf.Tensor, *bounds: tf.Tensor) -> tf.Tensor:
     sides = last - first + 1
     if (strides < 0).any() or np.prod(sides) != taken.size:
         return cut(x)
-
-    @tf.custom_gradient
-    def run(x: tf.Tensor) -> Any:
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            pads = np.stack([first, np.array(x.shape) - 1 - last], axis=1)
-            return tf.pad(tf.reshape(upstream, sides), pads)
-
-        return cut(x), gradient
-
-    return run(x)
+    return tf.reshape(tf.slice(x, first, sides), op.outputs[0].shape)
 
 
 _IMAGES = ("Conv2D", "DepthwiseConv2dNative", "MaxPool")
@@ -352,7 +310,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "BiasAdd": lambda op, x, bias: x + bias,
     "Conv2D": convolution,
     "DepthwiseConv2dNative": depthwise,
-    "Einsum": einsum,
     "Erf": erf,
     "Erfc": lambda op, x: 1.0 - erf(op, x),
     "FusedBatchNormV3": normalisation,
