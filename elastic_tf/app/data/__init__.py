@@ -3,10 +3,9 @@
 Pixels are 0 to 255; the models of `zoo` scale them themselves.
 """
 
-from elastic_tf.app.data.arrays import arrays, from_arrays
+from elastic_tf.app.data.arrays import Labelled, Shift, arrays, digits, from_arrays
 from elastic_tf.app.data.augmentation import augmentation
 from elastic_tf.app.data.folder import image_folder
-from elastic_tf.app.data.handwriting import Labelled, Shift, digits
 from elastic_tf.app.data.pipelines import Batching, ImageData
 from elastic_tf.app.data.tfds import tfds_classes, tfds_images
 
