@@ -50,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = (2, 0) if is_told else sources.counts(settings, images=settings.images is None)
     classes, images = settings.classes or found[0], settings.images or found[1]
     size = checks.count("batch_size", settings.batch_size, most=images)
-    network = harness.network(settings, classes)
-    model = harness.compiled(network, settings.optimizer, 1e-4)
-    batch = np.zeros((size, *network.input_shape[1:]), np.float32), np.zeros(size, np.int64)
+    model = harness.compiled(harness.network(settings, classes), settings.optimizer, 1e-4)
+    batch = np.zeros((size, *model.input_shape[1:]), np.float32), np.zeros(size, np.int64)
     batches = tf.data.Dataset.from_tensors(batch).repeat(images // size)
     print(forecast(model, batches, rho=settings.rho, epochs=settings.epochs, keeps=True))

@@ -46,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from elastic_tf import memory
     from elastic_tf.app.commands.training import harness
 
-    network = harness.network(settings, settings.classes)
-    model = harness.compiled(network, settings.optimizer, 1e-4)
+    model = harness.compiled(harness.network(settings, settings.classes), settings.optimizer, 1e-4)
     count = len(model.tensors)
     trained = count if settings.last is None else checks.count("last", settings.last, most=count)
     mask = np.arange(count) >= count - trained

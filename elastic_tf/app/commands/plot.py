@@ -117,10 +117,8 @@ def course(run: runs.Run) -> list[tuple[float, float]]:
     for epoch in run.history:
         passed = None if passed is None else passed + epoch["seconds"]
         points.append((passed, epoch.get("val_accuracy")))
-    if parts:
-        points.append((result["training_seconds"], result.get("validation_accuracy")))
-    elif result:  # of what is kept, the head solved again
-        passed = result["training_seconds"] + result["head_seconds"]
+    if result:  # of what is kept, the head solved again
+        passed = result["training_seconds"] + result.get("head_seconds", 0.0)
         points.append((passed, result.get("validation_accuracy")))
     return [(float(x), float(y)) for x, y in points if x is not None and y is not None]
 

@@ -50,24 +50,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "One of `classes` and `data` must be given. Received: none. Use --data, with the "
             "images that will be trained on."
         )
-    print(report(measured(settings)))
-    print(f"Written to {settings.out}")
-
-
-def measured(settings: Settings) -> TimingProfile:
-    """Measure on a batch of noise, and save."""
     from elastic_tf.app.commands.training import harness, sources
     from elastic_tf.timing.profiler import profile_model
 
     classes = settings.classes or sources.counts(settings)[0]
     print("Building the model and measuring its steps ...", flush=True)
-    network = harness.network(settings, classes)
-    model = harness.compiled(network, settings.optimizer, 1e-4)
+    model = harness.compiled(harness.network(settings, classes), settings.optimizer, 1e-4)
     rng, size = np.random.default_rng(0), settings.batch_size
-    x = rng.uniform(0, 255, (size, *network.input_shape[1:])).astype(np.float32)
+    x = rng.uniform(0, 255, (size, *model.input_shape[1:])).astype(np.float32)
     profile = profile_model(model, x, rng.integers(0, classes, size), repeats=settings.repeats)
     profile.save(settings.out)
-    return profile
+    print(report(profile))
+    print(f"Written to {settings.out}")
 
 
 def report(profile: TimingProfile) -> str:
