@@ -20,7 +20,7 @@ from elastic_tf.app import zoo
 from elastic_tf.app.commands import commandline, options
 from elastic_tf.app.commands.commandline import option, parse, words_of
 from elastic_tf.app.commands.training import sources
-from elastic_tf.app.data.augmentation import NAMES
+from elastic_tf.app.data.pipelines import AUGMENTATIONS
 from elastic_tf.methods import baselines
 from elastic_tf.train import optimizers
 
@@ -76,7 +76,7 @@ def test_help_names_what_there_is():
     assert options.METHODS == baselines.NAMES
     assert options.OPTIMIZERS == optimizers.NAMES
     assert options.DIGITS == tuple(sources.DOMAINS)
-    assert set(options.AUGMENTATIONS) == set(NAMES)
+    assert set(options.AUGMENTATIONS) == set(AUGMENTATIONS)
     within = [name for name in baselines.NAMES if baselines.get(name).needs_profile]
     assert within == list(options.WITHIN_RHO)
 

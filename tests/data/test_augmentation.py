@@ -6,7 +6,7 @@ import tensorflow as tf
 from scipy import ndimage
 
 from elastic_tf.app.data import Batching, augmentation
-from elastic_tf.app.data.augmentation import NAMES
+from elastic_tf.app.data.pipelines import AUGMENTATIONS
 
 SEEDS = [np.array([number, 3]) for number in range(40)]
 
@@ -75,7 +75,7 @@ def test_brightness_adds_one_number_and_contrast_stretches_about_the_mean():
 
 
 def test_all_together_keep_type_shape_and_range_and_depend_on_the_seed_alone():
-    names = tuple(NAMES)
+    names = tuple(AUGMENTATIONS)
     for dtype in (np.uint8, np.float32):
         x = image(shape=(10, 7, 1), low=0, high=255).astype(dtype)
         change = tf.function(augmentation(*names))

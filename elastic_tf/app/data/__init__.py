@@ -4,9 +4,8 @@ Pixels are 0 to 255; the models of `zoo` scale them themselves.
 """
 
 from elastic_tf.app.data.arrays import Labelled, Shift, arrays, digits, from_arrays
-from elastic_tf.app.data.augmentation import augmentation
 from elastic_tf.app.data.folder import image_folder
-from elastic_tf.app.data.pipelines import Batching, ImageData
+from elastic_tf.app.data.pipelines import Batching, ImageData, augmentation
 from elastic_tf.app.data.tfds import tfds_classes, tfds_images
 
 __all__ = [

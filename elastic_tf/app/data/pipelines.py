@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.app.data.augmentation import augmentation
 from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.timing.runtime import usable_cores
 from elastic_tf.train.inputs.samples import Samples
@@ -20,6 +19,8 @@ MOST_SIZE = 8192  # pixels of a side
 _WORKERS = max(usable_cores(), 2)  # images decoded at a time
 _MOST_SEED = 2**62  # another one is this and 1
 _AHEAD = 4  # batches made in advance
+_TURN = 0.3  # radians at most, 17 degrees
+_LIGHT = 0.2  # of the range of pixels; and of the distance from the mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,7 @@ class ImageData:
     @property
     def steps_per_epoch(self) -> int:
         """Training batches in one pass."""
-        return int(self.train.cardinality())
+        return len(self.train)
 
 
 class Source(NamedTuple):
@@ -93,11 +94,6 @@ class Source(NamedTuple):
 
     examples: tf.data.Dataset  # what is known of each image, in a fixed order
     load: Callable[[Any], tuple[tf.Tensor, tf.Tensor]]  # makes of it the image and its label
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return int(self.examples.cardinality())
 
 
 def fits_memory(count: int, shape: Sequence[int]) -> bool:
@@ -168,10 +164,10 @@ def batched(
 
     The next training image is drawn among `window` of them; None: among all.
     """
-    size = batching.batch_size
-    if train.size < size:
+    size, count = batching.batch_size, len(train.examples)
+    if count < size:
         raise ValueError(
-            f"There must be at least one full batch of training images. Received: {train.size} "
+            f"There must be at least one full batch of training images. Received: {count} "
             f"images, batch_size={size}. Use a smaller batch."
         )
 
@@ -193,11 +189,11 @@ def batched(
 
         # One seeded number for each image: ops with a state would depend on the threads' order.
         draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
-        order = train.examples.shuffle(window or train.size, seed=seed)
+        order = train.examples.shuffle(window or count, seed=seed)
         return batches(tf.data.Dataset.zip((order, draws)), load, full=True)
 
     def in_order(source: Source | None) -> tf.data.Dataset | None:
-        return batches(*source, full=False) if source is not None and source.size else None
+        return batches(*source, full=False) if source and len(source.examples) else None
 
     return ImageData(
         train=training(batching.seed),
@@ -205,10 +201,68 @@ def batched(
         probe=training(batching.seed + 1),
         validation=in_order(validation),
         class_names=tuple(class_names),
-        train_count=train.size,
-        test_count=test.size,
-        validation_count=0 if validation is None else validation.size,
+        train_count=count,
+        test_count=len(test.examples),
+        validation_count=len(validation.examples) if validation else 0,
         images=train.examples.map(train.load, _WORKERS),
         batching=batching,
         skipped=tuple(skipped),
     )
+
+
+def augmentation(*names: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """A function for `Samples(augment=)`: (image, seed) -> image, changed by these, in this order.
+
+    Images are (height, width, channels) of 0 to 255 and keep their type; seeds have shape (2,).
+    "flip": mirrored left to right in half of the cases; "crop": a window of eight ninths, made as
+    large as the image; "rotate": by up to 17 degrees, mirrored at its edges; "brightness" and
+    "contrast": up to a fifth more or less. A ValueError says which names there are.
+    """
+    for name in names:
+        arguments.choice("augment", name, tuple(AUGMENTATIONS))
+
+    def changed(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        x = tf.cast(image, tf.float32) if names else image
+        for place, name in enumerate(names):
+            x = AUGMENTATIONS[name](x, tf.random.experimental.stateless_fold_in(seed, place))
+        x = tf.ensure_shape(x, image.shape)
+        return tf.cast(x if image.dtype.is_floating else tf.round(x), image.dtype)
+
+    return changed
+
+
+def _cropped(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    shape = tf.shape(x)
+    larger = tf.image.resize(x, shape[:2] + tf.maximum(shape[:2] // 8, 1))
+    return tf.image.stateless_random_crop(larger, shape, seed)
+
+
+def _rotated(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    angle = tf.random.stateless_uniform((), seed, -_TURN, _TURN)
+    cos, sin = tf.cos(angle), tf.sin(angle)
+    size = tf.shape(x)[:2]
+    down, right = tf.unstack(tf.cast(size - 1, tf.float32) / 2)  # the middle
+    # where in the image each pixel of the result comes from
+    across = [cos, -sin, right - cos * right + sin * down]
+    along = [sin, cos, down - sin * right - cos * down]
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=x[None],
+        transforms=tf.stack([*across, *along, 0.0, 0.0])[None],
+        output_shape=size,
+        fill_value=0.0,
+        interpolation="BILINEAR",
+        fill_mode="REFLECT",
+    )[0]
+
+
+def _clipped(change: Callable[..., tf.Tensor], *sizes: float) -> Callable[..., tf.Tensor]:
+    return lambda x, seed: tf.clip_by_value(change(x, *sizes, seed), 0, 255)
+
+
+AUGMENTATIONS = {
+    "flip": tf.image.stateless_random_flip_left_right,
+    "crop": _cropped,
+    "rotate": _rotated,
+    "brightness": _clipped(tf.image.stateless_random_brightness, 255 * _LIGHT),
+    "contrast": _clipped(tf.image.stateless_random_contrast, 1 - _LIGHT, 1 + _LIGHT),
+}
