@@ -137,10 +137,8 @@ def numbers(
 ) -> np.ndarray:
     """Finite numbers from `low` to `high` as a new float64 array; a length of None is any."""
     found = array(name, values)
-    fits = len(shape) == found.ndim and all(
-        want in (None, have) for want, have in zip(shape, found.shape)
-    )
-    if not fits or found.dtype.kind not in "iuf":
+    alike = [want in (None, have) for want, have in zip(shape, found.shape)]
+    if len(shape) != found.ndim or not all(alike) or found.dtype.kind not in "iuf":
         said = str(tuple("n" if size is None else size for size in shape)).replace("'", "")
         _refuse(name, f"numbers of shape {said}", _kind(found, values), hint)
     result = found.astype(np.float64)

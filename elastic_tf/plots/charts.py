@@ -13,7 +13,7 @@ from elastic_tf.plots.style import DARK, PALE, few, grid, head, picture, styles
 
 Curves = Mapping[str, tuple[Any, ...]]
 Groups = Mapping[str, Mapping[str, float]]
-Rows = Sequence[Mapping[str, Any]]  # that comparisons write
+Tables = Mapping[str, Sequence[Mapping[str, Any]]]  # of rows that comparisons write
 
 _MOST_NAMED, _LONGEST = 40, 24  # classes; letters of their names
 _MOST_MARKERS = 30  # on every point of a longer line they would hide it
@@ -49,9 +49,7 @@ def lines(
     return figure
 
 
-def accuracy_at_budgets(
-    comparisons: Mapping[str, Mapping[str, Rows]], *, title: str = ""
-) -> Figure:
+def accuracy_at_budgets(comparisons: Mapping[str, Tables], *, title: str = "") -> Figure:
     """Accuracy of each method over its seconds with its 95 % interval: a panel each comparison.
 
     `comparisons` are name -> tables, "equal_epochs", "equal_seconds" or both, of rows with
@@ -85,7 +83,7 @@ def accuracy_at_budgets(
     return figure
 
 
-def _courses(tables: Mapping[str, Rows]) -> dict[str, tuple[np.ndarray, ...]]:
+def _courses(tables: Tables) -> dict[str, tuple[np.ndarray, ...]]:
     """Of each method seconds, and mean and half width of the accuracy in %, by seconds."""
     points: dict[str, set[tuple[float, float, float]]] = {}
     for row in (row for rows in tables.values() for row in rows):

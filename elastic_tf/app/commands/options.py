@@ -9,8 +9,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from elastic_tf import arguments
 from elastic_tf.app.commands.commandline import option
+from elastic_tf.arguments import choice, count, file, part, width
 from elastic_tf.files import class_folders
 
 TFDS = "tfds:"  # before the name of one of TensorFlow Datasets
@@ -39,9 +39,9 @@ METHODS = (
 def network(name: str, value: str) -> None:
     """Refuse what is neither a model of the zoo nor a file of one."""
     if value.endswith(".keras"):
-        arguments.file(name, value, "a file of a Keras model")
+        file(name, value, "a file of a Keras model")
     else:
-        arguments.choice(name, value, (*MODELS, "FILE.keras"))
+        choice(name, value, (*MODELS, "FILE.keras"))
 
 
 def no_budget(method: str, **given: Any) -> None:
@@ -60,15 +60,15 @@ def images(name: str, value: str) -> None:
     if path.is_dir():
         class_folders.class_names(path)
     elif value.startswith("digits") and not path.exists():
-        arguments.choice(name, value, DIGITS)
+        choice(name, value, DIGITS)
     elif not value.startswith(TFDS):
-        arguments.file(name, value, f"a {DATA}")
+        file(name, value, f"a {DATA}")
 
 
 def weights(name: str, value: str) -> None:
     """Refuse weights that are no file."""
     if value not in ("imagenet", "none"):
-        arguments.file(name, value, "'imagenet', 'none' or a file")
+        file(name, value, "'imagenet', 'none' or a file")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +76,9 @@ class Step:
     """A network of the zoo, and its training step."""
 
     model: str = option("mobilenet", help="model of the zoo", choices=MODELS)
-    alpha: float = option(1.0, help="width of mobilenet and mobilenet_v2", check=arguments.width)
-    input_size: int = option(
-        128, help="height and width of the images in pixels", check=arguments.count
-    )
-    batch_size: int = option(16, help="images in a training step", check=arguments.count)
+    alpha: float = option(1.0, help="width of mobilenet and mobilenet_v2", check=width)
+    input_size: int = option(128, help="height and width of the images in pixels", check=count)
+    batch_size: int = option(16, help="images in a training step", check=count)
     optimizer: str = option("shampoo", help="what updates the weights", choices=OPTIMIZERS)
     bn_training: bool = option(False, help="let batch normalisation use the batch's statistics")
 
@@ -96,19 +94,15 @@ class Adaptation(Step):
     )
     data: str = option(help=DATA, check=images)
     out: Path = option(help="directory of all that is written")
-    weights: str = option(
-        "imagenet", help="'imagenet', 'none', or a file of weights", check=weights
-    )
-    epochs: int = option(5, help="passes over the training images", check=arguments.count)
+    weights: str = option("imagenet", help="'imagenet', 'none' or a file of weights", check=weights)
+    epochs: int = option(5, help="passes over the training images", check=count)
     warm_up: float = option(
-        0.15, help="share of the steps in which a cosine rises first", check=arguments.part
+        0.15, help="share of the steps in which a cosine rises first", check=part
     )
     interval: int = option(
-        3, help="epochs between two selections, for methods that select", check=arguments.count
+        3, help="epochs between two selections, for methods that select", check=count
     )
-    probe_size: int = option(
-        64, help="images on which these evaluate importance", check=arguments.count
-    )
+    probe_size: int = option(64, help="images on which these evaluate importance", check=count)
     profile: Path | None = option(
         None, help="timing profile that these use; foretold, or measured first, if left out"
     )
@@ -116,7 +110,7 @@ class Adaptation(Step):
         0.1,
         help="share of the training images to evaluate on after each epoch; the test images are "
         "then used once, at the end. 0: they are used after each epoch",
-        check=arguments.part,
+        check=part,
     )
     augment: tuple[str, ...] = option(
         (), help="change training images at random, in two views of each", choices=AUGMENTATIONS

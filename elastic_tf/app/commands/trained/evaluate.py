@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from elastic_tf import arguments as checks
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import network
+from elastic_tf.arguments import brief, count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,9 +39,7 @@ class Settings:
         None, help=f"{options.DATA}; those of the run if left out", check=options.images
     )
     part: str = option("test", help="of the images", choices=("test", "validation"))
-    top: int = option(
-        3, help="most frequent confusions to print", check=partial(checks.count, least=0)
-    )
+    top: int = option(3, help="most frequent confusions to print", check=partial(count, least=0))
     out: Path | None = option(None, help="folder for pictures of the mistakes")
 
 
@@ -88,10 +86,8 @@ class Judged(NamedTuple):
         title = f"{self.part} images: {self.accuracy:.1%} right"
         figures = {"confusion": plots.confusion(self.counts, self.names, title=title)}
         if self.worst:
-            said = [
-                f"{self.names[one.right]}, taken\nfor {self.names[one.found]}" for one in self.worst
-            ]
-            images = np.stack([one.image for one in self.worst])
+            names, images = self.names, np.stack([one.image for one in self.worst])
+            said = [f"{names[one.right]}, taken\nfor {names[one.found]}" for one in self.worst]
             figures["mistakes"] = plots.image_grid(images, said, title="the largest losses")
         return figures
 
@@ -120,8 +116,8 @@ def judged(trained: network.Trained, data: str | None = None, part: str = "test"
     names = trained.class_names
     if list(found.class_names) != names:
         raise ValueError(
-            f"`data` must have the classes of the run, {checks.brief(names)}. Received: "
-            f"'{given.data}' with {checks.brief(list(found.class_names))}."
+            f"`data` must have the classes of the run, {brief(names)}. Received: "
+            f"'{given.data}' with {brief(list(found.class_names))}."
         )
     images = getattr(found, part)
     if images is None:

@@ -24,9 +24,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_tf import arguments
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import network
+from elastic_tf.arguments import count
 from elastic_tf.files import atomic
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ class Settings:
         choices=("none", "float16", "dynamic"),
     )
     trains: bool = option(False, help="a folder that trains in LiteRT, without TensorFlow")
-    batch_size: int = option(
-        4, help="images in a training step of that folder", check=arguments.count
-    )
+    batch_size: int = option(4, help="images in a training step of that folder", check=count)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -63,7 +63,6 @@ class Recorder(tf.keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._run, self._clock, self._elastic, self._first = run, clock, elastic, first
-        self._written = 0
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         plan = self.model.plan
@@ -83,11 +82,9 @@ class Recorder(tf.keras.callbacks.Callback):
         )
         # a training that goes on after a crash brings its present selection with it
         written = [(item["epoch"], item["step"]) for item in self._run.selections]
-        made = self._elastic.selections if self._elastic else []
-        for record in made[self._written :]:
+        for record in self._elastic.selections if self._elastic else ():
             if (record.epoch + 1, record.step) not in written:
                 self._run.append_selection(record)
-        self._written = len(made)
 
 
 def summary(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -197,8 +197,7 @@ class _Training:
         """Train; the weights that are best on validation images wait in a file."""
         settings, data, run = self._settings, self._data, self._run
         names = ("seed", "interval", "probe_size", "rho", "memory")
-        given = {name: getattr(settings, name) for name in names}
-        given = {name: value for name, value in given.items() if value is not None}
+        given = {name: value for name in names if (value := getattr(settings, name)) is not None}
         judged, first = data.validation or data.test, 0.0
         if not run.history:
             first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
@@ -211,11 +210,8 @@ class _Training:
         clock = recording.TrainingClock()
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
         choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
-        callbacks.append(
-            recording.Recorder(
-                run, clock, *choosers, head_seconds=self._head_seconds, head_accuracy=first
-            )
-        )
+        head: dict[str, Any] = {"head_seconds": self._head_seconds, "head_accuracy": first}
+        callbacks.append(recording.Recorder(run, clock, *choosers, **head))
         if keeps_best:
             callbacks.append(
                 tf.keras.callbacks.ModelCheckpoint(
