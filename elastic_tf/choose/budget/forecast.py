@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
@@ -14,8 +13,9 @@ from elastic_tf.choose.importance.measures import depth
 from elastic_tf.choose.selection.selector import select_tensors
 from elastic_tf.files.table import format_table
 from elastic_tf.memory.steps import step
-from elastic_tf.plan import Plan, layers_of
+from elastic_tf.plan import Plan
 from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.train.head.features import head_tensors
 from elastic_tf.train.inputs.batches import first_batch
 from elastic_tf.train.inputs.samples import Samples
 
@@ -96,8 +96,7 @@ def forecast(
         cached, filled = (profile.with_cached_prefix(fill) for fill in (0.0, views / epochs))
     plan = select_tensors(depth(model), filled, rho, strategy="order").plan
     size = len(tf.nest.flatten(batch[0])[0])
-    layers = layers_of(model)
-    head_alone = Plan.from_mask(np.array([layer is layers[-1] for layer in layers]))
+    head_alone = Plan.from_mask(head_tensors(model))
     every = Plan.full(len(plan))
     # its trace, and about as long for the closed form as for a fifth of the features
     head = 1.2 * batches * forward + 0.5 * first_step_seconds(model, 0.0)

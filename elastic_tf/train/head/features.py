@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments, stack
 from elastic_tf.lite.disk import Rows
+from elastic_tf.plan import layers_of
 from elastic_tf.stack import attributes
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.prefix import NotCacheable, frozen_pass
@@ -50,13 +51,8 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
 
     The last tensor of the elastic model must be one of its output layer.
     """
-    tensors = arguments.elastic(model).tensors
-    own = {id(tensors[-1])}
-    for layer in stack.layers_of(model):
-        variables = {id(variable) for variable in stack.own_variables(layer)[0]}
-        if id(tensors[-1]) in variables:
-            own = variables
-    return np.array([id(tensor) in own for tensor in tensors])
+    layers = layers_of(arguments.elastic(model))
+    return np.array([layer is layers[-1] for layer in layers])
 
 
 def _before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any], list[Any]]:
