@@ -24,7 +24,7 @@ import tensorflow as tf
 from elastic_tf import stack
 from elastic_tf.stack import attributes
 from elastic_tf.train.engine.modes import folding
-from elastic_tf.train.engine.modes.held import held, is_held
+from elastic_tf.train.engine.modes.operations import held, is_held
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.stack import attributes
-from elastic_tf.train.engine.modes.held import held
+from elastic_tf.train.engine.modes.operations import held
 
 #: False: layers run as Keras writes them, to the bit.
 IS_ON = True

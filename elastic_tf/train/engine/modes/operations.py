@@ -1,9 +1,14 @@
-"""Layers that multiply by a kernel, and another operation in the place of theirs."""
+"""Layers that multiply by a kernel, and what is changed of layers while a step is traced.
+
+Replicas of a mirrored strategy trace the same layers interleaved, each with the same changes. The
+first one in makes a change, and the last one out takes it back.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -15,6 +20,9 @@ from elastic_tf.stack import attributes
 L = tf.keras.layers
 Plain = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # of inputs and kernel
 Operation = Callable[[Plain, tf.Tensor, tf.Tensor], tf.Tensor]
+
+_lock = threading.RLock()
+_held: dict[Hashable, tuple[contextlib.ExitStack, int]] = {}  # how to take it back, and holders
 
 
 def kernel_of(layer: Any) -> tf.Variable | None:
@@ -85,3 +93,29 @@ def recorded(model: tf.keras.Model) -> Iterator[list[Use]]:
             if kernel is not None:
                 changes.enter_context(replaced(layer, listening(layer, kernel)))
         yield uses
+
+
+@contextlib.contextmanager
+def held(key: Hashable, change: Callable[[contextlib.ExitStack], None]) -> Iterator[None]:
+    """Hold a change, which says on a stack how it is taken back; all who share it have its key."""
+    with _lock:
+        if key not in _held:
+            with contextlib.ExitStack() as undo:
+                change(undo)
+                _held[key] = undo.pop_all(), 0
+        undo, holders = _held[key]
+        _held[key] = undo, holders + 1
+    try:
+        yield
+    finally:
+        with _lock:
+            undo, holders = _held.pop(key)
+            if holders > 1:
+                _held[key] = undo, holders - 1
+            else:
+                undo.close()
+
+
+def is_held(key: Hashable) -> bool:
+    """Whether somebody holds the change of that key."""
+    return key in _held

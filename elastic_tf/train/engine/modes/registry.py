@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.plan import CHANNELS, EXACT, NAMES, Plan, code_of, in_row
-from elastic_tf.train.engine.modes.held import held
-from elastic_tf.train.engine.modes.operations import kernel_of
+from elastic_tf.train.engine.modes.operations import held, kernel_of
 from elastic_tf.train.optimizers.slices import Slice
 
 __all__ = [
