@@ -16,8 +16,9 @@ from elastic_tf.train.inputs import batches
 
 _READ = 64  # samples at a time
 _OF_SIZES = ("different shapes", "ConcatOp : Dimension")  # in what TensorFlow 2.15 says of them
-_ALIGNED = 64  # bytes: TensorFlow takes an array over at such an address, and copies others
-_SHARE = 16  # an array that is full grows by 1 / 16 of itself
+# Bytes before the samples: TensorFlow takes an array over at a multiple of 64, and copies others.
+# The C library of Linux puts large memory 16 behind one.
+_BEFORE = 48
 
 
 class Rows(NamedTuple):
@@ -219,9 +220,9 @@ def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
 
 
 class Growing:
-    """Batches of samples like the first, one after the other, in an array that becomes the tensor.
+    """Batches of samples like the first, one after the other, in bytes that become the tensor.
 
-    Nothing is copied where the system makes an array longer by moving its pages, as Linux does.
+    Nothing is copied where the system makes them longer by moving their pages, as Linux does.
     """
 
     def __init__(self, first: Any) -> None:
@@ -229,8 +230,7 @@ class Growing:
         # texts, and what is no array, have no bytes of their own
         has_bytes = isinstance(first, tf.Tensor) and first.dtype != tf.string
         self._others: list[Any] | None = None if has_bytes else []
-        self._bytes = np.empty(0, np.uint8)
-        self._start = self._used = self._count = 0
+        self._bytes, self._count = bytearray(_BEFORE), 0
 
     def add(self, part: Any) -> None:
         """Append a batch."""
@@ -239,29 +239,16 @@ class Growing:
             return
         if part.shape[1:] != self._shape:
             raise ValueError(f"different shapes: {part.shape[1:]} and {self._shape}")
-        new = np.ascontiguousarray(part.numpy()).reshape(-1).view(np.uint8)
-        end = self._used + len(new)
-        if end + _ALIGNED > len(self._bytes):
-            self._resize(max(end, self._used + self._used // _SHARE))
-        self._bytes[self._start + self._used : self._start + end] = new
-        self._used, self._count = end, self._count + len(part)
+        self._bytes += part.numpy().tobytes()
+        self._count += len(part)
 
     def tensor(self) -> Any:
         """All samples; the last call."""
         if self._others is not None:
             return tf.concat(self._others, 0)
-        self._resize(self._used)
-        found = self._bytes[self._start : self._start + self._used]
-        found = found.view(self._dtype.as_numpy_dtype).reshape(self._count, *self._shape)
+        found = np.frombuffer(self._bytes, self._dtype.as_numpy_dtype, offset=_BEFORE)
+        found = found.reshape(self._count, *self._shape)
         return tf.raw_ops.Identity(input=found)  # tf.constant would copy it
-
-    def _resize(self, size: int) -> None:
-        before = self._start
-        self._bytes.resize(size + _ALIGNED, refcheck=False)
-        self._start = -self._bytes.ctypes.data % _ALIGNED
-        if self._start != before:  # of a small array: a large one begins where a page does
-            moved = self._bytes[before : before + self._used].copy()
-            self._bytes[self._start : self._start + self._used] = moved
 
 
 def _class_weighted(y: Any, weight: Any, class_weight: Mapping[int, float]) -> tf.Tensor:
