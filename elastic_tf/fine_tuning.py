@@ -21,7 +21,7 @@ from elastic_tf.train import optimizers
 from elastic_tf.train.engine.checks import warn_if_untrained
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.targets import of_loss
-from elastic_tf.train.inputs.batches import is_batched, sample_shapes
+from elastic_tf.train.inputs.batches import sample_shapes
 from elastic_tf.train.inputs.samples import Samples
 
 L = tf.keras.layers
@@ -97,7 +97,7 @@ def finetune(
         profile = TimingProfile.load(profile)
     if profile is not None:
         arguments.instance("profile", profile, TimingProfile, "a TimingProfile")
-    samples = _samples(train, batch_size)
+    samples = as_samples(train, batch_size)
     _check_inputs(model, samples)
     labels = np.asarray(samples.arrays[1])
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
@@ -130,20 +130,6 @@ def finetune(
     )
     course.run()
     return elastic
-
-
-def _samples(train: Any, batch_size: int) -> Samples:
-    if isinstance(train, Samples):
-        return train
-    if isinstance(train, tf.data.Dataset):
-        single = train.unbatch() if is_batched(train.element_spec) else train
-        return Samples(single, batch_size=batch_size)
-    if not isinstance(train, (tuple, list)) or len(train) not in (2, 3):
-        raise ValueError(
-            f"`train` must be (x, y), a tf.data.Dataset or et.Samples. Received: {brief(train)}."
-        )
-    x, y, weight = (*train, None)[:3]
-    return Samples(x, y, sample_weight=weight, batch_size=batch_size)
 
 
 def _check_finite(samples: Samples, where: str = "") -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import stack
+from elastic_tf import arguments, stack
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.choose.importance.measures import depth
@@ -31,8 +31,8 @@ from elastic_tf.train.engine.state import Step
 from elastic_tf.train.head.features import predicted
 from elastic_tf.train.head.solve import HeadSolution, solve_again, solve_head
 from elastic_tf.train.head.targets import of_loss
-from elastic_tf.train.inputs.batches import sample_shapes
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.inputs.batches import is_batched, sample_shapes
+from elastic_tf.train.inputs.samples import READ, Samples, read
 
 RATE = 2.5e-4  # of Shampoo at its highest, whatever is trained
 WARM_UP = 0.15  # of the time: the rate rises
@@ -340,11 +340,16 @@ class Course(tf.keras.callbacks.Callback):
         return passed
 
 
-def as_samples(validation: Any) -> Samples:
-    """Validation data in memory, whose activations can be kept."""
-    if isinstance(validation, Samples):
-        return validation
-    if isinstance(validation, tf.data.Dataset):
-        validation = tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *validation)
-    x, y, weight = (*validation, None)[:3]
-    return Samples(x, y, sample_weight=weight, batch_size=1)
+def as_samples(data: Any, batch_size: int = 1) -> Samples:
+    """Training or validation data in memory, whose activations can be kept."""
+    if isinstance(data, Samples):
+        return data
+    if isinstance(data, tf.data.Dataset):
+        data = read(data if is_batched(data.element_spec) else data.batch(READ))
+    elif not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+        raise ValueError(
+            "`train` must be (x, y), a tf.data.Dataset or et.Samples. Received: "
+            f"{arguments.brief(data)}."
+        )
+    x, y, weight = (*data, None)[:3]
+    return Samples(x, y, sample_weight=weight, batch_size=batch_size)

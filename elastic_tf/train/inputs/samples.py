@@ -14,7 +14,7 @@ from elastic_tf import arguments
 from elastic_tf.files.arrays import quarter_of_memory
 from elastic_tf.train.inputs import batches
 
-_READ = 64  # samples at a time
+READ = 64  # samples at a time
 _OF_SIZES = ("different shapes", "ConcatOp : Dimension")  # in what TensorFlow 2.15 says of them
 # Bytes before the samples: TensorFlow takes an array over at a multiple of 64, and copies others.
 # The C library of Linux puts large memory 16 behind one.
@@ -79,7 +79,7 @@ class Samples:
     ) -> None:
         with tf.device("CPU:0"):  # the whole data may not fit beside the model
             if isinstance(x, tf.data.Dataset):
-                x, y, sample_weight = _read(x)
+                x, y, sample_weight = read(x.batch(READ))
             parts = batches.as_batch(x, y, sample_weight)
             self.arrays = tf.nest.map_structure(tf.identity, parts)
         self.count = int(tf.nest.flatten(parts)[0].shape[0])
@@ -194,20 +194,21 @@ class Samples:
         yield order.reshape(self.steps, self.batch_size)
 
 
-def _read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
-    """Inputs, targets and weights of a dataset of single samples, in hardly more memory."""
+def read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
+    """Inputs, targets and weights of a dataset of batches, in hardly more memory."""
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise ValueError(
             "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."
         )
     try:
         grown = None
-        for batch in dataset.batch(_READ):
+        for batch in dataset:
             grown = grown or tf.nest.map_structure(Growing, batch)
             tf.nest.map_structure(Growing.add, grown, batch)
         if grown is None:
             raise ValueError("The dataset must hold a sample. Received: an empty one.")
-        joined = tf.nest.map_structure(Growing.tensor, grown)
+        with tf.device("CPU:0"):  # the whole data may not fit beside the model
+            joined = tf.nest.map_structure(Growing.tensor, grown)
     except (tf.errors.InvalidArgumentError, ValueError) as error:
         if not any(said in str(error) for said in _OF_SIZES):
             raise
