@@ -189,9 +189,9 @@ def of_equal_layers():
 
 def test_a_cut_that_moves_is_computed_from_the_one_before(monkeypatch):
     calls = []
-    function = prefix.Forward.function
+    make = prefix.PrefixCache.__init__
     monkeypatch.setattr(
-        prefix.Forward, "function", lambda *given: calls.append(given[2]) or function(*given)
+        prefix.PrefixCache, "__init__", lambda *given: calls.append(given[4]) or make(*given)
     )
     x, y = data()
 

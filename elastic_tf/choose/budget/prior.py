@@ -131,8 +131,9 @@ class StepCosts:
         assert profile is not None
         if rows is None or not rows.can_cache:
             return profile
-        cost = rows.fill_cost(epochs, 1e-6 * profile.t_forward) if filling else 0.0
-        fill = cost if rows.keeps(epochs) else 1.0
+        fill = float(not rows.keeps(epochs))
+        if filling:
+            fill = rows.fill_cost(epochs, 1e-6 * profile.t_forward)
         return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
 
 

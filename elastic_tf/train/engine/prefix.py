@@ -82,14 +82,6 @@ class Forward:
             return None
         return self._layers.behind(found)
 
-    def function(self, cut: Cut, before: Cut | None) -> Callable[..., list[tf.Tensor]]:
-        """From the inputs, or the activations on a cut before, to those on the cut.
-
-        What lies behind the cut, updates of moving statistics too, does not run.
-        """
-        given = self.inputs if before is None else before.tensors
-        return between(self.graph, given, cut.tensors)
-
 
 class PrefixCache:
     """The activations on a cut, for every row of some samples, of the weights that were then.
@@ -122,7 +114,9 @@ class PrefixCache:
             self._arrays.append(kept)
         self.read = _reader(self._arrays)
         self._forward, self._before = forward, before.cut if before else None
-        self._run = run or forward.function(cut, self._before)
+        given = self._before.tensors if self._before else forward.inputs
+        # what lies behind the cut, updates of moving statistics too, does not run
+        self._run = run or between(forward.graph, given, cut.tensors)
         take = samples.take
         if samples.augment is not None:
             take = tf.function(take, autograph=False)
@@ -161,7 +155,13 @@ class PrefixCache:
         `NotCacheable` if it does not run the model's forward pass as it is up to the cut.
         """
         if name not in self._onward:
-            self._onward[name] = self._traced(function)
+
+            @functools.partial(tf.function, autograph=False)
+            def traced(*values: tf.Tensor) -> Any:
+                batch = (self.samples.inputs(self._size),)
+                return self._trace(lambda batch: function(batch[0]), batch, values)
+
+            self._onward[name] = traced
         # One after another: two at once on threads of their own gave wrong numbers now and then.
         for rows, count in self._batches():
             found = self._onward[name](*map(tf.constant, self.read(rows)))
@@ -170,16 +170,6 @@ class PrefixCache:
     def close(self) -> None:
         """Forget the activations; a file that holds them is removed."""
         self._arrays.clear()
-
-    def _traced(self, function: Callable[[Any], Any]) -> Callable[..., Any]:
-        """From the activations to what the function gives."""
-
-        @functools.partial(tf.function, autograph=False)
-        def traced(*values: tf.Tensor) -> Any:
-            batch = (self.samples.inputs(self._size),)
-            return self._trace(lambda batch: function(batch[0]), batch, values)
-
-        return traced
 
     def _trace(
         self, function: Callable[[Any], Any], batch: tuple[Any, ...], values: Sequence[tf.Tensor]

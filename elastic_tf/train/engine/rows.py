@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.cut import between
 from elastic_tf.plan import Plan
 from elastic_tf.stack import KERAS, build_by
 from elastic_tf.train.engine.prefix import Forward, NotCacheable, PrefixCache
@@ -56,7 +57,7 @@ class RowTraining:
     def _seconds_per_row(self) -> float:
         """What computing the activations takes for a row, after a first pass that is slower."""
         forward = self._forward
-        run = forward.function(forward.cut([]), None)
+        run = between(forward.graph, forward.inputs, forward.cut([]).tensors)
         inputs = tf.nest.flatten(self.samples.take(np.arange(forward.rows))[0])
         for _ in range(2):
             started = time.perf_counter()
@@ -94,25 +95,22 @@ class RowTraining:
 
     def keeps(self, epochs: int) -> bool:
         """Whether so many epochs take what is computed once: two of them some of it, at least."""
-        return self.can_cache and self.fill(epochs) < 1.0
-
-    def fill(self, epochs: int) -> float:
-        """Passes that compute the activations / passes that take them in so many epochs."""
-        return min(self.samples.views / max(epochs, 1), 1.0)
+        return self.can_cache and self.samples.views < epochs
 
     def fill_cost(self, epochs: int, step: float) -> float:
-        """The same, each pass that computes them at what it takes here.
+        """Passes that compute the activations / passes that take them in so many epochs.
 
-        Beside `step`, seconds of a step's forward pass; larger batches often take less for a row.
+        Each pass that computes them counts by what it takes here beside `step`, seconds of a step's
+        forward pass; larger batches often take less for a row.
         """
-        share = self.fill(epochs)
-        if share == 1.0:
-            return share
+        if not self.keeps(epochs):
+            return 1.0
         try:
             row = self._seconds_per_row
         except NotCacheable as reason:
             self._cache_nothing(reason)
             return 1.0
+        share = self.samples.views / epochs
         return min(row * self.samples.batch_size / step, 1.0) * share
 
     def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
