@@ -113,7 +113,8 @@ def finetune(
     metrics = [metrics] if isinstance(metrics, str) else list(metrics)
     if kind == "sigmoid":  # Keras would ask whether a logit is above a half
         rights = ("accuracy", "acc", "binary_accuracy")
-        metrics = [_right(one, has_logits) if one in rights else one for one in metrics]
+        share, least = tf.keras.metrics.BinaryAccuracy, 0.0 if has_logits else 0.5
+        metrics = [share(one, threshold=least) if one in rights else one for one in metrics]
     rate = RATE if learning_rate is None else learning_rate
     options: dict[str, Any] = {"metrics": metrics, "statistics": "stored"}
     elastic.compile(optimizers.shampoo(rate), _loss(loss, kind, labels, has_logits), **options)
@@ -270,11 +271,6 @@ def _loss(given: Any, kind: str, labels: np.ndarray, has_logits: bool) -> Any:
         classes = numbers if labels.ndim == 1 else losses.CategoricalCrossentropy
         given = classes() if kind == "softmax" else losses.BinaryCrossentropy()
     return type(given).from_config({**given.get_config(), "from_logits": has_logits})
-
-
-def _right(name: str, has_logits: bool) -> tf.keras.metrics.Metric:
-    """The share of labels that are right."""
-    return tf.keras.metrics.BinaryAccuracy(name, threshold=0.0 if has_logits else 0.5)
 
 
 def classifier_of(model: tf.keras.Model, classes: int) -> tf.keras.Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,10 +39,8 @@ def size(tensor: tf.Tensor) -> int:
     """Bytes of a tensor; 0 of handles and of what has no known rank."""
     if tensor.dtype in (tf.resource, tf.variant, tf.string) or tensor.shape.rank is None:
         return 0
-    numbers = tensor.dtype.size
-    for length in tensor.shape:
-        numbers *= _BATCH if length is None else length
-    return int(numbers)
+    lengths = (_BATCH if length is None else length for length in tensor.shape)
+    return math.prod(lengths, start=tensor.dtype.size)
 
 
 def is_large(tensor: tf.Tensor) -> bool:
