@@ -1,0 +1,29 @@
+"""All public names but `plots` and `federated`: whoever uses one has them all."""
+
+from elastic_tf import memory as memory
+from elastic_tf.app import data as data
+from elastic_tf.app import export as export
+from elastic_tf.app import zoo as zoo
+from elastic_tf.callback import ElasticCallback as ElasticCallback
+from elastic_tf.choose import importance as importance
+from elastic_tf.choose.budget.forecast import forecast as forecast
+from elastic_tf.choose.budget.settings import Control as Control
+from elastic_tf.choose.budget.settings import Deadline as Deadline
+from elastic_tf.choose.importance.probe import Probe as Probe
+from elastic_tf.choose.selection.selector import Selection as Selection
+from elastic_tf.choose.selection.selector import select_tensors as select_tensors
+from elastic_tf.delta import load_delta as load_delta
+from elastic_tf.delta import save_delta as save_delta
+from elastic_tf.fine_tuning import finetune as finetune
+from elastic_tf.methods import baselines as baselines
+from elastic_tf.methods import fewshot as fewshot
+from elastic_tf.model import ElasticModel as ElasticModel
+from elastic_tf.plan import Plan as Plan
+from elastic_tf.timing.profile import TimingProfile as TimingProfile
+from elastic_tf.timing.profiler import profile_model as profile_model
+from elastic_tf.train import optimizers as optimizers
+from elastic_tf.train.backup.recovery import Backup as Backup
+from elastic_tf.train.engine.mixin import ElasticMixin as ElasticMixin
+from elastic_tf.train.head.solve import SolveHead as SolveHead
+from elastic_tf.train.head.solve import solve_head as solve_head
+from elastic_tf.train.inputs.samples import Samples as Samples
