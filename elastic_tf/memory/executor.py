@@ -40,26 +40,28 @@ COPY = "/copy"  # behind the name of an update that copies a variable
 _PIECES = 1.15
 
 
-class Buffer(NamedTuple):
-    """Memory that an op allocates: `bytes`, from the start of op `first` to the end of `last`."""
+class Tensor(NamedTuple):
+    """Memory of a step, from the start of op `first` to the end of `last`."""
 
-    name: str
-    bytes: int
-    first: int
-    last: int
+    name: str  #: of the op that allocates it, or of the variable
+    #: "activation", "derivative", "gradient", "weight", "copy" of a weight that an op still reads
+    #: while it is updated, "slots" or "label".
+    kind: str
+    bytes: int  #: size
+    first: int  #: number of the op that begins to use it
+    last: int  #: number of the op that uses it last
 
 
 class Run(NamedTuple):
     """One run of a step."""
 
     order: list[str]  #: names of the ops as they start
-    buffers: list[Buffer]  #: what was allocated, in that order
+    buffers: list[Tensor]  #: what was allocated, in that order, without its kind
 
     @property
     def peak(self) -> int:
         """The most bytes at a time."""
-        sizes, lives = [one.bytes for one in self.buffers], [one[2:] for one in self.buffers]
-        return int(live_bytes(sizes, lives).max(initial=0))
+        return int(live_bytes(self.buffers).max(initial=0))
 
     @property
     def taken(self) -> float:
@@ -67,12 +69,12 @@ class Run(NamedTuple):
         return _PIECES * self.peak
 
 
-def live_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Bytes that live at each moment, of buffers that live from a first to a last one."""
-    change = np.zeros(2 + max((last for _, last in lives), default=-1), np.int64)
-    for size, (first, last) in zip(sizes, lives):
-        change[first] += size
-        change[last + 1] -= size
+def live_bytes(tensors: Sequence[Tensor]) -> np.ndarray:
+    """Bytes that are in use at each op; int64."""
+    change = np.zeros(2 + max((one.last for one in tensors), default=-1), np.int64)
+    for one in tensors:
+        change[one.first] += one.bytes
+        change[one.last + 1] -= one.bytes
     return np.cumsum(change)[:-1]
 
 
@@ -122,11 +124,11 @@ class _Executor:
         self.freed: dict[int, int] = {}
         self.reads: dict[Key, list[int]] = {}  # handle -> buffers of what was read
 
-    def buffers(self) -> list[Buffer]:
+    def buffers(self) -> list[Tensor]:
         """What was allocated; what is not freed lives to the end."""
         last = max(len(self.order) - 1, 0)
         return [
-            Buffer(name, self.size[k], first, self.freed.get(k, last))
+            Tensor(name, "", self.size[k], first, self.freed.get(k, last))
             for k, (name, first) in enumerate(self.made)
             if self.size[k]
         ]

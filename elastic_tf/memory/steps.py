@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -31,18 +31,6 @@ if TYPE_CHECKING:
 _GROWTH = 8  # of a batch size of which more is tried
 
 
-class Tensor(NamedTuple):
-    """Memory of a step."""
-
-    name: str  #: of the op that allocates it, or of the variable
-    #: "activation", "derivative", "gradient", "weight", "copy" of a weight that an op still reads
-    #: while it is updated, "slots" or "label".
-    kind: str
-    bytes: int  #: size
-    first: int  #: number of the op that begins to use it
-    last: int  #: number of the op that uses it last
-
-
 @dataclass(frozen=True)
 class StepMemory:
     """What a training step takes, and when."""
@@ -51,14 +39,13 @@ class StepMemory:
     #: Bytes of the process at the fullest moment, in pieces as the allocator hands them out.
     peak: int
     #: All that is allocated; first what is there before the step and after it.
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[executor.Tensor, ...]
     ops: tuple[str, ...]  #: in the order in which they start
 
     @cached_property
     def live(self) -> np.ndarray:
         """Bytes that are asked for and in use at each op; int64."""
-        lives = [(one.first, one.last) for one in self.tensors]
-        return executor.live_bytes([one.bytes for one in self.tensors], lives)
+        return executor.live_bytes(self.tensors)
 
     @property
     def fullest(self) -> int:
@@ -229,7 +216,7 @@ def _of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) -
     traced = TracedStep.of(model, batch, plan)
     found = executor.run(traced)
     last = max(len(found.order) - 1, 0)
-    lasting = [Tensor(*one, 0, last) for one in persistent(model, batch)]
+    lasting = [executor.Tensor(*one, 0, last) for one in persistent(model, batch)]
     owners, roots = traced.owners, traced.roots
 
     def kind(name: str) -> str:
@@ -239,7 +226,7 @@ def _of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) -
             return "activation"
         return "gradient" if name in roots else "derivative"
 
-    tensors = [Tensor(one.name, kind(one.name), *one[1:]) for one in found.buffers]
+    tensors = [one._replace(kind=kind(one.name)) for one in found.buffers]
     peak = sum(one.bytes for one in lasting) + round(found.taken)
     size = int(tf.nest.flatten(batch)[0].shape[0])
     return StepMemory(size, peak, (*lasting, *tensors), tuple(found.order))

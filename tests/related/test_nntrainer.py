@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from related.nntrainer import Step, offsets
 
-from elastic_tf.memory.executor import live_bytes
+from elastic_tf.memory.executor import Tensor, live_bytes
 
 pytestmark = pytest.mark.hours  # a reproduction, apart from the package
 
@@ -117,4 +117,5 @@ def test_nothing_overlaps_in_space_and_time(buffers):
         )
         assert all(end <= begin for (_, end), (begin, _) in zip(live, live[1:]))
     peak = max(place + size for place, size in zip(found, sizes))
-    assert live_bytes(sizes, lives).max() <= peak <= sum(sizes)
+    tensors = [Tensor("", "", size, *life) for size, life in zip(sizes, lives)]
+    assert live_bytes(tensors).max() <= peak <= sum(sizes)
