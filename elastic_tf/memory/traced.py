@@ -112,11 +112,8 @@ class TracedStep:
 
     def _without_constants(self) -> TracedStep:
         """Leave out what is computed once or never, and tell what belongs to which tensor."""
-        sources = [
-            name
-            for name, work in self.works.items()
-            if work.type in ("Placeholder", "ReadVariableOp") or work.written < 0
-        ]
+        found = self.works.items()
+        sources = [name for name, work in found if work.type in _HELD or work.written < 0]
         graph, results = nodes(self.works), [name for name, _ in self.results]
         varying = reached_from(graph, sources)
         needed = needed_by(graph, [*self.effects, *results], follow_controls=True)
