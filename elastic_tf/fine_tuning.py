@@ -134,14 +134,8 @@ def finetune(
 
 
 def _check_finite(samples: Samples, where: str = "") -> None:
-    for part in tf.nest.flatten(samples.arrays[0]):
-        if part.dtype.is_floating and not np.isfinite(tf.reduce_sum(part)):
-            rows = np.isfinite(part).reshape(len(part), -1).all(axis=1)
-            bad = np.flatnonzero(~rows)
-            raise ValueError(
-                f"Inputs{where} must be finite. Received: NaN or infinite numbers in {len(bad)} of "
-                f"{len(rows)} samples, the first of them x[{bad[0]}]. Leave these out."
-            )
+    if found := samples.not_finite():
+        raise ValueError(f"Inputs{where} must be finite. Received: {found}. Leave these out.")
 
 
 def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import warnings
 import weakref
 
 import numpy as np
@@ -219,6 +220,19 @@ def test_epochs_are_counted_wherever_they_stand_among_the_arguments():
     model.set_mask(np.arange(len(model.tensors)) >= 4)
     history = model.fit(Samples(*data(), batch_size=4), None, None, 2, 0, [Served()])
     assert history.history["served"] == [True, True]
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_a_fit_on_inputs_that_are_not_finite_says_which(kind):
+    model = et.ElasticModel.from_model(tf.keras.Sequential([L.Input((8,)), L.Dense(1)]))
+    model.compile("sgd", "mse")
+    x, y = np.full((40, 8), 6e4, kind), np.zeros((40, 1))  # their sum is infinite in float16
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(et.Samples(x, y), epochs=1, verbose=0)
+    x[[3, 30], 2] = np.nan, np.inf
+    with pytest.warns(UserWarning, match=r"in 2 of 40 samples, the first of them x\[3\]"):
+        model.fit(et.Samples(x, y), epochs=1, verbose=0)
 
 
 def test_missing_targets_are_taken_for_no_single_sample():

@@ -226,6 +226,11 @@ def enter(model: Any, given: dict[str, Any]) -> None:
     weights = given.pop("class_weight", None)
     if weights:
         samples = samples.weighted(weights)
+    if found := samples.not_finite():
+        warnings.warn(
+            f"Inputs should be finite, or the loss is NaN. Received: {found}. Leave these out.",
+            stacklevel=3,
+        )
     ends, callbacks = given.get("epochs", 1), given["callbacks"]
     is_list = isinstance(callbacks, tf.keras.callbacks.CallbackList)  # of a user's own
     state, own = model._elastic, type(model).train_step.__get__(model)

@@ -114,6 +114,16 @@ class Samples:
             made.arrays = x, y, _class_weighted(y, weight, class_weight)
         return made
 
+    def not_finite(self) -> str:
+        """Which samples have inputs that are not finite, in words; empty where none has."""
+        for part in tf.nest.flatten(self.arrays[0]):
+            if part.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(part)):
+                rows = tf.reshape(tf.math.is_finite(part), (self.count, -1))
+                bad = np.flatnonzero(~tf.reduce_all(rows, axis=1))
+                which = f"{len(bad)} of {self.count} samples, the first of them x[{bad[0]}]"
+                return f"NaN or infinite numbers in {which}"
+        return ""
+
     def of_views(self, views: int) -> Samples:
         """The same samples in the first so many of their views."""
         made = copy.copy(self)
