@@ -102,15 +102,6 @@ def test_the_same_batches_come_next(kind):
         assert seen == {later: expected[later] for later in seen}
 
 
-def test_every_epoch_before_is_announced_and_the_first_step():
-    arrived, ready = [], []
-    place = {"epoch": 2, "step": 1, "arrived": arrived.append, "ready": ready.append}
-    batches({"x": shuffled()}, **place)
-    assert arrived[:3] == [0, 1, 2]
-    assert len(ready) == 1
-    assert batches({"x": shuffled()}, epoch=EPOCHS, step=0) == {}
-
-
 def test_another_iterator_of_the_same_dataset_gets_what_it_got():
     """A probe that draws from the training data takes part in their order."""
 

@@ -1,12 +1,10 @@
 """Which Keras is taken, and what is said where it is the wrong one."""
 
-import gc
 import importlib.util
 import os
 import re
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import tensorflow as tf
 
 import elastic_tf
 from elastic_tf import stack
-from elastic_tf.stack import gradient_registry, never_differentiated, which
+from elastic_tf.stack import which
 
 ROOT = Path(elastic_tf.__file__).parents[1]
 INSIDE = re.compile(r"tensorflow\.(python|tsl)\b|keras\.src\b|import keras\b|from keras\b")
@@ -75,30 +73,3 @@ def test_only_the_seam_looks_inside_tensorflow_and_keras():
     home = Path(elastic_tf.__file__).parent
     found = {path for path in home.rglob("*.py") if INSIDE.search(path.read_text("utf-8"))}
     assert {path.parent.name for path in found} == {"stack"}
-
-
-@pytest.mark.parametrize("repeated", [False, True])
-def test_never_differentiated_lets_the_graph_of_a_custom_gradient_go(repeated):
-    def step(x):
-        with never_differentiated():
-            return tf.nn.silu(x)
-
-    def steps(x):
-        for _ in tf.range(2):  # AutoGraph traces the body in a graph of its own first
-            y = step(x)
-        return y
-
-    function = tf.function(steps if repeated else step)
-    graph = weakref.ref(function.get_concrete_function(tf.TensorSpec((2,))).graph)
-    del function
-    gc.collect()
-    assert graph() is None
-
-
-def test_never_differentiated_keeps_entries_made_before():
-    with tf.Graph().as_default():
-        tf.nn.silu(tf.ones(2))
-    before = set(gradient_registry._registry)
-    with never_differentiated():
-        pass
-    assert set(gradient_registry._registry) == before
