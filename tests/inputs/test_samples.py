@@ -8,17 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import (
-    L,
-    chain,
-    data,
-    elastic,
-    nested,
-    regularised,
-    residual,
-    skips_to_the_head,
-    subclassed,
-)
+from small_networks import L, chain, data, elastic, regularised, skips_to_the_head, subclassed
 
 import elastic_tf as et
 from elastic_tf import Samples
@@ -73,9 +63,7 @@ def own_step():
     ("build", "plan", "memory"),
     [
         (chain, 4, 1),
-        (residual, 2, 1 << 30),
         (skips_to_the_head, 4, 1),  # a cut of two tensors
-        (nested, 4, 1 << 30),
         (regularised, 2, 1 << 30),
         (subclassed, 4, 1 << 30),
         (attending, 8, 1 << 30),
@@ -241,8 +229,7 @@ def test_missing_targets_are_taken_for_no_single_sample():
 
 
 @pytest.mark.parametrize(
-    "options, message",
-    [({"batch_size": 0}, "0"), ({"views": 2}, "views=2"), ({"seed": -1}, "-1")],
+    "options, message", [({"batch_size": 0}, "0"), ({"views": 2}, "views=2"), ({"seed": -1}, "-1")]
 )
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -64,10 +64,10 @@ OPTIONS = [{}, {"scale": False}, {"center": False}, {"epsilon": 1e-4, "momentum"
 
 
 @pytest.mark.parametrize("kind", ["batch", "stored", "frozen"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_normalisation_and_its_gradients_are_those_of_keras(monkeypatch, kind, seed):
     rng = np.random.default_rng(seed)
-    policy, shape = [*ROUNDING][seed % 3], SHAPES[rng.integers(4)]
+    policy, shape = [*ROUNDING][seed], SHAPES[rng.integers(4)]
     options = {"dtype": policy, "trainable": kind != "frozen", **OPTIONS[rng.integers(4)]}
     ours, theirs, kinds = both(
         monkeypatch, lambda: L.BatchNormalization(**options), shape, kind != "stored"
