@@ -182,11 +182,6 @@ def test_probe_of_fits_own_data_is_what_comes_next():
     assert [len(probe) for probe in probes] == [6, 6, 6]
 
 
-def test_a_profile_measured_in_fit_refuses_a_rho_that_is_too_small():
-    with pytest.raises(ValueError, match="rho=0.001.*smallest feasible rho is"):
-        fit(elastic(), ElasticCallback(None, 0.001, importance=favour(8)), epochs=1)
-
-
 @pytest.mark.parametrize("later", [0.2, 0.9])
 def test_a_later_selection_does_what_can_be_done(later):
     elastic_callback = callback(rho=lambda epoch: later if epoch else 0.6, interval=1)
@@ -194,8 +189,7 @@ def test_a_later_selection_does_what_can_be_done(later):
     assert elastic_callback.selections[1].predicted_ratio <= max(later, 12 / 30)
 
 
-@pytest.mark.parametrize("memory", [None, "64 MiB"])
-@pytest.mark.parametrize("kind", ["samples", "dataset"])
+@pytest.mark.parametrize(("kind", "memory"), [("samples", None), ("dataset", "64 MiB")])
 def test_without_a_profile_times_are_foretold(kind, memory):
     model = elastic()
     before = values(model.variables)
