@@ -23,7 +23,10 @@ from elastic_tf.train import optimizers
 
 CLASSES = 3
 RHO = 0.6
-RELATED = [f"related:{method.name}" for method in related.METHODS]
+# reproductions, apart from the package
+RELATED = [
+    pytest.param(f"related:{method.name}", marks=pytest.mark.hours) for method in related.METHODS
+]
 NAMES = [*baselines.NAMES, *RELATED]
 CHOSEN_ONCE = ("traditional_tl", "bn_bias", "elastic", "offline_optimal", "random")
 NEEDS_PROFILE = [name for name in baselines.NAMES if baselines.get(name).needs_profile]
@@ -66,7 +69,7 @@ def prepared(name: str) -> tuple[baselines.Method, ElasticModel]:
     """The method, and the compiled model it trains."""
     method = baselines.get(name)
     model = ElasticModel.from_model(method.adapt(network()))
-    model.compile(tf.keras.optimizers.Adam(1e-2), crossentropy(), metrics=["accuracy"])
+    model.compile(tf.keras.optimizers.SGD(0.1, momentum=0.9), crossentropy(), metrics=["accuracy"])
     return method, model
 
 
@@ -101,12 +104,11 @@ def fit(method: baselines.Method, model: ElasticModel, epochs: int) -> list[np.n
     return masks.seen
 
 
-def slots(model: ElasticModel) -> list[list[bytes]]:
-    """The slots of each tensor."""
+def slots(model: ElasticModel) -> list[bytes]:
+    """The momentum of each tensor."""
     optimizer = model.optimizer
-    kinds = [optimizer._momentums, optimizer._velocities]
     order = [stack.index_of(optimizer, tensor) for tensor in model.tensors]
-    return [values([kind[index] for kind in kinds]) for index in order]
+    return values([optimizer.momentums[index] for index in order])
 
 
 @functools.cache

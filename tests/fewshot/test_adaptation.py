@@ -36,10 +36,9 @@ def test_adapting_trains_what_was_chosen_and_nothing_else_the_same_at_each_time(
             assert not others.any()
 
 
-@pytest.mark.parametrize("first", [0, 6])
-def test_steps_behind_the_frozen_part_equal_whole_steps(deterministic, first):
+def test_steps_behind_the_frozen_part_equal_whole_steps(deterministic):
     task, steps, views = few_images.task(), 3, 2
-    mask = np.arange(9) >= first
+    mask = np.arange(9) >= 6
     cached, whole = (fewshot.ProtoNet(few_images.network()) for _ in range(2))
     found = fewshot.adapt(
         cached, task.support, task.support_labels, plan=mask, steps=steps, views=views
@@ -56,8 +55,7 @@ def test_steps_behind_the_frozen_part_equal_whole_steps(deterministic, first):
         whole.model.fit(x, y, batch_size=2 * count, shuffle=False, verbose=0)
     for ours, keras in zip(cached.model.get_weights(), whole.model.get_weights()):
         np.testing.assert_allclose(ours, keras, rtol=1e-4, atol=1e-6)
-    numbers = {0: 8 * 8 * 1, 6: 4 * 4 * 8}[first]  # of an image, at each cut
-    assert found.kept == (1 + views) * count * numbers * 4
+    assert found.kept == (1 + views) * count * 4 * 4 * 8 * 4  # of numbers of an image at the cut
 
 
 def test_adapting_tells_new_classes_apart_and_says_their_names():

@@ -76,6 +76,7 @@ class Stop(tf.keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.hours  # a reproduction, apart from the package
 def test_meta_training_goes_on_bit_for_bit(tmp_path, deterministic):
     tasks = tinytrain.episodes(few_images.images(), (3, 4), query=3, seed=1)
 
@@ -102,6 +103,7 @@ def accuracy(net, tasks):
     return np.mean(right)
 
 
+@pytest.mark.hours
 def test_meta_training_tells_new_classes_better():
     x, y = few_images.images(12, noise=2.0)
     known = y < 18

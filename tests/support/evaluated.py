@@ -39,7 +39,7 @@ def noisy() -> ElasticModel:
     x = L.Dropout(0.5, seed=3)(x)
     x = L.GaussianNoise(0.5)(L.Flatten()(x))
     model = ElasticModel(inputs, L.Dense(CLASSES)(L.Dropout(0.3)(x)))
-    model.compile(tf.keras.optimizers.Adam(1e-2), crossentropy(), metrics=["accuracy"])
+    model.compile(MORE_OPTIMIZERS["sgd"](), crossentropy(), metrics=["accuracy"])
     return model
 
 
