@@ -11,16 +11,13 @@ import numpy as np
 import tensorflow as tf
 from fuzzing import kinds
 from fuzzing.case import Case, Outcome, Solved, disturbed, mask
+from interrupted import Kill, KillAt
 
 from elastic_tf import stack
 
 
 class Stop(Exception):
     """Raised by a callback in the middle of a `fit`."""
-
-
-class Kill(BaseException):
-    """Stands for a power cut."""
 
 
 class Trainer:
@@ -131,7 +128,7 @@ class Trainer:
     def _fit(self) -> None:
         if self.case.kill is not None:
             with contextlib.suppress(Kill):
-                self._fit_once(KillAt(*self.case.kill))
+                self._fit_once(KillAt("on_train_batch_end", *self.case.kill))
             self.model = self._made()  # as in a new process
         self._fit_once()
         self._fits += 1
@@ -182,21 +179,6 @@ class Solver(et.SolveHead):
         super().on_epoch_begin(epoch, logs)
         if had is None:
             self._trainer.solved(self.solution)
-
-
-class KillAt(tf.keras.callbacks.Callback):
-    """Ends everything at the end of a batch."""
-
-    def __init__(self, epoch: int, batch: int) -> None:
-        super().__init__()
-        self._at, self._epoch = (epoch, batch), 0
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if (self._epoch, batch) == self._at:
-            raise Kill
 
 
 class Acts(tf.keras.callbacks.Callback):
