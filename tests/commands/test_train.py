@@ -12,7 +12,6 @@ from elastic_tf.app import runs
 from elastic_tf.app.commands import plot, train
 from elastic_tf.app.commands.trained import evaluate, network, predict, report
 from elastic_tf.app.commands.training import recording
-from elastic_tf.choose.budget import course
 
 
 def words(arrays, out, more=""):
@@ -117,8 +116,7 @@ def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tm
     assert train.main(given).result == found
 
 
-@pytest.mark.parametrize("more", ["--rho 0.9", "--seconds 600 --epochs 1"])
-def test_a_network_of_ones_own_is_trained_from_a_folder_of_classes(more, tmp_path, capsys):
+def test_a_network_of_ones_own_is_trained_from_a_folder_of_classes(tmp_path, capsys):
     L = tf.keras.layers
     layers = [L.Input((16, 16, 3)), L.Rescaling(1 / 255), L.Conv2D(4, 3)]
     layers += [L.GlobalAveragePooling2D(), L.Dense(7)]  # not compiled: who knows what it tells
@@ -129,8 +127,8 @@ def test_a_network_of_ones_own_is_trained_from_a_folder_of_classes(more, tmp_pat
         for k in range(10):
             picture = np.full((9, 9, 3), colour + k, np.uint8)
             tf.keras.utils.save_img(images / name / f"{k}.png", picture, scale=False)
-    given = f"--model {file} --data {images} --out {tmp_path / 'run'} --batch-size 4 {more}"
-    run = train.main([*shlex.split(given), "--quiet"])
+    given = f"--model {file} --data {images} --out {tmp_path / 'run'} --batch-size 4 --quiet"
+    run = train.main([*given.split(), "--seconds", "600", "--epochs", "1"])
     assert f"Images become 16 x 16 pixels, as '{file}' takes them" in capsys.readouterr().out
     head = network.load(run.path).network().layers[-1]
     assert [one.shape for one in head.get_weights()] == [(4, 2), (2,)]  # in the place of its own
@@ -142,26 +140,20 @@ def test_a_network_of_ones_own_is_trained_from_a_folder_of_classes(more, tmp_pat
     assert "3.png: light " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("when", ["before", "within"])
-def test_seconds_that_are_interrupted_leave_the_best_weights(when, arrays, tmp_path, monkeypatch):
+def test_seconds_that_are_interrupted_leave_the_best_weights(arrays, tmp_path, monkeypatch):
     given = words(arrays, tmp_path / "run", "--method elastic --seconds 600 --epochs 3")
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        if when == "before":
-            patch.setattr(course, "solve_head", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                train.main(given)
-        else:
-            patch.setattr(recording.TrainingClock, "on_train_batch_end", interrupted)
-            first = train.main(given)
-            assert (first.result["epochs"], first.result["steps"]) == (0, 0)
-            assert first.result["validation_accuracy"] == first.result["head_accuracy"]
-            assert stored(tmp_path / "run" / "model.weights.h5")
-            (tmp_path / "run" / "result.json").unlink()  # as if it had been killed
-            (tmp_path / "run" / "history.jsonl").write_text('{"epoch": 1, "seconds": 1.0}\n')
+        patch.setattr(recording.TrainingClock, "on_train_batch_end", interrupted)
+        first = train.main(given)
+    assert (first.result["epochs"], first.result["steps"]) == (0, 0)
+    assert first.result["validation_accuracy"] == first.result["head_accuracy"]
+    assert stored(tmp_path / "run" / "model.weights.h5")
+    (tmp_path / "run" / "result.json").unlink()  # as if it had been killed
+    (tmp_path / "run" / "history.jsonl").write_text('{"epoch": 1, "seconds": 1.0}\n')
     run = train.main(given)  # begins anew
     assert run.result["epochs"] == 3 and [epoch["epoch"] for epoch in run.history] == [1, 2, 3]
 
