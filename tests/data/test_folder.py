@@ -76,14 +76,13 @@ def test_a_folder_yields_the_same_with_and_without_cache(tmp_path):
         np.testing.assert_array_equal(first[1], second[1])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_fifth_of_each_class_is_for_tests_where_a_folder_has_no_parts(seed, tmp_path):
+def test_a_fifth_of_each_class_is_for_tests_where_a_folder_has_no_parts(tmp_path):
     for name, count in (("green", 10), ("red", 15)):
         (tmp_path / name).mkdir()
         for index in range(count):
             picture = plain((20 * index, 7, 7), 8)
             (tmp_path / name / f"{index}.png").write_bytes(encoded(picture))
-    found, again = (read(tmp_path, seed=seed) for _ in range(2))
+    found, again = (read(tmp_path, seed=0) for _ in range(2))
     assert (found.train_count, found.test_count) == (20, 5)
     first, second = (
         [(image[0, 0, 0], label) for x, y in one.test for image, label in zip(x.numpy(), y.numpy())]
@@ -92,7 +91,7 @@ def test_a_fifth_of_each_class_is_for_tests_where_a_folder_has_no_parts(seed, tm
     assert first == second and [label for _, label in first] == [0, 0, 1, 1, 1]
     trained = {(image[0, 0, 0], y) for image, y in found.images.as_numpy_iterator()}
     assert len(trained | set(first)) == 25
-    other = read(tmp_path, seed=seed + 1)
+    other = read(tmp_path, seed=1)
     assert [image[0, 0, 0] for x, _ in other.test for image in x.numpy()] != [x for x, _ in first]
 
 
