@@ -1,6 +1,5 @@
 import numpy as np
 import tensorflow as tf
-from chosen import elastic, fit
 from networks import CLASSES, L, network
 
 from elastic_tf.methods.baselines import fixed
@@ -107,16 +106,3 @@ def test_roles_are_found_in_models_within_models():
     left = [t.name for t, on in zip(chosen.tensors, fixed.bn_bias_tensors(chosen)) if not on]
     assert sorted(name.rsplit("/", 2)[-2] for name in left) == ["conv1", "conv2", "head"]
     assert all(name.endswith("kernel:0") for name in left)
-
-
-def test_only_the_mask_is_trained_and_the_plan_is_put_back():
-    model = elastic()
-    before = np.arange(10) % 2 == 0
-    model.set_mask(before)
-    callbacks = [fixed.TrainOnly(np.arange(10) >= 8)]
-    for _ in range(2):
-        weights = [tensor.numpy() for tensor in model.tensors]
-        fit(model, *callbacks, epochs=1)
-        moved = [not np.array_equal(a, b.numpy()) for a, b in zip(weights, model.tensors)]
-        np.testing.assert_array_equal(moved, np.arange(10) >= 8)
-        np.testing.assert_array_equal(model.mask, before)

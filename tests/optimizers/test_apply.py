@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import MORE_OPTIMIZERS, K, crossentropy, images, network, shared_state, values
+from networks import MORE_OPTIMIZERS, K, chain, crossentropy, images, shared_state, values
 from training import loss_scale
 
 from elastic_tf.stack import gradient_registry
@@ -27,10 +27,10 @@ def ones(variables) -> list[tf.Tensor]:
 
 @pytest.mark.parametrize("kind", ["sgdw", "rmsprop", "average", "scaled"])
 def test_build_makes_the_variables_of_a_plain_model_once(kind):
-    plain, (x, y) = network(), images()
+    plain, (x, y) = chain(), images()
     plain.compile(MORE_OPTIMIZERS[kind](), crossentropy())
     plain.train_on_batch(x, y)
-    optimizer, variables = MORE_OPTIMIZERS[kind](), network().trainable_variables
+    optimizer, variables = MORE_OPTIMIZERS[kind](), chain().trainable_variables
 
     optimizers.build(optimizer, variables)
     # Keras 3 counts optimizers of one name
@@ -132,14 +132,6 @@ def test_finalizing_only_leaves_the_other_tensors_and_the_optimizer_as_it_was():
     assert "finalize_variable_values" not in vars(optimizer)
 
 
-def test_state_holds_slots_rates_and_the_loss_scale():
-    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(K.Adam(1e-2))
-    optimizers.build(optimizer, tensors())
-    names = " ".join(variable.name for variable in optimizers.state(optimizer))
-    for part in ("learning_rate", "_scale", "iter", "tensor3"):
-        assert part in names
-
-
 CORRECTING = {
     "adam": lambda: K.Adam(0.01, amsgrad=True),
     "adamw": lambda: K.AdamW(0.01, weight_decay=0.1),
@@ -153,7 +145,7 @@ CORRECTING = {
 def test_a_tensor_trains_as_if_the_steps_that_it_missed_had_not_been(kind):
     """Moments are corrected by its own steps, each mask in a graph of its own, as in training."""
     rng, variables, functions = np.random.default_rng(1), tensors(), {}
-    masks = [(True, *map(bool, rng.integers(0, 2, 3))) for _ in range(8)]
+    masks = [(True, *map(bool, rng.integers(0, 2, 3))) for _ in range(6)]
     optimizer = CORRECTING[kind]()
     optimizers.build(optimizer, variables)
 

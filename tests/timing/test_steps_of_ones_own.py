@@ -43,16 +43,12 @@ def pooled(kind: type = Pooled, optimizer="sgd", **options) -> ElasticMixin:
     return model
 
 
-def scaled() -> tf.keras.mixed_precision.LossScaleOptimizer:
-    return tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.Adam())
-
-
 class TestUnusedTensors:
-    @pytest.mark.parametrize("optimizer", [tf.keras.optimizers.SGD, scaled])
-    def test_profile_charges_nothing_for_them(self, optimizer, monkeypatch):
+    def test_profile_charges_nothing_for_them(self, monkeypatch):
         unused = np.array([[False, False, False, False, True, True]])
         monkeypatch.setattr("elastic_tf.timing.calibration.chosen_masks", lambda *_: unused)
-        profile = profile_model(pooled(optimizer=optimizer()), X, Y, repeats=1)
+        optimizer = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.Adam())
+        profile = profile_model(pooled(optimizer=optimizer), X, Y, repeats=1)
         assert profile.t_dw[4:].sum() + profile.t_dy[4:].sum() == 0.0
         assert (profile.t_dw[:4] > 0.0).all()
 

@@ -126,17 +126,3 @@ def test_channels_are_trained_on_what_is_kept_of_samples():
         return model
 
     assert_kept_alike(made, batch(8))
-
-
-def test_replicas_that_trace_in_turn_keep_a_mode_to_the_end_and_leave_nothing():
-    made = model(L.Conv2D(4, 3, padding="same", activation="relu"))
-    chosen = et.Plan.full(4).filtered(2, np.arange(4) == 0)
-    before = [dict(vars(layer)) for layer in made.layers]
-    first, second = (modes.installed(made, chosen) for _ in range(2))
-    first.__enter__()
-    second.__enter__()
-    inside = [dict(vars(layer)) for layer in made.layers]
-    first.__exit__(None, None, None)
-    assert [vars(layer) for layer in made.layers] == inside != before
-    second.__exit__(None, None, None)
-    assert [vars(layer) for layer in made.layers] == before
