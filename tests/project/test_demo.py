@@ -13,10 +13,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The demo in its short form: its directory and its rows."""
+    """The demo in its short form, with smaller images: its directory and its rows."""
     out = tmp_path_factory.mktemp("demo")
-    with open(out / "said.txt", "w") as said, contextlib.redirect_stdout(said):
-        rows = demo.main(["--quick", "--out", str(out)])
+    with pytest.MonkeyPatch.context() as patch, open(out / "said.txt", "w") as said:
+        patch.setattr(demo, "IMAGE_SIZE", 32)
+        patch.setattr(demo, "WEIGHTS", demo.WEIGHTS.with_name("digits_resnet.h5"))
+        with contextlib.redirect_stdout(said):
+            rows = demo.main(["--quick", "--out", str(out)])
     return out, rows
 
 
