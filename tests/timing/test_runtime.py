@@ -1,8 +1,11 @@
 """What a time was measured on, and under which settings."""
 
 import json
+import os
+import platform
 from pathlib import Path
 
+import pytest
 import tensorflow as tf
 
 from elastic_tf.timing.runtime import describe_device, usable_cores
@@ -21,6 +24,11 @@ def test_describe_device_gives_json_values():
     assert json.loads(json.dumps(device)) == device
     assert device["name"] and device["kind"] in ("cpu", "gpu")
     assert device["cores"] == usable_cores() >= 1 and device["tensorflow"] == tf.__version__
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="of x86 processors")
+def test_onednn_is_on_unless_the_user_leaves_it_off():
+    assert describe_device()["onednn"] == (os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1")
 
 
 def test_describe_device_names_the_board(monkeypatch):
