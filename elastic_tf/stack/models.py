@@ -77,7 +77,7 @@ def in_one_op(layer: Any) -> dict[str, Any]:
     if type(layer) in PLAIN_NORMALISATIONS and not IS_KERAS2:
         return {"call": functools.partial(_normalised, layer)}
     is_convolution = type(layer) is tf.keras.layers.Conv2D
-    if is_convolution and layer.groups > 1 and convolves_groups():
+    if is_convolution and layer.groups > 1 and convolves_groups(layer.compute_dtype):
         if IS_KERAS2:
             return {"_jit_compiled_convolution_op": layer.convolution_op}
         return {"convolution_op": functools.partial(_convolved, layer)}

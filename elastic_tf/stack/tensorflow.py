@@ -46,9 +46,13 @@ def runs_onednn() -> bool:
     return bool(_pywrap_util_port.IsMklEnabled())
 
 
-def convolves_groups() -> bool:
-    """Whether one op convolves several groups, and its gradients are there: oneDNN's, a GPU's."""
-    return runs_onednn() or bool(tf.config.list_physical_devices("GPU"))
+def convolves_groups(dtype: str = "float32") -> bool:
+    """Whether one op convolves several groups, and its gradients are there: oneDNN's, a GPU's.
+
+    oneDNN has no double precision, and half precision with AVX-512 alone.
+    """
+    is_there = runs_onednn() and dtype == "float32"
+    return is_there or bool(tf.config.list_physical_devices("GPU"))
 
 
 @contextlib.contextmanager
