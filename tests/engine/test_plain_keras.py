@@ -68,7 +68,7 @@ def test_distribution_strategy_is_that_of_keras(deterministic):
 def test_sparse_gradients_dropout_and_regularizers_are_those_of_keras(deterministic):
     def source():
         tokens = L.Input((5,), dtype="int64")
-        x = L.SimpleRNN(4, dropout=0.5)(L.Embedding(9, 3)(tokens))
+        x = L.GRU(4, dropout=0.5)(L.Embedding(9, 3)(tokens))
         head = L.Dense(CLASSES, kernel_regularizer="l2")
         return tf.keras.Model(tokens, head(L.Dropout(0.5)(x)))
 
