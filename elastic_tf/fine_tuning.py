@@ -134,7 +134,7 @@ def finetune(
 
 
 def _check_finite(samples: Samples, where: str = "") -> None:
-    if found := samples.not_finite():
+    if found := samples.not_finite:
         raise ValueError(f"Inputs{where} must be finite. Received: {found}. Leave these out.")
 
 

@@ -226,7 +226,7 @@ def enter(model: Any, given: dict[str, Any]) -> None:
     weights = given.pop("class_weight", None)
     if weights:
         samples = samples.weighted(weights)
-    if found := samples.not_finite():
+    if found := samples.not_finite:
         warnings.warn(
             f"Inputs should be finite, or the loss is NaN. Received: {found}. Leave these out.",
             stacklevel=3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -114,6 +115,7 @@ class Samples:
             made.arrays = x, y, _class_weighted(y, weight, class_weight)
         return made
 
+    @functools.cached_property
     def not_finite(self) -> str:
         """Which samples have inputs that are not finite, in words; empty where none has."""
         for part in tf.nest.flatten(self.arrays[0]):
