@@ -57,7 +57,7 @@ def prior_profile(model: Any, x: Any) -> TimingProfile:
     tells how far the times may be off.
     """
     spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), x)
-    frozen = Forward(model, spec, folds=False)
+    frozen = Forward(model, spec, folds=model._elastic.statistics == "stored")
     graph = frozen.graph
     if model._elastic.statistics == "batch":
         graph = traced_pass(model, spec, training=True).graph

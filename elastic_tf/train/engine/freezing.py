@@ -8,7 +8,8 @@ with frozen layers train alike, up to the rounding of normalisations that are fo
 convolutions before them.
 
 A layer with buffers but no trainable tensor of its own cannot be left out: it behaves as in Keras.
-With `compile(statistics="stored")` all batch normalisations run in inference mode, trained or not.
+With `compile(statistics="stored")` all batch normalisations run in inference mode and are folded,
+trained or not.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ def _not_frozen(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
 def _freeze(layer: tf.keras.layers.Layer, is_left_out: bool, changes: contextlib.ExitStack) -> None:
     # Not `layer.trainable`: its setter would freeze the layers inside as well.
     changes.enter_context(attributes(layer, _trainable=False))
+    changes.enter_context(folding.folded(layer))
     if not is_left_out:
         return
-    changes.enter_context(folding.folded(layer))
     starts = ("assign", "scatter_", "batch_scatter_")
     for variable in itertools.chain(*stack.own_variables(layer)):
         names = [name for name in dir(type(variable)) if name.startswith(starts)]

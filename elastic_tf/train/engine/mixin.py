@@ -220,8 +220,9 @@ class ElasticMixin(_Model):
                 left_out = freezing.left_out(self, variables)
                 variables = modes.watched(self, self.plan, variables)
                 tape.watch(variables)
-                with freezing.frozen(left_out), modes.installed(self, self.plan):
-                    step = self.forward(data)
+                with freezing.frozen(left_out), freezing.as_compiled(self):
+                    with modes.installed(self, self.plan):
+                        step = self.forward(data)
         if variables is None:
             variables = stack.trainable(self)
         if not variables:

@@ -1,4 +1,4 @@
-"""Frozen normalisations run inside the convolutions before them, and training is the same."""
+"""Normalisations on stored statistics are folded into convolutions, and training is the same."""
 
 import numpy as np
 import pytest
@@ -86,21 +86,21 @@ def gradients_of(model, variables):
     return [part.numpy() for part in traced()], [op.type for op in wanted]
 
 
-def by_keras(made, variables):
+def by_keras(made, variables, training=True):
     x, y = map(tf.constant, batch())
 
     @tf.function  # where half precision is rounded depends on what is fused
     def traced():
         with tf.GradientTape() as tape:
-            loss = SCE(y, made(x, training=True))
+            loss = SCE(y, made(x, training=training))
         return [loss, *tape.gradient(loss, variables)]
 
     return [part.numpy() for part in traced()]
 
 
-def elastic(end):
+def elastic(end, statistics="batch"):
     model = et.ElasticModel.from_model(network(end))
-    model.compile("sgd", SCE)
+    model.compile("sgd", SCE, statistics=statistics)
     return model
 
 
@@ -110,9 +110,24 @@ def test_gradients_are_those_of_keras(end):
     for layer in theirs.layers:
         layer.trainable = not isinstance(layer, L.BatchNormalization)
     variables = [v for v, out in zip(model.tensors, normal_of(model)) if not out]
+    assert_alike(model, theirs, variables, end)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("end", FOLDED + KEPT)
+def test_trained_ones_are_folded_where_statistics_are_stored(end, seed):
+    model = elastic(end, "stored")
+    drawn = np.random.default_rng(seed).random(len(model.tensors)) < 0.6
+    drawn[0] = drawn[normal_of(model)] = True
+    variables = [v for v, is_trained in zip(model.tensors, drawn) if is_trained]
+    assert_alike(model, network(end), variables, end, training=False)
+
+
+def assert_alike(model, theirs, variables, end, **options):
+    """The loss and the gradients are Keras's, and nothing of KEPT alone is folded."""
     ours, kinds = gradients_of(model, variables)
-    by_name = {v.name: v for v in stack.trainable(theirs)}
-    expected = by_keras(theirs, [by_name[v.name] for v in variables])
+    same = {id(stack.raw(v)): stack.raw(w) for v, w in zip(model.weights, theirs.weights)}
+    expected = by_keras(theirs, [same[id(v)] for v in variables], **options)
     for one, other in zip(ours, expected):
         tolerance = 2e-2 if end is half else 1e-4
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * np.abs(other).max())
@@ -120,7 +135,7 @@ def test_gradients_are_those_of_keras(end):
     assert runs == (end in KEPT)
 
 
-def test_a_trained_normalisation_is_not_folded():
+def test_one_that_is_trained_on_the_statistics_of_a_batch_is_not_folded():
     model = elastic(bias_before)
     _, kinds = gradients_of(model, model.tensors[-3:])  # its offset among them
     assert "FusedBatchNormV3" in kinds
@@ -146,7 +161,7 @@ def mixed(x):
 
 @pytest.mark.parametrize("first", [3, 4, 9, 12, 14])
 def test_any_tensors_train_on_samples_as_on_batches(first):
-    """What is kept was folded; a step that trains a part of a normalisation folds nothing of it."""
+    """What is kept was folded; one trained on its batch is not folded in the step."""
 
     def made():
         model = et.ElasticModel.from_model(network(mixed))

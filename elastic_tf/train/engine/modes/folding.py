@@ -1,8 +1,9 @@
-"""Batch normalisation that is left out of training, folded into the convolution before it.
+"""Batch normalisation on stored statistics, folded into the convolution before it.
 
-On stored statistics, with a frozen scale and offset, it is a linear function: a convolution with a
-scaled kernel and a bias does the work of both, and TensorFlow runs the activation behind it in the
-same op. Neither the normalisation nor its gradient runs then, and what lies between is not kept.
+It is a linear function: a convolution with a scaled kernel and a bias does the work of both, and
+TensorFlow runs the activation behind it in the same op. Neither the normalisation nor its gradient
+runs then, and what lies between is not kept. Where scale and offset are trained, their gradients
+follow from those of the scaled kernel and of the bias.
 Results are those of Keras up to rounding. Where there is nothing to fold it into (another layer, a
 filtered kernel, channels first), in half precision and in eager execution, Keras's own runs.
 """
@@ -93,7 +94,7 @@ def _folded(layer: Any, op: tf.Operation, bias: tf.Tensor | None) -> tf.Tensor:
     options = {name: op.get_attr(name) for name in _ATTRIBUTES}
     if op.type == "DepthwiseConv2dNative":
         scale = tf.reshape(scale, kernel.shape[2:])
-    # together: a step that trains any of the layer's tensors folds nothing, and its cut lies before
+    # together: where any of the layer's tensors is trained, the cut lies before the convolution
     kernel, offset = tf.identity_n([kernel * scale, offset])
     convolve = getattr(tf.raw_ops, op.type)
     return tf.nn.bias_add(convolve(input=x, filter=kernel, **options), offset)
