@@ -141,12 +141,6 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         """
         return records.dataframe(self.selections)
 
-    def bar_ratios(self) -> dict[str, float | None]:
-        """What Keras's progress bar shows: `rho` and the step ratio, achieved or predicted."""
-        # those among the logs of an epoch are hidden
-        shown = dict.fromkeys(("rho", "predicted_ratio", "achieved_ratio", "achieved", "predicted"))
-        return {**shown, **self._scheduler.ratios()}
-
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Refuse what cannot be served; forget an earlier `fit`."""
         if not isinstance(self.model, ElasticMixin):

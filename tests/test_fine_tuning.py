@@ -8,6 +8,7 @@ from networks import L, values
 import elastic_tf as et
 from elastic_tf import fine_tuning, stack
 from elastic_tf.choose.budget import course
+from elastic_tf.train.engine import prefix
 
 CLASSES, COUNT = 3, 48
 
@@ -97,6 +98,18 @@ def test_labels_in_a_column_are_those_in_a_row_or_in_a_list(kind, steps, measure
         assert model.history.params["steps"] == steps
         found.append((values(model.weights), model.history.history["val_accuracy"]))
     assert found[0] == found[1]
+
+
+def test_what_is_kept_is_computed_by_the_pass_that_foretold_it(monkeypatch):
+    made, given = prefix.Forward.__init__, []
+
+    def counted(self, *args, **options):
+        given.append(self)
+        made(self, *args, **options)
+
+    monkeypatch.setattr(prefix.Forward, "__init__", counted)
+    et.finetune(features(), images(), seconds=300, epochs=2, verbose=0)
+    assert len(given) == 1
 
 
 @pytest.mark.parametrize("kind", ["single", "weighted and one-hot"])

@@ -94,7 +94,8 @@ def trained(monkeypatch):
 
     def run(device, stub, seconds, epochs=5, judges=0, labels=1, profile=None):
         monkeypatch.setattr(course, "time", SimpleNamespace(perf_counter=device.clock))
-        monkeypatch.setattr(course, "prior_profile", lambda model, x: profile or table())
+        monkeypatch.setattr(course, "Forward", lambda *given: None)
+        monkeypatch.setattr(course, "prior_profile", lambda *given: profile or table())
         monkeypatch.setattr(course, "first_step_seconds", lambda model, share: 0.5)
         monkeypatch.setattr(course, "depth", lambda model: np.arange(1.0, 11.0))
         for module in (course, solve):

@@ -27,6 +27,7 @@ from elastic_tf.choose.selection.selector import Selection, select_tensors, smal
 from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.state import Step
 from elastic_tf.train.head.features import predicted
 from elastic_tf.train.head.solve import HeadSolution, solve_again, solve_head
@@ -121,8 +122,10 @@ class Course(tf.keras.callbacks.Callback):
         model, samples = self.model, self._samples
         self._mark("start")
         x = samples.take(np.arange(samples.batch_size))[0]
+        forward = None
         if self.profile is None:
-            self.profile, _ = recalled(prior_profile(model, x))
+            forward = Forward(model, x)
+            self.profile, _ = recalled(prior_profile(model, x, forward))
         else:
             shapes = sample_shapes(tf.nest.flatten(x))
             self.profile.check(model, batch_size=samples.batch_size, input_shape=shapes)
@@ -143,6 +146,7 @@ class Course(tf.keras.callbacks.Callback):
             self._warn(around + _LEAST_EPOCHS * self._epoch)
             return
         callbacks = [self, *self._others]
+        model._elastic.forward = forward
         try:
             model.fit(samples, epochs=self._epochs, verbose=self._verbose, callbacks=callbacks)
         except _TooLate:

@@ -50,17 +50,18 @@ _DRAWS = ("StatelessRandom", "StatelessTruncated")  # Keras 3 moves their seeds 
 _PASSES = 3  # timed; the quickest counts, for the others shared the machine
 
 
-def prior_profile(model: Any, x: Any) -> TimingProfile:
+def prior_profile(model: Any, x: Any, frozen: Forward | None = None) -> TimingProfile:
     """The times of training steps as they are foretold; only forward passes run.
 
     Of a compiled elastic model and the inputs x of one batch, by the method "prior"; `uncertainty`
-    tells how far the times may be off.
+    tells how far the times may be off. `frozen`: the forward pass on such inputs, if it is traced.
     """
-    spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), x)
-    frozen = Forward(model, spec, folds=model._elastic.statistics == "stored")
-    graph = frozen.graph
     if model._elastic.statistics == "batch":
-        graph = traced_pass(model, spec, training=True).graph
+        frozen = Forward(model, x, folds=False)
+        graph = traced_pass(model, frozen.spec, training=True).graph
+    else:
+        frozen = frozen or Forward(model, x)
+        graph = frozen.graph
     model._ordered_by(graph)
     tensors, layers = model.tensors, [layer.name for layer in layers_of(model)]
     forward, backward = _work(graph, tensors)

@@ -312,15 +312,6 @@ class Scheduler:
         if self._deadline is not None:
             self._deadline.end()
 
-    def ratios(self) -> dict[str, float]:
-        """What is asked for and achieved now, for the progress bar."""
-        if not self.selections:
-            return {}
-        record, achieved = self.selections[-1], self._ratio.achieved
-        if achieved is None:
-            return {"rho": record.rho, "predicted": record.predicted_ratio}
-        return {"rho": record.rho, "achieved": achieved}
-
     # Going on after an interruption.
 
     def state(self) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from elastic_tf.train.engine import (
     checks,
     freezing,
     modes,
-    progress,
     rows,
     schedule,
     train_functions,
@@ -281,7 +280,6 @@ class ElasticMixin(_Model):
         state.callbacks = given.get("callbacks")
         if not isinstance(state.callbacks, tf.keras.callbacks.CallbackList):
             given["callbacks"] = tf.nest.flatten(state.callbacks or [])
-            progress.add_bar(given["callbacks"])
         saved.values = {}
         saved.listening = True
         flush = state.accumulation.flush if state.accumulation else lambda: None

@@ -36,12 +36,13 @@ class NotCacheable(Exception):  # AutoGraph hands on what adds nothing to Except
 
 
 class Forward:
-    """The forward pass of a model on inputs of these shapes, traced once with all layers frozen.
+    """The forward pass of a model on inputs like these, traced once with all layers frozen.
 
     `folds`: whether normalisations are folded into convolutions, as in a step.
     """
 
-    def __init__(self, model: tf.keras.Model, spec: Any, *, folds: bool = True) -> None:
+    def __init__(self, model: tf.keras.Model, inputs: Any, *, folds: bool = True) -> None:
+        self.spec = _spec(inputs)
         self.model = model
         self._layers = None if stack.graph_ends(model) is None else stack.LayerGraph(model)
         self._results: list[tf.Tensor] = []  # of the layers
@@ -58,17 +59,21 @@ class Forward:
 
         started = time.perf_counter()
         with host_generators_kept(model):
-            self.run = tf.function(forward, autograph=False).get_concrete_function(spec)
+            self.run = tf.function(forward, autograph=False).get_concrete_function(self.spec)
         seconds, state = time.perf_counter() - started, model._elastic
         state.tracing = min(state.tracing or seconds, seconds)
         self.graph = self.run.graph
-        self.inputs = self.graph.inputs[: len(tf.nest.flatten(spec))]
+        self.inputs = self.graph.inputs[: len(tf.nest.flatten(self.spec))]
         self.rows = self.inputs[0].shape[0]  # None: any number
         of_samples = reached_from(
             nodes_of(self.graph.get_operations()), [t.op for t in self.inputs]
         )
         if any(one.op in of_samples for one in losses if tf.is_tensor(one)):
             self._layers = None  # a layer may add to the loss what no layer behind it takes
+
+    def takes(self, inputs: Any) -> bool:
+        """Whether it was traced for such inputs."""
+        return bool(self.spec == _spec(inputs))
 
     def cut(self, trained: Collection[tf.Variable]) -> Cut:
         """Where what is before depends on none of these variables."""
@@ -211,6 +216,10 @@ class PrefixCache:
         for kept, part in zip(self.read(mixed), of(np.resize(mixed, self._size))):
             if not np.allclose(kept, part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
                 raise NotCacheable("what is computed of a sample depends on others in its batch")
+
+
+def _spec(inputs: Any) -> Any:
+    return tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), inputs)
 
 
 def _reader(arrays: list[np.ndarray]) -> Callable[[np.ndarray], list[np.ndarray]]:

@@ -30,6 +30,7 @@ class RowTraining:
         self, model: tf.keras.Model, samples: Samples, *, is_watched: bool = False
     ) -> None:
         self.samples = samples
+        self._traced, model._elastic.forward = model._elastic.forward, None
         replicas = model.distribute_strategy.num_replicas_in_sync
         is_python = not model.run_eagerly and not model.jit_compile  # can be called by a step
         # whether anything may be computed in advance in this `fit`
@@ -43,8 +44,9 @@ class RowTraining:
     @functools.cached_property
     def _forward(self) -> Forward:
         inputs = self.samples.inputs(min(self.samples.cache_batch, self.samples.rows))
-        spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), inputs)
-        forward = Forward(self._model, spec)
+        forward = self._traced
+        if forward is None or not forward.takes(inputs):
+            forward = Forward(self._model, inputs)
         if not forward.cut([]).tensors:
             raise NotCacheable(
                 "the model draws at random, or looks words up, at its very input. Where time is "

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from elastic_tf.plan import Plan
 from elastic_tf.stack import SavedState
+from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.rows import RowTraining
 from elastic_tf.train.optimizers.accumulation import Accumulation
 
@@ -46,6 +47,7 @@ class State:
         # of this `fit`
         self.callback: Any = None  # that chooses the plan
         self.ledger: Any = None  # its clock
+        self.forward: Forward | None = None  # traced right before it
         self.rows: RowTraining | None = None  # where it trains on samples that have numbers
         self.fit_started: float | None = None  # seconds of time.perf_counter
         self.data: Any = None  # the `stack.RunningFit`
