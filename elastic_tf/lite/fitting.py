@@ -13,10 +13,10 @@ import numpy as np
 
 if TYPE_CHECKING or __package__:
     from .disk import Rows
-    from .ridge import Ridge, best_scale, crossentropy, is_as_good
+    from .ridge import Ridge, crossentropy, is_as_good, solved
 else:  # in the exported folder
     from disk import Rows
-    from ridge import Ridge, best_scale, crossentropy, is_as_good
+    from ridge import Ridge, crossentropy, is_as_good, solved
 
 _WARM_UP = 0.15  # share of the steps in which the rate rises, as in `elastic_tf.finetune`
 _LOOKS = 5  # steps whose median is the time of a plan, after one that makes ready
@@ -49,7 +49,8 @@ class Fit:
         self._run: dict[str, Any] = {
             "key": zlib.crc32(some.tobytes() + self._y.tobytes() + said),
             **{"done": False, "step": 0, "steps": settings["epochs"] * self._batches},
-            **{"kept": 0, "plan": None, "spent": 0.0, "total": 0.0, "count": 0, "history": []},
+            **{"kept": 0, "plan": None, "start": 1.0, "spent": 0.0, "total": 0.0, "count": 0},
+            "history": [],
         }
 
     def run(self) -> list[dict[str, Any]]:
@@ -60,6 +61,8 @@ class Fit:
         if not self._run["done"]:
             if self._run["plan"] is None:
                 self._choose()
+                if self._run["steps"]:
+                    self._begin()
             self._train()
             self._finish()
         return list(self._run["history"])
@@ -90,16 +93,24 @@ class Fit:
         wanted, weight = np.eye(trainer.model["classes"])[self._y], np.ones(len(self._y))
         intercept = head["bias"] is not None
         ridge = Ridge(features, wanted, weight, intercept=intercept, empty=self._scratch)
-        penalty = ridge.best_penalty()
-        left_out = ridge.left_out(penalty)
-        scale = best_scale(left_out, wanted, weight, crossentropy)
-        for name, value in zip(("kernel", "bias"), ridge.weights(penalty)):
+        found = solved(ridge, crossentropy)
+        for name, value in (("kernel", found.kernel), ("bias", found.bias)):
             if head[name] is not None:
-                trainer.weights[head[name]] = (scale * value).astype(np.float32)
+                trainer.weights[head[name]] = value.astype(np.float32)
         trainer.close()
-        accuracy = (left_out.argmax(axis=1) == self._y).mean()
+        self._run["start"] = found.start
+        accuracy = (found.left_out.argmax(axis=1) == self._y).mean()
         self._say(f"The head is solved: accuracy {accuracy:.1%} on images left out.")
-        return float(crossentropy(scale * left_out, wanted).mean())
+        return float(crossentropy(found.left_out, wanted).mean())
+
+    def _begin(self) -> None:
+        """Make the solved head as unsure of these images as of others: it learns more of them."""
+        trainer, head = self._trainer, self._trainer.model["head"]
+        for name in ("kernel", "bias"):
+            if head[name] is not None:
+                value = trainer.weights[head[name]]
+                trainer.weights[head[name]] = np.float32(self._run["start"]) * value
+        trainer.close()
 
     def _filled(self, name: str | None) -> Any:
         """What a function says of every image, on the disk; no function: the images."""

@@ -96,6 +96,7 @@ def trained(monkeypatch):
         monkeypatch.setattr(course, "time", SimpleNamespace(perf_counter=device.clock))
         monkeypatch.setattr(course, "Forward", lambda *given: None)
         monkeypatch.setattr(course, "prior_profile", lambda *given: profile or table())
+        monkeypatch.setattr(course, "begin", lambda *given: None)
         monkeypatch.setattr(course, "first_step_seconds", lambda model, share: 0.5)
         monkeypatch.setattr(course, "depth", lambda model: np.arange(1.0, 11.0))
         for module in (course, solve):

@@ -11,7 +11,7 @@ from elastic_tf.lite.ridge import Ridge
 from elastic_tf.methods.baselines.fixed import TrainOnly
 from elastic_tf.model import ElasticModel
 from elastic_tf.train.head import features, solve
-from elastic_tf.train.head.solve import SolveHead, solve_head
+from elastic_tf.train.head.solve import SolveHead, begin, solve_head
 from elastic_tf.train.inputs.samples import Samples
 
 SCE = tf.keras.losses.SparseCategoricalCrossentropy
@@ -264,7 +264,7 @@ def test_a_head_is_solved_on_all_views_whatever_is_kept(monkeypatch):
         if memory is None:  # outside of `fit`
             found.append(solve_head(model, samples))
         else:
-            callback = SolveHead()
+            callback = SolveHead(again=False)
             callbacks = [TrainOnly(np.arange(4) >= 2), callback]
             with monkeypatch.context() as patched:
                 if memory:  # no input is looked at
@@ -276,9 +276,10 @@ def test_a_head_is_solved_on_all_views_whatever_is_kept(monkeypatch):
         given = model.layers[-2](given).numpy()
         wanted = np.eye(3)[y_rows.astype(int)]
         kernel, bias = solved(given, wanted, w_rows, found[-1].penalty)
+        factor = found[-1].scale * (1.0 if memory is None else found[-1].start)
         got = model.layers[-1].get_weights()
-        np.testing.assert_allclose(got[0], found[-1].scale * kernel, rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(got[1], found[-1].scale * bias, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(got[0], factor * kernel, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(got[1], factor * bias, rtol=1e-3, atol=1e-4)
         assert found[-1].samples == 40
         assert found[-1].accuracy == found[0].accuracy
         assert found[-1].penalty == pytest.approx(found[0].penalty, rel=1e-3)
@@ -313,6 +314,42 @@ def test_a_head_is_solved_again_as_a_fit_ends_where_it_is_better(rate, determini
         expected = model.get_weights()
     for one, other in zip(trained(again=True)[0].get_weights(), expected):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid", "linear"])
+def test_training_begins_as_unsure_of_its_samples_as_of_ones_left_out(kind):
+    """The loss on them is then the one of leaving each out and solving anew."""
+    x, y = clusters()
+    x = x + np.random.default_rng(1).normal(size=x.shape, scale=2.0).astype(np.float32)
+    if kind == "linear":
+        y, loss = x[:, :3], "mse"
+    elif kind == "sigmoid":
+        y = np.eye(3)[y].astype(np.float32)
+        loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+    else:
+        loss = SCE(from_logits=True)
+    weight = np.random.default_rng(0).uniform(0.5, 2.0, len(y))
+    model = classifier(loss=loss)
+    found = solve_head(model, x, y, sample_weight=weight)
+    before = model.predict(x, verbose=0)
+    begin(model, found)
+    after = model.predict(x, verbose=0)
+    np.testing.assert_allclose(after, found.start * before, rtol=1e-4, atol=1e-5)
+    if kind == "linear":
+        assert found.start == 1.0
+        return
+    assert 0.2 < found.start < 1.0
+    each = type(loss)(from_logits=True, reduction="none")
+    alone = np.empty_like(before)
+    given = model.layers[-2](x).numpy()
+    wanted = np.eye(3)[y] if kind == "softmax" else 2.0 * y - 1.0
+    for k in range(len(y)):
+        others = np.arange(len(y)) != k
+        part = given[others], wanted[others], weight[others]
+        kernel, bias = solved(*part, found.penalty)
+        alone[k] = found.scale * (given[k] @ kernel + bias)
+    expected = np.average(each(y, alone), weights=weight)
+    assert np.average(each(y, after), weights=weight) == pytest.approx(expected, rel=0.01)
 
 
 def test_averages_of_the_optimizer_start_from_the_solved_head():

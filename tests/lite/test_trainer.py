@@ -88,7 +88,7 @@ def test_frozen_tensors_keep_every_bit(exported, data, has_room, monkeypatch, ca
     before = {index: value.copy() for index, value in runner.weights.items()}
     if not has_room:
         monkeypatch.setattr(fitting.Rows, "append", full)
-    runner.fit(*data, epochs=1, plan=0)
+    runner.fit(*data, epochs=3, plan=0)  # the first one is no better than the head
     assert has_room != ("No space left on device" in capsys.readouterr().out)
     trained = set(runner.plans[0]["tensors"])
     assert set(runner.slots) == trained

@@ -30,7 +30,7 @@ from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.state import Step
 from elastic_tf.train.head.features import predicted
-from elastic_tf.train.head.solve import HeadSolution, solve_again, solve_head
+from elastic_tf.train.head.solve import HeadSolution, begin, solve_again, solve_head
 from elastic_tf.train.head.targets import of_loss
 from elastic_tf.train.inputs.batches import is_batched, sample_shapes
 from elastic_tf.train.inputs.samples import READ, Samples, read
@@ -195,6 +195,7 @@ class Course(tf.keras.callbacks.Callback):
         self._set_rate(0.0)
         if self.left < self._ending + first_step_seconds(self.model, self.share):
             raise _TooLate
+        begin(self.model, self.head)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Let the rate fall; stop where another step would leave too little time for the end."""

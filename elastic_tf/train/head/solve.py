@@ -33,6 +33,7 @@ class HeadSolution:
         error: weighted mean squared leave-one-out error, of one-hot targets for classes.
         samples: number of samples; of `Samples`, of their rows.
         seconds: wall-clock, forward pass included.
+        start: factor to the weights from which training begins, see `begin`; 1 for regression.
     """
 
     layer: str
@@ -42,6 +43,7 @@ class HeadSolution:
     error: float
     samples: int
     seconds: float
+    start: float = 1.0
 
 
 def solve_head(
@@ -96,26 +98,32 @@ def solve_head(
         empty=lambda shape: array(shape, np.float64, memory=memory),
         groups=groups,
     )
-    penalty = found.best_penalty()
-    left_out = found.left_out(penalty)
-    if kind == "linear":
-        scale = 1.0
-    elif scale is None:
-        scale = ridge.best_scale(left_out, wanted, weight, targets.LOSSES[kind])
-    errors = ((left_out - wanted) ** 2).mean(axis=1)
-    values = found.weights(penalty)[: 1 + dense.use_bias]  # kernel and bias
-    dense.set_weights([(scale * value).astype(np.float32) for value in values])
-    optimizer = getattr(model, "optimizer", None)
-    optimizers.start_averages(optimizers.unwrapped(optimizer), dense.trainable_variables, anew=True)
+    head = ridge.solved(found, targets.LOSSES.get(kind), scale)
+    errors = ((head.left_out / head.scale - wanted) ** 2).mean(axis=1)
+    _set(model, dense, [head.kernel, head.bias][: 1 + dense.use_bias])
     return HeadSolution(
         layer=dense.name,
-        penalty=penalty,
-        scale=scale,
-        accuracy=targets.accuracy(left_out, wanted, weight, kind),
+        penalty=head.penalty,
+        scale=head.scale,
+        accuracy=targets.accuracy(head.left_out, wanted, weight, kind),
         error=float(np.average(errors, weights=weight)),
         samples=len(wanted),
         seconds=time.perf_counter() - started,
+        start=head.start,
     )
+
+
+def begin(model: tf.keras.Model, solution: HeadSolution) -> None:
+    """Make a solved head as unsure of its own samples as of others, for training to begin from."""
+    dense = dense_layer(model, solution.layer)
+    _set(model, dense, [solution.start * value for value in dense.get_weights()])
+
+
+def _set(model: tf.keras.Model, dense: tf.keras.layers.Dense, values: list[np.ndarray]) -> None:
+    """Set the layer's weights, of averages that the optimizer keeps too."""
+    dense.set_weights([value.astype(np.float32) for value in values])
+    optimizer = optimizers.unwrapped(getattr(model, "optimizer", None))
+    optimizers.start_averages(optimizer, dense.trainable_variables, anew=True)
 
 
 def solve_again(model: tf.keras.Model, samples: Samples, first: HeadSolution) -> bool:
@@ -187,4 +195,5 @@ class SolveHead(tf.keras.callbacks.Callback):
             ledger = self.model._elastic.ledger
             if ledger is not None:
                 ledger.count("head")
+            begin(self.model, self.solution)
             self.model.fit_state[_KEY] = dataclasses.asdict(self.solution)
