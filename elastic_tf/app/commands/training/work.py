@@ -21,7 +21,7 @@ from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
 from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.methods import baselines
-from elastic_tf.train.head.solve import solve_again
+from elastic_tf.train.head.solve import begin, solve_again
 
 # In a run's directory until the result is there: the state after the last finished epoch, and the
 # weights that were best on validation images.
@@ -206,6 +206,8 @@ class _Training:
         if keeps_best and not run.history:
             et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
             model.save_weights(best)
+        if not run.history:
+            begin(model, self._head)
         task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
         clock = recording.TrainingClock()
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
