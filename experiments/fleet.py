@@ -196,9 +196,9 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
     tail = {"down": "float16"}
     keeper = federated.FedElastic(fraction_evaluate=0.0)
 
-    def solved(known: ArrayRecord, forward: float) -> federated.FederatedHead:
+    def solved(known: ArrayRecord, forward: float) -> ArrayRecord:
         """The head of all clients, with the seconds of a forward pass of each image."""
-        found = federated.solve_head(keeper, grid, known, ConfigRecord(tail))
+        found = federated.solve_head(keeper, grid, known, ConfigRecord(tail)).arrays
         grid.down = [(k, sum(b for n, b in grid.down if n == k)) for k in grid.contexts]
         grid.up = [(k, sum(b for n, b in grid.up if n == k)) for k in grid.contexts]
         image = 1e-6 * forward / BATCH
@@ -207,14 +207,14 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
 
     # what comes before the cut is computed now, too
     first = solved(ArrayRecord(fleet.initial[False]), fleet.profiles[True].t_forward)
-    values[-2:] = first.start.to_numpy_ndarrays()[-2:]
+    values[-2:] = first.to_numpy_ndarrays()[-2:]
     if not whole:
         strategy = keeper
         config |= {"dense": False, "seconds": settings.seconds, "dtype": "int8", **tail}
     options = {"train_config": ConfigRecord(config), "evaluate_fn": evaluated}
     result = strategy.start(grid, ArrayRecord(values), settings.rounds, **options)
     if not whole:
-        last = solved(result.arrays, fleet.profiles[False].t_forward).arrays
+        last = solved(result.arrays, fleet.profiles[False].t_forward)
         curve.append({"round": settings.rounds + 1, **spent, **fleet.accuracy(last, whole)})
         print(way, split, seed, rate, curve[-1], flush=True)
     return {

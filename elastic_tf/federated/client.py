@@ -150,8 +150,8 @@ def head(
     """Answer with the sums over samples that the server solves the head from.
 
     Every fifth sample is held out: its sums are sent apart. To a second message, with the head of
-    the others, the answer is the loss at each scale of the logits, of the held-out samples and of
-    the others. The model is compiled; the dense layer is the one of that name, or its last one.
+    the others, the answer is the loss of the held-out samples at each scale of the logits. The
+    model is compiled; the dense layer is the one of that name, or its last one.
     """
     config, dense = _config(message), dense_layer(model, layer)
     with _received(message, model) as base:
@@ -166,9 +166,8 @@ def head(
     arrays = dict[str, Array]()
     if "head" in message.content.array_records:
         given = message.content.array_records["head"].to_numpy_ndarrays()
-        logits = features @ given[0] + given[1]
-        each = [weight * targets.LOSSES[kind](np.exp(s) * logits, wanted) for s in LOG_SCALES]
-        sums = [[loss[rows].sum() for loss in each] for rows in (held, ~held)]
+        logits, loss = features[held] @ given[0] + given[1], targets.LOSSES[kind]
+        sums = [weight[held] @ loss(np.exp(s) * logits, wanted[held]) for s in LOG_SCALES]
         arrays["losses"] = Array(np.array(sums))
     else:
         limit, noise = float(config.get("clip", 0.0)), float(config.get("noise", 0.0))

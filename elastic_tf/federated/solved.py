@@ -38,7 +38,6 @@ class FederatedHead:
     error: float  #: mean squared error on held-out samples of the solution on the others
     samples: float  #: of the clients that answered, by their weight
     clients: int  #: how many answered
-    start: ArrayRecord  #: `arrays`, the head no surer of its samples than of others: train from it
 
 
 def solve_head(
@@ -113,42 +112,30 @@ def solve_head(
     penalty = of_others.best_penalty(left) if penalty is None else penalty
     of_train = of_others.weights(penalty)
     if told["kind"] == "linear":
-        scale = unsure = 1.0
+        scale = 1.0
     elif scale is None:
         sent = ArrayRecord([part.astype(np.float32) for part in of_train])
         losses = np.sum([_losses(reply) for reply in ask({"head": sent})], axis=0)
-        lost, seen = losses / np.maximum([[left.weight], [train.weight]], 1e-12)
-        best = int(np.argmin(lost))
-        begin = int(np.argmin(np.abs(seen[: best + 1] - lost[best])))
-        scale, unsure = (float(np.exp(LOG_SCALES[k])) for k in (best, begin))
-    else:
-        unsure = scale
-    head = Heads(train.plus(left), intercept=intercept).weights(penalty)
-
-    def scaled(factor: float) -> ArrayRecord:
-        """All weights, the head times that."""
-        found = dict(arrays.items())
-        for name, value in zip(("kernel", "bias"), head):
-            if told[name] >= 0:
-                found[str(told[name])] = Array((factor * value).astype(np.float32))
-        return ArrayRecord(found)
-
+        scale = float(np.exp(LOG_SCALES[int(np.argmin(losses))]))
+    kernel, bias = Heads(train.plus(left), intercept=intercept).weights(penalty)
+    solved = dict(arrays.items())
+    for place, value in ((told["kernel"], kernel), (told["bias"], bias)):
+        if place >= 0:
+            solved[str(place)] = Array((scale * value).astype(np.float32))
     return FederatedHead(
-        arrays=scaled(scale),
-        start=scaled(unsure),
+        arrays=ArrayRecord(solved),
         penalty=penalty,
         scale=scale,
-        error=left.error(*of_train) / max(float(left.weight), 1e-12) / len(head[1]),
+        error=left.error(*of_train) / max(float(left.weight), 1e-12) / len(bias),
         samples=float(train.weight + left.weight),
         clients=clients,
     )
 
 
 def _losses(reply: Message) -> np.ndarray:
-    """What a client lost at each scale, of held-out samples and others; zeros if it is silent."""
-    shape = (2, len(LOG_SCALES))
+    """What a client lost at each scale; zeros where it does not say."""
     for array in reply.content.get("arrays", {}).values():
         value = array.numpy()
-        if value.shape == shape and np.isfinite(value).all():
+        if value.shape == LOG_SCALES.shape and np.isfinite(value).all():
             return value
-    return np.zeros(shape)
+    return np.zeros(LOG_SCALES.shape)

@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
     if backup is None or not backup.exists():
         first = federated.solve_head(strategy, grid, arrays, sent, timeout=timeout)
         print(f"Solved on {first.samples:.0f} samples of {first.clients} devices.")
-        arrays, scale = first.start, first.scale
+        arrays, scale = first.arrays, first.scale
     result = strategy.start(
         grid,
         arrays,
