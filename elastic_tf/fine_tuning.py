@@ -72,7 +72,7 @@ def finetune(
             many samples as were read in time.
         epochs: passes over the samples at most.
         batch_size: of a step, where `train` is not `Samples`.
-        learning_rate: at its highest. None: 2.5e-4.
+        learning_rate: at its highest. None: 3.5e-4.
         loss: as for `compile`; its kind goes before what the targets say: "mse" makes values of
             whole numbers. Crossentropies take logits where the head gives them. None: a
             crossentropy, or the mean squared error of values.

@@ -170,9 +170,11 @@ def full(base: Any, samples: Any, classes: int, *, rate: float) -> Any:
 
     schedule = et.optimizers.cosine(rate or 1.0, FULL_EPOCHS * samples.steps, warm_up=WARM_UP)
     model = with_head(base, classes, schedule)
-    et.solve_head(model, samples)
     if rate:
-        model.fit(samples, epochs=FULL_EPOCHS, verbose=0)
+        head = et.SolveHead(again=False)
+        model.fit(samples, epochs=FULL_EPOCHS, verbose=0, callbacks=[head])
+    else:
+        et.solve_head(model, samples)
     return model
 
 

@@ -56,7 +56,7 @@ class Settings(options.Adaptation):
         check=checks.memory,
     )
     learning_rate: float | None = option(
-        None, help="learning rate at its highest; 2.5e-4 if left out", check=checks.rate
+        None, help="learning rate at its highest; 3.5e-4 if left out", check=checks.rate
     )
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")

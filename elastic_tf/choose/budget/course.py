@@ -35,7 +35,7 @@ from elastic_tf.train.head.targets import of_loss
 from elastic_tf.train.inputs.batches import is_batched, sample_shapes
 from elastic_tf.train.inputs.samples import READ, Samples, read
 
-RATE = 2.5e-4  # of Shampoo at its highest, whatever is trained
+RATE = 3.5e-4  # of Shampoo at its highest, whatever is trained
 WARM_UP = 0.15  # of the time: the rate rises
 _LEAST = 0.16  # of a full step: a small share, for a first guess
 # More time goes first into more tensors, each sample seen _FEW times, up to this share of a full

@@ -147,10 +147,10 @@ class SolveHead(tf.keras.callbacks.Callback):
     """Solves the head as a `fit` on `Samples` begins and ends: `callbacks=[elastic, SolveHead()]`.
 
     It uses what the callbacks before it computed once for each sample: one forward pass serves the
-    head and the training, which begins from it at `solution.start` of its scale. Put callbacks that rely on the head's gradients behind it, and those that
-    restore weights as `fit` ends before it. A head that gradients leave behind is worse than the
-    best one of the same features: at the end it is solved anew, where that has a smaller
-    leave-one-out error than at the beginning.
+    head and the training, which begins from it at `solution.start` of its scale. Put callbacks
+    that rely on the head's gradients behind it, and those that restore weights as `fit` ends before
+    it. A head that gradients leave behind is worse than the best one of the same features: at the
+    end it is solved anew, where that has a smaller leave-one-out error than at the beginning.
 
     Args:
         layer: as for `solve_head`.
