@@ -13,10 +13,10 @@ import numpy as np
 
 if TYPE_CHECKING or __package__:
     from .disk import Rows
-    from .ridge import Ridge, crossentropy, is_as_good, solved
+    from .ridge import Ridge, crossentropy, is_as_good
 else:  # in the exported folder
     from disk import Rows
-    from ridge import Ridge, crossentropy, is_as_good, solved
+    from ridge import Ridge, crossentropy, is_as_good
 
 _WARM_UP = 0.15  # share of the steps in which the rate rises, as in `elastic_tf.finetune`
 _LOOKS = 5  # steps whose median is the time of a plan, after one that makes ready
@@ -74,7 +74,7 @@ class Fit:
         names = self._trainer.class_names
         found = self._trainer.load(self._path)
         if found["key"] == self._run["key"]:
-            self._run = found
+            self._run |= found  # of an earlier version it may lack something
             self._say(f"'{self._path}' has made {found['step']} of {found['steps']} steps.")
         elif not found["done"]:
             raise ValueError(
@@ -93,7 +93,7 @@ class Fit:
         wanted, weight = np.eye(trainer.model["classes"])[self._y], np.ones(len(self._y))
         intercept = head["bias"] is not None
         ridge = Ridge(features, wanted, weight, intercept=intercept, empty=self._scratch)
-        found = solved(ridge, crossentropy)
+        found = ridge.head(crossentropy)
         for name, value in (("kernel", found.kernel), ("bias", found.bias)):
             if head[name] is not None:
                 trainer.weights[head[name]] = value.astype(np.float32)

@@ -98,7 +98,7 @@ def solve_head(
         empty=lambda shape: array(shape, np.float64, memory=memory),
         groups=groups,
     )
-    head = ridge.solved(found, targets.LOSSES.get(kind), scale)
+    head = found.head(targets.LOSSES.get(kind), scale)
     errors = ((head.left_out / head.scale - wanted) ** 2).mean(axis=1)
     _set(model, dense, [head.kernel, head.bias][: 1 + dense.use_bias])
     return HeadSolution(
@@ -150,7 +150,8 @@ class SolveHead(tf.keras.callbacks.Callback):
     head and the training, which begins from it at `solution.start` of its scale. Put callbacks
     that rely on the head's gradients behind it, and those that restore weights as `fit` ends before
     it. A head that gradients leave behind is worse than the best one of the same features: at the
-    end it is solved anew, where that has a smaller leave-one-out error than at the beginning.
+    end it is solved anew, where that has a smaller leave-one-out error than at the beginning. One
+    that is neither trained nor solved again stays at that scale, and says the same classes.
 
     Args:
         layer: as for `solve_head`.
