@@ -53,9 +53,10 @@ def finetune(
     normalisation uses its stored statistics; dropout and augmentation run as in training. Then
     `et.optimizers.shampoo` trains the last tensors, as many as fit into the time, at a rate that
     falls to zero as it ends, and the head is solved again. What lies before them is computed once
-    for each sample. With `validation`, the last weights are kept that are as good as the best so
-    far, within two standard errors of its accuracy. The network's own weights are trained. Ctrl-C
-    ends it early, with the best weights so far; without `validation` with the last ones.
+    for each sample. With `validation`, of the first head, the last weights, and these with the
+    head solved again, the last is kept that is as good as the best before, within two standard
+    errors of its accuracy. The network's own weights are trained. Ctrl-C ends it early, with the
+    best weights so far; without `validation` with the last ones.
 
     Args:
         model: built Keras network. Its last dense layer stays if it has a unit for each output and

@@ -133,7 +133,7 @@ def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) ->
     """Op times as they are, and a forward pass of half the backward pass."""
     run = StepFunction(model, np.ones(count, bool))
     trace: StepTrace = trace_step(run, as_batch(*batch), repeats=5)
-    items = attribute(trace, [""] * count).items(trace.durations)
+    items = attribute(trace).items(trace.durations)
     return et.TimingProfile(sum(item.time for item in items) / 2, tuple(items), count)
 
 

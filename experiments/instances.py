@@ -30,7 +30,7 @@ def table_of(
     sets: Iterable[tuple[Iterable[int], float]], count: int, t_forward: float
 ) -> TimingProfile:
     """A profile of `count` tensors from sets of them with the microseconds that each set needs."""
-    items = tuple(CostItem.of(tensors, time) for tensors, time in sets)
+    items = tuple(CostItem(tuple(tensors), time) for tensors, time in sets)
     return TimingProfile(float(t_forward), items, count)
 
 

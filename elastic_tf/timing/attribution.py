@@ -1,15 +1,16 @@
 """From op times to tensor times: which op runs because of which tensors.
 
-A `trace` is of a step that trains every tensor, a `trace_forward` of one that trains nothing;
-`layers` are the names of the layers of the tensors. Sets of tensors are bits of integers.
+A `trace` is of a step that trains every tensor, a `trace_forward` of one that trains nothing. Sets
+of tensors are bits of integers.
 
 Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import collections
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +26,6 @@ class Attribution:
     sets: Mapping[str, int]  # tensors that need the op, as bits, by op outside the forward pass
     forward: Collection[str]  # ops of the forward pass
     update: Collection[str]  # of those in `sets`, the ops after the gradients
-    layers: Mapping[str, str]  # name of the layer by op outside the forward pass
     folded: Collection[int] = ()  # as bits, the tensors of each normalisation folded when frozen
 
     def is_folded(self, count: int) -> np.ndarray:
@@ -34,17 +34,12 @@ class Attribution:
         return np.isin(np.arange(count), own)
 
     def items(self, times: Mapping[str, float] | None = None) -> list[CostItem]:
-        """The ops outside the forward pass that take time, gathered by tensors and layer.
+        """The ops outside the forward pass that take time, gathered by their tensors.
 
         `times` are microseconds by op; without any, each op counts alike.
         """
         times = times or dict.fromkeys(self.sets, 1.0)
-        totals: dict[tuple[tuple[int, ...], str], float] = {}
-        for name, bits in self.sets.items():
-            if bits and times.get(name, 0.0) > 0.0:
-                key = members(bits), self.layers[name]
-                totals[key] = totals.get(key, 0.0) + times[name]
-        return [CostItem.of(k, totals[k, at], layer=at) for k, at in sorted(totals)]
+        return _gathered((bits, times.get(name, 0.0)) for name, bits in self.sets.items() if bits)
 
 
 def dependency_sets(
@@ -101,31 +96,18 @@ def dependency_sets(
     return sets, forward, {name for name in sets if name not in backward}
 
 
-def attribute(
-    trace: StepTrace, layers: Sequence[str], trace_forward: StepTrace | None = None
-) -> Attribution:
-    """Which tensors need each op of a step that trains all, and the layer that it belongs to.
+def attribute(trace: StepTrace, trace_forward: StepTrace | None = None) -> Attribution:
+    """Which tensors need each op of a step that trains all.
 
-    The work of one tensor is of its layer. An op that several tensors need is of the layer whose
-    weights or activations it takes from the forward pass: the input gradient of a convolution
-    belongs to that convolution, not to the layer before it. If it takes none, it belongs to the
-    layer of the last tensor of its set. Without `trace_forward` no normalisation counts as folded.
+    Without `trace_forward` no normalisation counts as folded.
     """
     folded = {} if trace_forward is None else _of_folded(trace, trace_forward)
-    sets, forward, update = dependency_sets(trace, folded)
-    depends_on = _tensors_behind(trace)
-    found = {}
-    for name, bits in sets.items():
-        if bits & (bits - 1):
-            given = (n for n in trace.nodes[name].inputs if n in forward or n in trace.handles)
-            bits = max((depends_on.get(source, 0) for source in given), default=0) or bits
-        found[name] = layers[bits.bit_length() - 1]
-    return Attribution(sets, forward, update, found, set(folded.values()))
+    return Attribution(*dependency_sets(trace, folded), set(folded.values()))
 
 
 def forward_surplus(
-    trace: StepTrace, trace_forward: StepTrace, work: Attribution, layers: Sequence[str]
-) -> list[CostItem]:
+    trace: StepTrace, trace_forward: StepTrace, work: Attribution
+) -> dict[tuple[int, ...], float]:
     """What the forward pass costs more because tensors are trained, by the tensors that cause it.
 
     A frozen part of the model runs fused: convolution, normalisation and activation as one op.
@@ -134,9 +116,8 @@ def forward_surplus(
 
     Ops are compared by level, the last tensor they depend on; a level that the frozen forward pass
     lacks was fused into the next one it has. The surplus of a level is caused by the tensors whose
-    gradients take something from inside it, that of a folded normalisation by its own; it belongs
-    to the layer before the most of it. It is negative where the fused op is the slower one. `work`
-    is the attribution of `trace`.
+    gradients take something from inside it, that of a folded normalisation by its own. It is
+    negative where the fused op is the slower one. `work` is the attribution of `trace`.
     """
     taken_by: dict[str, int] = {}
     for name, bits in work.sets.items():
@@ -159,15 +140,14 @@ def forward_surplus(
             causes[host] |= bits if bits.bit_length() - 1 <= host else 0
     causes.update({bits.bit_length() - 1: bits for bits in work.folded})
 
-    found: dict[int, CostItem] = {}
-    for level in sorted((k for k in present if causes[k]), key=surplus.__getitem__):
-        bits, layer = causes[level], layers[level]
-        time = surplus[level] + (found[bits].time if bits in found else 0.0)
-        found[bits] = CostItem.of(members(bits), time, layer=layer, kind="forward")
-    return list(found.values())
+    found: dict[tuple[int, ...], float] = collections.defaultdict(float)
+    for level in present:
+        if causes[level]:
+            found[members(causes[level])] += surplus[level]
+    return found
 
 
-def cacheable(trace_forward: StepTrace, layers: Sequence[str]) -> list[CostItem]:
+def cacheable(trace_forward: StepTrace) -> list[CostItem]:
     """The work of the forward pass that a cached prefix can spare, by the tensors before it.
 
     Such an op has to run only where a tensor that its result depends on is trained; but for one
@@ -175,29 +155,28 @@ def cacheable(trace_forward: StepTrace, layers: Sequence[str]) -> list[CostItem]
     """
     nodes = trace_forward.nodes
     varying = reached_from(nodes, changing(nodes))
-    totals: dict[int, float] = {}
-    for name, bits in _tensors_behind(trace_forward).items():
-        if name not in varying and name in trace_forward.times:
-            totals[bits] = totals.get(bits, 0.0) + trace_forward.times[name]
-    return [
-        CostItem.of(members(bits), time, layer=layers[bits.bit_length() - 1], kind="forward")
-        for bits, time in sorted(totals.items())
-        if time > 0.0
-    ]
+    behind = _tensors_behind(trace_forward).items()
+    times = trace_forward.times
+    return _gathered((bits, times.get(n, 0.0)) for n, bits in behind if n not in varying)
 
 
-def with_surplus(items: Sequence[CostItem], surplus: Sequence[CostItem]) -> list[CostItem]:
+def with_surplus(
+    items: Sequence[CostItem], surplus: Mapping[tuple[int, ...], float]
+) -> list[CostItem]:
     """Cost items and `forward_surplus`; one below 0 makes the work of its tensors cheaper."""
-    totals: dict[tuple[int, ...], float] = {}
-    for item in items:
-        totals[item.tensors] = totals.get(item.tensors, 0.0) + item.time
-    factors = {
-        one.tensors: max(1.0 + one.time / totals[one.tensors], 0.0)
-        for one in surplus
-        if one.time < 0.0 and one.tensors in totals
-    }
-    scaled = [replace(one, time=one.time * factors.get(one.tensors, 1.0)) for one in items]
-    return [one for one in scaled if one.time > 0.0] + [one for one in surplus if one.time > 0.0]
+    times = {item.tensors: item.time for item in items}
+    every = sorted({*times, *surplus})
+    whole = [CostItem(key, times.get(key, 0.0) + surplus.get(key, 0.0)) for key in every]
+    return [one for one in whole if one.time > 0.0]
+
+
+def _gathered(works: Iterable[tuple[int, float]]) -> list[CostItem]:
+    """The times of tensors, as bits, as one item of each; what takes none is left out."""
+    totals: dict[tuple[int, ...], float] = collections.defaultdict(float)
+    for bits, time in works:
+        if time > 0.0:
+            totals[members(bits)] += time
+    return [CostItem(key, totals[key]) for key in sorted(totals)]
 
 
 def _tensors_behind(trace: StepTrace) -> dict[str, int]:

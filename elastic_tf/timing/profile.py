@@ -28,7 +28,7 @@ from elastic_tf.plan import Plan, as_plan
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items, last_of
 from elastic_tf.timing.runtime import describe_device
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 _REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
     "if it is one of the zoo."
@@ -96,8 +96,8 @@ class TimingProfile:
         """
         dw = arguments.numbers("t_dw", t_dw, low=0.0, high=MAX_TIME)
         dy = arguments.numbers("t_dy", t_dy, shape=dw.shape, low=0.0, high=MAX_TIME)
-        items = [CostItem.of([k], time, kind="dw") for k, time in enumerate(dw)]
-        items += [CostItem.of(range(k + 1), time, kind="dy") for k, time in enumerate(dy)]
+        items = [CostItem((k,), time) for k, time in enumerate(dw.tolist())]
+        items += [CostItem(tuple(range(k + 1)), time) for k, time in enumerate(dy.tolist())]
         return cls(float(t_forward), tuple(one for one in items if one.time), len(dw))
 
     def __post_init__(self) -> None:

@@ -14,7 +14,6 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files.json_form import now
-from elastic_tf.plan import layers_of
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (
     Attribution,
@@ -100,7 +99,6 @@ class Profiler:
         if not model.built:  # a subclassed model is, by the first batch that it is called on
             with batch_explained(self._data):
                 model(self._data[0])
-        self._layers = [layer.name for layer in layers_of(model)]
         self._calibrates = calibrate
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
@@ -134,13 +132,12 @@ class Profiler:
         t_full, t_forward = _split(steps, trace, trace_forward)
         busy = sum(trace.times.values()) / t_full
         is_launching = trace.on_device and busy < _LEAST_ATTRIBUTED
-        items, prefix, share = work.items(), [], 0.0
+        items, prefix, share, surplus = work.items(), [], 0.0, {}
         if trace.times and trace_forward.times and not is_launching:
             trace, trace_forward = trace.scaled_to(t_full), trace_forward.scaled_to(t_forward)
-            layers = self._layers
-            surplus = forward_surplus(trace, trace_forward, work, layers)
+            surplus = forward_surplus(trace, trace_forward, work)
             items = with_surplus(work.items(trace.times), surplus)
-            prefix = cacheable(trace_forward, layers)
+            prefix = cacheable(trace_forward)
             backward = sum(time for name, time in trace.times.items() if name in work.sets)
             share = backward / (backward + trace.time_unmatched)
         members, expected = as_arrays(items, count)
@@ -151,7 +148,7 @@ class Profiler:
             )
         times = expected * np.array(factors)[differences.cells_of(members, parts, folded)]
         times *= (t_full - t_forward) / times.sum()
-        times *= self._share_paid(work, trace, items)
+        times *= self._share_paid(work, trace, surplus, items)
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
         method, note = self._method(share, trace, factors)
         if is_launching:  # each op takes about as long to launch: as many as there are
@@ -181,7 +178,7 @@ class Profiler:
                 f"The loss must be finite on the batch. Received: loss={loss}. Look at the batch, "
                 "or lower the learning rate that the model was trained with."
             )
-        work = attribute(full.untimed(self._data), self._layers, frozen)
+        work = attribute(full.untimed(self._data), frozen)
         if not work.items():
             raise ValueError(
                 f"The loss must depend on a trainable tensor. Received: model '{self.model.name}', "
@@ -190,7 +187,7 @@ class Profiler:
         return work
 
     def _share_paid(
-        self, work: Attribution, trace: StepTrace, items: Sequence[CostItem]
+        self, work: Attribution, trace: StepTrace, surplus: Any, items: Sequence[CostItem]
     ) -> np.ndarray:
         """The share of each item that a step pays for: of updates, one in `accumulate` steps."""
         accumulation = self.model._elastic.accumulation
@@ -199,11 +196,10 @@ class Profiler:
         whole = trace.times or dict.fromkeys(work.sets, 1.0)
         paid = {n: t / accumulation.steps if n in work.update else t for n, t in whole.items()}
         before, after = (
-            {(item.tensors, item.layer): item.time for item in work.items(times)}
+            {one.tensors: one.time for one in with_surplus(work.items(times), surplus)}
             for times in (whole, paid)
         )
-        shares = {key: after[key] / before[key] for key in before}
-        return np.array([1.0 if x.kind == "forward" else shares[x.tensors, x.layer] for x in items])
+        return np.array([after.get(x.tensors, 0.0) / before[x.tensors] for x in items])
 
     def _method(self, share: float, trace: StepTrace, factors: Any) -> tuple[str, str]:
         """How the times were found, and why not from op times."""

@@ -64,10 +64,10 @@ class Stub:
         return {"loss": loss} | ({} if accuracy is None else {"accuracy": accuracy})
 
     def get_weights(self):
-        return self.weights
+        return [np.array(self.weights, np.float64)]
 
     def set_weights(self, weights):
-        self.weights = weights
+        (self.weights,) = weights
 
     def fit(self, samples, *, epochs, callbacks, verbose):
         """As Keras goes about it."""
@@ -210,7 +210,7 @@ def test_more_seconds_train_more(trained, seconds, epochs, share, passes):
 
 
 def test_more_is_trained_where_activations_are_kept(trained):
-    prefix = tuple(CostItem.of(range(k + 1), 1e6 / 30, kind="forward") for k in range(10))
+    prefix = tuple(CostItem(tuple(range(k + 1)), 1e6 / 30) for k in range(10))
     profile, counts = dataclasses.replace(table(), prefix=prefix), []
     for keeps in (True, False):
         stub = Stub(Device())
@@ -236,43 +236,51 @@ def test_less_than_a_little_is_not_begun(trained):
 def test_a_head_that_is_worse_at_the_end_is_not_taken(trained, errors, validated):
     stub = Stub(Device())
     stub.errors = [*errors]
-    stub.scores = [(0.5, 1.0), (0.2, 1.0), (0.9, 1.0)]  # head, epoch, head solved again
+    stub.scores = [(0.5, 1.0), (0.2, 1.0), (0.2, 1.0), (0.9, 1.0)]  # head, epoch, last, again
     trained(stub.device, stub, 900.0, epochs=1, judges=12 * validated)
     is_better = errors[1] == 0.1
     assert stub.weights == (STEPS + 1 if is_better else 0)
-    assert stub.validations == (2 + is_better if validated else 0)
+    assert stub.validations == (3 + 2 * is_better if validated else 0)
 
 
 @pytest.mark.parametrize(
     ("scores", "kept"),
     [
-        ([(0.5, 1.0), (0.6, 2.0), (0.4, 2.0)], 1),  # two standard errors of 12 are 0.28
-        ([(0.5, 1.0), (0.6, 2.0), (0.3, 2.0)], 0),
-        ([(0.5, 1.0), (0.2, 2.0), (0.2, 0.5)], None),
-        ([(0.1, 1.0), (0.9, 2.0), (0.5, 0.5)], 0),  # far above the first head, far below the epoch
-        ([(0.5, 1.0), (0.5, 1.0), (0.5, 1.0)], 1),
-        ([(0.5, 1.0), (0.9, math.nan), (0.9, math.nan)], None),
-        ([(0.5, 1.0), (0.9, math.inf), (0.4, 1.0)], 1),
-        ([(None, 1.0), (None, 0.9), (None, 1.0)], 1),
-        ([(None, 1.0), (None, 0.9), (None, 1.1)], 0),
+        ([(0.5, 1.0), (0.6, 2.0), (0.4, 2.0)], 2),  # two standard errors of 12 are 0.28
+        ([(0.5, 1.0), (0.6, 2.0), (0.3, 2.0)], 1),
+        ([(0.5, 1.0), (0.2, 2.0), (0.2, 0.5)], 0),
+        ([(0.1, 1.0), (0.9, 2.0), (0.5, 0.5)], 1),  # far above the head, far below the last weights
+        ([(0.5, 1.0), (0.5, 1.0), (0.5, 1.0)], 2),
+        ([(0.5, 1.0), (0.9, math.nan), (0.9, math.nan)], 0),
+        ([(0.5, 1.0), (0.9, math.inf), (0.4, 1.0)], 2),
+        ([(None, 1.0), (None, 0.9), (None, 1.0)], 2),
+        ([(None, 1.0), (None, 0.9), (None, 1.1)], 1),
     ],
 )
-def test_the_last_weights_that_are_as_good_as_the_best_are_kept(trained, scores, kept):
-    """Of the head, an epoch and the head solved again."""
+@pytest.mark.parametrize("epoch", [(0.99, 0.1), (0.0, math.nan)])
+def test_the_end_is_kept_that_is_as_good_as_what_was_before(trained, scores, kept, epoch):
+    """Of the head, the last weights and the head solved again; epochs before do not count."""
     stub = Stub(Device())
-    stub.scores = [*scores]
+    head, *rest = scores
+    stub.scores = [head, (head[0] and epoch[0], epoch[1]), *rest]
     one = trained(stub.device, stub, 900.0, epochs=1, judges=12)
-    assert stub.weights == (0 if kept is None else STEPS + kept) and not stub.scores[1:]
-    number = 1 if scores[0][0] is None else 0
-    found = [score[number] for score in (scores[0], scores[0 if kept is None else 1 + kept])]
-    assert one.reached == found
+    assert stub.weights == (0, STEPS, STEPS + 1)[kept] and not stub.scores[1:]
+    number = 1 if head[0] is None else 0
+    assert one.reached == [scores[k][number] for k in (0, kept)]
+
+
+def test_a_head_without_a_finite_loss_stays_where_no_other_is_better(trained):
+    stub = Stub(Device())
+    stub.scores = [(None, math.nan)]
+    one = trained(stub.device, stub, 900.0, epochs=1, judges=12)
+    assert stub.weights == 0 and one.reached == []
 
 
 @pytest.mark.parametrize(("labels", "kept"), [(1, STEPS + 1), (4, 0)])
 def test_every_label_of_a_sample_is_judged(trained, labels, kept):
     """A loss of 0.2 is 1.4 standard errors of 12 labels, and 2.8 of 48."""
     stub = Stub(Device())
-    stub.scores, stub.loss = [(0.5, 1.0), (0.3, 1.0), (0.3, 1.0)], "binary_crossentropy"
+    stub.scores, stub.loss = [(0.5, 1.0)] + 3 * [(0.3, 1.0)], "binary_crossentropy"
     trained(stub.device, stub, 900.0, epochs=1, judges=12, labels=labels)
     assert stub.weights == kept
 
@@ -281,4 +289,17 @@ def test_every_label_of_a_sample_is_judged(trained, labels, kept):
 def test_epochs_are_validated_where_that_takes_little(trained, judges, each):
     stub = Stub(Device())
     trained(stub.device, stub, 900.0, judges=judges, profile=quick())
-    assert len(stub.rates) == 5 * STEPS and stub.validations == 2 + 5 * each
+    assert len(stub.rates) == 5 * STEPS and stub.validations == 4 + 5 * each
+
+
+@pytest.mark.parametrize("loss", [0.9, 1.1])
+@pytest.mark.parametrize(("head", "looks"), [(30.0, True), (90.0, False)])
+def test_weights_between_are_judged_where_that_takes_little(trained, head, looks, loss):
+    stub = Stub(Device(), head=head)
+    stub.scores = [(0.5, 1.0)] * 4 + [(0.6, loss)]  # head, epoch, last, again, between
+    one = trained(stub.device, stub, 900.0, epochs=1, judges=12)
+    is_between = looks and loss < 1.0
+    assert stub.weights == pytest.approx(0.6 * (STEPS + 1) + 1 if is_between else STEPS + 1)
+    assert stub.validations == 4 + looks
+    assert one.reached == [0.5, 0.6 if is_between else 0.5]
+    assert stub.device.now < 900.0

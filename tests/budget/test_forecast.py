@@ -58,7 +58,7 @@ def test_full_training_that_is_about_as_quick_is_said(model, unmeasured):
 
 
 def test_more_is_trained_in_the_same_time_where_activations_are_kept(model, unmeasured):
-    prefix = tuple(CostItem.of(range(k + 1), 1e6 / 30, kind="forward") for k in range(10))
+    prefix = tuple(CostItem(tuple(range(k + 1)), 1e6 / 30) for k in range(10))
     profile = dataclasses.replace(table(), prefix=prefix)
     samples = et.Samples(*images(), batch_size=4)
 

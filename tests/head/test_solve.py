@@ -1,6 +1,7 @@
 """From a model and its data to a head: what is promised of it, and what is refused."""
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from heads import SCE, classifier, clusters, solved
 from networks import half_precision
 
 from elastic_tf.train.head import features, solve
-from elastic_tf.train.head.solve import solve_head
+from elastic_tf.train.head.solve import AGAIN, BETWEEN, solve_between, solve_head
 from elastic_tf.train.inputs.samples import Samples
 
 
@@ -204,3 +205,46 @@ def test_a_sample_is_left_out_with_its_views(until, monkeypatch):
     ]
     assert found[1].accuracy == pytest.approx(found[0].accuracy, abs=0.1)
     assert found[1].penalty == pytest.approx(3 * found[0].penalty, rel=0.3)
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_between_are_taken_where_held_out_samples_like_them_better(seed, is_ahead):
+    x, y = clusters(seed=seed)
+    model, samples = classifier(), Samples(x, y, batch_size=10)
+    first = dataclasses.replace(solve_head(model, samples), error=np.inf)
+    start, rng = model.get_weights(), np.random.default_rng(seed)
+    last = [value + rng.normal(size=value.shape).astype(np.float32) for value in start]
+    ways = []  # the weights that are looked at
+    for way in (1.0, 0.6):
+        one = classifier()
+        one.set_weights([(1.0 - way) * a + way * b for a, b in zip(start, last)])
+        solve_head(one, samples, scale=first.scale)
+        ways.append(one.get_weights())
+    model.set_weights(last)
+    seen = []
+
+    def judge():
+        seen.append(model.get_weights())
+        return {"loss": 1.0 - 0.5 * (is_ahead == (len(seen) == 2))}
+
+    found = solve_between(model, samples, first, start, judge)
+    assert found == (BETWEEN if is_ahead else AGAIN, {"loss": 0.5})
+    for looked, expected in zip((*seen, model.get_weights()), (*ways, ways[is_ahead])):
+        for one, other in zip(looked, expected):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("error", [0.0, np.inf])
+def test_weights_between_that_are_not_worth_keeping_leave_the_last_ones(error):
+    """Of errors above the first head's, and of features that are not finite."""
+    x, y = clusters()
+    model, samples = classifier(inside="linear"), Samples(x, y, batch_size=10)
+    first = dataclasses.replace(solve_head(model, samples), error=error)
+    start = [np.full_like(value, np.nan) for value in model.get_weights()]
+    before = model.get_weights()
+    found = solve_between(model, samples, first, start, lambda: {"loss": 1.0})
+    assert found == ((AGAIN, {"loss": 1.0}) if error else None)
+    for one, other in zip(model.get_weights()[: 2 if error else 0], before):
+        np.testing.assert_array_equal(one, other)
+    assert all(np.isfinite(value).all() for value in model.get_weights())

@@ -246,8 +246,8 @@ class Served(tf.keras.callbacks.Callback):
 
 def with_forward_items():
     """A profile of `chain` whose forward pass is most of the step."""
-    forward = [CostItem.of(range(k + 1), 4.0, kind="forward") for k in range(8)]
-    items = [CostItem.of([k], 1.0) for k in range(8)]
+    forward = [CostItem(tuple(range(k + 1)), 4.0) for k in range(8)]
+    items = [CostItem((k,), 1.0) for k in range(8)]
     return et.TimingProfile(t_forward=33.0, items=tuple(items), count=8, prefix=tuple(forward))
 
 

@@ -44,9 +44,8 @@ def timed(trace: StepTrace, times: dict[str, float]) -> StepTrace:
 
 def table(trace: StepTrace, times: dict[str, float]) -> TimingProfile:
     trace = timed(trace, times)
-    count = len(trace.gradients)
-    items = attribute(trace, [f"layer {k}" for k in range(count)]).items(trace.times)
-    return TimingProfile(t_forward=0.0, items=tuple(items), count=count)
+    items = attribute(trace).items(trace.times)
+    return TimingProfile(t_forward=0.0, items=tuple(items), count=len(trace.gradients))
 
 
 def stack(*layers: L.Layer, shape: tuple[int, ...] = (8, 8, 2)) -> tf.keras.Model:
@@ -167,8 +166,8 @@ def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_insi
     full, frozen = (traced(stack(*layers), on=on) for on in (True, False))
     full = timed(full, {"_FusedConv2D": 8.0, "LeakyRelu": 4.0})
     frozen = timed(frozen, {"_FusedConv2D": 5.0})
-    surplus = forward_surplus(full, frozen, attribute(full, [""] * 2), "ab")
-    assert surplus == [CostItem.of((0, 1), 7.0, layer="b", kind="forward")]
+    surplus = forward_surplus(full, frozen, attribute(full))
+    assert surplus == {(0, 1): 7.0}
 
 
 def test_a_normalisation_that_is_folded_when_frozen_costs_only_its_own_tensors():
@@ -178,58 +177,47 @@ def test_a_normalisation_that_is_folded_when_frozen_costs_only_its_own_tensors()
     times = {"FusedBatchNormGradV3": 4.0, "_FusedBatchNormGradEx": 4.0, "ReluGrad": 2.0}
     times |= {"FusedBatchNormV3": 3.0, "_FusedBatchNormEx": 3.0, "Conv2D": 5.0}
     full, frozen = timed(full, times), timed(frozen, {"_FusedConv2D": 5.0, "Conv2D": 5.0})
-    work = attribute(full, [f"layer {k}" for k in range(4)], frozen)
+    work = attribute(full, frozen)
     assert work.is_folded(4).tolist() == [False, True, True, False]
     found = {item.tensors: item.time for item in work.items(full.times)}
     assert found[1, 2] >= 4.0 and sum(t for k, t in found.items() if k != (1, 2)) <= 2.0
-    surplus = [item for item in forward_surplus(full, frozen, work, "abcd") if item.time]
-    assert surplus == [CostItem.of((1, 2), 3.0, layer="c", kind="forward")]
+    surplus = forward_surplus(full, frozen, work)
+    assert {key: time for key, time in surplus.items() if time} == {(1, 2): 3.0}
 
 
-def test_work_belongs_to_the_layer_whose_weights_or_activations_it_takes():
+def test_work_of_a_chain_of_convolutions_is_gathered_by_tensors():
     conv = {"use_bias": False}
     layers = (L.Conv2D(3, 3, **conv), L.ReLU(), *(L.Conv2D(3, 3, **conv) for _ in range(3)))
     times = {"Conv2DBackpropInput": 100.0, "ReluGrad": 7.0, "Conv2DBackpropFilter": 10.0}
     items = table(traced(stack(*layers, shape=(10, 10, 2))), times).items
-    assert [(item.tensors, item.layer, item.time) for item in items] == [
-        ((0,), "layer 0", 10.0 + 7.0 + 100.0),
-        ((0, 1), "layer 2", 100.0),
-        ((0, 1, 2), "layer 3", 100.0),
-        ((1,), "layer 1", 10.0),
-        ((2,), "layer 2", 10.0),
-        ((3,), "layer 3", 10.0),
+    assert [(item.tensors, item.time) for item in items] == [
+        ((0,), 10.0 + 7.0 + 100.0),
+        ((0, 1), 100.0),
+        ((0, 1, 2), 100.0),
+        ((1,), 10.0),
+        ((2,), 10.0),
+        ((3,), 10.0),
     ]
 
 
 def test_a_surplus_is_forward_work_and_a_saving_makes_its_condition_cheaper():
-    items = [
-        CostItem.of([0], 10.0, layer="a"),
-        CostItem.of([0, 1], 6.0, layer="a"),
-        CostItem.of([0, 1], 2.0, layer="b"),
-        CostItem.of([1], 5.0, layer="b"),
-    ]
-    surplus = [CostItem.of([0], 3.0, layer="b", kind="forward")]
-    saving = [CostItem.of([0, 1], -4.0), CostItem.of([1], -5.0)]
-    assert with_surplus(items, [*surplus, *saving]) == [
-        CostItem.of([0], 10.0, layer="a"),
-        CostItem.of([0, 1], 3.0, layer="a"),
-        CostItem.of([0, 1], 1.0, layer="b"),
-        *surplus,
+    items = [CostItem((0,), 10.0), CostItem((0, 1), 8.0), CostItem((1,), 5.0)]
+    changes = {(0,): 3.0, (0, 1): -4.0, (0, 2): 2.0, (1,): -6.0}
+    assert with_surplus(items, changes) == [
+        CostItem((0,), 13.0),
+        CostItem((0, 1), 4.0),
+        CostItem((0, 2), 2.0),
     ]
 
 
 def test_forward_work_can_be_spared_until_a_tensor_before_it_is_trained():
     frozen = traced(stack(L.Conv2D(2, 1), L.ReLU(), L.Conv2D(3, 1)), on=False)
     frozen = timed(frozen, {"Conv2D": 5.0, "_FusedConv2D": 5.0, "Mean": 1.0})
-    work = {item.tensors: item for item in cacheable(frozen, ["a", "a", "b", "b"])}
-    assert {tensors: item.time for tensors, item in work.items()} == {
-        (0, 1): 5.0,
-        (0, 1, 2, 3): 7.0,  # with the pooling, and the mean of the loss
-    }
-    assert work[0, 1].layer == "a" and {item.kind for item in work.values()} == {"forward"}
+    work = {item.tensors: item.time for item in cacheable(frozen)}
+    assert work == {(0, 1): 5.0, (0, 1, 2, 3): 7.0}  # with the pooling, and the mean of the loss
 
 
 def test_forward_work_behind_a_random_number_cannot_be_spared():
     frozen = traced(stack(L.Dense(3), L.Dropout(0.5), L.Dense(2), shape=(4,)), on=False)
-    found = cacheable(timed(frozen, {"MatMul": 5.0, "_FusedMatMul": 5.0}), ["a", "a", "b", "b"])
+    found = cacheable(timed(frozen, {"MatMul": 5.0, "_FusedMatMul": 5.0}))
     assert [(item.tensors, item.time) for item in found] == [((0, 1), 5.0)]

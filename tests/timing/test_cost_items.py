@@ -7,16 +7,15 @@ from elastic_tf.timing.cost_items import CostItem, check_items
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (CostItem.of([0], -1.0), r"`items\[1\].time` must be .*=-1.0"),
-        (CostItem.of([0], np.nan), r"`items\[1\].time` must be .*=nan"),
-        (CostItem.of([0], 1.0, kind="up"), r"`items\[1\].kind` must be .*='up'"),
-        (CostItem.of([], 1.0), r"`items\[1\].tensors` must be .*\(\)"),
-        (CostItem.of([3], 1.0), r"below 3. Received: \(3,\)"),
-        (CostItem.of([-1], 1.0), r"below 3. Received: \(-1,\)"),
-        (CostItem.of([1, 0], 1.0), r"Received: \(1, 0\)"),
-        (CostItem.of([1, 1], 1.0), r"Received: \(1, 1\)"),
+        (CostItem((0,), -1.0), r"`items\[1\].time` must be .*=-1.0"),
+        (CostItem((0,), np.nan), r"`items\[1\].time` must be .*=nan"),
+        (CostItem((), 1.0), r"`items\[1\].tensors` must be .*\(\)"),
+        (CostItem((3,), 1.0), r"below 3. Received: \(3,\)"),
+        (CostItem((-1,), 1.0), r"below 3. Received: \(-1,\)"),
+        (CostItem((1, 0), 1.0), r"Received: \(1, 0\)"),
+        (CostItem((1, 1), 1.0), r"Received: \(1, 1\)"),
     ],
 )
 def test_check_items_names_what_no_step_can_have(item, message):
     with pytest.raises(ValueError, match=message):
-        check_items("items", [CostItem.of([0, 1], 1.0), item], 3)
+        check_items("items", [CostItem((0, 1), 1.0), item], 3)

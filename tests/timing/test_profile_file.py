@@ -15,12 +15,12 @@ TABLES = Path(__file__).parents[2] / "profiling" / "tables"
 PROFILE = TimingProfile(
     t_forward=10.0,
     items=(
-        CostItem.of((0,), 1.0, layer="conv"),
-        CostItem.of((0, 2), 30.0, layer="branch"),
-        CostItem.of((1,), 2.0, layer="branch", kind="forward"),
-        CostItem.of((2,), 4.0, layer="head"),
+        CostItem((0,), 1.0),
+        CostItem((0, 2), 30.0),
+        CostItem((1,), 2.0),
+        CostItem((2,), 4.0),
     ),
-    prefix=(CostItem.of((0, 1), 6.0, layer="conv", kind="forward"),),
+    prefix=(CostItem((0, 1), 6.0),),
     count=3,
     tensors=(
         TensorSpec("conv/kernel", (3, 3, 2, 4), "float32"),
@@ -64,8 +64,7 @@ def test_save_and_load_keep_every_field(path):
 @pytest.mark.parametrize("path", sorted(TABLES.rglob("*.json")), ids=lambda path: path.stem)
 def test_the_tables_of_the_project_are_read(path):
     loaded = TimingProfile.load(path)
-    layers = {spec.name.rpartition("/")[0] for spec in loaded.tensors}
-    assert loaded.t_full > 1e4 and {item.layer for item in loaded.items} <= layers
+    assert loaded.t_full > 1e4 and loaded.count == len(loaded.tensors)
 
 
 def test_a_flipped_bit_is_refused_or_changes_nothing(path):
@@ -101,7 +100,7 @@ def test_load_says_how_to_make_a_profile_where_there_is_none(tmp_path):
         TimingProfile.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("version", [5, 7, "6", None])
+@pytest.mark.parametrize("version", [6, 8, "7", None])
 def test_load_raises_when_the_version_is_another(path, version):
-    with pytest.raises(ValueError, match=f"version {version!r}, this library reads 6.*Profile th"):
+    with pytest.raises(ValueError, match=f"version {version!r}, this library reads 7.*Profile th"):
         TimingProfile.load(changed(path, schema_version=version))

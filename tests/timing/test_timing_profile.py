@@ -12,11 +12,11 @@ def profile(**changes) -> TimingProfile:
     fields = {
         "t_forward": 10.0,
         "items": (
-            CostItem.of((0,), 1.0),
-            CostItem.of((0, 1), 20.0),
-            CostItem.of((1,), 2.0),
-            CostItem.of((0, 2), 30.0),
-            CostItem.of((2,), 4.0),
+            CostItem((0,), 1.0),
+            CostItem((0, 1), 20.0),
+            CostItem((1,), 2.0),
+            CostItem((0, 2), 30.0),
+            CostItem((2,), 4.0),
         ),
         "count": 3,
     }
@@ -93,7 +93,7 @@ def test_a_profile_without_any_time_is_refused():
 
 
 def with_prefix() -> TimingProfile:
-    chain = [CostItem.of(range(k + 1), 2.0, kind="forward") for k in range(3)]
+    chain = [CostItem(tuple(range(k + 1)), 2.0) for k in range(3)]
     return profile(prefix=tuple(chain))
 
 
@@ -123,7 +123,7 @@ def test_what_is_held_is_filled_anew_only_where_a_tensor_of_it_is_trained():
 
 def test_more_prefix_than_forward_pass_is_refused():
     with pytest.raises(ValueError, match="`prefix` must be a part .* 11.0 micro.*t_forward=10.0"):
-        profile(prefix=(CostItem.of((0,), 11.0),))
+        profile(prefix=(CostItem((0,), 11.0),))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from elastic_tf.choose.budget.lookahead import finished
 from elastic_tf.choose.budget.remembered import recalled, remember
 from elastic_tf.graph import captured, has_state, members, reached_from
 from elastic_tf.memory.ops import inlined, nodes
-from elastic_tf.plan import layers_of
 from elastic_tf.timing.cost_items import CostItem
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import described
@@ -63,25 +62,19 @@ def prior_profile(model: Any, x: Any, frozen: Forward | None = None) -> TimingPr
         frozen = frozen or Forward(model, x)
         graph = frozen.graph
     model._ordered_by(graph)
-    tensors, layers = model.tensors, [layer.name for layer in layers_of(model)]
+    tensors = model.tensors
     forward, backward = _work(graph, tensors)
     whole = sum(forward.values())
     # a forward pass with every layer frozen, as in a step that trains nothing
     measured = 1e6 * _seconds(model, frozen.run, x)
-    scale = measured / whole
-
-    def item(bits: int, amount: float, kind: str | None) -> CostItem:
-        found = members(bits)
-        return CostItem.of(found, scale * amount, layer=layers[found[-1]], kind=kind)
-
-    whitens = _whitens(model)
+    scale, whitens = measured / whole, _whitens(model)
     for k, tensor in enumerate(tensors):
         of_byte = _BYTE_OF_WEIGHTS + _BYTE_OF_MATRIX * (whitens and rows_of(tensor) > 0)
         backward[1 << k] += of_byte * tensor.dtype.size * tensor.shape.num_elements()
     return TimingProfile(
         t_forward=measured,
-        items=tuple(item(bits, time, None) for bits, time in sorted(backward.items())),
-        prefix=tuple(item(bits, time, "forward") for bits, time in sorted(forward.items()) if bits),
+        items=tuple(CostItem(members(bits), scale * t) for bits, t in sorted(backward.items())),
+        prefix=tuple(CostItem(members(k), scale * t) for k, t in sorted(forward.items()) if k),
         method="prior",
         note="foretold from operations and bytes",
         repeats=_PASSES,

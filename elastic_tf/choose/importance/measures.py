@@ -8,6 +8,7 @@ probe is drawn. An attribute `strategy` is that of `select_tensors`, else "exact
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -80,19 +81,8 @@ def loss_decrease(
     return _finite(worth, model)
 
 
-def paper(
-    model: ElasticMixin,
-    x: Any,
-    y: Any,
-    *,
-    sample_weight: Any = None,
-    micro_batch_size: int | None = None,
-) -> np.ndarray:
-    """ElasticTrainer's own way: `loss_decrease` after the update, and its dynamic program."""
-    options = {"sample_weight": sample_weight, "micro_batch_size": micro_batch_size}
-    return loss_decrease(model, x, y, gradient="after", **options)
-
-
+#: ElasticTrainer's own way: `loss_decrease` after the update, and its dynamic program.
+paper = functools.partial(loss_decrease, gradient="after")
 paper.strategy = "paper"  # type: ignore[attr-defined]
 
 

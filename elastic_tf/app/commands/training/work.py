@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import shutil
 import sys
@@ -21,7 +22,7 @@ from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
 from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.methods import baselines
-from elastic_tf.train.head.solve import begin, solve_again
+from elastic_tf.train.head.solve import begin, solve_between
 
 # In a run's directory until the result is there: the state after the last finished epoch, and the
 # weights that were best on validation images.
@@ -201,7 +202,7 @@ class _Training:
         judged, first = data.validation or data.test, 0.0
         if not run.history:
             first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
-        best = run.path / _BEST
+        best, self._start = run.path / _BEST, model.get_weights()
         keeps_best = data.validation is not None
         if keeps_best and not run.history:
             et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
@@ -248,12 +249,13 @@ class _Training:
             epoch = known.index(accuracy)
             said = f"epoch {epoch}" if epoch else "the solved head"
             started, validation = time.perf_counter(), self._data.validation
-            is_good = solve_again(model, self._train, self._head)
+            judge = functools.partial(model.evaluate, validation, verbose=0, return_dict=True)
+            found = solve_between(model, self._train, self._head, self._start, judge)
             self._head_seconds += time.perf_counter() - started
-            again = model.evaluate(validation, verbose=0, return_dict=True)["accuracy"]
+            name, again = (found[0], float(found[1]["accuracy"])) if found else ("", -1.0)
             # the best of many epochs is the luckiest one, too
-            if is_good and is_as_good(again, accuracy, self._data.validation_count):
-                accuracy, epoch, said = float(again), count, "the head solved again"
+            if is_as_good(again, accuracy, self._data.validation_count):
+                accuracy, epoch, said = again, count, name
             else:
                 model.load_weights(best)
             self._tell(f"Validation: head {known[0]:.1%}, now {accuracy:.1%} ({said})")
