@@ -297,7 +297,7 @@ class Course(tf.keras.callbacks.Callback):
             whole = max(training / self._epoch, _LEAST_EPOCHS)  # epochs of full training
             passes = min(max(whole / _SHARE, _FEW), self._epochs)
             share = min(whole / passes, 1.0)
-        epochs = max(math.ceil(passes), 2)
+        epochs = max(math.ceil(passes), self._samples.views + 1)  # heads take them, too
         if model._elastic.rows.keeps(epochs):
             profile = profile.with_cached_prefix()
         share = max(share, smallest_feasible_rho(profile))
