@@ -84,7 +84,7 @@ def test_what_is_judged_by_is_what_keras_evaluates(monkeypatch, held, network):
 
     monkeypatch.setattr(course.Course, "_judge", judged)
     et.finetune(network(), images(), held(), seconds=300, epochs=2, verbose=0)
-    assert len(seen) == 4
+    assert len(seen) == 5
     for _, found, expected in seen:
         assert found == pytest.approx(expected, rel=1e-4)
 
@@ -116,7 +116,7 @@ def test_validation_of_another_type_is_judged_as_keras_does(monkeypatch, trained
     monkeypatch.setattr(course.Course, "_choose", chosen)
     monkeypatch.setattr(course.Course, "_judge", judge)
     finetuned(train, (x, y))
-    assert len(seen) == 4
+    assert len(seen) == 5
     for loss, logits in seen:
         expected = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, logits)
         assert loss == pytest.approx(float(expected), rel=1e-4)
