@@ -92,7 +92,7 @@ class Stub:
 def trained(monkeypatch):
     """A function that runs a course of a stub by the clock of a device."""
 
-    def run(device, stub, seconds, epochs=5, judges=0, labels=1, profile=None):
+    def run(device, stub, seconds, epochs=5, judges=0, labels=1, profile=None, views=1):
         monkeypatch.setattr(course, "time", SimpleNamespace(perf_counter=device.clock))
         monkeypatch.setattr(course, "Forward", lambda *given: None)
         monkeypatch.setattr(course, "prior_profile", lambda *given: profile or table())
@@ -105,7 +105,7 @@ def trained(monkeypatch):
         samples = SimpleNamespace(
             take=lambda rows: (np.zeros((4, 1)),), batch_size=4, rows=ROWS, steps=STEPS
         )
-        samples.count, samples.views, samples.of_views = ROWS, 1, lambda views: samples
+        samples.count, samples.views, samples.of_views = ROWS, views, lambda views: samples
         samples.arrays = (tf.zeros(4),)
         validation = (np.zeros(judges), np.zeros((judges, labels))) if judges else None
         stub.judging = judges * 1e-6 * (profile or table()).t_forward / 4
@@ -207,6 +207,14 @@ def test_more_seconds_train_more(trained, seconds, epochs, share, passes):
     assert one.selection.rho == pytest.approx(share, abs=2e-3)
     assert one.share == pytest.approx(profile.step_time(stub.plans[0]) / profile.t_full)
     assert given == [passes]
+
+
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_features_of_all_views_are_kept_for_the_heads_however_few_epochs_take_them(trained, views):
+    stub, given = Stub(Device()), []
+    stub.cache_prefix = given.append
+    trained(stub.device, stub, 50.0, 1, profile=quick(), views=views)
+    assert given == [views + 1]  # so many take what is computed once for each view
 
 
 def test_more_is_trained_where_activations_are_kept(trained):
