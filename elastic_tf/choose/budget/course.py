@@ -48,8 +48,8 @@ _LEAST = 0.16  # of a full step: a small share, for a first guess
 # More time goes first into more tensors, each sample seen _FEW times, up to this share of a full
 # step; then into more epochs; when there are all of them, into more tensors again.
 _SHARE, _FEW = 0.4, 1.3
-_VALIDATING = 0.05  # of the time: what validations after each epoch may take
-_BETWEEN = 0.1  # of the time: what looking at weights between the first and the last may take
+# Of the time: what validations after each epoch may take, and looking at weights between.
+_VALIDATING = 0.05
 # Of the time: what computing features of more than one view may take. On birds, one seed, in 39 s,
 # where two views take 0.4, one was 3.4 points ahead on 119 held-out images and 1.5 on test images;
 # in 60 s, where they take 0.2, two were 1.7 behind on held-out images and 1.8 ahead on test images.
@@ -202,7 +202,7 @@ class Course(tf.keras.callbacks.Callback):
             self._ending += 2.0 * self._judging
             left = self.left - self._ending
             self._checks = self._epochs * self._judging < _VALIDATING * left
-            self._looks = self._ending < _BETWEEN * left
+            self._looks = self._ending < _VALIDATING * left
             self._ending *= 1 + self._looks
         self._set_rate(0.0)
         if self.left < self._ending + first_step_seconds(self.model, self.share):
