@@ -20,10 +20,6 @@ _SELECTING = 0.2  # of a deadline's time at most: what selections after the firs
 _ERROR = 0.02  # of a predicted ratio, mean absolute: ResNet50 0.021, MobileNetV2 0.030 (bench.py)
 
 
-class DeadlineImpossible(ValueError):
-    """Not even the fewest tensors can be trained in time."""
-
-
 class DeadlineControl:
     """Which `rho` ends on time, whether there is time to select, and when to stop.
 
@@ -60,7 +56,7 @@ class DeadlineControl:
         endings = (self._ledger.epochs - self._ledger.epoch) * self._ledger.ending
         needed = self._ledger.elapsed + smallest * steps * self._full_seconds + endings
         if needed > self.seconds:
-            raise DeadlineImpossible(
+            raise ValueError(
                 f"The deadline is impossible. Received: Deadline({self.seconds:g}) for {steps} "
                 f"steps. At the smallest feasible rho, {smallest:.3f}, they take until second "
                 f"{needed:.1f}, selecting, tracing and unknown validation not counted. Give more "
