@@ -95,7 +95,7 @@ def train(
             ends = started + seconds
             first = first_step_seconds(model, smallest_feasible_rho(profile))
             seconds = ends - time.perf_counter() - first
-        share, steps = _share_and_steps(profile, seconds / second, epochs * a_pass)
+        share, steps = _share_and_steps(profile, seconds, second, epochs * a_pass, config)
         limit = None if memory is None else Limit(memory, model, batch)
         chosen = select_tensors(depth(model), profile, share, strategy="order", memory=limit)
         model.set_plan(chosen.plan)
@@ -203,18 +203,23 @@ def _config(message: Message) -> Mapping[str, Any]:
     return next((one for name, one in message.content.config_records.items() if name != MASKS), {})
 
 
-def _share_and_steps(profile: TimingProfile, time_left: float, steps: int) -> tuple[float, int]:
-    """The share of a full step that there is time for, and how many of `steps`; microseconds."""
-    least = smallest_feasible_rho(profile)
-    share = min(time_left / (steps * profile.t_full), 1.0)
+def _share_and_steps(
+    profile: TimingProfile, left: float, second: float, steps: int, config: ConfigRecord
+) -> tuple[float, int]:
+    """The share of a full step that there is time for in the seconds left, and how many of `steps`.
+
+    `second`: seconds of this device to a microsecond of the profile.
+    """
+    least, full = smallest_feasible_rho(profile), second * profile.t_full
+    share = min(left / (steps * full), 1.0)
     if share >= least:
         return share, steps
-    fewer = int(time_left / (least * profile.t_full))
+    fewer = int(left / (least * full))
     if fewer < 1:
         raise ValueError(
-            f"The round must last for a step. Received: {1e-6 * time_left:.3g} seconds for "
-            f"training; a step of the least takes {1e-6 * least * profile.t_full:.3g}. Give more, "
-            "or keep what comes before the trained tensors."
+            f"The round must last for a step. Received: seconds={config['seconds']:g}, of which "
+            f"{max(left, 0.0):.3g} are left when training can begin; a step of the last tensors "
+            f"takes {least * full:.3g}. Give more seconds."
         )
     return least, fewer
 

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
 from elastic_tf.federated import changes
-from elastic_tf.federated.strategy import FedElastic
+from elastic_tf.federated.strategy import FedElastic, log_missing
 from elastic_tf.federated.sums import LOG_SCALES, Heads, Sums, from_record
 
 _ACTION = "train.head"
@@ -48,21 +48,17 @@ def solve_head(
     *,
     timeout: float = 3600.0,
     penalty: float | None = None,
-    scale: float | None = None,
 ) -> FederatedHead:
     """Solve the network's dense head on the samples of all clients, of which only sums are sent.
 
     Args:
-        strategy: whose messages and nodes these are.
+        strategy: whose messages and nodes these are; its `scale` is used, or found and kept.
         grid: Flower's.
         arrays: all weights of the network, as `ArrayRecord(model.get_weights())`.
         config: for the clients: `down` as of `FedElastic`; `noise` and `clip`, see
             `elastic_tf.federated.sums.noised`.
         timeout: seconds to wait for answers.
         penalty: None chooses it by held-out samples.
-        scale: logits of classes / regression values; None asks the clients for the likelihood of
-            held-out samples. Solved again, after a training on them, they say little: give that of
-            the first head.
 
     Raises:
         ValueError: no client answered with sums.
@@ -76,7 +72,9 @@ def solve_head(
         nodes, _ = sample_nodes(grid, strategy.min_available_nodes, len(list(grid.get_node_ids())))
         messages = [Message(record, dst_node_id=node, message_type=_ACTION) for node in nodes]
         base = changes.fingerprint(strategy._sent)
-        for reply in grid.send_and_receive(messages, timeout=timeout):
+        replies = list(grid.send_and_receive(messages, timeout=timeout))
+        log_missing(nodes, replies)
+        for reply in replies:
             said = reply.error.reason if reply.has_error() else None
             if said is None and reply.content.config_records.get("config", {}).get("base") != base:
                 said = "its answer is to other weights"
@@ -111,12 +109,11 @@ def solve_head(
     of_others = Heads(train, intercept=intercept)
     penalty = of_others.best_penalty(left) if penalty is None else penalty
     of_train = of_others.weights(penalty)
-    if told["kind"] == "linear":
-        scale = 1.0
-    elif scale is None:
+    scale = 1.0 if told["kind"] == "linear" else strategy.scale
+    if scale is None:
         sent = ArrayRecord([part.astype(np.float32) for part in of_train])
         losses = np.sum([_losses(reply) for reply in ask({"head": sent})], axis=0)
-        scale = float(np.exp(LOG_SCALES[int(np.argmin(losses))]))
+        scale = strategy.scale = float(np.exp(LOG_SCALES[int(np.argmin(losses))]))
     kernel, bias = Heads(train.plus(left), intercept=intercept).weights(penalty)
     solved = dict(arrays.items())
     for place, value in ((told["kernel"], kernel), (told["bias"], bias)):

@@ -28,7 +28,7 @@ from elastic_tf.files import atomic
 log = getLogger("flwr").log
 _DOWN = ("whole", *changes.DTYPES)
 _MOMENTS = ("m_t", "v_t")  # of Flower's FedOpt
-_STATE = "elastic_tf.federated 1"
+_STATE = "elastic_tf.federated 2"
 
 
 class FedElastic(FedAvg):
@@ -42,8 +42,14 @@ class FedElastic(FedAvg):
 
     An answer that is no answer to this round, or not of this network, is left out; the log says
     why.
+
+    Attributes:
+        scale: logits of classes / regression values of the heads that `solve_head` finds. None: the
+            first one asks the clients for the likelihood of held-out samples. Solved again, after a
+            training on them, they would say little.
     """
 
+    scale: float | None = None
     _initial: list[np.ndarray] = []  # that all clients have
     _exact: list[np.ndarray] = []  # of the round, as the server has them
     _sent: list[np.ndarray] = []  # as the clients have them
@@ -126,9 +132,7 @@ class FedElastic(FedAvg):
                 sums[k] = sums[k] + change if k in sums else change
                 weights[k] = weights.get(k, 0.0) + count
             good.append(reply)
-        if missing := self._asked - {one.metadata.src_node_id for one in (*valid, *failed)}:
-            named = ", ".join(map(str, sorted(missing)))
-            log(WARNING, "\t> Left out, no answer in time: node %s", named)
+        log_missing(self._asked, [*valid, *failed])
         if not good:
             return None, None
         log(INFO, "\t> %d of %d tensors were trained", len(sums), len(self._exact))
@@ -178,7 +182,7 @@ class FedElastic(FedAvg):
         for moment in _MOMENTS:
             held = getattr(self, moment, None) or {}
             tensors |= {f"{moment}.{name}": np.asarray(value) for name, value in held.items()}
-        metadata = {_STATE: json.dumps(rounds)}
+        metadata = {_STATE: json.dumps([rounds, self.scale])}
         atomic.write_bytes(self._backup, safetensors.numpy.save(tensors, metadata=metadata))
 
     def _restored(self, initial: ArrayRecord) -> ArrayRecord:
@@ -187,7 +191,7 @@ class FedElastic(FedAvg):
             return initial
         try:
             with safe_open(self._backup, framework="np") as opened:
-                self._done = int(json.loads((opened.metadata() or {})[_STATE]))
+                self._done, self.scale = json.loads((opened.metadata() or {})[_STATE])
                 found = {name: opened.get_tensor(name) for name in opened.keys()}
         except (SafetensorError, ValueError, KeyError) as error:
             raise ValueError(
@@ -207,6 +211,12 @@ class FedElastic(FedAvg):
                 setattr(self, moment, held)
         log(INFO, "Going on after round %d, from '%s'", self._done, self._backup)
         return ArrayRecord({name: Array(found[name]) for name in initial})
+
+
+def log_missing(asked: Iterable[int], replies: Iterable[Message]) -> None:
+    """Name the nodes that did not answer."""
+    if missing := set(asked) - {one.metadata.src_node_id for one in replies}:
+        log(WARNING, "\t> Left out, no answer: node %s", ", ".join(map(str, sorted(missing))))
 
 
 class FedElasticAdam(FedAdam, FedElastic):

@@ -50,11 +50,18 @@ def test_the_penalty_is_the_best_one_on_held_out_samples():
     assert heads.best_penalty(left) == min(errors, key=errors.get)
 
 
-def solved(model=None, altered=lambda node, answer: answer, grid=None, config=None, **options):
+def solved(
+    model=None, altered=lambda node, answer: answer, grid=None, config=None, scale=None, **options
+):
     """By the devices of a grid, of which some answer otherwise."""
     model = network() if model is None else model
     grid, arrays = grid or fleet(model, altered), ArrayRecord(model.get_weights())
-    return federated.solve_head(federated.FedElastic(), grid, arrays, config, **options)
+    strategy = federated.FedElastic()
+    strategy.scale = scale
+    found = federated.solve_head(strategy, grid, arrays, config, **options)
+    # what it is kept for: the head that is solved again after a training
+    assert strategy.scale == (scale if found.scale == 1.0 else found.scale)
+    return found
 
 
 def test_the_head_of_all_devices_is_the_central_one():

@@ -20,15 +20,17 @@ def main(grid: Grid, context: Context) -> None:
     model = task.network()
     arrays = ArrayRecord(model.get_weights())
     nodes = int(config["min-nodes"])
-    strategy = federated.FedElastic(min_available_nodes=nodes, fraction_evaluate=0.0)
+    strategy = federated.FedElastic(
+        min_available_nodes=nodes, min_train_nodes=nodes, fraction_evaluate=0.0
+    )
     backup = Path(str(config["backup"])) if config["backup"] else None
     sent = ConfigRecord({"down": config["down"]})
     strategy.known(arrays)  # what every device begins with need not be sent
-    timeout, scale = float(config["timeout"]), None
+    timeout = float(config["timeout"])
     if backup is None or not backup.exists():
         first = federated.solve_head(strategy, grid, arrays, sent, timeout=timeout)
         print(f"Solved on {first.samples:.0f} samples of {first.clients} devices.")
-        arrays, scale = first.arrays, first.scale
+        arrays = first.arrays
     result = strategy.start(
         grid,
         arrays,
@@ -45,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         ),
         backup=backup,
     )
-    last = federated.solve_head(strategy, grid, result.arrays, sent, timeout=timeout, scale=scale)
+    last = federated.solve_head(strategy, grid, result.arrays, sent, timeout=timeout)
     for name, found in (("trained", result.arrays), ("head solved again", last.arrays)):
         model.set_weights(found.to_numpy_ndarrays())
         accuracy = model.evaluate(*task.test_images(), verbose=0, return_dict=True)["accuracy"]

@@ -20,7 +20,13 @@ def train(message: Message, context: Context) -> Message:
     config = context.node_config
     folder, part, parts = (config[k] for k in ("folder", "partition-id", "num-partitions"))
     sys.path.insert(0, str(folder))
-    from trainer import Trainer
+    try:
+        from trainer import Trainer
+    except ImportError as error:
+        raise ValueError(
+            f"`folder` must hold the runner. Received: '{folder}', where {error}. Copy "
+            "elastic_tf/lite/*.py into it."
+        ) from error
 
     found = np.load(Path(str(folder)) / "digits.npz")
     x, y = (found[name][int(part) :: int(parts)] for name in ("x", "y"))

@@ -19,9 +19,16 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Rounds from the exported weights on."""
     config = context.run_config
+    if not config["folder"]:
+        raise ValueError(
+            "`folder` must be what was exported. Received: none. Give it in --run-config."
+        )
     trainer = Trainer(str(config["folder"]), interpreter=tf.lite.Interpreter)
     arrays = ArrayRecord([trainer.weights[k] for k in sorted(trainer.weights)])
-    strategy = federated.FedElastic(fraction_evaluate=0.0)
+    nodes = int(config["min-nodes"])
+    strategy = federated.FedElastic(
+        min_available_nodes=nodes, min_train_nodes=nodes, fraction_evaluate=0.0
+    )
     sent = {"seconds": config["seconds"], "epochs": config["epochs"]}
     sent |= {"dtype": "int8", "down": "float16"}
     rounds = int(config["num-server-rounds"])
