@@ -18,16 +18,14 @@ from elastic_tf.choose.budget.settings import Deadline
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train import optimizers
-from elastic_tf.train.engine.checks import warn_if_untrained
+from elastic_tf.train.engine.checks import warn_if_unlike, warn_if_untrained
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.targets import of_loss
 from elastic_tf.train.inputs.batches import sample_shapes
 from elastic_tf.train.inputs.samples import Samples
 
 L = tf.keras.layers
-# Standard deviations from the stored mean, at the first batch normalisation: 0.3 to 1.1 of birds,
-# signs, flowers and CIFAR-10 in MobileNet and MobileNetV2, scaled rightly; 63 to 168 unscaled.
-_UNLIKE = 8.0
+_NEW = "new_head"
 _ENDS = {tf.nn.softmax: "softmax", tf.nn.sigmoid: "sigmoid"}  # others have the name of Keras
 
 
@@ -55,8 +53,9 @@ def finetune(
     falls to zero as it ends, and the head is solved again. What lies before them is computed once
     for each sample. With `validation`, of the first head, the last weights, and these with the
     head solved again, the last is kept that is as good as the best before, within two standard
-    errors of its accuracy. The network's own weights are trained. Ctrl-C ends it early, with the
-    best weights so far; without `validation` with the last ones.
+    errors of its accuracy. The network's own weights are trained. Where the
+    network has a head for these outputs, it counts as it is given, too. Ctrl-C ends it early, with
+    the last weights that are as good; without `validation` with the last ones.
 
     Args:
         model: built Keras network. Its last dense layer stays if it has a unit for each output and
@@ -64,9 +63,9 @@ def finetune(
             where it is a classifier, by a softmax or sigmoid end or a compiled crossentropy; any
             other end is features, for a new layer. Weights are shared with the result; a new head
             is the result's own.
-        train: `Samples`; or arrays (x, y), as the model takes them and targets of shape (n,),
-            (n, 1) or (n, outputs); or a finite `tf.data.Dataset` of such samples or
-            batches, read into memory once: random augmentation in it is drawn once, too.
+        train: `Samples`; what `et.data.image_folder` gives; arrays (x, y), as the model takes them
+            and targets of shape (n,), (n, 1) or (n, outputs); or a finite `tf.data.Dataset` of such
+            samples or batches, read into memory once: random augmentation in it is drawn once, too.
         validation: arrays (x, y), or a `tf.data.Dataset` of batches, read into memory. None keeps
             the last weights, or the first head where training did harm.
         seconds: for everything. Where they do not suffice to train, the head alone is solved, on as
@@ -116,6 +115,8 @@ def finetune(
         rights = ("accuracy", "acc", "binary_accuracy")
         share, least = tf.keras.metrics.BinaryAccuracy, 0.0 if has_logits else 0.5
         metrics = [share(one, threshold=least) if one in rights else one for one in metrics]
+    if learning_rate is not None:
+        learning_rate = arguments.number("learning_rate", learning_rate, low=0.0)
     rate = RATE if learning_rate is None else learning_rate
     options: dict[str, Any] = {"metrics": metrics, "statistics": "stored"}
     elastic.compile(optimizers.shampoo(rate), _loss(loss, kind, labels, has_logits), **options)
@@ -129,6 +130,7 @@ def finetune(
         learning_rate=learning_rate,
         profile=profile,
         verbose=verbose,
+        has_head=network.layers[-1].name != _NEW,
     )
     course.run()
     return elastic
@@ -154,24 +156,7 @@ def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
             f"{texts[0][0].numpy()!r}. Read files first: et.data.image_folder."
         )
     _check_finite(samples)
-    layers: list[Any] = [] if stack.graph_ends(model) is None else model.layers
-    first: Any = next((one for one in layers if isinstance(one, stack.NORMALISATIONS)), None)
-    if first is None or len(first._inbound_nodes) != 1:  # used more than once: it is no first one
-        return
-    x = samples.take(np.arange(min(samples.batch_size, samples.rows)))[0]
-    x = tf.nest.map_structure(lambda part: tf.cast(part, tf.float32), x)
-    seen = np.moveaxis(tf.keras.Model(model.inputs, first.input)(x), first.axis, -1)
-    mean, variance = (np.asarray(part) for part in (first.moving_mean, first.moving_variance))
-    off = np.sqrt(np.mean((seen - mean) ** 2 / (variance + first.epsilon)))
-    if off > _UNLIKE:
-        values = tf.nest.flatten(x)[0]
-        warnings.warn(
-            f"The inputs are unlike those that '{model.name}' was trained on: at its first batch "
-            f"normalisation they are {off:.0f} standard deviations from the mean, where 1 is "
-            f"usual. Received: values from {np.min(values):g} to {np.max(values):g}. Scale them as "
-            "for the pre-training: many networks take -1 to 1.",
-            stacklevel=3,
-        )
+    warn_if_unlike(model, samples.take(np.arange(min(samples.batch_size, samples.rows)))[0])
 
 
 def _judged(
@@ -204,6 +189,12 @@ def _judged(
         raise ValueError(
             "Targets of `validation` must be like those of `train`. Received: "
             f"shape {y.shape}, and {labels.shape} to train on."
+        )
+    if kind == "softmax" and y.ndim == 2 and (y.sum(axis=1).round(3) != 1).any():
+        raise ValueError(
+            "Rows of `validation` must be like those of `train`, of one class each. Received: rows "
+            "of several labels or none. If labels may go together, give "
+            "loss=tf.keras.losses.BinaryCrossentropy()."
         )
     if kind == "softmax" and y.ndim == 1 and not np.isin(y, np.arange(outputs)).all():
         other = y[~np.isin(y, np.arange(outputs))]
@@ -310,9 +301,10 @@ def _with_head(
             f"layer, {way}.",
             flush=True,
         )
-    if len(features.shape) == 4:
-        features = L.GlobalAveragePooling2D()(features)
-    head = L.Dense(outputs, name="new_head")(features)
+    if len(features.shape) in (3, 4):
+        pooling = L.GlobalAveragePooling1D if len(features.shape) == 3 else L.GlobalAveragePooling2D
+        features = pooling()(features)
+    head = L.Dense(outputs, name=_NEW)(features)
     return tf.keras.Model(inputs, head, name=model.name), True
 
 

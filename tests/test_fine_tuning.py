@@ -127,7 +127,7 @@ def test_data_come_as_for_fit(kind):
 
 def test_the_best_weights_are_kept_those_of_the_solved_head_among_them(capsys):
     options = {"seconds": 300, "epochs": 1}
-    solved = et.finetune(features("vector"), images(), learning_rate=0.0, verbose=0, **options)
+    solved = et.finetune(features("vector"), images(), learning_rate=0, verbose=0, **options)
     x, _ = images(seed=1)
     held = x, solved.predict(x, verbose=0).argmax(axis=1)
     broken = et.finetune(features("vector"), images(), held, learning_rate=30.0, **options)

@@ -1,5 +1,8 @@
 """What users do and give by mistake in the one call."""
 
+import itertools
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,9 +11,10 @@ from test_fine_tuning import CLASSES, COUNT, features, images
 
 import elastic_tf as et
 from elastic_tf.choose.budget import course
+from elastic_tf.train.inputs import samples
 
 
-def test_an_interruption_leaves_the_best_weights(monkeypatch, capsys):
+def test_an_interruption_leaves_the_last_good_weights(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -18,7 +22,7 @@ def test_an_interruption_leaves_the_best_weights(monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(course, "solve_head", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            et.finetune(network, images(), held_out, seconds=300, verbose=0)
+            et.finetune(features("vector"), images(), held_out, seconds=300, verbose=0)
     monkeypatch.setattr(course.Course, "on_epoch_end", interrupted)
     model = et.finetune(network, images(), held_out, seconds=300, verbose=0)
     head = et.ElasticModel.from_model(features("3 linear"))
@@ -26,7 +30,10 @@ def test_an_interruption_leaves_the_best_weights(monkeypatch, capsys):
     et.solve_head(head, et.Samples(*images(), batch_size=16))
     for one, other in zip(model.get_weights(), head.get_weights()):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    assert "Interrupted; the best weights so far are kept." in capsys.readouterr().out
+    assert (
+        "Interrupted; the last weights that validation does not call worse are kept."
+        in capsys.readouterr().out
+    )
 
 
 def test_classes_without_samples_are_told_of():
@@ -57,3 +64,64 @@ def test_few_samples_make_one_small_batch():
 def test_what_cannot_be_fitted_is_named(network, x, message):
     with pytest.raises(ValueError, match=message):
         et.finetune(network(), (images()[0] if x is None else x, images()[1]), verbose=0)
+
+
+def quadrants(count, seed):
+    """Points, and whether they are in the first or third quadrant."""
+    x = np.random.default_rng(seed).normal(size=(count, 2)).astype(np.float32)
+    return x, (x[:, 0] * x[:, 1] > 0).astype(int)
+
+
+def test_a_network_that_fits_is_not_made_worse_by_few_samples(capsys):
+    network = tf.keras.Sequential(
+        [L.Input((2,)), *(L.Dense(32, "relu") for _ in range(3)), L.Dense(2)]
+    )
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    network.compile(tf.keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"])
+    network.fit(*quadrants(2000, 0), epochs=10, verbose=0)
+    held_out = quadrants(500, 1)
+    before = network.evaluate(*held_out, verbose=0)[1]
+    x, y = quadrants(24, 2)
+    model = et.finetune(network, (x, 1 - y), held_out, seconds=300, verbose=0)  # all wrong
+    after = model.evaluate(*held_out, verbose=0)[1]
+    assert before > 0.95 and after > before - 0.03
+    assert "As given" not in capsys.readouterr().out
+    et.finetune(network, (x, y), held_out, seconds=300, epochs=1, verbose=2)
+    assert f"As given {after:.1%}, now " in capsys.readouterr().out
+
+
+def test_data_without_an_end_are_refused_at_half_of_the_memory(monkeypatch):
+    monkeypatch.setattr(samples, "quarter_of_memory", lambda: 1 << 20)
+    x, y = images()
+    signature = tf.TensorSpec(x.shape), tf.TensorSpec(y.shape, tf.int64)
+    endless = tf.data.Dataset.from_generator(
+        lambda: itertools.repeat((x, y)), output_signature=signature
+    )
+    with pytest.raises(ValueError, match="must end, and fit into half of the memory. Received: 0"):
+        et.finetune(features("vector"), endless, seconds=300)
+
+
+def test_sequences_of_features_are_averaged():
+    rng = np.random.default_rng(0)
+    network = tf.keras.Sequential([L.Input((8, 4)), L.Conv1D(6, 3, activation="relu")])
+    data = rng.normal(size=(24, 8, 4)).astype(np.float32), rng.integers(0, 3, 24)
+    model = et.finetune(network, data, seconds=300, epochs=1, verbose=0)
+    assert model.output_shape == (None, 3)
+
+
+def test_what_has_samples_is_trained_on_all_of_them():
+    folder = types.SimpleNamespace(samples=lambda: et.Samples(*images(), batch_size=16))
+    model = et.finetune(features("vector"), folder, seconds=300, epochs=1, verbose=0)
+    assert model.history.params["steps"] == et.Samples(*images(), batch_size=16).steps
+
+
+def test_validation_rows_of_several_labels_are_refused_for_classes():
+    x, y = images()
+    rows = np.eye(CLASSES)[y]
+    with pytest.raises(ValueError, match="Rows of `validation` must be like those of `train`"):
+        et.finetune(features("vector"), (x, rows), (x, np.minimum(rows + rows[::-1], 1.0)))
+
+
+def test_an_augmentation_by_name_is_refused_where_functions_are_taken():
+    with pytest.raises(ValueError, match="`augment` must be a function .* Received: 'flip'"):
+        et.Samples(*images(), augment="flip")

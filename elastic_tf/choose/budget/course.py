@@ -62,7 +62,7 @@ _PASSES, _TRACES = (1.4, 1.2), 2.0
 _RECENT = 10  # steps whose median tells how fast the machine is
 _FIRST = 4  # steps that tell how fast it was
 _SPARE, _LATE = 0.01, 0.02  # of the seconds: spared; as much later it may end
-_HEAD = "the solved head"
+_GIVEN, _HEAD = "the network as given", "the solved head"
 
 
 class _TooLate(Exception):
@@ -73,12 +73,13 @@ class Course(tf.keras.callbacks.Callback):
     """Trains a compiled network in so many seconds.
 
     Args are those of `elastic_tf.finetune`, the model compiled; the seconds count from `started`, a
-    time of `time.perf_counter`. `callbacks` of the `fit` are called behind this one.
+    time of `time.perf_counter`. `callbacks` of the `fit` are called behind this one. A network that
+    `has_head` of these classes is judged as it is given, too.
 
     Attributes:
         head: the solved head; None before.
-        reached: accuracy (of values, the loss) on validation data of the first head and of what is
-            kept, and what that is; empty without validation.
+        reached: accuracy (of values, the loss) on validation data of what was first and of what is
+            kept; empty without validation.
         selection: what is trained; None where the head alone is solved.
         profile: times, given or foretold.
         share: seconds of a step / seconds of a full one.
@@ -98,10 +99,11 @@ class Course(tf.keras.callbacks.Callback):
         profile: TimingProfile | None = None,
         verbose: int = 1,
         callbacks: Sequence[tf.keras.callbacks.Callback] = (),
+        has_head: bool = False,
     ) -> None:
         super().__init__()
         self.set_model(model)
-        self._others = callbacks
+        self._others, self._has_head = callbacks, has_head
         self.head: HeadSolution | None = None
         self.selection: Selection | None = None
         self.share = 0.0
@@ -166,8 +168,8 @@ class Course(tf.keras.callbacks.Callback):
             if not self._weights:  # nothing has been solved yet
                 raise
             self._mark("steps")
-            which = "last" if self._validation is None else "best"
-            print(f"\nInterrupted; the {which} weights so far are kept.", flush=True)
+            which = "" if self._validation is None else " that validation does not call worse"
+            print(f"\nInterrupted; the last weights{which} are kept.", flush=True)
             if self._validation is not None:
                 self.model.set_weights(self._weights)
         if self._verbose:
@@ -179,7 +181,8 @@ class Course(tf.keras.callbacks.Callback):
         if self.reached:
             said = "{:.1%}" if self._is_accuracy else "loss {:.4g}"
             first, now = map(said.format, self.reached)
-            found = f"Head {first}, now {now} ({self._kept}). "
+            begun = "As given" if self._has_head else "Head"
+            found = f"{begun} {first}, now {now} ({self._kept}). "
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items())
         return f"{found}{epochs:.1f} epochs, {sum(self.seconds.values()):.0f} s.\nSeconds: {parts}."
 
@@ -192,10 +195,13 @@ class Course(tf.keras.callbacks.Callback):
         self.model.cache_prefix(epochs)
         if self._validation is not None:
             self.model._elastic.rows.beside(self._validation)
+            if self._has_head:
+                self._judge(_GIVEN, self._evaluated())
         self._mark("kept")
         self.head = solve_head(self.model, self._samples)
         self._ending = self._mark("head")
-        self._start = self._weights = self.model.get_weights()
+        if self._kept != _GIVEN:
+            self._weights = self.model.get_weights()
         if self._validation is not None:
             self._judge(_HEAD, self._evaluated())
             self._judging = self._mark("validated")
@@ -204,10 +210,15 @@ class Course(tf.keras.callbacks.Callback):
             self._checks = self._epochs * self._judging < _VALIDATING * left
             self._looks = self._ending < _VALIDATING * left
             self._ending *= 1 + self._looks
+        if self._kept == _GIVEN:
+            self.model.set_weights(self._weights)
+        self._start = self.model.get_weights()
+        self._first = self._most, self.reached, self._kept, self._weights
         self._set_rate(0.0)
         if self.left < self._ending + first_step_seconds(self.model, self.share):
             raise _TooLate
-        begin(self.model, self.head)
+        if self._kept != _GIVEN:
+            begin(self.model, self.head)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Let the rate fall; stop where another step would leave too little time for the end."""
@@ -251,8 +262,7 @@ class Course(tf.keras.callbacks.Callback):
         ending, left = self._slower * self._ending, self.left + _LATE * self._given
         is_good = ending / (1 + self._looks) < left  # what would end late is not begun
         if is_good and self._validation:  # epochs at a high rate were lucky ones
-            self._most, self.reached = max(self.reached[:1], default=0.0), 2 * self.reached[:1]
-            self._kept, self._weights = _HEAD, self._start
+            self._most, self.reached, self._kept, self._weights = self._first
             self._judge("the last weights", self._evaluated())
         if self._looks and ending < left:
             found = solve_between(one, data, head, self._start, self._evaluated)
@@ -326,9 +336,9 @@ class Course(tf.keras.callbacks.Callback):
 
     def _evaluated(self) -> dict[str, float]:
         """Loss and metrics on validation data, as `evaluate` gives them, from what is kept."""
-        model, head = self.model, self.head
-        assert self._validation is not None and head is not None
-        y_pred = tf.constant(predicted(model, head.layer, self._validation))
+        model, layer = self.model, self.head.layer if self.head else None
+        assert self._validation is not None
+        y_pred = tf.constant(predicted(model, layer, self._validation))
         x, y, weight = (*self._validation.arrays, None)[:3]
         model.reset_metrics()
         loss = stack.computed_loss(model, x, y, y_pred, weight, training=False)
@@ -338,7 +348,7 @@ class Course(tf.keras.callbacks.Callback):
     def _judge(self, name: str, found: dict[str, float]) -> None:
         """Keep these weights where they are as good as the best so far.
 
-        Where there is no accuracy: unless their loss is above the first head's.
+        Where there is no accuracy: unless their loss is above the first one's.
         """
         accuracy, loss = found.get("accuracy"), found["loss"]
         now = loss if accuracy is None else accuracy
@@ -366,6 +376,8 @@ class Course(tf.keras.callbacks.Callback):
 
 def as_samples(data: Any, batch_size: int = 1) -> Samples:
     """Training or validation data in memory, whose activations can be kept."""
+    if hasattr(data, "samples"):  # a folder of images
+        data = data.samples()
     if isinstance(data, Samples):
         return data
     if isinstance(data, tf.data.Dataset):

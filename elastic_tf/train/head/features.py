@@ -79,7 +79,7 @@ def _before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[An
     return read
 
 
-def predicted(model: tf.keras.Model, layer: str, samples: Samples) -> np.ndarray:
+def predicted(model: tf.keras.Model, layer: str | None, samples: Samples) -> np.ndarray:
     """What a model of one output says of samples, from what a `fit` keeps of them, if it does.
 
     It is traced once with what gives the features of that dense layer.

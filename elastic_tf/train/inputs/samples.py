@@ -93,6 +93,11 @@ class Samples:
                 f"`views` above 1 are of augmented samples. Received: views={views} without "
                 "`augment`. Give a function (x, seed) -> x."
             )
+        if augment is not None and not callable(augment):
+            raise ValueError(
+                f"`augment` must be a function (x, seed) -> x. Received: {augment!r}. By name: "
+                "et.data.augmentation."
+            )
         self.augment = augment
         if memory is None:
             memory = min(1 << 30, quarter_of_memory())
@@ -213,10 +218,16 @@ def read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
             "The dataset must end. Received: one of infinite cardinality. Leave out repeat()."
         )
     try:
-        grown = None
+        grown, most = None, 2 * quarter_of_memory()
         for batch in dataset:
             grown = grown or tf.nest.map_structure(Growing, batch)
             tf.nest.map_structure(Growing.add, grown, batch)
+            if sum(part.size for part in tf.nest.flatten(grown)) > most:
+                raise ValueError(
+                    "The dataset must end, and fit into half of the memory. Received: "
+                    f"{most / 2**30:.1f} GiB, and more to come. Use take(), or give batches to "
+                    "`fit` of an et.ElasticModel."
+                )
         if grown is None:
             raise ValueError("The dataset must hold a sample. Received: an empty one.")
         with tf.device("CPU:0"):  # the whole data may not fit beside the model
@@ -243,7 +254,7 @@ class Growing:
         # texts, and what is no array, have no bytes of their own
         has_bytes = isinstance(first, tf.Tensor) and first.dtype != tf.string
         self._others: list[Any] | None = None if has_bytes else []
-        self._bytes, self._count = bytearray(_BEFORE), 0
+        self._bytes, self._count, self.size = bytearray(_BEFORE), 0, 0
 
     def add(self, part: Any) -> None:
         """Append a batch."""
@@ -254,6 +265,7 @@ class Growing:
             raise ValueError(f"different shapes: {part.shape[1:]} and {self._shape}")
         self._bytes += part.numpy().tobytes()
         self._count += len(part)
+        self.size = len(self._bytes)
 
     def tensor(self) -> Any:
         """All samples; the last call."""

@@ -22,6 +22,7 @@ from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
 from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.methods import baselines
+from elastic_tf.train.engine.checks import warn_if_unlike
 from elastic_tf.train.head.solve import begin, solve_between
 
 # In a run's directory until the result is there: the state after the last finished epoch, and the
@@ -87,6 +88,7 @@ def _within(
         )
     verbose = 0 if settings.quiet else 2
     model = et.ElasticModel.from_model(harness.network(settings, data.classes, settings.weights))
+    _check_scale(settings, model, data)
     optimizer = et.optimizers.by_name(settings.optimizer, RATE)
     model.compile(optimizer, harness.loss(), metrics=["accuracy"], statistics="stored")
     clock = recording.TrainingClock()
@@ -118,6 +120,12 @@ def _within(
         "predicted_ratio": course.share,
         "seconds": course.seconds,
     }
+
+
+def _check_scale(settings: Any, model: Any, data: et.data.ImageData) -> None:
+    """Warn where a network of one's own takes other values; those of the zoo scale their inputs."""
+    if settings.model.endswith(harness.FILE):
+        warn_if_unlike(model, next(iter(data.train))[0])
 
 
 class _Training:
@@ -180,6 +188,7 @@ class _Training:
         """What is trained: the pre-trained network with a new head, as the method adapts it."""
         settings, data, profile = self._settings, self._data, self._profile
         model = harness.network(settings, data.classes, settings.weights)
+        _check_scale(settings, model, data)
         if profile is not None and self._method.needs_profile:  # before anything is trained
             shape = tuple(model.input_shape[1:])
             profile.check_data(batch_size=settings.batch_size, input_shape=[shape])
