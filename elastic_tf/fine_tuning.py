@@ -25,7 +25,6 @@ from elastic_tf.train.inputs.batches import sample_shapes
 from elastic_tf.train.inputs.samples import Samples
 
 L = tf.keras.layers
-_NEW = "new_head"
 _ENDS = {tf.nn.softmax: "softmax", tf.nn.sigmoid: "sigmoid"}  # others have the name of Keras
 
 
@@ -105,6 +104,7 @@ def finetune(
     judged = None
     if validation is not None:
         judged = _judged(validation, samples, labels, kind, outputs)
+    known = {id(one) for one in model.weights}  # a new head's are not among them
     network, has_logits = _with_head(model, outputs, kind, verbose=bool(verbose))
     warn_if_untrained(network)
     elastic = ElasticModel.from_model(network)
@@ -130,7 +130,7 @@ def finetune(
         learning_rate=learning_rate,
         profile=profile,
         verbose=verbose,
-        has_head=network.layers[-1].name != _NEW,
+        has_head=all(id(one) in known for one in network.weights),
     )
     course.run()
     return elastic
@@ -304,7 +304,7 @@ def _with_head(
     if len(features.shape) in (3, 4):
         pooling = L.GlobalAveragePooling1D if len(features.shape) == 3 else L.GlobalAveragePooling2D
         features = pooling()(features)
-    head = L.Dense(outputs, name=_NEW)(features)
+    head = L.Dense(outputs, name="new_head")(features)
     return tf.keras.Model(inputs, head, name=model.name), True
 
 

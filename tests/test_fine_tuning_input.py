@@ -74,7 +74,7 @@ def quadrants(count, seed):
 
 def test_a_network_that_fits_is_not_made_worse_by_few_samples(capsys):
     network = tf.keras.Sequential(
-        [L.Input((2,)), *(L.Dense(32, "relu") for _ in range(3)), L.Dense(2)]
+        [L.Input((2,)), *(L.Dense(32, "relu") for _ in range(3)), L.Dense(2, name="new_head")]
     )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     network.compile(tf.keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"])
