@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ def finetune(
     learning_rate: float | None = None,
     loss: Any = None,
     metrics: Sequence[Any] | None = None,
+    class_weight: Mapping[int, float] | None = None,
     profile: TimingProfile | str | Path | None = None,
     verbose: int = 1,
 ) -> ElasticMixin:
@@ -77,6 +78,7 @@ def finetune(
             crossentropy, or the mean squared error of values.
         metrics: as for `compile`. None: the accuracy of classes and labels. Weights are judged by
             the metric "accuracy", without one by the loss.
+        class_weight: as for `fit`; validation samples are not weighted.
         profile: times of this network with this head and batches of this size, or their file. None:
             foretold from a forward pass.
         verbose: as in `tf.keras.Model.fit`; 0 prints nothing.
@@ -101,12 +103,15 @@ def finetune(
     labels = np.asarray(samples.arrays[1])
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     kind, outputs = _task(labels, loss)
+    if class_weight is not None:
+        samples = samples.weighted(class_weight)
     judged = None
     if validation is not None:
         judged = _judged(validation, samples, labels, kind, outputs)
     known = {id(one) for one in model.weights}  # a new head's are not among them
     network, has_logits = _with_head(model, outputs, kind, verbose=bool(verbose))
     warn_if_untrained(network)
+    _warn_if_frozen(network)
     elastic = ElasticModel.from_model(network)
     if metrics is None:
         metrics = [] if kind == "linear" else ["accuracy"]
@@ -157,6 +162,23 @@ def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
         )
     _check_finite(samples)
     warn_if_unlike(model, samples.take(np.arange(min(samples.batch_size, samples.rows)))[0])
+
+
+def _warn_if_frozen(network: tf.keras.Model) -> None:
+    """Say so where nothing can be trained but the last layer."""
+    dense, _ = _end(network)
+    others = [
+        one
+        for one in stack.layers_of(network)
+        if one is not dense and one.weights and len(stack.layers_of(one)) == 1
+    ]
+    if others and not any(one.trainable_weights for one in others):
+        warnings.warn(
+            f"Something before the last layer should be trainable. Received: '{network.name}', "
+            f"all of which is frozen, {len(others)} layers. Set its `trainable = True` first: what "
+            "there is no time to train costs nothing here.",
+            stacklevel=3,
+        )
 
 
 def _judged(

@@ -125,3 +125,29 @@ def test_validation_rows_of_several_labels_are_refused_for_classes():
 def test_an_augmentation_by_name_is_refused_where_functions_are_taken():
     with pytest.raises(ValueError, match="`augment` must be a function .* Received: 'flip'"):
         et.Samples(*images(), augment="flip")
+
+
+def test_a_class_of_more_weight_is_found_more_often(monkeypatch):
+    x, y = images()
+    x[:, :, :, :] = np.random.default_rng(1).normal(size=x.shape)  # there is nothing to learn
+    found = [
+        et.finetune(
+            features("vector"), (x, y), seconds=300, epochs=1, verbose=0, class_weight=weights
+        )
+        for weights in ({0: 50.0, 1: 1.0, 2: 1.0}, {0: 1.0, 1: 1.0, 2: 50.0})
+    ]
+    first, last = (model.predict(x, verbose=0).argmax(axis=1) for model in found)
+    assert (first == 0).mean() > 0.8 and (last == 2).mean() > 0.8
+    with pytest.raises(TypeError, match="`class_weight` must be a dict"):
+        et.finetune(features("vector"), (x, y), seconds=300, class_weight=[1.0, 2.0])
+
+
+def test_a_network_that_is_frozen_is_named():
+    network = features("vector")
+    network.trainable = False
+    with pytest.warns(UserWarning, match="all of which is frozen, 2 layers. Set its `trainable"):
+        model = et.finetune(network, images(), seconds=300, epochs=1, verbose=0)
+    assert len(model.tensors) == 2
+    network.trainable = True
+    network.layers[1].trainable = False  # some of it may be
+    assert len(et.finetune(network, images(), seconds=300, epochs=1, verbose=0).tensors) == 4

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +35,10 @@ _DIGITS = 6  # significant digits of an importance in a file
 _MOST_BYTES = 256 << 20  # of all lines together; an epoch takes less than 1 KB
 
 NETWORK = "network.keras"  # in a run's directory: the file that `train --model` named
+WEIGHTS = "model.weights.h5"  # likewise: those that were trained
+_CHECKSUM = "sha256 of weights"  # in `result.json`
+_BLOCK = 1 << 20  # bytes written at a time
+_ANY = ("out", "quiet")  # settings that may differ where a run goes on
 
 #: Of a result, for `format_table`.
 COLUMNS = (
@@ -92,20 +98,49 @@ class Run:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
-        data = to_json(dict(result))
+        checksum = _sha256(self.path / WEIGHTS)
+        data = to_json({**result, **({_CHECKSUM: checksum} if checksum else {})})
         with self._claim:
             write_json(self.path / "result.json", data)
         self.result = data
 
-    def restart(self) -> None:
-        """Forget the epochs of a training that cannot go on."""
-        self.history, self.selections = [], []
-        for name in ("history", "selections"):
-            (self.path / f"{name}.jsonl").unlink(missing_ok=True)
+    def save_weights(self, model: Any) -> None:
+        """Write the weights of a Keras model, whole or not at all."""
+        path, part = self.path / WEIGHTS, self.path / f"part.{WEIGHTS}"
+        size = sum(array.nbytes for array in model.get_weights())
+        try:
+            with open(part, "wb") as file:  # HDF5 ends the process where the disk is full
+                for _ in range(2 + size // _BLOCK):
+                    file.write(bytes(_BLOCK))
+            model.save_weights(part)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def load_weights(self, model: Any) -> None:
+        """Give a Keras model what `save_weights` wrote; a ValueError if that is damaged."""
+        path, known = self.path / WEIGHTS, (self.result or {}).get(_CHECKSUM)
+        if known not in (None, _sha256(path)):
+            raise ValueError(
+                f"The weights of a run must be those that training wrote. Received: '{path}', "
+                "which is not there, or has been changed. Train anew, into another directory."
+            )
+        model.load_weights(path)
+
+    def go_back(self, epochs: int) -> None:
+        """Forget what was recorded after so many epochs, if anything was."""
+        if len(self.history) > epochs:
+            self.history = self.history[:epochs]
+            self._cut()
 
     def _go_on(self, claim: contextlib.ExitStack) -> None:
-        """Remove what was cut off, and selections of epochs that did not end, made again now."""
-        self._claim, done = claim, len(self.history)
+        """Remove what was cut off."""
+        self._claim = claim
+        self._cut()
+
+    def _cut(self) -> None:
+        """Leave in the files what is known: no selections of epochs that did not end."""
+        done = len(self.history)
         self.selections = [item for item in self.selections if item.get("epoch", 1) <= done]
         for name, keep in (("history", done), ("selections", len(self.selections))):
             file = self.path / f"{name}.jsonl"
@@ -149,10 +184,13 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
             write_json(file, config)
             run = Run(path)
         elif difference:
+            further = "."
+            if (path / WEIGHTS).is_file():
+                further = f"; its network is trained further with --weights '{path / WEIGHTS}'."
             raise ValueError(
                 f"A run is continued with the settings it was started with. Received: '{path}', "
                 f"which differs first in {difference}. Choose another directory, or remove this "
-                "one."
+                f"one{further}"
             )
         if run.result is None:  # or else nothing will be written
             run._go_on(claimed.pop_all())
@@ -187,6 +225,11 @@ def peak_memory_bytes() -> int:
     return int(peak) * (1 if sys.platform == "darwin" else 1024)
 
 
+def _sha256(path: Path) -> str | None:
+    """Of a file; None where there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
 def _versions() -> dict[str, str]:
     """Versions of Python and of the packages that a result depends on."""
     versions = {"python": platform.python_version()}
@@ -198,7 +241,7 @@ def _versions() -> dict[str, str]:
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Where two JSON objects differ first; empty where they are equal."""
-    for key in {**now, **before}:
+    for key in (key for key in {**now, **before} if key not in _ANY):
         one, other = before.get(key, "nothing"), now.get(key, "nothing")
         if json.dumps(one) != json.dumps(other):
             return f"'{key}': {one!r} in the directory, {other!r} now"

@@ -61,6 +61,9 @@ def accuracy_at_budgets(comparisons: Mapping[str, Tables], *, title: str = "") -
     size = (7.0, 4.8) if len(courses) == 1 else (3.7 * len(courses), 4.4)
     figure, panels = picture(*size, 1, len(courses))
     shown: dict[str, Any] = {}
+    spreads = [half for curves in courses.values() for *_, half in curves.values()]
+    has_halves = any(np.nan_to_num(half).any() for half in spreads)
+    accuracy = "test accuracy, 95 % interval (%)" if has_halves else "test accuracy (%)"
     for axes, (name, curves) in zip(np.ravel(panels), courses.items()):
         for label, (seconds, means, halves) in curves.items():
             look = looks[label]
@@ -73,7 +76,7 @@ def accuracy_at_budgets(comparisons: Mapping[str, Tables], *, title: str = "") -
             shown.setdefault(text, drawn.lines[0])
         grid(axes)
         axes.set_xlim(0, 1.08 * max(curve[0].max() for curve in curves.values()))
-        axes.set(xlabel="training time (s)", ylabel="test accuracy, 95 % interval (%)")
+        axes.set(xlabel="training time (s)", ylabel=accuracy)
         head(axes, name if len(courses) > 1 else title)
     if len(courses) > 1:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12)

@@ -243,7 +243,7 @@ class FullDisk(tf.keras.callbacks.Callback):
 
 
 def test_a_full_disk_keeps_the_last_good_backup_and_does_not_stop_the_training(tmp_path, cheap):
-    with pytest.warns(UserWarning, match=r"epoch 2, step [24] could not be written.*goes on"):
+    with pytest.warns(UserWarning, match=r"epoch 3, step [24] could not be written.*goes on"):
         disk = FullDisk()
         killed(tmp_path, disk, KillAt("on_train_batch_end", 2, 4), **CHEAP)
     disk.on_epoch_end(2)
@@ -268,6 +268,60 @@ def test_a_backup_of_another_training_is_refused(tmp_path, monkeypatch):
         train(tmp_path, data=lambda: {**in_arrays(), "batch_size": 1}, **CHEAP)
 
 
+def weighted(model, x, y):
+    """Another importance."""
+    return et.importance.weight_magnitude(model)
+
+
+def in_samples(shift=0):
+    x, _ = arrays()
+    y = x[:, : networks.CLASSES].argmax(axis=1)  # which can be learned
+    return {"x": et.Samples(x, (y + shift) % networks.CLASSES, batch_size=BATCH)}
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [
+        ({"rho": 0.7}, "rho 0.7, in the backup 0.6"),
+        ({"rho": lambda epoch: 0.6}, "rho .*lambda.*, in the backup 0.6"),
+        ({"rho": et.Deadline(600)}, "rho Deadline of 600 s, in the backup 0.6"),
+        ({"interval": 3}, "interval 3, in the backup 2"),
+        ({"importance": weighted}, "importance weighted, in the backup weight_magnitude"),
+        ({"memory": "1 GiB"}, "memory 1 GiB, in the backup None"),
+        ({"compiled": {"statistics": "stored"}}, "statistics stored, in the backup batch"),
+        ({"data": functools.partial(in_samples, 1)}, r"checksum of samples \d+, in the backup \d+"),
+        (
+            {"loss": tf.keras.losses.SparseCategoricalCrossentropy()},
+            "loss .*'from_logits': False.*, in the backup .*'from_logits': True",
+        ),
+        (
+            {"loss": "sparse_categorical_crossentropy"},
+            r"loss \['sparse_categorical_crossentropy'\], in the backup .*'from_logits': True",
+        ),
+    ],
+)
+def test_a_training_that_is_asked_for_something_else_is_refused(tmp_path, options, received):
+    given = {**CHEAP, "data": in_samples}
+    killed(tmp_path, KillAt("on_epoch_begin", 1), **given)
+    with pytest.raises(ValueError, match=f"Received: {received}"):
+        train(tmp_path, **{**given, **options})
+    assert train(tmp_path, **given)["epochs"] == [0, 1, 2, 3]
+
+
+def test_what_is_trained_is_kept_with_the_head_solved_again(tmp_path):
+    def head():
+        return et.SolveHead()
+
+    given = {**CHEAP, "data": in_samples, "dropout": 0.0}
+    ended = train(tmp_path / "whole", head(), **given)
+    with pytest.warns(UserWarning, match="nothing is trained"):
+        assert train(tmp_path / "whole", head(), **given)["variables"] == ended["variables"]
+    alone = train(tmp_path / "alone", et.SolveHead(again=False), **given)
+    assert alone["variables"] != ended["variables"]  # it was solved again, and is another one
+    killed(tmp_path / "cut", head(), KillAt("on_train_batch_end", 2, 3), **given)
+    assert train(tmp_path / "cut", head(), **given) == ended
+
+
 def test_an_optimizer_that_does_not_tell_its_settings_is_named(tmp_path, monkeypatch):
     class Halving(tf.keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step):
@@ -285,7 +339,7 @@ def test_two_backups_of_one_training_are_refused(tmp_path):
         return tf.keras.callbacks.BackupAndRestore(str(tmp_path / "keras"))
 
     killed(tmp_path, keras(), KillAt("on_epoch_begin", 2), **CHEAP)
-    with pytest.raises(ValueError, match="`Backup` and another .* begins with epoch 2"):
+    with pytest.raises(ValueError, match="`Backup` and another .* begins with epoch 3"):
         train(tmp_path, keras(), **CHEAP)
 
 
@@ -307,18 +361,18 @@ class Poison(tf.keras.callbacks.Callback):
 
 def test_nan_goes_back_to_the_last_good_weights_once(tmp_path):
     poison = Poison(1)
-    with pytest.warns(UserWarning, match=r"in epoch 1 .* back to epoch 1, step 2; .*0.025"):
+    with pytest.warns(UserWarning, match=r"in epoch 2 .* back to epoch 2, step 2; .*0.025"):
         outcome = train(tmp_path / "once", poison, **CHEAP)
     assert np.isfinite(outcome["history"]["loss"]).all()
     assert float(poison.model.optimizer.learning_rate) == np.float32(0.025)
     with pytest.warns(UserWarning, match="halved"):
-        with pytest.raises(FloatingPointError, match="loss=nan in epoch 2 .*after all that could"):
+        with pytest.raises(FloatingPointError, match="loss=nan in epoch 3 .*after all that could"):
             train(tmp_path / "twice", Poison(1, 2), **CHEAP)
 
 
 @pytest.mark.parametrize("options", [{"backup": {"nan": "stop"}}, {"optimizer": "schedule"}])
 def test_nan_stops_the_training_where_nothing_can_be_lowered(tmp_path, options):
-    with pytest.raises(FloatingPointError, match="loss=nan in epoch 1 after 4 steps"):
+    with pytest.raises(FloatingPointError, match="loss=nan in epoch 2 after 4 steps"):
         train(tmp_path, Poison(1), **{**CHEAP, **options})
 
 

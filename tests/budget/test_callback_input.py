@@ -44,6 +44,21 @@ def test_a_network_that_was_never_trained_is_told_of_where_a_part_is_trained():
         fit(elastic(), callback(rho=1.0), epochs=1)
 
 
+def test_frozen_layers_are_named_where_nothing_fits():
+    base = network()
+    before = [layer for layer in base.layers if layer.name not in ("head", "out")]
+    for layer in before:
+        layer.trainable = False
+    model = ElasticModel.from_model(base)
+    model.compile("sgd", crossentropy())
+    t = np.ones(len(model.tensors))
+    profile = TimingProfile.from_chain(t_dw=t, t_dy=t, t_forward=50.0)
+    frozen = sum(1 for layer in before if layer.weights)
+    said = f"too small to train.*{frozen} layers of .* are frozen, .*`trainable = True`.*compile"
+    with pytest.raises(ValueError, match=said):
+        model.fit(*images(), verbose=0, callbacks=[ElasticCallback(profile, rho=0.5)])
+
+
 @pytest.mark.filterwarnings("ignore:No tensor is expected")
 @pytest.mark.parametrize("shape", [(8, None, None, 2), (None, 6, 6, 2)])
 def test_data_that_do_not_tell_their_size_are_taken(shape):

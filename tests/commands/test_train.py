@@ -1,6 +1,8 @@
 """The command that trains, on tiny settings."""
 
+import os
 import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from elastic_tf.app import runs
 from elastic_tf.app.commands import plot, train
 from elastic_tf.app.commands.trained import evaluate, network, predict, report
 from elastic_tf.app.commands.training import recording
+from elastic_tf.train.backup import recovery, slots
 
 
 def words(arrays, out, more=""):
@@ -97,6 +100,62 @@ def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monke
     assert [selection["epoch"] for selection in run.selections] == [1, 2]
     assert run.result["epochs"] == 2
     assert not (run.path / "backup").exists()
+
+
+class Kill(BaseException):
+    """Stands for a power cut."""
+
+
+@pytest.mark.parametrize("method", ["full", "random_neurons"])
+def test_train_goes_on_after_a_kill_at_any_moment(
+    method, arrays, tmp_path, monkeypatch, deterministic
+):
+    def given(out):
+        return words(arrays, tmp_path / out, f"--method {method}")
+
+    def killed(place, name, count):
+        original, calls = getattr(place, name), []
+
+        def counted(*args, **kwargs):
+            calls.append(1)
+            if len(calls) == count:
+                raise Kill
+            return original(*args, **kwargs)
+
+        with monkeypatch.context() as patch, pytest.raises(Kill):
+            patch.setattr(place, name, counted)
+            train.main(given("cut"))
+
+    expected = train.main(given("whole"))
+    moments = [(slots, "_add", 4), (recovery.Recovery, "epoch_begins", 2), (slots, "_add", 60)]
+    for moment in [*moments, (os, "replace", 2), (runs.Run, "save_weights", 1)]:
+        killed(*moment)
+    found = train.main(given("cut"))
+    for key in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "trained"):
+        assert [e[key] for e in found.history] == [e[key] for e in expected.history], key
+    for key in ("accuracy", "validation_accuracy", "kept_epoch", "epochs"):
+        assert found.result[key] == expected.result[key], key
+    weights = (stored(run.path / "model.weights.h5") for run in (found, expected))
+    for one, other in zip(*weights):
+        np.testing.assert_array_equal(one, other)
+    assert sorted(one.name for one in found.path.iterdir()) == sorted(
+        one.name for one in expected.path.iterdir()
+    )
+
+
+def test_a_run_goes_on_from_another_place_and_with_other_words_for_it(arrays, tmp_path):
+    def broken(*_):
+        raise Kill
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Kill):
+        patch.setattr(runs.Run, "save_weights", broken)
+        train.main(words(arrays, tmp_path / "run", "--method full"))
+    shutil.copytree(tmp_path / "run", tmp_path / "moved")  # this process holds the lock of `run`
+    (tmp_path / "moved" / "run.lock").unlink()
+    given = words(arrays, f"{tmp_path}/./moved", "--method full")
+    given.remove("--quiet")
+    run = train.main(given)
+    assert [epoch["epoch"] for epoch in run.history] == [1, 2] and run.result["epochs"] == 2
 
 
 def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tmp_path, capsys):
@@ -190,6 +249,30 @@ def test_train_refuses_options_that_do_not_fit(more, received, arrays, elastic, 
     more = more.replace("PROFILE", shlex.quote(str(elastic[0].path / "profile.json")))
     with pytest.raises(ValueError, match=received):
         train.main([*words(arrays, tmp_path / "run"), *shlex.split(more)])
+
+
+@pytest.mark.parametrize("more", ["--method full", "--method elastic --seconds 600"])
+def test_balanced_classes_weigh_alike(more, tmp_path, monkeypatch):
+    y = np.arange(24) % 6 // 5  # 20 of one class, 4 of the other
+    x = np.full((24, 16, 16, 1), 90, np.uint8) + 60 * y[:, None, None, None].astype(np.uint8)
+    np.savez(tmp_path / "few.npz", x_train=x, y_train=y, x_test=x[:12], y_test=y[:12])
+    found = []
+    of_class = et.Samples.weighted
+    monkeypatch.setattr(
+        et.Samples, "weighted", lambda self, given: found.append(given) or of_class(self, given)
+    )
+    run = train.main(words(tmp_path / "few.npz", tmp_path / "run", f"{more} --balanced --epochs 1"))
+    (weights,) = found
+    assert weights == pytest.approx({0: 0.6, 1: 3.0}) and run.result["accuracy"] == 1.0
+
+
+def test_a_network_is_trained_further_from_the_weights_of_a_run(elastic, arrays, tmp_path):
+    run, given, _ = elastic
+    with pytest.raises(ValueError, match=r"'epochs': 2 in.*further with --weights '.*weights.h5'"):
+        train.main([*given, "--epochs", "4"])
+    more = words(arrays, tmp_path / "more", "--method full --epochs 1")
+    more += ["--weights", str(run.path / "model.weights.h5")]
+    assert train.main(more).result["epochs"] == 1
 
 
 def test_the_rate_rises_to_the_one_given_and_falls_to_zero():

@@ -120,6 +120,15 @@ def write(path, **changes):
     return path
 
 
+@pytest.mark.parametrize(
+    ("shifts", "missing"), [((1, 1), r"0 to 3,.*none of \[0\]"), ((0, 3), r"0 to 5.*\[3, 4, 5\]")]
+)
+def test_classes_without_training_images_are_named(shifts, missing):
+    x, y = np.zeros((6, 2, 2, 1), np.uint8), np.arange(6) % 3
+    with pytest.warns(UserWarning, match=f"Each class, {missing}"):
+        from_arrays(*((x, y + shift) for shift in shifts), batch_size=2)
+
+
 def test_a_file_of_arrays_is_read_with_channels_and_labels_as_they_are_used(tmp_path):
     x, y = numbered()
     changes = {"x_train": x[..., 0], "y_train": np.uint8(y[:, np.newaxis])}

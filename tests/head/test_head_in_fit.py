@@ -1,5 +1,7 @@
 """The head as a `fit` begins from it and ends with it."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -85,8 +87,37 @@ def test_a_head_is_solved_again_as_a_fit_ends_where_it_is_better(rate, determini
     assert is_better == (rate < 1.0)
     if is_better:
         expected = model.get_weights()
-    for one, other in zip(trained(again=True)[0].get_weights(), expected):
+    said = contextlib.nullcontext()
+    if not is_better:
+        said = pytest.warns(UserWarning, match="larger leave-one-out error than before.*rate")
+    with said:
+        found = trained(again=True)[0].get_weights()
+    for one, other in zip(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_head_is_solved_on_the_weights_that_early_stopping_puts_back(deterministic):
+    x, y = clusters()
+
+    def trained(*callbacks):
+        tf.keras.utils.set_random_seed(0)
+        model = ElasticModel.from_model(classifier())
+        model.compile(tf.keras.optimizers.SGD(0.05), SCE(from_logits=True))
+        samples = Samples(x, y, batch_size=10)
+        options = {"epochs": 4, "verbose": 0, "validation_data": (x, y[::-1])}
+        model.fit(samples, callbacks=[*callbacks], **options)
+        return model.get_weights()
+
+    def stop():
+        options = {"patience": 1, "min_delta": 9.0, "restore_best_weights": True}
+        return tf.keras.callbacks.EarlyStopping(**options)
+
+    before, behind = trained(stop(), SolveHead()), trained(SolveHead(), stop())
+    for one, other in zip(before, behind):
+        np.testing.assert_array_equal(one, other)
+    kept = trained(SolveHead(again=False), stop())
+    assert all((one == other).all() for one, other in zip(kept[:-2], behind))
+    assert not np.allclose(kept[-2], behind[-2])
 
 
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid", "linear"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,32 @@ def test_epochs_selections_and_result_come_back(tmp_path):
     assert selection["predicted_ratio"] == 0.66
     assert selection["seconds_importance"] == 1.5
     assert selection["selection"]["time"] == record().selection.time
+
+
+def test_weights_come_back_or_are_refused_and_the_old_ones_stay_where_the_disk_is_full(tmp_path):
+    run, layers = runs.create(tmp_path, CONFIG), tf.keras.layers
+    model = tf.keras.Sequential([layers.Input((5,)), layers.Dense(300)])
+    run.save_weights(model)
+    run.finish({})
+    expected = model.get_weights()
+    model.set_weights([0 * value for value in expected])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            run.save_weights(model)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    runs.load(tmp_path).load_weights(model)
+    np.testing.assert_array_equal(model.get_weights()[0], expected[0])
+    assert sorted(one.name for one in tmp_path.glob("*.h5")) == ["model.weights.h5"]
+    file = tmp_path / "model.weights.h5"
+    data = bytearray(file.read_bytes())
+    data[-9] ^= 1
+    for changed in (data, data[:1000]):
+        file.write_bytes(changed)
+        with pytest.raises(ValueError, match="those that training wrote.*model.weights.h5"):
+            runs.load(tmp_path).load_weights(model)
 
 
 def test_equal_settings_continue_the_run(tmp_path):

@@ -117,6 +117,7 @@ def train(
     fitted: dict[str, Any] | None = None,
     dropout: float = 0.3,
     backup: dict[str, Any] | None = None,
+    loss: Any = None,
     first: Sequence[Any] = (),
     **options: Any,
 ) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def train(
     tf.keras.utils.set_random_seed(0)
     model = et.ElasticModel.from_model(network(dropout))
     options_of_compile = {"metrics": ["accuracy"], **(compiled or {})}
-    model.compile(MORE_OPTIMIZERS[optimizer](), crossentropy(), **options_of_compile)
+    model.compile(MORE_OPTIMIZERS[optimizer](), loss or crossentropy(), **options_of_compile)
     given = {"x": shuffled()} if data is None else data()
     probe = given["x"] if data is None else shuffled()
     callback = et.ElasticCallback(

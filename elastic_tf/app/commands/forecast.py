@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     classes, images = settings.classes or found[0], settings.images or found[1]
     size = checks.count("batch_size", settings.batch_size, most=images)
     model = harness.compiled(harness.network(settings, classes), settings.optimizer, 1e-4)
-    batch = np.zeros((size, *model.input_shape[1:]), np.float32), np.zeros(size, np.int64)
+    side, channels = harness.input_shape(settings)
+    batch = np.zeros((size, side, side, channels), np.float32), np.zeros(size, np.int64)
     batches = tf.data.Dataset.from_tensors(batch).repeat(images // size)
     print(forecast(model, batches, rho=settings.rho, epochs=settings.epochs, keeps=True))

@@ -73,9 +73,13 @@ def weights(name: str, value: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A network of the zoo, and its training step."""
+    """A network and its training step."""
 
-    model: str = option("mobilenet", help="model of the zoo", choices=MODELS)
+    model: str = option(
+        "mobilenet",
+        help=f"{', '.join(MODELS)}; or FILE.keras, a network of images of 0 to 255",
+        check=network,
+    )
     alpha: float = option(1.0, help="width of mobilenet and mobilenet_v2", check=width)
     input_size: int = option(128, help="height and width of the images in pixels", check=count)
     batch_size: int = option(16, help="images in a training step", check=count)
@@ -87,11 +91,6 @@ class Step:
 class Adaptation(Step):
     """The adaptation of a network to images."""
 
-    model: str = option(
-        "mobilenet",
-        help=f"{', '.join(MODELS)}; or FILE.keras, a network of images of 0 to 255",
-        check=network,
-    )
     data: str = option(help=DATA, check=images)
     out: Path = option(help="directory of all that is written")
     weights: str = option("imagenet", help="'imagenet', 'none' or a file of weights", check=weights)

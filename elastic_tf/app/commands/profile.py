@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("Building the model and measuring its steps ...", flush=True)
     model = harness.compiled(harness.network(settings, classes), settings.optimizer, 1e-4)
     rng, size = np.random.default_rng(0), settings.batch_size
-    x = rng.uniform(0, 255, (size, *model.input_shape[1:])).astype(np.float32)
+    side, channels = harness.input_shape(settings)
+    x = rng.uniform(0, 255, (size, side, side, channels)).astype(np.float32)
     profile = profile_model(model, x, rng.integers(0, classes, size), repeats=settings.repeats)
     profile.save(settings.out)
     print(report(profile))

@@ -59,6 +59,7 @@ class Settings(options.Adaptation):
         None, help="learning rate at its highest; 3.5e-4 if left out", check=checks.rate
     )
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
+    balanced: bool = option(False, help="weigh each class alike, however many images it has")
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
     seed: int = option(
         0, help="of weights, order and draws", check=partial(checks.count, least=0, most=_MOST_SEED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,13 @@ def from_arrays(train: Labelled, test: Labelled, **options: Any) -> ImageData:
             f"{x.shape[1:]} and {x_test.shape[1:]}."
         )
     count = 1 + max(y.max(), y_test.max())
+    if len(empty := np.setdiff1d(np.arange(count), y)):
+        warnings.warn(
+            f"Each class, 0 to {count - 1}, should have training images. Received: none of "
+            f"{arguments.brief(empty.tolist())}. Look at the labels, or number those that there "
+            "are from 0, with np.unique(y, return_inverse=True).",
+            stacklevel=2,
+        )
     names = [str(label) for label in range(count)]
     return from_rows((x, y), (x_test, y_test), batching=batching, class_names=names)
 

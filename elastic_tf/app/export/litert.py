@@ -141,9 +141,12 @@ class _Files:
         self._features: dict[Any, str | None] = {self._network.input.ref(): None}  # names
         self._constants: dict[str, dict[int, list[int]]] = {}
         for layer in model._flatten_layers():
-            if getattr(layer, "rate", 0) and "Dropout" in type(layer).__name__:
+            kind = type(layer).__name__
+            is_dropout = getattr(layer, "rate", 0) and "Dropout" in kind
+            if is_dropout or kind.startswith(("Random", "Gaussian")):
                 warnings.warn(
-                    f"Dropout is left out of the files: '{layer.name}' and others like it.",
+                    f"What draws at random is left out of the files: '{layer.name}', a {kind}, and "
+                    "others like it.",
                     stacklevel=3,
                 )
                 break

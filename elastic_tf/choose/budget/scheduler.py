@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from elastic_tf.choose.budget.deadline import DeadlineControl
 from elastic_tf.choose.budget.ledger import Ledger
@@ -24,7 +25,11 @@ from elastic_tf.choose.selection.selector import select_tensors, smallest_feasib
 from elastic_tf.files.json_form import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.train.engine import replicas
-from elastic_tf.train.engine.checks import warn_if_untrained
+from elastic_tf.train.engine.checks import (
+    frozen_explained,
+    warn_if_unlike,
+    warn_if_untrained,
+)
 from elastic_tf.train.engine.mixin import ElasticMixin
 
 _KEY = "selection"  # in `model.fit_state`
@@ -84,10 +89,11 @@ class Scheduler:
         seconds = self._ledger.elapsed - started
 
         def begin(batches: list[Any]) -> None:
-            self._look(batches)
-            if selects:
-                own = joined(batches, self._settings.probe.size) if takes else drawn
-                self._select(epoch, own, seconds)
+            with frozen_explained(self._model):
+                self._look(batches)
+                if selects:
+                    own = joined(batches, self._settings.probe.size) if takes else drawn
+                    self._select(epoch, own, seconds)
             self._ledger.count("selected")
             self._ledger.resume()
 
@@ -140,6 +146,8 @@ class Scheduler:
             return
         if self._deadline is not None or settings.rho_at(0) < 1.0:
             warn_if_untrained(self._model)
+            if batches:
+                warn_if_unlike(self._model, tf.keras.utils.unpack_x_y_sample_weight(batches[0])[0])
         profile = costs.of_plans(self._epochs_to_come)
         smallest = smallest_feasible_rho(profile, settings.required)
         if self._deadline is not None:
@@ -313,6 +321,10 @@ class Scheduler:
             self._deadline.end()
 
     # Going on after an interruption.
+
+    def made_of(self) -> dict[str, Any]:
+        """What must be the same in a `fit` that goes on."""
+        return self._settings.made_of()
 
     def state(self) -> dict[str, Any]:
         """All that a `fit` needs to go on, as JSON values."""

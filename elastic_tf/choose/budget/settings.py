@@ -90,6 +90,18 @@ class Settings:
         """Seconds for the whole `fit`; None where `rho` is asked for."""
         return self.rho.seconds if isinstance(self.rho, Deadline) else None
 
+    def made_of(self) -> dict[str, Any]:
+        """What must be the same in a training that goes on, as JSON values."""
+        rho: Any = self.rho
+        if isinstance(rho, Deadline):
+            rho = f"Deadline of {rho.seconds:g} s"
+        return {
+            "rho": _name(rho) if callable(rho) else rho,
+            "interval": self.interval,
+            "importance": _name(self.importance),
+            "memory": str(self.memory),
+        }
+
     def rho_at(self, epoch: int) -> float:
         """Allowed step time / full step time in that epoch, in (0, 1]; 1 with a deadline."""
         if isinstance(self.rho, Deadline):
@@ -99,3 +111,7 @@ class Settings:
         value = self.rho(epoch)
         arguments.rho("rho", value, hint=f"The schedule gave it for epoch {epoch}.")
         return float(value)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))

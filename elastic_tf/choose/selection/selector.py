@@ -265,5 +265,5 @@ def _too_small(profile: TimingProfile, rho: float, required: np.ndarray) -> Valu
         f"The budget is too small to train {what}. Received: rho={rho}. The smallest feasible rho "
         f"is {math.ceil(smallest * 1e4) / 1e4:.4f}; the forward pass alone takes "
         f"{profile.t_forward / profile.t_full:.4f} of a full step. Give a larger rho, or train on "
-        "et.Samples, which keeps what comes before the first trained tensor."
+        "et.Samples for more epochs: what comes before the first trained tensor is kept."
     )

@@ -49,7 +49,7 @@ class Method:
             Its outputs are those of the given model, which stays as it is.
         needs_profile: whether `callbacks` reads profile, rho and probe.
         foretells: whether foretold times do where none were measured.
-        can_go_on: whether `BackupAndRestore` can go on with an interrupted `fit`.
+        can_go_on: whether a backup can go on with an interrupted `fit`.
     """
 
     name: str

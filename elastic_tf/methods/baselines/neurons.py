@@ -190,7 +190,7 @@ class TrainNeurons(tf.keras.callbacks.Callback):
     """Chooses neurons anew before each epoch; trains these and the head, and nothing else.
 
     Before the first epoch they are drawn at random, later the fastest of the epoch before are
-    taken. Biases and normalisation stay frozen. It stands before a `BackupAndRestore` among the
+    taken. Biases and normalisation stay frozen. It stands before what backs up among the
     callbacks: what is known of neurons is kept at the end of an epoch.
 
     Args:

@@ -6,7 +6,9 @@ so that a kill during one of them only repeats it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import time
 import warnings
 from collections.abc import Iterator
@@ -14,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from elastic_tf import arguments, stack
 from elastic_tf.files.json_form import to_json
+from elastic_tf.plan import Plan
 from elastic_tf.train import optimizers
 from elastic_tf.train.backup import state
 from elastic_tf.train.backup.slots import Slots, State
@@ -56,11 +60,52 @@ class Backup:
         arguments.choice("nan", self.nan, ("restore", "stop", "ignore"))
 
 
+class PlanBackup(tf.keras.callbacks.Callback):
+    """Backs up a `fit` whose plan other callbacks set, where there is no `ElasticCallback`.
+
+    Stands behind those.
+    """
+
+    def __init__(self, options: Backup) -> None:
+        super().__init__()
+        self._options = options
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Go on from a backup, if there is one."""
+        self._recovery = Recovery(self.model, self._options, self)
+        self._recovery.begin()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Back up."""
+        self._recovery.epoch_begins(epoch)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Keep what came out."""
+        self._recovery.end()
+
+    def made_of(self) -> dict[str, Any]:
+        """Nothing is known of what the others were asked."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """The plan."""
+        plan = self.model._elastic.plan
+        return {"plan": plan and plan.to_json()}
+
+    def go_on(self, state: dict[str, Any], epoch: int) -> None:
+        """Take the plan up, until others set theirs."""
+        self.model.set_plan(state["plan"] and Plan.from_json(state["plan"]))
+
+    def pass_over(self, epoch: int) -> None:
+        """Others draw nothing that is known here."""
+
+
 class Recovery:
     """Keeps the state of one `fit`, which has not begun its first epoch, in two files.
 
     Of what decides between steps what is trained, the scheduler, it knows `state()`, as JSON
-    values, `go_on(state)`, and `pass_over(epoch)` for an epoch that is not trained again.
+    values, `go_on(state, epoch)`, `pass_over(epoch)` for an epoch that is not trained again, and
+    `made_of()`, what must be the same in a training that goes on.
     """
 
     def __init__(self, model: ElasticMixin, options: Backup, scheduler: Any) -> None:
@@ -121,7 +166,7 @@ class Recovery:
         if self._data.is_moved:
             raise ValueError(
                 "`fit` must go on from one backup. Received: `Backup` and another callback, which "
-                f"begins with epoch {epoch}. Leave BackupAndRestore out."
+                f"begins with epoch {epoch + 1}. Leave BackupAndRestore out."
             )
         self._take_up_logs(found)
         if self._done:
@@ -148,14 +193,12 @@ class Recovery:
             self._write()
 
     def end(self) -> None:
-        """Keep the trained model: the same command has nothing left to do."""
+        """Keep the trained model as `fit` leaves it: the same command has nothing left to do."""
         if self._resumed is not None:
             self._take_up_logs(self._resumed)
             return
-        if self._model._elastic.accumulation is not None:
-            self._model._elastic.accumulation.flush()  # as `fit` would next
         self._epoch, self._done = self._epoch + 1, 0
-        self._write(is_finished=True)
+        self._model._elastic.endings.append(functools.partial(self._write, is_finished=True))
 
     def _leave(self) -> None:
         """However `fit` ends."""
@@ -195,11 +238,16 @@ class Recovery:
 
     def _made_of(self) -> dict[str, Any]:
         """What must be the same in a training that goes on."""
-        accumulation = self._model._elastic.accumulation
+        elastic = self._model._elastic
+        accumulation, rows = elastic.accumulation, elastic.rows
         return {
             "initial_epoch": self._data.first_epoch,
             "batches in an epoch": self._data.steps,
             "accumulate": 1 if accumulation is None else accumulation.steps,
+            "statistics": elastic.statistics,
+            "loss": [_told(one) for one in tf.nest.flatten(self._model.loss)],
+            "checksum of samples": None if rows is None else rows.samples.checksum,
+            **self._scheduler.made_of(),
             "callbacks": [type(one).__name__ for one, _ in state.remembering(self._callbacks)],
             **self._optimizer,
             **state.described(state.variables(self._model), "variable"),
@@ -258,23 +306,23 @@ class Recovery:
             self._diverged(str(error))
         except OSError as error:
             warnings.warn(
-                f"The backup of epoch {self._epoch}, step {self._done} could not be written: "
-                f"{error}. Training goes on; the last good backup in '{self._slots.path}' stays.",
+                f"The backup of epoch {self._epoch + 1}, step {self._done} could not be written: "
+                f"{error}. Training goes on; {self._slots.said()}.",
                 stacklevel=3,
             )
 
     def _diverged(self, what: str) -> None:
         """Go back to the last good weights, once."""
-        what = f"{what} in epoch {self._epoch} after {self._done} steps"
+        what = f"{what} in epoch {self._epoch + 1} after {self._done} steps"
         model, rate = self._model, optimizers.rate(self._model.optimizer)
         may_restore = self._options.nan == "restore" and rate is not None and not self._is_lowered
         found = self._slots.read() if may_restore else None
         if rate is None or found is None:
             again = ", after all that could be done" if self._is_lowered else ""
             raise FloatingPointError(
-                f"The loss and the weights must be finite. Received: {what}{again}. The last good "
-                f"state is in '{self._slots.path}'. Lower the learning rate, clip the gradients or "
-                "look at the data, and choose another directory."
+                f"The loss and the weights must be finite. Received: {what}{again}; "
+                f"{self._slots.said()}. Lower the learning rate, clip the gradients or look at the "
+                "data, and choose another directory."
             )
         state.assign(state.variables(model), found.arrays, "variable")
         rate.assign(_LOWER * rate)
@@ -285,7 +333,7 @@ class Recovery:
         if model._elastic.rows is not None:
             model._elastic.rows.look()
         warnings.warn(
-            f"Received: {what}. Weights and slots go back to epoch {found.data['epoch']}, step "
+            f"Received: {what}. Weights and slots go back to epoch {found.data['epoch'] + 1}, step "
             f"{found.data['step']}; the learning rate is halved to {float(rate.numpy()):g}, once. "
             "What the epoch reports begins here.",
             stacklevel=4,
@@ -315,6 +363,17 @@ def _settings(optimizer: Any) -> dict[str, Any]:
         )
         return told
     return {**told, **{f"optimizer's {name}": value for name, value in config.items()}}
+
+
+def _told(loss: Any) -> Any:
+    """A loss as JSON values: its name, and its settings where it tells them."""
+    told = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    if not isinstance(loss, tf.keras.losses.Loss):
+        return told
+    with contextlib.suppress(NotImplementedError, TypeError, ValueError):
+        config = loss.get_config()
+        return {"kind": told, **to_json({k: config[k] for k in config if k not in ("name", "fn")})}
+    return told
 
 
 def _check(held: dict[str, Any], given: dict[str, Any]) -> None:

@@ -103,6 +103,11 @@ class Slots:
             _add(archive, _JSON, np.frombuffer(json.dumps(held).encode(), np.uint8))
         self._number = number
 
+    def said(self) -> str:
+        """What there is."""
+        some = "the last good backup is" if self._number else "there is no backup yet"
+        return f"{some} in '{self.path}'"
+
     def clear(self) -> None:
         """Remove both backups."""
         for name in _NAMES:

@@ -139,6 +139,21 @@ def check_plan(model: Any, plan: Plan, accumulates: bool) -> None:
 
 
 @contextlib.contextmanager
+def frozen_explained(model: tf.keras.Model) -> Iterator[None]:
+    """Say in a ValueError, of a choice that is not possible, that layers are frozen."""
+    try:
+        yield
+    except ValueError as error:
+        frozen = [one for one in stack.layers_of(model) if one.weights and not one.trainable]
+        if not frozen:
+            raise
+        raise ValueError(
+            f"{error} {len(frozen)} layers of '{model.name}' are frozen, and no part of the "
+            f"choice: set `trainable = True`, of '{frozen[0].name}' first, and compile again."
+        ) from error
+
+
+@contextlib.contextmanager
 def batch_explained(data: Sequence[Any]) -> Iterator[None]:
     """Say by a ValueError which batch, (x, y) or (x, y, weight), a model refused, and why."""
     try:

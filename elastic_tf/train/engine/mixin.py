@@ -288,6 +288,8 @@ class ElasticMixin(_Model):
             with optimizers.finalizing_only(self.optimizer, lambda: state.averaged, before=flush):
                 history = super().fit(**given)
             flush()
+            for ending in state.endings:
+                ending()
             return history
         finally:
             if state.accumulation is not None:
@@ -297,7 +299,7 @@ class ElasticMixin(_Model):
             rows.leave(self)
             functions = state.functions.get((plan and plan.traced, None))
             self.train_function, state.traceable = functions or (None, None)  # made when needed
-            leave = state.leave
+            state.endings, leave = [], state.leave
             state.callback = state.ledger = state.data = state.callbacks = None
             state.fit_started = state.lookahead = state.leave = None
             if leave is not None:

@@ -53,6 +53,8 @@ class State:
         self.data: Any = None  # the `stack.RunningFit`
         self.lookahead: Any = None  # that stands in for the train function at the next call
         self.callbacks: Any = None  # that it was given
+        # called when it has ended by itself: what changes weights first, what keeps them last
+        self.endings: list[Callable[[], None]] = []
         self.leave: Callable[[], None] | None = None  # called when it ends, in whatever way
 
     @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -180,10 +181,11 @@ class SolveHead(tf.keras.callbacks.Callback):
 
     It uses what the callbacks before it computed once for each sample: one forward pass serves the
     head and the training, which begins from it at `solution.start` of its scale. Put callbacks
-    that rely on the head's gradients behind it, and those that restore weights as `fit` ends before
-    it. A head that gradients leave behind is worse than the best one of the same features: at the
-    end it is solved anew, where that has a smaller leave-one-out error than at the beginning. One
-    that is neither trained nor solved again stays at that scale, and says the same classes.
+    that rely on the head's gradients behind it. A head that gradients leave behind is worse than
+    the best one of the same features: at the end, when the other callbacks are through, it is
+    solved anew. Where that has a larger leave-one-out error than at the beginning, training has
+    spoiled the features: there is a warning, and the trained head stays. One that is neither
+    trained nor solved again stays at that scale, and says the same classes.
 
     Args:
         layer: as for `solve_head`.
@@ -203,14 +205,23 @@ class SolveHead(tf.keras.callbacks.Callback):
         self.solution = None
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Solve the head on what was trained, and keep it where it is better."""
+        """Have the head solved on what was trained, when others have put their weights back."""
+        if self.again and self.solution is not None and self.model._elastic.rows is not None:
+            self.model._elastic.endings.insert(0, self._solve_again)
+
+    def _solve_again(self) -> None:
         first, rows = self.solution, self.model._elastic.rows
-        if not self.again or first is None or rows is None:
-            return
+        assert first is not None
         dense = dense_layer(self.model, first.layer)
         trained = dense.get_weights()
         if not solve_again(self.model, rows.samples, first):
             dense.set_weights(trained)
+            warnings.warn(
+                "Training must leave features that a head can be solved on. Received: a larger "
+                f"leave-one-out error than before it, {first.error:.3g}. The trained head stays. "
+                "Lower the learning rate.",
+                stacklevel=2,
+            )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Before the first step, of a `fit` that goes on after an interruption the very first."""

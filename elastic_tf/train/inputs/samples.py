@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -119,6 +120,13 @@ class Samples:
         with tf.device("CPU:0"):  # where classes without a weight are found
             made.arrays = x, y, _class_weighted(y, weight, class_weight)
         return made
+
+    @functools.cached_property
+    def checksum(self) -> int:
+        """Of the targets, and of the inputs of the first samples: whether they are the same."""
+        first = tf.nest.map_structure(lambda part: part[:READ], self.arrays[0])
+        parts = tf.nest.flatten([first, self.arrays[1]])
+        return zlib.crc32(b"".join(tf.io.serialize_tensor(part).numpy() for part in parts))
 
     @functools.cached_property
     def not_finite(self) -> str:

@@ -29,7 +29,7 @@ class Trained(NamedTuple):
 
         network = harness.network(self.settings, len(self.class_names))
         adapted = baselines.get(self.settings.method).adapt(network)
-        adapted.load_weights(self.run.path / "model.weights.h5")
+        self.run.load_weights(adapted)
         return getattr(adapted, "network", adapted)
 
 

@@ -77,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     uses += [f"elastic-tf export --run {folder} --to mine{end}" for end in (".keras", ".tflite")]
     parts += [_tag("h2", "How to use it"), _tag("pre", "\n".join(uses))]
     told = {**run.config["versions"], **run.config["settings"]}
+    if result.get("epochs") not in (None, given.epochs):
+        told["epochs"] = f"{result['epochs']} of {given.epochs}"
     lines = [f"{name}: {value}" for name, value in told.items() if value is not None]
     parts += [_tag("h2", "How it was made"), _tag("pre", "\n".join(lines))]
     out = settings.out or settings.run / "report.html"

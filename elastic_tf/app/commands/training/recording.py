@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
@@ -64,6 +65,9 @@ class Recorder(tf.keras.callbacks.Callback):
         super().__init__()
         self._run, self._clock, self._elastic, self._first = run, clock, elastic, first
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._run.go_back(epoch)  # to a backup
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         plan = self.model.plan
         rest = {} if self._run.history else self._first
@@ -85,6 +89,26 @@ class Recorder(tf.keras.callbacks.Callback):
         for record in self._elastic.selections if self._elastic else ():
             if (record.epoch + 1, record.step) not in written:
                 self._run.append_selection(record)
+
+
+class Best(tf.keras.callbacks.EarlyStopping):
+    """Keeps the weights that validation images favour, in backups too; never stops."""
+
+    def __init__(self, accuracy: float, weights: list[np.ndarray]) -> None:
+        super().__init__("val_accuracy")
+        self.best, self.best_epoch, self.best_weights = accuracy, 0, weights
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """What is known before the first epoch stays."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        found = float((logs or {})["val_accuracy"])
+        if found > self.best:
+            self.best, self.best_epoch = found, epoch + 1
+            self.best_weights = self.model.get_weights()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """The last weights stay in the model."""
 
 
 def summary(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

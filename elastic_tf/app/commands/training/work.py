@@ -7,8 +7,10 @@ import shlex
 import shutil
 import sys
 import time
+import warnings
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
@@ -22,12 +24,11 @@ from elastic_tf.files.atomic import as_utf8
 from elastic_tf.files.table import format_table
 from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.methods import baselines
+from elastic_tf.train.backup.recovery import PlanBackup
 from elastic_tf.train.engine.checks import warn_if_unlike
 from elastic_tf.train.head.solve import begin, solve_between
 
-# In a run's directory until the result is there: the state after the last finished epoch, and the
-# weights that were best on validation images.
-_BACKUP, _BEST = "backup", "best.weights.h5"
+_BACKUP = "backup"  # in a run's directory until the result is there
 
 
 def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs.Run:
@@ -46,13 +47,19 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
     run = runs.create(out, settings)
     if settings.model.endswith(harness.FILE):  # a run holds all that is needed to use it
         shutil.copyfile(settings.model, out / runs.NETWORK)
+    for name, instead in (("seconds", "Give `rho` instead"), ("balanced", "Leave it out")):
+        if getattr(settings, name) and not data.fits_memory:
+            raise ValueError(
+                f"`{name}` is for images that fit into a quarter of the memory. Received: "
+                f"{data.train_count} images of {settings.input_size} pixels. {instead}."
+            )
     for path in data.skipped:
         print(f"Left out, not an image: {as_utf8(path)}")
     if run.result is not None:
         print(f"Finished before, in {out}:\n{format_table([run.result], runs.COLUMNS)}")
         return run
     if settings.seconds is not None:
-        run.restart()  # its seconds are over
+        run.go_back(0)  # its seconds are over
         row = _within(settings, data, profile, run, started)
         said = f"On the test images: {row['accuracy']:.1%}."
     elif run.history and not (out / _BACKUP).is_dir():
@@ -61,12 +68,13 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
             "left no backup. Remove it to start again, or choose another --out."
         )
     else:
+        if not run.history:  # it may have had other settings
+            shutil.rmtree(out / _BACKUP, ignore_errors=True)
         row = _Training(settings, data, profile, run).result()
         table = format_table([row], runs.COLUMNS)
         said = f"{table}\nSolving the head took {row['head_seconds']:.1f} s."
     run.finish(row)
     shutil.rmtree(out / _BACKUP, ignore_errors=True)
-    (out / _BEST).unlink(missing_ok=True)
     print(f"{said} Written to {out}")
     report = ["-m", "elastic_tf", "report", "--run", str(out)]
     print(f"A page on it: {shlex.join([sys.executable, *report])}")
@@ -81,11 +89,6 @@ def _within(
     started: float,
 ) -> dict[str, Any]:
     """As `finetune` with arrays, on a run's images and in its directory; the result."""
-    if not data.fits_memory:
-        raise ValueError(
-            "`seconds` is for images that fit into a quarter of the memory. Received: "
-            f"{data.train_count} images of {settings.input_size} pixels. Give `rho` instead."
-        )
     verbose = 0 if settings.quiet else 2
     model = et.ElasticModel.from_model(harness.network(settings, data.classes, settings.weights))
     _check_scale(settings, model, data)
@@ -94,7 +97,7 @@ def _within(
     clock = recording.TrainingClock()
     course = Course(
         model,
-        data.samples(),
+        _samples(settings, data),
         data.validation,
         seconds=settings.seconds,
         started=started,
@@ -105,7 +108,7 @@ def _within(
         callbacks=[clock, recording.Recorder(run, clock)],
     )
     course.run()
-    model.save_weights(run.path / "model.weights.h5")
+    run.save_weights(model)
     course.profile.save(run.path / "profile.json")  # a run holds all that its pictures need
     head, kept = course.reached or (None, None)
     return {
@@ -120,6 +123,17 @@ def _within(
         "predicted_ratio": course.share,
         "seconds": course.seconds,
     }
+
+
+def _samples(settings: Any, data: et.data.ImageData) -> et.Samples:
+    """The training images in memory; each class weighs alike where that is asked for."""
+    samples = data.samples()
+    if not settings.balanced:
+        return samples
+    counts = np.bincount(samples.arrays[1].numpy(), minlength=data.classes)
+    return samples.weighted(
+        {k: samples.count / (data.classes * max(count, 1)) for k, count in enumerate(counts)}
+    )
 
 
 def _check_scale(settings: Any, model: Any, data: et.data.ImageData) -> None:
@@ -141,7 +155,7 @@ class _Training:
         self._settings, self._data, self._run = settings, data, run
         self._method = baselines.get(settings.method)
         # samples have numbers, so that what lies before the first trained tensor is computed once
-        self._train = data.samples() if data.fits_memory else data.train
+        self._train = _samples(settings, data) if data.fits_memory else data.train
         # a file would keep every redraw of a bar
         self._verbose = 0 if settings.quiet else 1 if sys.stdout.isatty() else 2
         self._head_seconds = 0.0
@@ -167,7 +181,7 @@ class _Training:
             self._profile.save(self._own_profile)
         self._fit(model)
         kept = {} if data.validation is None else self._best(model)
-        model.save_weights(self._run.path / "model.weights.h5")
+        self._run.save_weights(model)
         if kept:  # the test images are used once, when the weights are there
             kept.update(model.evaluate(data.test, verbose=self._verbose, return_dict=True))
         return {
@@ -208,64 +222,47 @@ class _Training:
         settings, data, run = self._settings, self._data, self._run
         names = ("seed", "interval", "probe_size", "rho", "memory")
         given = {name: value for name in names if (value := getattr(settings, name)) is not None}
-        judged, first = data.validation or data.test, 0.0
-        if not run.history:
+        judged, self._start = data.validation or data.test, model.get_weights()
+        if run.history:
+            first = run.history[0]["head_accuracy"]
+        else:
             first = model.evaluate(judged, verbose=0, return_dict=True)["accuracy"]
-        best, self._start = run.path / _BEST, model.get_weights()
-        keeps_best = data.validation is not None
-        if keeps_best and not run.history:
-            et.optimizers.build(model.optimizer, model.trainable_variables)  # saved, too
-            model.save_weights(best)
-        if not run.history:
             begin(model, self._head)
+        self._kept = recording.Best(first, self._start)
         task = baselines.Task(model=model, profile=self._profile, probe=data.probe, **given)
         clock = recording.TrainingClock()
         callbacks: list[Any] = [clock, *self._method.callbacks(task)]
         choosers = [one for one in callbacks if isinstance(one, et.ElasticCallback)]
         head: dict[str, Any] = {"head_seconds": self._head_seconds, "head_accuracy": first}
         callbacks.append(recording.Recorder(run, clock, *choosers, **head))
-        if keeps_best:
-            callbacks.append(
-                tf.keras.callbacks.ModelCheckpoint(
-                    str(best),
-                    monitor="val_accuracy",
-                    mode="max",
-                    save_best_only=True,
-                    save_weights_only=True,
-                    initial_value_threshold=max(self._accuracies() or [first]),
-                )
-            )
+        if data.validation is not None:
+            callbacks.append(self._kept)
         if self._method.can_go_on:
-            # kept until the result is there: a run can be interrupted after its last epoch too
-            backup = str(run.path / _BACKUP)
-            callbacks.append(tf.keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False))
+            backup = et.Backup(run.path / _BACKUP, nan="ignore")
+            if choosers:
+                choosers[0].backup = backup
+            else:
+                callbacks.append(PlanBackup(backup))
         options = {"validation_data": judged, "callbacks": callbacks, "verbose": self._verbose}
-        model.fit(self._train, epochs=settings.epochs, **options)
-
-    def _accuracies(self) -> list[float]:
-        """On the images that are judged by: of the head, and after each epoch."""
-        history = self._run.history
-        first = [history[0]["head_accuracy"]] if history else []
-        return first + [epoch["val_accuracy"] for epoch in history]
+        with warnings.catch_warnings():  # a run can be interrupted after its last epoch, too
+            warnings.filterwarnings("ignore", message=".*nothing is trained")
+            model.fit(self._train, epochs=settings.epochs, **options)
 
     def _best(self, model: et.ElasticModel) -> dict[str, Any]:
         """Give the model its head anew, or weights that validation images favour; what is known."""
-        known, count = self._accuracies(), len(self._run.history)
-        accuracy, epoch = known[-1], count
-        best = self._run.path / _BEST
-        if best.exists():
-            accuracy = max(known)
-            epoch = known.index(accuracy)
-            said = f"epoch {epoch}" if epoch else "the solved head"
-            started, validation = time.perf_counter(), self._data.validation
-            judge = functools.partial(model.evaluate, validation, verbose=0, return_dict=True)
-            found = solve_between(model, self._train, self._head, self._start, judge)
-            self._head_seconds += time.perf_counter() - started
-            name, again = (found[0], float(found[1]["accuracy"])) if found else ("", -1.0)
-            # the best of many epochs is the luckiest one, too
-            if is_as_good(again, accuracy, self._data.validation_count):
-                accuracy, epoch, said = again, count, name
-            else:
-                model.load_weights(best)
-            self._tell(f"Validation: head {known[0]:.1%}, now {accuracy:.1%} ({said})")
+        kept, validation = self._kept, self._data.validation
+        accuracy, epoch = kept.best, kept.best_epoch
+        said = f"epoch {epoch}" if epoch else "the solved head"
+        started = time.perf_counter()
+        judge = functools.partial(model.evaluate, validation, verbose=0, return_dict=True)
+        found = solve_between(model, self._train, self._head, self._start, judge)
+        self._head_seconds += time.perf_counter() - started
+        name, again = (found[0], float(found[1]["accuracy"])) if found else ("", -1.0)
+        # the best of many epochs is the luckiest one, too
+        if is_as_good(again, accuracy, self._data.validation_count):
+            accuracy, epoch, said = again, len(self._run.history), name
+        else:
+            model.set_weights(kept.best_weights)
+        first = self._run.history[0]["head_accuracy"]
+        self._tell(f"Validation: head {first:.1%}, now {accuracy:.1%} ({said})")
         return {"validation_accuracy": accuracy, "kept_epoch": epoch}
