@@ -16,6 +16,7 @@ from elastic_tf.choose.importance import measures
 from elastic_tf.choose.importance.probe import Probe
 from elastic_tf.choose.selection.selector import select_tensors
 from elastic_tf.model import ElasticModel
+from elastic_tf.train.head.solve import SolveHead
 from elastic_tf.train.inputs.samples import Samples
 
 
@@ -32,6 +33,23 @@ def test_callback_selects_at_the_start_and_after_every_interval():
     assert len(elastic_callback.summary().splitlines()) == 2 + 3 + 1
     fit(elastic(), elastic_callback, epochs=1)  # once more
     assert [record.epoch for record in elastic_callback.selections] == [0]
+
+
+@pytest.mark.filterwarnings("ignore:Training must leave features")
+def test_of_a_head_that_is_solved_all_is_trained():
+    """Else what is kept of samples ends behind its kernel, and is void once that is solved."""
+    samples = Samples(*images(), batch_size=4, memory=0)
+
+    def chosen(*more, **options):
+        one = callback(importance=favour(9), **options)
+        elastic().fit(samples, epochs=2, verbose=0, callbacks=[one, *more])
+        return np.flatnonzero(one.selections[0].mask).tolist()
+
+    assert chosen(rho=0.4) == [9]
+    with pytest.raises(ValueError, match="too small to train the 2 required tensors"):
+        chosen(SolveHead(), rho=0.4)
+    assert chosen(SolveHead(), rho=0.47) == [8, 9]
+    assert {4, 8, 9} <= {*chosen(SolveHead(), rho=0.9, required=np.arange(10) == 4)}
 
 
 def test_dataframe_has_the_numbers_of_the_summary(monkeypatch):

@@ -1,6 +1,7 @@
 import few_images
 import numpy as np
 import pytest
+from pages import DOCS, blocks
 from related.tinytrain import batch
 
 import elastic_tf as et
@@ -86,6 +87,15 @@ def test_a_rule_of_ones_own_is_given_worth_costs_and_budgets(net):
     assert found.plan == et.Plan.full(9)
 
 
+def test_the_guide_keeps_what_recognises_as_before(tmp_path, monkeypatch):
+    task = few_images.task()
+    found = fewshot.adapt(few_images.network(), task.support, task.support_labels, steps=2)
+    monkeypatch.chdir(tmp_path)
+    names = {"found": found, "new_images": task.support}
+    exec(blocks(DOCS / "guides" / "five_pictures.md", "python")[1], names)
+    np.testing.assert_array_equal(names["names"], found.predict(task.support))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -98,6 +108,7 @@ def test_a_rule_of_ones_own_is_given_worth_costs_and_budgets(net):
         ({"plan": np.ones(3, bool)}, r"\(3,\)"),
         ({"labels": np.zeros(16, int)}, r"two classes.*array\(\[0\]\)"),
         ({"images": np.zeros((16, 8, 8))}, r"\(16, 8, 8\)"),
+        ({"images": np.zeros((16, 9, 7, 1))}, r"size .* takes.*Received: \(9, 7, 1\). Resize"),
     ],
 )
 def test_what_cannot_be_adapted_to_is_refused(net, options, message):

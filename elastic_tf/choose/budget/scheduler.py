@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from elastic_tf.choose.selection.records import SelectionRecord
 from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
 from elastic_tf.files.json_form import to_json
 from elastic_tf.memory.steps import Limit
+from elastic_tf.stack import raw
 from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.checks import (
     frozen_explained,
@@ -31,6 +33,8 @@ from elastic_tf.train.engine.checks import (
     warn_if_untrained,
 )
 from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.head.features import dense_layer
+from elastic_tf.train.head.solve import SolveHead
 
 _KEY = "selection"  # in `model.fit_state`
 
@@ -89,11 +93,10 @@ class Scheduler:
         seconds = self._ledger.elapsed - started
 
         def begin(batches: list[Any]) -> None:
-            with frozen_explained(self._model):
-                self._look(batches)
-                if selects:
-                    own = joined(batches, self._settings.probe.size) if takes else drawn
-                    self._select(epoch, own, seconds)
+            self._look(batches)
+            if selects:
+                own = joined(batches, self._settings.probe.size) if takes else drawn
+                self._select(epoch, own, seconds)
             self._ledger.count("selected")
             self._ledger.resume()
 
@@ -114,6 +117,18 @@ class Scheduler:
         if epoch - self._selected_at < self._settings.interval or self._is_settled:
             return False
         return self._deadline is None or self._deadline.has_time_to_select()
+
+    @functools.cached_property
+    def _required(self) -> np.ndarray | None:
+        """What is always trained: of a head that is solved all, for what is kept ends before it."""
+        model, required = self._model, self._settings.required
+        given = tf.nest.flatten(model._elastic.callbacks or [])
+        heads = [dense_layer(model, one.layer) for one in given if isinstance(one, SolveHead)]
+        if not heads:
+            return required
+        of_heads = {id(raw(one)) for head in heads for one in head.trainable_variables}
+        found = np.array([id(tensor) in of_heads for tensor in model.tensors])
+        return found if required is None else found | required
 
     @property
     def _is_settled(self) -> bool:
@@ -149,12 +164,12 @@ class Scheduler:
             if batches:
                 warn_if_unlike(self._model, tf.keras.utils.unpack_x_y_sample_weight(batches[0])[0])
         profile = costs.of_plans(self._epochs_to_come)
-        smallest = smallest_feasible_rho(profile, settings.required)
+        smallest = smallest_feasible_rho(profile, self._required)
         if self._deadline is not None:
             self._deadline.check_feasible(smallest)
         elif not callable(settings.rho) and (rho := settings.rho_at(0)) < smallest:
-            # the selector says so best
-            select_tensors(np.zeros(profile.count), profile, rho, required=settings.required)
+            with frozen_explained(self._model):  # the selector says so best
+                select_tensors(np.zeros(profile.count), profile, rho, required=self._required)
 
     # Selecting.
 
@@ -206,7 +221,7 @@ class Scheduler:
     ) -> SelectionRecord:
         """What to train for `rho`, or for what meets the deadline."""
         started = self._ledger.elapsed
-        required = self._settings.required
+        required = self._required
         profile = self.costs.of_plans(self._epochs_to_come)
         steps = self.costs.of_plans(self._epochs_to_come, filling=False)
         smallest = smallest_feasible_rho(profile, required)
@@ -217,14 +232,15 @@ class Scheduler:
             asked = self._ratio.ask(rho)
         # the first selection refuses a `rho` that is too small; later ones do what can be done
         asked = min(max(asked, smallest if rho >= smallest or self.selections else rho), 1.0)
-        selection = select_tensors(
-            importance,
-            profile,
-            asked,
-            required=required,
-            strategy=self._worth.strategy,
-            memory=self._memory,
-        )
+        with frozen_explained(self._model):
+            selection = select_tensors(
+                importance,
+                profile,
+                asked,
+                required=required,
+                strategy=self._worth.strategy,
+                memory=self._memory,
+            )
         return SelectionRecord(
             epoch=epoch,
             rho=rho,

@@ -118,6 +118,12 @@ def adapt(
         )
     classes, y = np.unique(named, return_inverse=True)
     net, rng = ProtoNet.of(model), np.random.default_rng(seed)
+    takes = net.network.input_shape[1:]
+    if any(wanted not in (None, size) for wanted, size in zip(takes, x.shape[1:])):
+        raise ValueError(
+            f"`images` must have the size that '{net.network.name}' takes, {takes}. Received: "
+            f"{x.shape[1:]}. Resize them: tf.image.resize(images, {takes[:2]})."
+        )
     costs, chosen = net.costs, None
     if steps and plan is not None:
         chosen = as_plan(plan, len(costs.sizes))
