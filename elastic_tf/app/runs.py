@@ -133,11 +133,6 @@ class Run:
             self.history = self.history[:epochs]
             self._cut()
 
-    def _go_on(self, claim: contextlib.ExitStack) -> None:
-        """Remove what was cut off."""
-        self._claim = claim
-        self._cut()
-
     def _cut(self) -> None:
         """Leave in the files what is known: no selections of epochs that did not end."""
         done = len(self.history)
@@ -193,7 +188,8 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
                 f"one{further}"
             )
         if run.result is None:  # or else nothing will be written
-            run._go_on(claimed.pop_all())
+            run._claim = claimed.pop_all()
+            run._cut()
     return run
 
 

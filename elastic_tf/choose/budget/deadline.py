@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 
-import tensorflow as tf
-
 from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.prior import StepCosts, first_step_seconds
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.head.solve import SolveHead
+from elastic_tf.train.head.solve import solvers
 
 _LATE = 0.01  # of a deadline: what it may be passed by
 _AIM = 0.97  # of a deadline: what is planned for; the rest is for steps slower than the last ones
@@ -145,9 +143,7 @@ class DeadlineControl:
     def _seconds_of_heads(self) -> float:
         """What solving heads will take: about as long as a forward pass over the samples each."""
         rows, profile = self._model._elastic.rows, self._costs.profile
-        given = tf.nest.flatten(self._model._elastic.callbacks or [])
-        heads = [one for one in given if isinstance(one, SolveHead)]
-        times = sum((one.solution is None) + one.again for one in heads)
+        times = sum((one.solution is None) + one.again for one in solvers(self._model))
         if rows is None or profile is None:
             return 0.0
         return times * 1e-6 * profile.t_forward * rows.samples.rows / rows.samples.batch_size

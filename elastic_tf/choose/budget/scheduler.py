@@ -34,7 +34,7 @@ from elastic_tf.train.engine.checks import (
 )
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.features import dense_layer
-from elastic_tf.train.head.solve import SolveHead
+from elastic_tf.train.head.solve import solvers
 
 _KEY = "selection"  # in `model.fit_state`
 
@@ -122,8 +122,7 @@ class Scheduler:
     def _required(self) -> np.ndarray | None:
         """What is always trained: of a head that is solved all, for what is kept ends before it."""
         model, required = self._model, self._settings.required
-        given = tf.nest.flatten(model._elastic.callbacks or [])
-        heads = [dense_layer(model, one.layer) for one in given if isinstance(one, SolveHead)]
+        heads = [dense_layer(model, one.layer) for one in solvers(model)]
         if not heads:
             return required
         of_heads = {id(raw(one)) for head in heads for one in head.trainable_variables}

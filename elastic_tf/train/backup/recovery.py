@@ -370,6 +370,7 @@ def _told(loss: Any) -> Any:
     told = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     if not isinstance(loss, tf.keras.losses.Loss):
         return told
+    # one of the user's own may list none, or what is no JSON: it is known by its name
     with contextlib.suppress(NotImplementedError, TypeError, ValueError):
         config = loss.get_config()
         return {"kind": told, **to_json({k: config[k] for k in config if k not in ("name", "fn")})}

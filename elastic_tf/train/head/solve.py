@@ -176,6 +176,12 @@ def solve_between(
     return AGAIN, found
 
 
+def solvers(model: tf.keras.Model) -> list[SolveHead]:
+    """Those among the callbacks of the `fit` that an elastic model is in."""
+    given = tf.nest.flatten(model._elastic.callbacks or [])
+    return [one for one in given if isinstance(one, SolveHead)]
+
+
 class SolveHead(tf.keras.callbacks.Callback):
     """Solves the head as a `fit` on `Samples` begins and ends: `callbacks=[elastic, SolveHead()]`.
 
