@@ -14,7 +14,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.scheduler import Scheduler
-from elastic_tf.choose.budget.settings import Control, Deadline, Rho, Settings
+from elastic_tf.choose.budget.settings import Control, Rho, Settings
 from elastic_tf.choose.importance import measures
 from elastic_tf.choose.importance.probe import Probe
 from elastic_tf.choose.selection import records
@@ -49,7 +49,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`; or
             `et.Deadline(seconds)` for the whole `fit`, everything included.
         interval: epochs between two selections; 3 keeps 80 % of the importance (paper, Fig. 7a).
-            With a deadline more, where selecting would take over a fifth of the time.
+            With a deadline importance is evaluated once, and the clock decides when to select.
         probe: samples on which importance is evaluated: a `tf.data.Dataset` in batches of the size
             that was profiled, or `(x, y)` arrays, with sample weights as a third part if training
             has them; or an `et.Probe` of them with its size. None, where one is needed: the next
@@ -129,17 +129,14 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         seconds = f"\n{self._ledger.said()}" if self._has_ended else ""
         return records.table(self.selections) + seconds
 
-    def to_dataframe(self) -> Any:
-        """The table of `summary` as a `pandas.DataFrame`, a row for each selection.
+    def rows(self) -> list[dict[str, Any]]:
+        """The numbers of `summary`, for `pandas.DataFrame` and the like: a row for each selection.
 
-        Columns: epoch (from 1), step, reason, trained (tensors), tensors (N), rho, asked (of the
-        selector), predicted_ratio, achieved_ratio, and seconds_importance,
-        seconds_solve and seconds_retrace; NaN where one is not known.
-
-        Raises:
-            ImportError: pandas is not installed.
+        epoch (from 1), step, reason, trained (tensors), tensors (N), rho, asked (of the selector),
+        predicted_ratio, achieved_ratio, seconds_importance, seconds_solve and seconds_retrace; None
+        where one is not known.
         """
-        return records.dataframe(self.selections)
+        return records.rows(self.selections)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Refuse what cannot be served; forget an earlier `fit`."""
@@ -161,12 +158,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         size = None if size is None else -(-size // count)
         if self.settings.profile is not None:
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
-        deadline = self.settings.rho if isinstance(self.settings.rho, Deadline) else None
         self._ledger = state.ledger = Ledger(
-            self.clock,
-            epochs=self.params["epochs"],
-            steps=self.params["steps"],
-            ending=deadline.validation if deadline is not None else 0.0,
+            self.clock, epochs=self.params["epochs"], steps=self.params["steps"]
         )
         # else `fit` begins here, in a loop of the user's own
         if self.clock is time.perf_counter and state.fit_started is not None:
@@ -205,12 +198,19 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self.profile = self._scheduler.costs.profile
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Show and keep what came out."""
-        self._has_ended = True
-        self.model._elastic.callback = self.model._elastic.ledger = None
-        self._scheduler.end()
+        """Show and keep what came out, once a head is solved again."""
+        self._has_ended, state = True, self.model._elastic
+        self._ledger.count("ends of epochs")
+        state.endings.append(self._end)
         if self._recovery is not None:
             self._recovery.end()
+        if state.fit_started is None:  # a loop of the user's own
+            self._end()
+
+    def _end(self) -> None:
+        self._ledger.count("head")
+        self.model._elastic.callback = self.model._elastic.ledger = None
+        self._scheduler.end()
 
     def _check_replicas(self, count: int) -> None:
         """Refuse what one worker or replica cannot decide for all."""

@@ -76,7 +76,7 @@ class RunningFit:
     def __init__(self, held: dict[str, Any]) -> None:
         self.first_epoch: int = held["initial_epoch"]
         self.epochs: int = held["epochs"]
-        self._model = held["self"]
+        self._model, self._held = held["self"], held
         self._start: Any = None  # where Keras 3 was let begin
         self._source = source = held["data_handler" if IS_KERAS2 else "epoch_iterator"]
         self._adapter = adapter = source._adapter if IS_KERAS2 else source.data_adapter
@@ -105,6 +105,16 @@ class RunningFit:
         if self._adapter.num_batches is not None:
             return found
         return found - source.steps_per_execution  # Keras counts the call that found no data
+
+    def rows_to_validate(self, batch_size: int) -> int:
+        """Samples of a validation, in batches of that size if nothing tells; 0: not known."""
+        data, steps = self._held["validation_data"], self._held["validation_steps"]
+        if isinstance(data, tf.data.Dataset):
+            first = getattr(tf.nest.flatten(data.element_spec)[0], "shape", None)
+            size = first[0] if first is not None and first.rank else None
+            return max(int(steps or data.cardinality()), 0) * (size or batch_size)
+        x = tf.nest.flatten(data[0]) if isinstance(data, (tuple, list)) else []
+        return len(x[0]) if x and hasattr(x[0], "shape") else 0
 
     @property
     def batch_size(self) -> int | None:

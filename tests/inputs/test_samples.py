@@ -269,13 +269,10 @@ def test_selection_knows_what_a_cached_prefix_saves():
             assert record.selection.time == pytest.approx(steps + fill * 4.0 * first)
 
 
-def test_filling_costs_what_it_takes_here(monkeypatch):
-    monkeypatch.setattr(RowTraining, "_seconds_per_row", 1.0)
-    samples = Samples(*data(), batch_size=4)
-    rows = RowTraining(elastic(chain), samples)
-    assert rows.fill_cost(2, step=40.0) == pytest.approx(0.5 * 4.0 / 40.0)
-    assert rows.fill_cost(2, step=1.0) == 0.5  # never more than the steps would
-    assert rows.fill_cost(1, step=40.0) == 1.0  # nothing is kept for one pass
+def test_filling_costs_a_pass_for_each_view():
+    rows = RowTraining(elastic(chain), Samples(*data(), batch_size=4))
+    assert rows.fill_cost(5) == pytest.approx(0.2)
+    assert rows.fill_cost(1) == 1.0  # nothing is kept for one pass
 
 
 CLASS_WEIGHT = {0: 0.5, 2: 3.0, 1: 1.0}

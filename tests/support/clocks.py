@@ -157,17 +157,19 @@ def run(
     selecting: float = 0.0,
     epochs: int = EPOCHS,
     steps: int = STEPS,
+    profile: TimingProfile | None = None,
+    validation_data: tf.data.Dataset | None = None,
     **options: Any,
 ) -> ElasticCallback:
     """A training by the device's clock."""
     chosen = {"interval": 3, "probe": data(2), "importance": worth(device, selecting), **options}
-    elastic = ElasticCallback(table(), rho, **chosen)
+    elastic = ElasticCallback(profile or table(), rho, **chosen)
     elastic.clock = device.clock
     clocked(device).fit(
         data(steps),
         epochs=epochs,
         verbose=0,
-        validation_data=data(1),
+        validation_data=validation_data or data(1),
         callbacks=[*(callbacks or [Passing(device)]), elastic],
     )
     return elastic

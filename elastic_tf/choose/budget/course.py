@@ -9,17 +9,16 @@ gradients leave behind is worse than the best of the same features.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 import warnings
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, stack
+from elastic_tf import arguments
+from elastic_tf.choose.budget.ledger import Pace
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.choose.importance.measures import depth
@@ -28,7 +27,6 @@ from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.prefix import Forward
-from elastic_tf.train.engine.state import Step
 from elastic_tf.train.head.features import predicted
 from elastic_tf.train.head.solve import (
     AGAIN,
@@ -59,8 +57,6 @@ _LEAST_EPOCHS = 0.05  # of full training: 0.7 to 2.8 points on four image sets
 # many times the share that is trained; and traces that they take. MobileNet 1.6 passes at 0.15 and
 # 1.9 at 0.4, MobileNetV2 1.6 at 0.12.
 _PASSES, _TRACES = (1.4, 1.2), 2.0
-_RECENT = 10  # steps whose median tells how fast the machine is
-_FIRST = 4  # steps that tell how fast it was
 _SPARE, _LATE = 0.01, 0.02  # of the seconds: spared; as much later it may end
 _GIVEN, _HEAD = "the network as given", "the solved head"
 
@@ -119,10 +115,8 @@ class Course(tf.keras.callbacks.Callback):
         self._most = 0.0  # the highest accuracy
         self._checks = False  # whether each epoch is validated
         self._looks = False  # whether weights between the first and the last are judged, too
-        self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
-        self._slower = 1.0  # a step now / then
+        self._steps, self._pace = 0, Pace()
         self._needed = 0.0  # seconds of another step and the end
-        self._recent: deque[float] = deque(maxlen=_RECENT)
 
     @property
     def left(self) -> float:
@@ -228,11 +222,8 @@ class Course(tf.keras.callbacks.Callback):
             self._began = now
             self.model.stop_training = self.left < self._ending
             return
-        self._recent.append(seconds)
-        step = statistics.median(self._recent)
-        self._usual = step if self._steps <= _FIRST else min(self._usual, step)
-        self._slower = max(step / self._usual, 1.0)
-        ending = self._slower * (self._ending + self._judging * self._checks)
+        self._pace.step(seconds)
+        ending = self._pace.slower * (self._ending + self._judging * self._checks)
         self._needed = ending + seconds
         left = self._ends - ending - now
         passed = now - self._began
@@ -259,7 +250,7 @@ class Course(tf.keras.callbacks.Callback):
         self._tell("Solving the head again", self._ending)
         assert self.head is not None
         one, data, head, found = self.model, self._samples, self.head, None
-        ending, left = self._slower * self._ending, self.left + _LATE * self._given
+        ending, left = self._pace.slower * self._ending, self.left + _LATE * self._given
         is_good = ending / (1 + self._looks) < left  # what would end late is not begun
         if is_good and self._validation:  # epochs at a high rate were lucky ones
             self._most, self.reached, self._kept, self._weights = self._first
@@ -341,8 +332,7 @@ class Course(tf.keras.callbacks.Callback):
         y_pred = tf.constant(predicted(model, layer, self._validation))
         x, y, weight = (*self._validation.arrays, None)[:3]
         model.reset_metrics()
-        loss = stack.computed_loss(model, x, y, y_pred, weight, training=False)
-        logs = model.finish(Step(x, y, weight, y_pred, loss))
+        logs = model.judged(x, y, weight, y_pred)
         return {name: float(value) for name, value in logs.items()}
 
     def _judge(self, name: str, found: dict[str, float]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 
 from elastic_tf.choose.budget.ledger import Ledger
@@ -14,15 +13,15 @@ _LATE = 0.01  # of a deadline: what it may be passed by
 _AIM = 0.97  # of a deadline: what is planned for; the rest is for steps slower than the last ones
 _DRIFT = 0.25  # of a step's time: what it changes by on a shared device and back within seconds
 _LEAST = 0.5  # of the present plan's time: another plan takes no less, or training stops early
-_SELECTING = 0.2  # of a deadline's time at most: what selections after the first may take
+_KEEPING = 1.4  # times a forward pass over the samples: computing what is kept
+# Times a forward pass is traced: the first validation beyond the next ones, of EfficientNetV2-B0 2,
+# of ResNet50 2.3, of ViT-Ti 2.5, of MobileNet 3, of MobileNetV2 4.
+_VALIDATING = 3.0
 _ERROR = 0.02  # of a predicted ratio, mean absolute: ResNet50 0.021, MobileNetV2 0.030 (bench.py)
 
 
 class DeadlineControl:
-    """Which `rho` ends on time, whether there is time to select, and when to stop.
-
-    `probe_steps`: how many steps the first evaluation of the importance is thought to take.
-    """
+    """Which `rho` ends on time, whether another one is needed, and when to stop."""
 
     def __init__(
         self,
@@ -30,50 +29,32 @@ class DeadlineControl:
         model: ElasticMixin,
         ledger: Ledger,
         costs: StepCosts,
-        interval: int,
-        probe_steps: float,
     ) -> None:
-        self.seconds = seconds
+        self.seconds = ledger.deadline = seconds
         self._model, self._ledger, self._costs = model, ledger, costs
-        self._interval, self._probe_steps = interval, probe_steps
-        self._first_step = first_step_seconds(model, 1.0)  # before one was traced
-        self._evaluating: float | None = None  # least seconds of an evaluation but the first
-        self._evaluated_at: int | None = None  # epoch of the last one
-        self._selected = 0.0  # seconds at the last selection
         self._look_at = 0  # step under a plan at which the end is looked at
 
-    def check_feasible(self, smallest: float) -> None:
-        """Refuse what no selection can keep; `smallest` feasible `rho`."""
-        steps = self._ledger.steps_left
-        if steps is None:
+    def begin(self) -> None:
+        """Foresee the first validation; refuse data whose length nobody knows."""
+        state, profile = self._model._elastic, self._costs.profile
+        if state.data is not None and profile is not None and profile.batch_size:
+            rows = state.data.rows_to_validate(profile.batch_size)
+            passing = 1e-6 * profile.t_forward * rows / profile.batch_size
+            self._ledger.foreseen = _VALIDATING * state.tracing * bool(rows) + passing
+        if self._ledger.steps_left is None:
             raise ValueError(
                 "A deadline needs to know how many steps an epoch has. Received: data of unknown "
                 f"length with Deadline({self.seconds:g}). Give `fit` steps_per_epoch, or the "
                 "dataset tf.data.experimental.assert_cardinality."
             )
-        endings = (self._ledger.epochs - self._ledger.epoch) * self._ledger.ending
-        needed = self._ledger.elapsed + smallest * steps * self._full_seconds + endings
-        if needed > self.seconds:
-            raise ValueError(
-                f"The deadline is impossible. Received: Deadline({self.seconds:g}) for {steps} "
-                f"steps. At the smallest feasible rho, {smallest:.3f}, they take until second "
-                f"{needed:.1f}, selecting, tracing and unknown validation not counted. Give more "
-                "seconds or train fewer epochs."
-            )
 
-    def has_time_to_select(self) -> bool:
-        """Whether another selection takes a small part of the time since the last one only."""
-        return self._seconds_of_one() <= _SELECTING * (self._ledger.elapsed - self._selected)
-
-    def evaluated(self, epoch: int, seconds: float | None = None) -> None:
-        """The importance was evaluated at that epoch; `seconds` unless it was the first time."""
-        self._evaluated_at = epoch
-        if seconds is not None:
-            self._evaluating = min(seconds, self._evaluating or math.inf)
+    def has_time_to_keep(self) -> bool:
+        """Whether there is for a forward pass over the samples beside the end of an epoch."""
+        seconds = _KEEPING * self._once + self._ledger.ending
+        return self._ledger.elapsed + seconds <= self.seconds
 
     def selected(self) -> None:
         """A selection was made now."""
-        self._selected = self._ledger.elapsed
         self._look_at = 0
 
     def rho(self, smallest: float, present: float | None = None) -> float:
@@ -82,7 +63,7 @@ class DeadlineControl:
         Where half of the present ratio is too much, it is better to stop early: few tensors,
         trained further alone, end up worse.
         """
-        seconds = self._seconds_for_steps() - self._retrace - self._seconds_of_heads()
+        seconds = self._seconds_for_steps() - self._retrace
         full = (self._ledger.steps_left or 0) * self._full_seconds
         least = max(smallest, _LEAST * (present or 0.0))
         return min(max(seconds / full, least), 1.0) if full > 0.0 else 1.0
@@ -100,10 +81,17 @@ class DeadlineControl:
         least = max(full * max(known, _ERROR, _DRIFT * predicted), self._retrace)
         return abs(off) > least and not (off > 0.0 and is_full)
 
+    def stops_before(self, predicted: float) -> bool:
+        """Stop where the first step, of a plan of that ratio, would be too late; whether so."""
+        return self._is_over(first_step_seconds(self._model, predicted))
+
     def stops(self) -> bool:
         """Stop where one more step, and the end of its epoch, would be too late; whether so."""
+        return self._is_over(0.0)
+
+    def _is_over(self, more: float) -> bool:
         ledger, model = self._ledger, self._model
-        ends = ledger.elapsed + ledger.before_the_end + self._seconds_of_heads()
+        ends = ledger.elapsed + more + ledger.before_the_end + self._seconds_of_heads()
         is_over = bool(ledger.steps_left) and ends > self.seconds
         if is_over and not model.stop_training:
             model.stop_training = True
@@ -120,39 +108,39 @@ class DeadlineControl:
         if late > _LATE * self.seconds:
             warnings.warn(
                 f"`fit` took {late:.1f} s more than its deadline of {self.seconds:g} s. Train "
-                "fewer epochs, validate on less data, or tell how long the first validation takes: "
-                "et.Deadline(seconds, validation=...).",
+                "fewer epochs, or validate on less data.",
                 stacklevel=4,
             )
 
     def _seconds_for_steps(self) -> float:
         """What is left for the steps to come, if the training ends where it is planned to."""
         ledger = self._ledger
-        left = _AIM * self.seconds - ledger.elapsed - (ledger.epochs - ledger.epoch) * ledger.ending
-        epochs = ledger.epochs - (self._evaluated_at or 0) - self._interval
-        selections = max(math.ceil(epochs / self._interval), 0)
-        return left - min(selections * self._seconds_of_one(), _SELECTING * max(left, 0.0))
-
-    def _seconds_of_one(self) -> float:
-        """Of a selection to come: the first evaluation of the importance traces, others do not."""
-        evaluating = self._evaluating
-        if evaluating is None:
-            evaluating = self._probe_steps * self._full_seconds
-        return evaluating + self._retrace
+        endings = (ledger.epochs - ledger.epoch) * ledger.ending
+        return _AIM * self.seconds - ledger.elapsed - endings - self._seconds_of_heads()
 
     def _seconds_of_heads(self) -> float:
-        """What solving heads will take: about as long as a forward pass over the samples each."""
+        """What solving heads will take: a traced pass over the samples, then as long untraced."""
+        tracing, once, seconds = self._model._elastic.tracing, self._once, 0.0
+        for one in solvers(self._model):
+            if one.solution is None:
+                seconds += tracing + once + one.again * once
+            else:
+                seconds += one.again * max(one.solution.seconds - tracing, 0.0)
+        return self._ledger.pace.slower * seconds
+
+    @property
+    def _once(self) -> float:
+        """Seconds of a forward pass over `Samples`; 0 of other data."""
         rows, profile = self._model._elastic.rows, self._costs.profile
-        times = sum((one.solution is None) + one.again for one in solvers(self._model))
         if rows is None or profile is None:
             return 0.0
-        return times * 1e-6 * profile.t_forward * rows.samples.rows / rows.samples.batch_size
+        return 1e-6 * profile.t_forward * rows.samples.rows / rows.samples.batch_size
 
     @property
     def _retrace(self) -> float:
         """Seconds of tracing another plan."""
         seen = self._ledger.retrace
-        return self._first_step if seen is None else seen
+        return first_step_seconds(self._model, 1.0) if seen is None else seen
 
     @property
     def _full_seconds(self) -> float:

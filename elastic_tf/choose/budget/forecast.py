@@ -100,13 +100,15 @@ def forecast(
     every = Plan.full(len(plan))
     # its trace, and about as long for the closed form as for a fifth of the features
     head = 1.2 * batches * forward + 0.5 * first_step_seconds(model, 0.0)
+    # the traces before a choice, and the head once more, of what is kept where something is
+    beside = 2.0 * first_step_seconds(model, 0.0) + (0.6 if keeps else 1.2) * batches * forward
     share = cached.step_time(plan) / profile.t_full
     ways = {
         "head alone": (head_alone, 0, head),
         f"elastic, rho={rho:g}": (
             plan,
             epochs,
-            head + first_step_seconds(model, share) + epochs * batches * share * full,
+            head + first_step_seconds(model, share) + epochs * batches * share * full + beside,
         ),
         "full": (every, epochs, first_step_seconds(model, 1.0) + epochs * batches * full),
     }

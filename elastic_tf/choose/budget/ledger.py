@@ -9,6 +9,25 @@ from collections.abc import Callable
 
 _SETTLED = 20  # steps under a plan that tell it without those before: 3 % with a spread of 15 %
 _LONGEST = 200  # steps that tell the next ones; the speed of a shared device drifts
+_RECENT = 10  # steps whose median tells how fast the machine is
+_FIRST = 4  # steps that tell how fast it was
+
+
+class Pace:
+    """How much longer everything takes now than when the machine was fast, by its steps."""
+
+    def __init__(self) -> None:
+        self.slower = 1.0  # a step now / then
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
+
+    def step(self, seconds: float) -> None:
+        """A step took so long."""
+        self._recent.append(seconds)
+        self._steps += 1
+        step = statistics.median(self._recent)
+        self._usual = step if self._steps <= _FIRST else min(self._usual, step)
+        self.slower = max(step / self._usual, 1.0)
 
 
 class Ledger:
@@ -18,15 +37,14 @@ class Ledger:
     `full_seconds` is the mean of seconds / predicted ratio over the last steps. Data waiting and
     other callbacks are part of it.
     `epochs` is the number of the epoch after the last one, `steps` those in an epoch, None if not
-    known before one has passed; `ending` is thought of the first end of an epoch, in seconds.
+    known before one has passed.
     """
 
-    def __init__(
-        self, clock: Callable[[], float], *, epochs: int, steps: int | None, ending: float = 0.0
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], *, epochs: int, steps: int | None) -> None:
         self.epochs, self.steps = epochs, steps
         self.epoch = self.done = 0  # steps made in the present epoch
         self.own = 0  # steps under the present plan, but for its first one
+        self.deadline: float | None = None  # seconds of all that may pass
         self.retrace: float | None = None  # seconds of the last such first step beyond a usual one
         self._clock = clock
         self._last = clock()
@@ -35,7 +53,9 @@ class Ledger:
         self._full: deque[float] = deque(maxlen=_LONGEST)
         self._slowest: deque[float] = deque(maxlen=_SETTLED)  # seconds of the last calls
         self._is_new = True  # no step under the plan was made
-        self._endings = [ending] if ending else []
+        self.foreseen = 0.0  # seconds of the first end of an epoch
+        self._endings: list[float] = []
+        self.pace = Pace()
         self.seconds: dict[str, float] = {}  # where they went, by name; their sum is `elapsed`
         self._counted = 0.0
 
@@ -95,6 +115,7 @@ class Ledger:
         if self.own == _SETTLED:
             self._full = deque(list(self._full)[1 - _SETTLED :], maxlen=_LONGEST)
         self._full.append(seconds / count / self._ratio)
+        self.pace.step(self._full[-1])
         self._slowest.append(seconds)
 
     @property
@@ -122,11 +143,11 @@ class Ledger:
 
     @property
     def ending(self) -> float:
-        """Seconds from the last step of an epoch to the next epoch; 0 before one was seen."""
-        return (self._endings or [0.0])[-1]
+        """Seconds from the last step of an epoch to the next epoch."""
+        return (self._endings or [self.foreseen])[-1]
 
     @property
     def before_the_end(self) -> float:
         """Seconds that one more call and the end of its epoch take at most, as seen lately."""
-        endings = self._endings[1:] or self._endings  # the first validation is traced
-        return max(self._slowest, default=0.0) + max(endings, default=0.0)
+        endings = self._endings[1:] or self._endings or [self.foreseen]  # the first one is traced
+        return max(self._slowest, default=0.0) + max(endings)

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elastic_tf import stack
 from elastic_tf.choose.budget.lookahead import finished
 from elastic_tf.choose.budget.remembered import recalled, remember
 from elastic_tf.graph import captured, has_state, members, reached_from
@@ -23,7 +24,6 @@ from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import described
 from elastic_tf.timing.stopwatch import seconds
 from elastic_tf.train import optimizers
-from elastic_tf.train.engine.forward_order import traced_pass
 from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.snapshot import kept
 from elastic_tf.train.optimizers.shampoo import Shampoo, rows_of
@@ -53,17 +53,15 @@ def prior_profile(model: Any, x: Any, frozen: Forward | None = None) -> TimingPr
     """The times of training steps as they are foretold; only forward passes run.
 
     Of a compiled elastic model and the inputs x of one batch, by the method "prior"; `uncertainty`
-    tells how far the times may be off. `frozen`: the forward pass on such inputs, if it is traced.
+    tells how far the times may be off. `frozen`: a forward pass that is traced, for such inputs.
     """
-    if model._elastic.statistics == "batch":
-        frozen = Forward(model, x, folds=False)
-        graph = traced_pass(model, frozen.spec, training=True).graph
-    else:
-        frozen = frozen or Forward(model, x)
-        graph = frozen.graph
-    model._ordered_by(graph)
+    is_normalised = any(isinstance(one, stack.NORMALISATIONS) for one in model._flatten_layers())
+    folds = model._elastic.statistics != "batch" or not is_normalised  # else trained ones are not
+    if frozen is None or not folds or not frozen.takes(x):
+        frozen = Forward(model, x, folds=folds)
+    model._ordered_by(frozen.graph)
     tensors = model.tensors
-    forward, backward = _work(graph, tensors)
+    forward, backward = _work(frozen.graph, tensors)
     whole = sum(forward.values())
     # a forward pass with every layer frozen, as in a step that trains nothing
     measured = 1e6 * _seconds(model, frozen.run, x)
@@ -86,12 +84,13 @@ def prior_profile(model: Any, x: Any, frozen: Forward | None = None) -> TimingPr
 def first_step_seconds(model: Any, share: float) -> float:
     """Of tracing and optimizing a step that takes this share of a full one, before it runs.
 
-    Over the seconds of tracing a forward pass, MobileNet and MobileNetV2 took by Shampoo, of the
-    layers behind what is kept, at 0.2, 0.4 and 0.7: 6 and 3, 8 and 6, 14 and 15; by Adam, of all
-    layers, at 0.2, 0.4, 0.7 and 1: 4 and 4, 6 and 7, 6 and 12, 10 and 12.
+    Over the seconds of tracing a forward pass with Keras 3, MobileNet, MobileNetV2,
+    EfficientNetV2-B0, ViT-Ti and ResNet50 took by Shampoo, of the layers behind what is kept, at
+    0.15, 0.4, 0.7 and of all 2 to 4, 5 to 9, 10 to 14 and 12 to 21; by Adam 2 to 3 at 0.15, 3 to 5
+    at 0.4, and of all layers, at 0.3, 0.6 and 1, 3 to 4, 4 to 6 and 6 to 10.
     """
     model.tensors  # noqa: B018  whose order takes such a trace
-    least, more = (1.5, 14.0) if _whitens(model) else (2.5, 8.0)
+    least, more = (1.5, 14.0) if _whitens(model) else (2.0, 5.0)
     return (least + more * share) * float(model._elastic.tracing)
 
 
@@ -106,7 +105,8 @@ class StepCosts:
     def foretell(self, batch: Any) -> str:
         """Know the costs without a step, of a batch of `fit`; a line says what is counted on."""
         x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
-        self._prior = prior_profile(self._model, x)
+        rows = self._model._elastic.rows
+        self._prior = prior_profile(self._model, x, rows and rows.traced)
         self.profile, said = recalled(self._prior)
         return said
 
@@ -127,7 +127,7 @@ class StepCosts:
             return profile
         fill = float(not rows.keeps(epochs))
         if filling:
-            fill = rows.fill_cost(epochs, 1e-6 * profile.t_forward)
+            fill = rows.fill_cost(epochs)
         return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
 
 

@@ -65,11 +65,7 @@ class Scheduler:
         self._ratio = RatioControl(model, ledger, self._lookahead, share)
         self._deadline: DeadlineControl | None = None
         if settings.deadline is not None:
-            size = settings.probe.size if self._worth.needs_probe else 0
-            steps = size / (batch_size or size or 1)
-            self._deadline = DeadlineControl(
-                settings.deadline, model, ledger, self.costs, settings.interval, steps
-            )
+            self._deadline = DeadlineControl(settings.deadline, model, ledger, self.costs)
 
     # The beginning of an epoch.
 
@@ -111,12 +107,10 @@ class Scheduler:
             self._lookahead.ask(begin)
 
     def _is_due(self, epoch: int) -> bool:
-        """Whether a new importance is; with a deadline only where there is time for it."""
+        """Whether a new importance is."""
         if self._selected_at is None:
             return True
-        if epoch - self._selected_at < self._settings.interval or self._is_settled:
-            return False
-        return self._deadline is None or self._deadline.has_time_to_select()
+        return epoch - self._selected_at >= self._settings.interval and not self._is_settled
 
     @functools.cached_property
     def _required(self) -> np.ndarray | None:
@@ -131,10 +125,9 @@ class Scheduler:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether another selection would be like the one before it."""
-        settings = self._settings
-        is_fixed = not callable(settings.rho) and settings.deadline is None
-        return is_fixed and not self._worth.needs_probe
+        """Whether another selection would be like the first; with a deadline the clock decides."""
+        is_fixed = not callable(self._settings.rho) and not self._worth.needs_probe
+        return is_fixed or self._deadline is not None
 
     @property
     def _epochs_to_come(self) -> int:
@@ -165,7 +158,7 @@ class Scheduler:
         profile = costs.of_plans(self._epochs_to_come)
         smallest = smallest_feasible_rho(profile, self._required)
         if self._deadline is not None:
-            self._deadline.check_feasible(smallest)
+            self._deadline.begin()
         elif not callable(settings.rho) and (rho := settings.rho_at(0)) < smallest:
             with frozen_explained(self._model):  # the selector says so best
                 select_tensors(np.zeros(profile.count), profile, rho, required=self._required)
@@ -194,8 +187,6 @@ class Scheduler:
         if importance is None:
             return
         seconds += self._ledger.elapsed - started
-        if self._deadline is not None:
-            self._deadline.evaluated(epoch, seconds if self.selections else None)
         rho = self._settings.rho_at(epoch)
         if self._ratio.is_off(rho):
             self._ratio.learn()
@@ -274,7 +265,8 @@ class Scheduler:
     def _set_plan(self, record: SelectionRecord) -> None:
         self._model.set_plan(record.selection.plan)
         self._ledger.count("selected")
-        self._model.cache_prefix(self._epochs_to_come)
+        if self._deadline is None or self._deadline.has_time_to_keep():
+            self._model.cache_prefix(self._epochs_to_come)
         self._ledger.count("kept")
         self._ledger.plan(record.predicted_ratio)
 
@@ -296,6 +288,10 @@ class Scheduler:
             self._ledger.count("data, other callbacks")
             self._ledger.resume()
         self._lookahead.attach()
+        is_first = self._ledger.retrace is None and self.selections
+        if self._deadline is not None and is_first:
+            if self._deadline.stops_before(self.selections[-1].predicted_ratio):
+                self._model.train_function = self._model.judge_next  # Keras calls it once
 
     def steps_made(self, count: int) -> None:
         """Measure; select anew where the budget is not kept; stop where the time is over."""
@@ -329,7 +325,6 @@ class Scheduler:
 
     def end(self) -> None:
         """`fit` ends."""
-        self._ledger.count("ends of epochs")
         if self._ratio.is_told():
             self.costs.remember(self._ratio.delivered)
         if self._deadline is not None:
@@ -375,8 +370,5 @@ class Scheduler:
             return
         self.selections.extend(taken)
         self._selected_at = int(state["selected_at"])
-        known = [record.seconds_importance for record in taken[1:] if record.seconds_importance]
-        if self._deadline is not None:
-            self._deadline.evaluated(self._selected_at, min(known) if known else None)
         self._set_plan(taken[-1])
         self._ratio.selected(taken[-1].predicted_ratio)

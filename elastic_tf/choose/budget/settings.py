@@ -21,17 +21,13 @@ class Deadline:
 
     Attributes:
         seconds: from the beginning of `fit` to its end; above 0.
-        validation: seconds of a validation, where they are known; else the first one of a `fit`
-            cannot be foreseen.
     """
 
     seconds: float
-    validation: float = 0.0
 
     def __post_init__(self) -> None:
         hint = "It counts the seconds from the beginning of `fit`: 600 for ten minutes."
         arguments.number("seconds", self.seconds, low=0.0, above=True, hint=hint)
-        arguments.number("validation", self.validation, low=0.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,20 +101,6 @@ def rows(records: Sequence[SelectionRecord]) -> list[dict[str, Any]]:
     ]
 
 
-def dataframe(records: Sequence[SelectionRecord]) -> Any:
-    """`rows` as a `pandas.DataFrame`, NaN where unknown; an ImportError without pandas."""
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError(
-            "A DataFrame needs pandas, which is not installed: pip install pandas. summary() "
-            "gives the same table as text."
-        ) from error
-    frame = pd.DataFrame(rows(records))
-    unknown = [name for name in frame if frame[name].isna().any()]
-    return frame.astype(dict.fromkeys(unknown, float))
-
-
 def line(record: SelectionRecord) -> str:
     """What is said when a selection is made; epochs count from 1, as Keras prints them."""
     text = (

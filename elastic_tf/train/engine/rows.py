@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.cut import between
 from elastic_tf.plan import Plan
 from elastic_tf.stack import KERAS, build_by
 from elastic_tf.train.engine.prefix import Forward, NotCacheable, PrefixCache
@@ -55,16 +53,10 @@ class RowTraining:
             )
         return forward
 
-    @functools.cached_property
-    def _seconds_per_row(self) -> float:
-        """What computing the activations takes for a row, after a first pass that is slower."""
-        forward = self._forward
-        run = between(forward.graph, forward.inputs, forward.cut([]).tensors)
-        inputs = tf.nest.flatten(self.samples.take(np.arange(forward.rows))[0])
-        for _ in range(2):
-            started = time.perf_counter()
-            run(*inputs)[0].numpy()
-        return (time.perf_counter() - started) / forward.rows
+    @property
+    def traced(self) -> Forward | None:
+        """The forward pass of what is kept, if it is traced."""
+        return self.__dict__.get("_forward")
 
     def kept(self, trained: Sequence[tf.Variable] = ()) -> PrefixCache | None:
         """What steps that train these variables alone can take; dropped if the weights changed."""
@@ -99,21 +91,16 @@ class RowTraining:
         """Whether so many epochs take what is computed once: two of them some of it, at least."""
         return self.can_cache and self.samples.views < epochs
 
-    def fill_cost(self, epochs: int, step: float) -> float:
-        """Passes that compute the activations / passes that take them in so many epochs.
-
-        Each pass that computes them counts by what it takes here beside `step`, seconds of a step's
-        forward pass; larger batches often take less for a row.
-        """
+    def fill_cost(self, epochs: int) -> float:
+        """Passes that compute the activations / passes that take them in so many epochs."""
         if not self.keeps(epochs):
             return 1.0
         try:
-            row = self._seconds_per_row
+            self._forward  # noqa: B018  which tells
         except NotCacheable as reason:
             self._cache_nothing(reason)
             return 1.0
-        share = self.samples.views / epochs
-        return min(row * self.samples.batch_size / step, 1.0) * share
+        return self.samples.views / epochs
 
     def held(self, tensors: Sequence[tf.Variable]) -> np.ndarray:
         """True for the tensors that the cached activations depend on; bool, shape (N,)."""

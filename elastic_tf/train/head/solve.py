@@ -205,22 +205,29 @@ class SolveHead(tf.keras.callbacks.Callback):
         super().__init__()
         self.layer, self.again = layer, again
         self.solution: HeadSolution | None = None
+        self._solved: tuple[int, list[np.ndarray]] | None = None  # after so many steps, its weights
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Forget an earlier `fit`."""
-        self.solution = None
+        self.solution = self._solved = None
 
     def on_train_end(self, logs: Any = None) -> None:
         """Have the head solved on what was trained, when others have put their weights back."""
         if self.again and self.solution is not None and self.model._elastic.rows is not None:
             self.model._elastic.endings.insert(0, self._solve_again)
 
+    @property
+    def _steps(self) -> int:
+        return int(self.model.optimizer.iterations)
+
     def _solve_again(self) -> None:
         first, rows = self.solution, self.model._elastic.rows
         assert first is not None
         dense = dense_layer(self.model, first.layer)
         trained = dense.get_weights()
-        if not solve_again(self.model, rows.samples, first):
+        if self._solved is not None and self._solved[0] == self._steps:  # nothing was trained
+            dense.set_weights(self._solved[1])
+        elif not solve_again(self.model, rows.samples, first):
             dense.set_weights(trained)
             warnings.warn(
                 "Training must leave features that a head can be solved on. Received: a larger "
@@ -241,9 +248,13 @@ class SolveHead(tf.keras.callbacks.Callback):
                     "SolveHead is for `fit` on et.Samples. Received: other data. Call "
                     "et.solve_head(model, dataset) before."
                 )
-            self.solution = solve_head(self.model, rows.samples, layer=self.layer)
-            ledger = self.model._elastic.ledger
+            ledger, until = self.model._elastic.ledger, None
+            if ledger is not None and ledger.deadline is not None:
+                until = time.perf_counter() + ledger.deadline - ledger.elapsed - ledger.ending
+            self.solution = solve_head(self.model, rows.samples, layer=self.layer, until=until)
             if ledger is not None:
                 ledger.count("head")
+            dense = dense_layer(self.model, self.layer)
+            self._solved = self._steps, dense.get_weights()
             begin(self.model, self.solution)
             self.model.fit_state[_KEY] = dataclasses.asdict(self.solution)
