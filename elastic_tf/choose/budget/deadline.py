@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 from elastic_tf.choose.budget.ledger import Ledger
@@ -9,10 +10,11 @@ from elastic_tf.choose.budget.prior import StepCosts, first_step_seconds
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.solve import solvers
 
-_LATE = 0.01  # of a deadline: what it may be passed by
+_LATE = 0.01  # of a deadline: spared; what it may be passed by without a word
 _AIM = 0.97  # of a deadline: what is planned for; the rest is for steps slower than the last ones
 _DRIFT = 0.25  # of a step's time: what it changes by on a shared device and back within seconds
 _LEAST = 0.5  # of the present plan's time: another plan takes no less, or training stops early
+_HALF = 0.5  # of a full step: what is thought of a plan before it is chosen
 _KEEPING = 1.4  # times a forward pass over the samples: computing what is kept
 # Times a forward pass is traced: the first validation beyond the next ones, of EfficientNetV2-B0 2,
 # of ResNet50 2.3, of ViT-Ti 2.5, of MobileNet 3, of MobileNetV2 4.
@@ -24,15 +26,11 @@ class DeadlineControl:
     """Which `rho` ends on time, whether another one is needed, and when to stop."""
 
     def __init__(
-        self,
-        seconds: float,
-        model: ElasticMixin,
-        ledger: Ledger,
-        costs: StepCosts,
+        self, seconds: float, model: ElasticMixin, ledger: Ledger, costs: StepCosts
     ) -> None:
         self.seconds = ledger.deadline = seconds
         self._model, self._ledger, self._costs = model, ledger, costs
-        self._look_at = 0  # step under a plan at which the end is looked at
+        self._look_at = math.inf  # steps left when the end is looked at
 
     def begin(self) -> None:
         """Foresee the first validation; refuse data whose length nobody knows."""
@@ -40,7 +38,7 @@ class DeadlineControl:
         if state.data is not None and profile is not None and profile.batch_size:
             rows = state.data.rows_to_validate(profile.batch_size)
             passing = 1e-6 * profile.t_forward * rows / profile.batch_size
-            self._ledger.foreseen = _VALIDATING * state.tracing * bool(rows) + passing
+            self._ledger.foreseen = passing, _VALIDATING * state.tracing * bool(rows)
         if self._ledger.steps_left is None:
             raise ValueError(
                 "A deadline needs to know how many steps an epoch has. Received: data of unknown "
@@ -53,17 +51,13 @@ class DeadlineControl:
         seconds = _KEEPING * self._once + self._ledger.ending
         return self._ledger.elapsed + seconds <= self.seconds
 
-    def selected(self) -> None:
-        """A selection was made now."""
-        self._look_at = 0
-
     def rho(self, smallest: float, present: float | None = None) -> float:
         """What ends on time with another plan than one of the ratio `present`, `smallest` at least.
 
         Where half of the present ratio is too much, it is better to stop early: few tensors,
         trained further alone, end up worse.
         """
-        seconds = self._seconds_for_steps() - self._retrace
+        seconds = self._seconds_for_steps() - self._another
         full = (self._ledger.steps_left or 0) * self._full_seconds
         least = max(smallest, _LEAST * (present or 0.0))
         return min(max(seconds / full, least), 1.0) if full > 0.0 else 1.0
@@ -71,28 +65,21 @@ class DeadlineControl:
     def is_off(self, predicted: float, is_full: bool) -> bool:
         """Whether the end is so far off that another plan than that ratio pays for its tracing."""
         ledger = self._ledger
-        if not ledger.is_settled or ledger.own < self._look_at:
-            return False
         left = ledger.steps_left or 0
-        self._look_at = ledger.own + left // 10
+        if not ledger.is_settled or left > self._look_at:
+            return False
+        self._look_at = left - left // 10
         full = left * self._full_seconds
         off = self._seconds_for_steps() - full * predicted
         known = self._costs.profile.uncertainty if self._costs.profile else 0.0
-        least = max(full * max(known, _ERROR, _DRIFT * predicted), self._retrace)
+        least = max(full * max(known, _ERROR, _DRIFT * predicted), self._another)
         return abs(off) > least and not (off > 0.0 and is_full)
 
-    def stops_before(self, predicted: float) -> bool:
-        """Stop where the first step, of a plan of that ratio, would be too late; whether so."""
-        return self._is_over(first_step_seconds(self._model, predicted))
-
-    def stops(self) -> bool:
-        """Stop where one more step, and the end of its epoch, would be too late; whether so."""
-        return self._is_over(0.0)
-
-    def _is_over(self, more: float) -> bool:
+    def stops(self, more: float = 0.0) -> bool:
+        """Stop where another step, so much longer than usual, would be too late; whether so."""
         ledger, model = self._ledger, self._model
         ends = ledger.elapsed + more + ledger.before_the_end + self._seconds_of_heads()
-        is_over = bool(ledger.steps_left) and ends > self.seconds
+        is_over = bool(ledger.steps_left) and ends > (1.0 - _LATE) * self.seconds
         if is_over and not model.stop_training:
             model.stop_training = True
             warnings.warn(
@@ -115,17 +102,21 @@ class DeadlineControl:
     def _seconds_for_steps(self) -> float:
         """What is left for the steps to come, if the training ends where it is planned to."""
         ledger = self._ledger
-        endings = (ledger.epochs - ledger.epoch) * ledger.ending
-        return _AIM * self.seconds - ledger.elapsed - endings - self._seconds_of_heads()
+        others = ledger.elapsed + ledger.endings_left + self._seconds_of_heads()
+        return _AIM * self.seconds - others
 
     def _seconds_of_heads(self) -> float:
         """What solving heads will take: a traced pass over the samples, then as long untraced."""
-        tracing, once, seconds = self._model._elastic.tracing, self._once, 0.0
+        state, once, seconds = self._model._elastic, self._once, 0.0
+        # then a plan's time has the pass that computes it, and the rest is behind
+        keeps = state.rows is not None and state.rows.keeps(self._ledger.epochs)
+        tracing = state.tracing
         for one in solvers(self._model):
             if one.solution is None:
-                seconds += tracing + once + one.again * once
-            else:
-                seconds += one.again * max(one.solution.seconds - tracing, 0.0)
+                seconds += tracing + (1.0 - keeps + (keeps + one.again) * _HALF) * once
+            else:  # of what lies behind what is kept
+                least = max(one.solution.seconds - tracing, self._ledger.ratio * once)
+                seconds += one.again * least
         return self._ledger.pace.slower * seconds
 
     @property
@@ -137,15 +128,15 @@ class DeadlineControl:
         return 1e-6 * profile.t_forward * rows.samples.rows / rows.samples.batch_size
 
     @property
-    def _retrace(self) -> float:
-        """Seconds of tracing another plan."""
+    def _another(self) -> float:
+        """Seconds of tracing another plan, and of what is kept under it beside a first one."""
         seen = self._ledger.retrace
-        return first_step_seconds(self._model, 1.0) if seen is None else seen
+        if seen is None:
+            return first_step_seconds(self._model, _HALF)
+        return seen + _KEEPING * self._once
 
     @property
     def _full_seconds(self) -> float:
         """Of a full step: measured, or else by the profile."""
-        measured, profile = self._ledger.full_seconds, self._costs.profile
-        if measured is None and profile is not None:
-            return 1e-6 * profile.t_full
-        return measured or 0.0
+        profile = self._costs.profile
+        return self._ledger.full_seconds or (1e-6 * profile.t_full if profile else 0.0)

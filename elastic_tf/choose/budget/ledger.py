@@ -49,11 +49,11 @@ class Ledger:
         self._clock = clock
         self._last = clock()
         self._passed = self._mark = 0.0
-        self._ratio = 1.0
+        self.ratio = 1.0  # that is predicted of the present plan
         self._full: deque[float] = deque(maxlen=_LONGEST)
         self._slowest: deque[float] = deque(maxlen=_SETTLED)  # seconds of the last calls
         self._is_new = True  # no step under the plan was made
-        self.foreseen = 0.0  # seconds of the first end of an epoch
+        self.foreseen = 0.0, 0.0  # seconds of an end of an epoch; of the first one beyond them
         self._endings: list[float] = []
         self.pace = Pace()
         self.seconds: dict[str, float] = {}  # where they went, by name; their sum is `elapsed`
@@ -94,7 +94,7 @@ class Ledger:
 
     def plan(self, ratio: float) -> None:
         """Another plan is trained from now on, of that predicted ratio."""
-        self._ratio = ratio
+        self.ratio = ratio
         self.own = 0
         self._is_new = True
 
@@ -108,13 +108,13 @@ class Ledger:
         seconds = self.elapsed - self._mark
         self.done += count
         if self._is_new:  # it was traced
-            self.retrace = max(seconds - count * (self.step_seconds or 0.0), 0.0)
+            self.retrace = max(seconds - count * self.step_seconds, 0.0)
             self._is_new = False
             return
         self.own += 1
         if self.own == _SETTLED:
             self._full = deque(list(self._full)[1 - _SETTLED :], maxlen=_LONGEST)
-        self._full.append(seconds / count / self._ratio)
+        self._full.append(seconds / count / self.ratio)
         self.pace.step(self._full[-1])
         self._slowest.append(seconds)
 
@@ -124,15 +124,14 @@ class Ledger:
         return self.own >= _SETTLED
 
     @property
-    def full_seconds(self) -> float | None:
-        """Seconds of a full step by the last steps; None before one was measured."""
-        return statistics.fmean(self._full) if self._full else None
+    def full_seconds(self) -> float:
+        """Seconds of a full step by the last steps; 0 before one was measured."""
+        return statistics.fmean(self._full) if self._full else 0.0
 
     @property
-    def step_seconds(self) -> float | None:
-        """Seconds of a step of the present plan; None before one was measured."""
-        full = self.full_seconds
-        return None if full is None else full * self._ratio
+    def step_seconds(self) -> float:
+        """Seconds of a step of the present plan; 0 before one was measured."""
+        return self.full_seconds * self.ratio
 
     @property
     def steps_left(self) -> int | None:
@@ -144,10 +143,19 @@ class Ledger:
     @property
     def ending(self) -> float:
         """Seconds from the last step of an epoch to the next epoch."""
-        return (self._endings or [self.foreseen])[-1]
+        return self._endings[-1] if self._endings else sum(self.foreseen)
+
+    @property
+    def endings_left(self) -> float:
+        """Seconds of the ends of all epochs to come; the first one traces the validation."""
+        usual, more = self.foreseen
+        if self._endings:
+            usual = self._endings[-1] - more * (len(self._endings) == 1)
+        left = (self.epochs - self.epoch) * max(usual, 0.0)
+        return left + more * (not self._endings)
 
     @property
     def before_the_end(self) -> float:
         """Seconds that one more call and the end of its epoch take at most, as seen lately."""
-        endings = self._endings[1:] or self._endings or [self.foreseen]  # the first one is traced
+        endings = self._endings[1:] or [self.ending]
         return max(self._slowest, default=0.0) + max(endings)

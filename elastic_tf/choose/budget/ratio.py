@@ -110,16 +110,16 @@ class RatioControl:
     def can_afford(self, seconds: float) -> bool:
         """Whether so much more stays within the share of the training time."""
         ledger = self._ledger
-        left = (ledger.steps_left or 0) * (ledger.step_seconds or 0.0)
+        left = (ledger.steps_left or 0) * ledger.step_seconds
         return self.spent + seconds <= self.share * (ledger.elapsed + left)
 
     def _is_due(self) -> bool:
         ledger = self._ledger
         if not ledger.is_settled:
             return False
-        cost = 2.0 * (ledger.full_seconds or 0.0)
+        cost = 2.0 * ledger.full_seconds
         if not len(self._functions):
-            cost += (ledger.retrace or 0.0) + (ledger.full_seconds or 0.0)
+            cost += (ledger.retrace or 0.0) + ledger.full_seconds
         since = ledger.elapsed - self._timed_at
         is_waited_for = since * self.share >= cost or len(self.ratios) < _ENOUGH
         return is_waited_for and self.can_afford(cost)

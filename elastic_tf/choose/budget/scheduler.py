@@ -15,7 +15,7 @@ import tensorflow as tf
 from elastic_tf.choose.budget.deadline import DeadlineControl
 from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.lookahead import Lookahead
-from elastic_tf.choose.budget.prior import StepCosts
+from elastic_tf.choose.budget.prior import StepCosts, first_step_seconds
 from elastic_tf.choose.budget.ratio import RatioControl
 from elastic_tf.choose.budget.settings import Settings
 from elastic_tf.choose.importance.probe import joined
@@ -59,8 +59,8 @@ class Scheduler:
         self._memory: Limit | None = None  # until a first batch is there
         self._lookahead = Lookahead(model, ledger)
 
-        is_alone = replicas.count(model.distribute_strategy) == 1
-        can_time = is_alone and not model.run_eagerly and model._elastic.accumulation is None
+        self._is_alone = replicas.count(model.distribute_strategy) == 1
+        can_time = self._is_alone and not model.run_eagerly and model._elastic.accumulation is None
         share = settings.control.share if can_time and settings.memory is None else 0.0
         self._ratio = RatioControl(model, ledger, self._lookahead, share)
         self._deadline: DeadlineControl | None = None
@@ -253,8 +253,6 @@ class Scheduler:
             self._set_plan(record)
         self.selections.append(record)
         self._ratio.selected(record.predicted_ratio)
-        if self._deadline is not None:
-            self._deadline.selected()
         self._model.fit_state[_KEY] = {
             "records": [to_json(record)],
             "selected_at": self._selected_at,
@@ -288,9 +286,9 @@ class Scheduler:
             self._ledger.count("data, other callbacks")
             self._ledger.resume()
         self._lookahead.attach()
-        is_first = self._ledger.retrace is None and self.selections
+        is_first = self._ledger.retrace is None and self.selections and self._is_alone
         if self._deadline is not None and is_first:
-            if self._deadline.stops_before(self.selections[-1].predicted_ratio):
+            if self._deadline.stops(first_step_seconds(self._model, self._ledger.ratio)):
                 self._model.train_function = self._model.judge_next  # Keras calls it once
 
     def steps_made(self, count: int) -> None:

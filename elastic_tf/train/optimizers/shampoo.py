@@ -147,6 +147,9 @@ def _step(dtype: tf.DType, share: float, memory: float, is_padded: bool) -> Any:
     Traced once for kernels of all sizes. Padded: the last of the blocks has rows to spare.
     """
     matrix, blocks = (tf.TensorSpec((None,) * rank, dtype) for rank in (2, 3))
+    # a copy of its own for each kernel would make first steps a third longer
+    options: Any = {"autograph": False, "experimental_attributes": {"_noinline": True}}
+    rooted = tf.function(inverse_root, [blocks], **options)
 
     def step(
         gradient: tf.Tensor,
@@ -166,7 +169,7 @@ def _step(dtype: tf.DType, share: float, memory: float, is_padded: bool) -> Any:
         split = in_blocks(gradient)
         gram = memory * gram + (1.0 - memory) * tf.matmul(split, split, transpose_b=True)
         # reshaped, for of a branch's result no shape is known before a step runs
-        root = tf.reshape(tf.cond(is_due, lambda: inverse_root(gram), lambda: root), sizes)
+        root = tf.reshape(tf.cond(is_due, lambda: rooted(gram), lambda: root), sizes)
         ahead = root @ in_blocks(gradient + share * momentum)
         moved = tf.reshape(ahead, (-1, tf.shape(gradient)[1]))[:rows]
         count = tf.cast(tf.size(moved), dtype)
