@@ -102,20 +102,18 @@ class DeadlineControl:
     def _seconds_for_steps(self) -> float:
         """What is left for the steps to come, if the training ends where it is planned to."""
         ledger = self._ledger
-        others = ledger.elapsed + ledger.endings_left + self._seconds_of_heads()
-        return _AIM * self.seconds - others
+        return _AIM * self.seconds - ledger.elapsed - ledger.endings_left - self._seconds_of_heads()
 
     def _seconds_of_heads(self) -> float:
         """What solving heads will take: a traced pass over the samples, then as long untraced."""
         state, once, seconds = self._model._elastic, self._once, 0.0
         # then a plan's time has the pass that computes it, and the rest is behind
         keeps = state.rows is not None and state.rows.keeps(self._ledger.epochs)
-        tracing = state.tracing
         for one in solvers(self._model):
             if one.solution is None:
-                seconds += tracing + (1.0 - keeps + (keeps + one.again) * _HALF) * once
+                seconds += state.tracing + (1.0 - keeps + (keeps + one.again) * _HALF) * once
             else:  # of what lies behind what is kept
-                least = max(one.solution.seconds - tracing, self._ledger.ratio * once)
+                least = max(one.solution.seconds - state.tracing, self._ledger.ratio * once)
                 seconds += one.again * least
         return self._ledger.pace.slower * seconds
 

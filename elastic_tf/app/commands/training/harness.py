@@ -29,7 +29,7 @@ def input_shape(settings: Any) -> tuple[int, int]:
     size = settings.input_size
     if not settings.model.endswith(FILE):
         return size, et.zoo.ARCHITECTURES[settings.model].channels
-    shape = _shape_in(settings.model)
+    shape = _read(settings.model)["shape"]
     _, height, width, channels = shape if isinstance(shape, tuple) and len(shape) == 4 else [0] * 4
     if (height or size) != (width or size) or channels not in (1, 3):
         raise ValueError(
@@ -39,10 +39,11 @@ def input_shape(settings: Any) -> tuple[int, int]:
     return height or size, channels
 
 
-@functools.cache
-def _shape_in(file: str) -> Any:
-    """What the network in a file takes."""
-    return tf.keras.models.load_model(file).input_shape
+@functools.lru_cache(maxsize=1)
+def _read(file: str) -> dict[str, Any]:
+    """The shape of what the network in a file takes, and the network for whoever asks first."""
+    model = tf.keras.models.load_model(file)
+    return {"shape": model.input_shape, "network": model}
 
 
 def network(settings: Any, classes: int, weights: Any = None) -> tf.keras.Model:
@@ -51,7 +52,8 @@ def network(settings: Any, classes: int, weights: Any = None) -> tf.keras.Model:
     Of a file, with its weights and a new head.
     """
     if settings.model.endswith(FILE):
-        return classifier_of(tf.keras.models.load_model(settings.model), classes)
+        held = _read(settings.model).pop("network", None)
+        return classifier_of(held or tf.keras.models.load_model(settings.model), classes)
     names = ("input_size", "alpha", "bn_training")
     options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
     weights = None if weights == "none" else weights
