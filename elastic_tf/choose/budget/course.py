@@ -27,6 +27,7 @@ from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.prefix import Forward
+from elastic_tf.train.engine.train_functions import judged
 from elastic_tf.train.head.features import predicted
 from elastic_tf.train.head.solve import (
     AGAIN,
@@ -332,7 +333,7 @@ class Course(tf.keras.callbacks.Callback):
         y_pred = tf.constant(predicted(model, layer, self._validation))
         x, y, weight = (*self._validation.arrays, None)[:3]
         model.reset_metrics()
-        logs = model.judged(x, y, weight, y_pred)
+        logs = judged(model, x, y, weight, y_pred)
         return {name: float(value) for name, value in logs.items()}
 
     def _judge(self, name: str, found: dict[str, float]) -> None:

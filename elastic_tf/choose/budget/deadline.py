@@ -10,7 +10,7 @@ from elastic_tf.choose.budget.prior import StepCosts, first_step_seconds
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.solve import solvers
 
-_LATE = 0.01  # of a deadline: spared; what it may be passed by without a word
+_LATE = 0.01  # of a deadline: what it may be passed by without a word
 _AIM = 0.97  # of a deadline: what is planned for; the rest is for steps slower than the last ones
 _DRIFT = 0.25  # of a step's time: what it changes by on a shared device and back within seconds
 _LEAST = 0.5  # of the present plan's time: another plan takes no less, or training stops early
@@ -79,7 +79,7 @@ class DeadlineControl:
         """Stop where another step, so much longer than usual, would be too late; whether so."""
         ledger, model = self._ledger, self._model
         ends = ledger.elapsed + more + ledger.before_the_end + self._seconds_of_heads()
-        is_over = bool(ledger.steps_left) and ends > (1.0 - _LATE) * self.seconds
+        is_over = bool(ledger.steps_left) and ends > self.seconds
         if is_over and not model.stop_training:
             model.stop_training = True
             warnings.warn(
@@ -107,21 +107,21 @@ class DeadlineControl:
     def _seconds_of_heads(self) -> float:
         """What solving heads will take: a traced pass over the samples, then as long untraced."""
         state, once, seconds = self._model._elastic, self._once, 0.0
-        # then a plan's time has the pass that computes it, and the rest is behind
+        # where the pass that computes what is kept is a part of a plan's time
         keeps = state.rows is not None and state.rows.keeps(self._ledger.epochs)
         for one in solvers(self._model):
             if one.solution is None:
                 seconds += state.tracing + (1.0 - keeps + (keeps + one.again) * _HALF) * once
             else:  # of what lies behind what is kept
-                least = max(one.solution.seconds - state.tracing, self._ledger.ratio * once)
-                seconds += one.again * least
+                behind = self._ledger.ratio * once
+                seconds += one.again * max(one.solution.seconds - state.tracing, behind)
         return self._ledger.pace.slower * seconds
 
     @property
     def _once(self) -> float:
         """Seconds of a forward pass over `Samples`; 0 of other data."""
         rows, profile = self._model._elastic.rows, self._costs.profile
-        if rows is None or profile is None:
+        if not rows or not profile:
             return 0.0
         return 1e-6 * profile.t_forward * rows.samples.rows / rows.samples.batch_size
 

@@ -19,14 +19,13 @@ class Pace:
     def __init__(self) -> None:
         self.slower = 1.0  # a step now / then
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._steps, self._usual = 0, 0.0  # seconds of a step while the machine was fast
+        self._usual = 0.0  # seconds of a step while the machine was fast
 
     def step(self, seconds: float) -> None:
         """A step took so long."""
         self._recent.append(seconds)
-        self._steps += 1
         step = statistics.median(self._recent)
-        self._usual = step if self._steps <= _FIRST else min(self._usual, step)
+        self._usual = step if len(self._recent) <= _FIRST else min(self._usual, step)
         self.slower = max(step / self._usual, 1.0)
 
 
@@ -151,8 +150,7 @@ class Ledger:
         usual, more = self.foreseen
         if self._endings:
             usual = self._endings[-1] - more * (len(self._endings) == 1)
-        left = (self.epochs - self.epoch) * max(usual, 0.0)
-        return left + more * (not self._endings)
+        return (self.epochs - self.epoch) * max(usual, 0.0) + more * (not self._endings)
 
     @property
     def before_the_end(self) -> float:

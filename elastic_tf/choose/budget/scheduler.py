@@ -26,7 +26,7 @@ from elastic_tf.choose.selection.selector import select_tensors, smallest_feasib
 from elastic_tf.files.json_form import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.stack import raw
-from elastic_tf.train.engine import replicas
+from elastic_tf.train.engine import replicas, train_functions
 from elastic_tf.train.engine.checks import (
     frozen_explained,
     warn_if_unlike,
@@ -289,7 +289,8 @@ class Scheduler:
         is_first = self._ledger.retrace is None and self.selections and self._is_alone
         if self._deadline is not None and is_first:
             if self._deadline.stops(first_step_seconds(self._model, self._ledger.ratio)):
-                self._model.train_function = self._model.judge_next  # Keras calls it once
+                judge = functools.partial(train_functions.judge_next, self._model)
+                self._model.train_function = judge  # Keras calls it once
 
     def steps_made(self, count: int) -> None:
         """Measure; select anew where the budget is not kept; stop where the time is over."""

@@ -234,18 +234,6 @@ class ElasticMixin(_Model):
         stack.track_loss(self, (step.y, step.x), step.loss)
         return self.compute_metrics(step.x, step.y, step.y_pred, step.sample_weight)
 
-    def judge_next(self, iterator: Any) -> dict[str, tf.Tensor]:
-        """In the place of a step: the logs of the next batch, which is not trained on."""
-        data = next(iterator)
-        data = self._elastic.rows.as_samples(data) if self._elastic.rows else data
-        x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(data)
-        return self.judged(x, y, weight, self(x, training=False))
-
-    def judged(self, x: Any, y: Any, weight: Any, y_pred: Any) -> dict[str, tf.Tensor]:
-        """The logs of what was predicted."""
-        loss = stack.computed_loss(self, x, y, y_pred, weight, training=False)
-        return self.finish(Step(x, y, weight, y_pred, loss))
-
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Keras's, traced once."""
         with traced_once():

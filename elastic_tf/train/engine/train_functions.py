@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from elastic_tf import stack
 from elastic_tf.train import optimizers
+from elastic_tf.train.engine.state import Step
 
 
 def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
@@ -42,6 +45,19 @@ def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
     if state.lookahead is not None:  # it has drawn batches that come before the next one
         model.train_function = state.lookahead.before(model.train_function)
     return model.train_function
+
+
+def judge_next(model: Any, iterator: Any) -> Any:
+    """In the place of a step: the logs of the next batch, which is not trained on."""
+    data, rows = next(iterator), model._elastic.rows
+    x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(rows.as_samples(data) if rows else data)
+    return judged(model, x, y, weight, model(x, training=False))
+
+
+def judged(model: Any, x: Any, y: Any, weight: Any, y_pred: Any) -> Any:
+    """The logs of what was predicted."""
+    loss = stack.computed_loss(model, x, y, y_pred, weight, training=False)
+    return model.finish(Step(x, y, weight, y_pred, loss))
 
 
 def _noting(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -216,17 +216,13 @@ class SolveHead(tf.keras.callbacks.Callback):
         if self.again and self.solution is not None and self.model._elastic.rows is not None:
             self.model._elastic.endings.insert(0, self._solve_again)
 
-    @property
-    def _steps(self) -> int:
-        return int(self.model.optimizer.iterations)
-
     def _solve_again(self) -> None:
         first, rows = self.solution, self.model._elastic.rows
         assert first is not None
         dense = dense_layer(self.model, first.layer)
         trained = dense.get_weights()
-        if self._solved is not None and self._solved[0] == self._steps:  # nothing was trained
-            dense.set_weights(self._solved[1])
+        if self._solved is not None and self._solved[0] == int(self.model.optimizer.iterations):
+            dense.set_weights(self._solved[1])  # nothing was trained
         elif not solve_again(self.model, rows.samples, first):
             dense.set_weights(trained)
             warnings.warn(
@@ -255,6 +251,6 @@ class SolveHead(tf.keras.callbacks.Callback):
             if ledger is not None:
                 ledger.count("head")
             dense = dense_layer(self.model, self.layer)
-            self._solved = self._steps, dense.get_weights()
+            self._solved = int(self.model.optimizer.iterations), dense.get_weights()
             begin(self.model, self.solution)
             self.model.fit_state[_KEY] = dataclasses.asdict(self.solution)
