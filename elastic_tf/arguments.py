@@ -169,8 +169,12 @@ def array(name: str, values: Any) -> np.ndarray:
 def samples(name: str, values: Any) -> np.ndarray:
     """An array of numbers or texts, samples first."""
     found = array(name, values)
+    if found.dtype == object and found.ndim and all(isinstance(one, str) for one in found.flat):
+        return found.astype(np.str_)
+    if values is None:
+        _refuse(name, "arrays with samples first", "none")
     if found.ndim == 0 or found.dtype.kind not in "biufSU":
-        is_one = found.ndim == 0 and values is not None
+        is_one = found.ndim == 0
         hint = f"A single sample is `np.asarray({name})[None]`." if is_one else ""
         _refuse(name, "arrays with samples first", _kind(found, values), hint)
     return found

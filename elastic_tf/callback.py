@@ -46,8 +46,9 @@ class ElasticCallback(tf.keras.callbacks.Callback):
     Args:
         profile: times measured on this device by `profile_model`. None: foretold from a forward
             pass, in about a second, and corrected by the steps that run.
-        rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`; or
-            `et.Deadline(seconds)` for the whole `fit`, everything included.
+        rho: allowed step time / full step time in (0, 1]; or a schedule `epoch -> rho`, read
+            every `interval` epochs; or `et.Deadline(seconds)` for the whole `fit`, everything
+            included.
         interval: epochs between two selections; 3 keeps 80 % of the importance (paper, Fig. 7a).
             With a deadline importance is evaluated once, and the clock decides when to select.
         probe: samples on which importance is evaluated: a `tf.data.Dataset` in batches of the size

@@ -20,7 +20,7 @@ from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.checks import warn_if_unlike, warn_if_untrained
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.head.targets import of_loss
+from elastic_tf.train.head.targets import of_loss, of_values
 from elastic_tf.train.inputs.batches import sample_shapes
 from elastic_tf.train.inputs.samples import Samples
 
@@ -53,9 +53,10 @@ def finetune(
     falls to zero as it ends, and the head is solved again. What lies before them is computed once
     for each sample. With `validation`, of the first head, the last weights, and these with the
     head solved again, the last is kept that is as good as the best before, within two standard
-    errors of its accuracy. The network's own weights are trained. Where the
-    network has a head for these outputs, it counts as it is given, too. Ctrl-C ends it early, with
-    the last weights that are as good; without `validation` with the last ones.
+    errors of its accuracy. The network's own weights are trained. Where the network has a head for
+    these outputs, it counts as it is given, too. Ctrl-C ends the steps early; the head is solved
+    again all the same. A second one ends at once, with what was kept before the steps; without
+    `validation` with the last weights.
 
     Args:
         model: built Keras network. Its last dense layer stays if it has a unit for each output and
@@ -73,8 +74,9 @@ def finetune(
         epochs: passes over the samples at most.
         batch_size: of a step, where `train` is not `Samples`.
         learning_rate: at its highest. None: 3.5e-4.
-        loss: as for `compile`; its kind goes before what the targets say: "mse" makes values of
-            whole numbers. Crossentropies take logits where the head gives them. None: a
+        loss: as for `compile`. One of Keras's crossentropies or errors goes before what the targets
+            say: "mse" makes values of whole numbers. Crossentropies take logits where the head
+            gives them, as a new one does; a loss of your own is given these, too. None: a
             crossentropy, or the mean squared error of values.
         metrics: as for `compile`. None: the accuracy of classes and labels. Weights are judged by
             the metric "accuracy", without one by the loss.
@@ -100,6 +102,12 @@ def finetune(
         arguments.instance("profile", profile, TimingProfile, "a TimingProfile")
     samples = as_samples(train, batch_size)
     _check_inputs(model, samples)
+    if tf.nest.is_nested(samples.arrays[1]):
+        raise ValueError(
+            "The targets must be those of one output. Received: "
+            f"{len(tf.nest.flatten(samples.arrays[1]))} outputs. Compile and fit an "
+            "et.ElasticModel for several."
+        )
     labels = np.asarray(samples.arrays[1])
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     kind, outputs = _task(labels, loss)
@@ -160,8 +168,25 @@ def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
             f"Inputs must be numbers, as '{model.name}' takes them. Received: texts, as "
             f"{texts[0][0].numpy()!r}. Read files first: et.data.image_folder."
         )
+    _check_channels(model, samples)
     _check_finite(samples)
     warn_if_unlike(model, samples.take(np.arange(min(samples.batch_size, samples.rows)))[0])
+
+
+def _check_channels(model: tf.keras.Model, samples: Samples) -> None:
+    """Refuse images without the channels that a network takes, before Keras prints them."""
+    parts, inputs = tf.nest.flatten(samples.arrays[0]), getattr(model, "inputs", None) or []
+    if len(parts) != 1 or len(inputs) != 1:
+        return
+    takes, shape = tf.TensorShape(inputs[0].shape)[1:], parts[0].shape[1:]
+    if takes.rank == 3 and (shape.rank != 3 or takes[2] not in (None, shape[2])):
+        hint = ""
+        if takes[2] == 3 and (shape.rank == 2 or shape[-1] == 1):
+            hint = f" Grey images: np.repeat(x{'[..., None]' * (shape.rank == 2)}, 3, axis=-1)."
+        raise ValueError(
+            f"Inputs must be images as '{model.name}' takes them, {tuple(takes)}. Received: "
+            f"samples of shape {tuple(shape)}.{hint}"
+        )
 
 
 def _warn_if_frozen(network: tf.keras.Model) -> None:
@@ -238,8 +263,9 @@ def _task(y: np.ndarray, loss: Any) -> tuple[str, int]:
             "others."
         )
     columns = y.shape[1] if y.ndim == 2 else 1
-    if loss is not None:
-        kind = of_loss(loss) or "linear"
+    told = loss is not None and (of_loss(loss) or (of_values(loss) and "linear"))
+    if told:
+        kind = told
     elif y.ndim == 2 and np.isin(y, (0, 1)).all():
         kind = "softmax" if (y.sum(axis=1) == 1).all() else "sigmoid"
     else:
@@ -255,7 +281,8 @@ def _task(y: np.ndarray, loss: Any) -> tuple[str, int]:
     if y.min() < 0 or y.max() == 0:
         raise ValueError(
             "Class numbers must be of two classes or more, from 0. Received: numbers from "
-            f'{y.min():g} to {y.max():g}. If they are values, give loss="mse".'
+            f"{y.min():g} to {y.max():g}. Number them with np.unique(y, return_inverse=True); if "
+            'they are values, give loss="mse".'
         )
     empty = np.setdiff1d(np.arange(y.max()), y)
     if len(empty):
@@ -274,10 +301,12 @@ def _loss(given: Any, kind: str, labels: np.ndarray, has_logits: bool) -> Any:
     losses = tf.keras.losses
     if kind == "linear":
         return losses.MeanSquaredError() if given is None else given
-    if not isinstance(given, losses.Loss):
+    if given is None or (of_loss(given) and not isinstance(given, losses.Loss)):
         numbers = losses.SparseCategoricalCrossentropy
         classes = numbers if labels.ndim == 1 else losses.CategoricalCrossentropy
         given = classes() if kind == "softmax" else losses.BinaryCrossentropy()
+    if not of_loss(given):
+        return given  # one's own takes what the head gives
     return type(given).from_config({**given.get_config(), "from_logits": has_logits})
 
 
@@ -291,9 +320,15 @@ def _with_head(
 ) -> tuple[tf.keras.Model, bool]:
     """The network with so many outputs, and whether these are logits; a head that fits may stay."""
     stack.keras_model("model", model)
+    ends = stack.graph_ends(model)
+    if ends is None and not hasattr(model, "output_shape"):
+        raise ValueError(
+            "The network must be a functional or sequential model. Received: "
+            f"'{model.name}' of type {type(model).__name__}. Make one of it: "
+            "x = tf.keras.Input(...); network = tf.keras.Model(x, model(x))."
+        )
     is_single = isinstance(model.output_shape, tuple)
     shape = tf.TensorShape(model.output_shape) if is_single else model.output_shape
-    ends = stack.graph_ends(model)
     dense, end = _end(model)
     if dense is not None and (not is_single or dense.units != shape[-1] or shape.rank != 2):
         dense = None

@@ -1,6 +1,8 @@
 """What users do and give by mistake in the one call."""
 
 import itertools
+import os
+import signal
 import types
 
 import numpy as np
@@ -14,7 +16,54 @@ from elastic_tf.choose.budget import course
 from elastic_tf.train.inputs import samples
 
 
-def test_an_interruption_leaves_the_last_good_weights(monkeypatch, capsys):
+@pytest.fixture
+def pressed(monkeypatch):
+    """Ctrl-C, so many times, after a step of this number; the course that it is pressed in."""
+    courses, original = [], course.Course.on_train_batch_end
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def press(times, step):
+        def ended(self, batch, logs=None):
+            if not self._steps:
+                courses.append(self)
+            original(self, batch, logs)
+            for _ in range(times if self._steps == step else 0):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        monkeypatch.setattr(course.Course, "on_train_batch_end", ended)
+        return courses
+
+    yield press
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("step", [1, 4])
+@pytest.mark.parametrize("held_out", [None, images(seed=1)])
+def test_ctrl_c_ends_the_steps_and_the_head_is_solved_again(held_out, step, pressed, capsys):
+    (courses, network) = pressed(1, step), features("3 linear")
+    before = network.get_weights()
+    model = et.finetune(network, images(), held_out, seconds=300, verbose=0)
+    assert courses[0]._steps == step and courses[0].seconds["head again"] > 0.0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert "Ending after this step. Ctrl-C once more" in capsys.readouterr().out
+    assert any((one != other).any() for one, other in zip(before[:-2], model.get_weights()[:-2]))
+    again = et.ElasticModel.from_model(model)
+    again.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    trained = model.get_weights()
+    et.solve_head(again, et.Samples(*images(), batch_size=16), scale=courses[0].head.scale)
+    np.testing.assert_allclose(trained[-2], again.get_weights()[-2], rtol=1e-3, atol=1e-4)
+
+
+def test_a_second_ctrl_c_ends_at_once(pressed, capsys):
+    courses = pressed(2, 2)
+    model = et.finetune(features("3 linear"), images(), images(seed=1), seconds=300, verbose=0)
+    assert "head again" not in courses[0].seconds and courses[0]._steps == 2
+    assert "Interrupted; the weights of the solved head are kept." in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert all(map(np.array_equal, model.get_weights(), courses[0]._weights))
+
+
+def test_an_interruption_leaves_what_was_before_the_steps(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -30,10 +79,7 @@ def test_an_interruption_leaves_the_last_good_weights(monkeypatch, capsys):
     et.solve_head(head, et.Samples(*images(), batch_size=16))
     for one, other in zip(model.get_weights(), head.get_weights()):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    assert (
-        "Interrupted; the last weights that validation does not call worse are kept."
-        in capsys.readouterr().out
-    )
+    assert "Interrupted; the weights of the solved head are kept." in capsys.readouterr().out
 
 
 def test_classes_without_samples_are_told_of():
@@ -64,6 +110,84 @@ def test_few_samples_make_one_small_batch():
 def test_what_cannot_be_fitted_is_named(network, x, message):
     with pytest.raises(ValueError, match=message):
         et.finetune(network(), (images()[0] if x is None else x, images()[1]), verbose=0)
+
+
+class Subclassed(tf.keras.Model):
+    def __init__(self):
+        super().__init__(name="mine")
+        self.one, self.two = L.Dense(8, "relu"), L.Dense(CLASSES)
+
+    def call(self, x):
+        return self.two(self.one(tf.reshape(x, (-1, 108))))
+
+
+def test_a_subclassed_network_is_named_and_the_way_that_is_told_works():
+    network, (x, y) = Subclassed(), images()
+    network(x[:2])
+    with pytest.raises(ValueError, match="functional or sequential.*'mine' of type Subclassed"):
+        et.finetune(network, (x, y), verbose=0)
+    inputs = tf.keras.Input(x.shape[1:])
+    network = tf.keras.Model(inputs, network(inputs))
+    model = et.finetune(network, (x, y), seconds=300, epochs=1, verbose=0)
+    assert model.output_shape == (None, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (images()[0][..., :1], images()[1], r"\(6, 6, 1\). Grey images: np.repeat\(x, 3, axis=-1"),
+        (images()[0][..., 0], images()[1], r"\(6, 6\). Grey images: np.repeat\(x\[..., None\], 3"),
+        (images()[0], (images()[1], images()[1]), "one output. Received: 2 outputs"),
+        (images()[0], None, "`y` must be arrays with samples first. Received: none"),
+        (images()[0], np.array(["a", "b"] * 24, object), "names, y = np.unique"),
+        (images()[0], np.array([-1, 1] * 24), "np.unique"),
+    ],
+)
+def test_data_that_do_not_fit_are_named(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        et.finetune(features("vector"), (x, y), verbose=0)
+
+
+def test_nested_lists_are_arrays():
+    x, y = images()
+    model = et.finetune(
+        features("vector"), (x.tolist(), y.tolist()), seconds=300, epochs=1, verbose=0
+    )
+    assert model.output_shape == (None, CLASSES)
+
+
+def test_an_augmentation_that_does_not_fit_is_named():
+    for augment in (lambda x: x, lambda x, seed: x[:3]):
+        samples = et.Samples(*images(), batch_size=16, augment=augment, views=2)
+        with pytest.raises(ValueError, match=r"`augment` must be a function \(x, seed\) -> x of"):
+            et.finetune(features("vector"), samples, seconds=300, verbose=0)
+
+
+def squares(y, outputs):
+    wanted = tf.one_hot(tf.cast(tf.reshape(y, (-1,)), tf.int32), CLASSES)
+    return tf.reduce_mean((wanted - tf.nn.softmax(outputs)) ** 2, axis=-1)
+
+
+@pytest.mark.parametrize("network", ["vector", "3 linear"])
+def test_targets_say_what_a_loss_of_ones_own_learns(network):
+    x, y = images()
+    model = et.finetune(features(network), (x, y), seconds=300, loss=squares, verbose=0)
+    assert model.output_shape == (None, CLASSES)
+    assert (model.predict(x, verbose=0).argmax(axis=1) == y).mean() > 0.8
+    values = et.finetune(
+        features("vector"), (x, y + 0.5), seconds=300, epochs=1, verbose=0, loss="huber"
+    )
+    assert values.output_shape == (None, 1)
+
+
+def test_focal_crossentropies_are_of_classes():
+    (x, y), focal = images(), tf.keras.losses.CategoricalFocalCrossentropy()
+    rows = np.eye(CLASSES)[y]
+    model = et.finetune(
+        features("vector"), (x, rows), (x, rows), seconds=300, loss=focal, verbose=0
+    )
+    assert model.evaluate(x, rows, verbose=0, return_dict=True)["accuracy"] > 0.8
+    assert model.loss.get_config()["from_logits"]
 
 
 def quadrants(count, seed):

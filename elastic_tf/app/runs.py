@@ -236,8 +236,9 @@ def _versions() -> dict[str, str]:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """Where two JSON objects differ first; empty where they are equal."""
-    for key in (key for key in {**now, **before} if key not in _ANY):
+    """Where two JSON objects differ first, of all in what one lacks; empty where they are equal."""
+    keys = [key for key in {**now, **before} if key not in _ANY]
+    for key in sorted(keys, key=lambda key: None not in (before.get(key), now.get(key))):
         one, other = before.get(key, "nothing"), now.get(key, "nothing")
         if json.dumps(one) != json.dumps(other):
             return f"'{key}': {one!r} in the directory, {other!r} now"

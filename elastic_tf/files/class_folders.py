@@ -28,7 +28,7 @@ def class_names(root: Path) -> list[str]:
             f"which is {'a file' if root.exists() else 'not there'}."
         )
     names = visible(root)
-    if len(names) > 1 and not set(PARTS) & set(names):
+    if len(names) > 1 and is_flat(root):
         return names
     train, test = (set(visible(root / part)) for part in PARTS)
     if len(train) < 2 or train != test:
@@ -40,6 +40,11 @@ def class_names(root: Path) -> list[str]:
             f"alone; '{root}' holds {brief(names)}."
         )
     return sorted(train)
+
+
+def is_flat(root: Path) -> bool:
+    """Whether a folder has CLASS/ alone, without parts."""
+    return root.is_dir() and not set(PARTS) & set(visible(root))
 
 
 def visible(path: Path, *, folders: bool = True) -> list[str]:
@@ -66,7 +71,7 @@ def parted(root: Path, names: Sequence[str], seed: int) -> list[tuple[list[str],
 
     Which of them says the seed. The order of the files does not matter.
     """
-    if set(PARTS) & set(visible(root)):
+    if not is_flat(root):
         return [listed(root / part, names) for part in PARTS]
     paths, labels = listed(root, names)
     places = np.random.default_rng(seed).permutation(len(paths))

@@ -53,7 +53,9 @@ class Trainer:
             try:
                 from ai_edge_litert.interpreter import Interpreter
             except ImportError as error:
-                raise ImportError(f"{error}. Install it: pip install ai-edge-litert.") from error
+                raise ImportError(
+                    f'{error}. Install it: pip install "ai-edge-litert!=2.0.*".'
+                ) from error
             interpreter = Interpreter
         self._make: Callable[..., Any] = interpreter
         self._threads = threads or min(os.cpu_count() or 1, 4)
@@ -293,18 +295,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if has_parts:
                 print(f"Accuracy on '{parts[1]}': {trainer.evaluate(parts[1])['accuracy']:.1%}")
             return 0
-        trainer.load(trainer.folder / "trained.state")
+        if (state := trainer.folder / "trained.state").is_file():  # else as it was exported
+            trainer.load(state)
         names = dict(enumerate(trainer.class_names or ()))
+        failed = 0
         for path in source:
-            image = disk.read_image(path, trainer.model["input_shape"])
+            try:
+                image = disk.read_image(path, trainer.model["input_shape"])
+            except ValueError as error:
+                print(f"error: {error}", file=sys.stderr)
+                failed = 1
+                continue
             logits = trainer.predict(image[None])[0].astype(np.float64)
             share = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
             said = (f"{names.get(k, k)} {share[k]:.1%}" for k in np.argsort(-share)[:3].tolist())
             print(f"{path}: {', '.join(said)}")
+        return failed
     except (OSError, ValueError, ImportError, ArithmeticError, MemoryError, RuntimeError) as error:
         print(f"error: {error or 'there is not enough memory'}", file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The commands that use what was trained."""
 
 import base64
+import dataclasses
 import html
 import json
 import re
@@ -125,6 +126,25 @@ def test_evaluate_refuses_other_classes_and_a_part_that_is_not_there(run, pretra
         evaluate.main(["--run", str(pretrained.path), "--part", "validation"])
 
 
+def test_all_images_of_another_folder_without_parts_are_evaluated(run, arrays, tmp_path):
+    """Of the folder that was trained on, those that were not."""
+    with np.load(arrays) as found:
+        x, y = found["x_train"], found["y_train"]
+    for number, (image, label) in enumerate(zip(x, y)):
+        (tmp_path / "flat" / f"{label}").mkdir(parents=True, exist_ok=True)
+        path = tmp_path / "flat" / f"{label}" / f"{number}.png"
+        path.write_bytes(tf.io.encode_png(image).numpy())
+    found_run = network.load(run.path)
+    found = evaluate.judged(found_run, str(tmp_path / "flat"))
+    said = probabilities(run, x.astype(np.float32)).argmax(axis=1)
+    assert found.counts.sum() == len(x) and found.accuracy == pytest.approx(np.mean(said == y))
+    own = found_run._replace(
+        settings=dataclasses.replace(found_run.settings, data=str(tmp_path / "flat"))
+    )
+    with pytest.raises(ValueError, match="read as RGB"):  # as by `train`, which leaves a fifth out
+        evaluate.judged(own, str(tmp_path / "flat"))
+
+
 def test_what_is_no_finished_training_is_refused(run, tmp_path):
     for path in run.path.glob("*.json*"):
         if path.name != "result.json":
@@ -159,7 +179,7 @@ def test_predict_writes_lines_that_programs_read(run, files, images, tmp_path, c
     found = json.loads(capsys.readouterr().out)
     assert found["path"] == str(files / "a.png")
     assert list(found["classes"].values()) == pytest.approx([probabilities(run, images)[0].max()])
-    with pytest.raises(ValueError, match=f"Received: {tmp_path}, which holds no file"):
+    with pytest.raises(ValueError, match=f"Received: '{tmp_path}', which holds no file"):
         predict.main([str(tmp_path), "--run", str(run.path)])
 
 

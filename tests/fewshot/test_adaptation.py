@@ -10,6 +10,12 @@ from elastic_tf.methods.fewshot.adaptation import augmented
 from elastic_tf.methods.fewshot.rule import Budgets
 
 
+def holed(images):
+    found = images.copy()
+    found[3, 0, 0] = np.nan
+    return found
+
+
 @pytest.fixture(scope="module")
 def net():
     return fewshot.ProtoNet(few_images.network())
@@ -108,7 +114,9 @@ def test_the_guide_keeps_what_recognises_as_before(tmp_path, monkeypatch):
         ({"plan": np.ones(3, bool)}, r"\(3,\)"),
         ({"labels": np.zeros(16, int)}, r"two classes.*array\(\[0\]\)"),
         ({"images": np.zeros((16, 8, 8))}, r"\(16, 8, 8\)"),
-        ({"images": np.zeros((16, 9, 7, 1))}, r"size .* takes.*Received: \(9, 7, 1\). Resize"),
+        ({"images": np.zeros((16, 9, 7, 1))}, r"takes.*Received: \(9, 7, 1\). Make.*so: tf.image"),
+        ({"images": holed(few_images.task().support)}, r"in 1 of 16, the first .* images\[3\]"),
+        ({"labels": np.array([["a"]] * 16, object)}, r"object|<U1"),
     ],
 )
 def test_what_cannot_be_adapted_to_is_refused(net, options, message):
@@ -116,3 +124,17 @@ def test_what_cannot_be_adapted_to_is_refused(net, options, message):
     given = {"images": task.support, "labels": task.support_labels, **options}
     with pytest.raises(ValueError, match=message):
         fewshot.adapt(net, given.pop("images"), given.pop("labels"), **given)
+
+
+def test_what_cannot_be_recognised_is_refused_and_names_may_be_objects(net):
+    task = few_images.task()
+    names = np.array([f"class {k}" for k in task.support_labels], object)
+    found = fewshot.adapt(net, task.support, names, steps=0)
+    assert set(found.predict(task.query)) <= set(names)
+    for images, message in (
+        (holed(task.query), r"the first of them images\[3\]"),
+        (task.query[0], r"A single image is images\[None\]"),
+        (task.query[:0], "n at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            found.predict(images)

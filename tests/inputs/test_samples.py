@@ -224,7 +224,7 @@ def test_a_fit_on_inputs_that_are_not_finite_says_which(kind):
 
 
 def test_missing_targets_are_taken_for_no_single_sample():
-    with pytest.raises(ValueError, match=r"`y` must be .* object of shape \(\): None\.$"):
+    with pytest.raises(ValueError, match=r"`y` must be .* first. Received: none\.$"):
         Samples(data()[0], batch_size=4)
 
 
@@ -305,7 +305,7 @@ def test_class_weights_multiply_those_of_the_samples(targets, sample_weight):
 @pytest.mark.parametrize(
     "weights, message",
     [
-        ({0: 1.0, 1: 2.0}, r"Received: \{0: 1.0, 1: 2.0\} for targets of other classes: .* = 2 is"),
+        ({0: 1.0, 1: 2.0}, r"Received: \{0: 1.0, 1: 2.0\} for classes up to 2"),
         ({0: 1.0, 2: 2.0}, r"numbered from 0. Received: \{0: 1.0, 2: 2.0\} for"),
     ],
 )

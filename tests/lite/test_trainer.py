@@ -1,6 +1,8 @@
 """The runner, on a file of the real exporter."""
 
 import shutil
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import elastic_tf as et
 from elastic_tf.app.data import folder as image_files
 from elastic_tf.lite import disk, fitting, updates
 from elastic_tf.lite.fitting import rate_at
-from elastic_tf.lite.trainer import Trainer
+from elastic_tf.lite.trainer import Trainer, main
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "lite_demo"
 
@@ -267,3 +269,27 @@ def test_folder_with_a_damaged_image_or_one_class_is_refused(exported, tmp_path_
     shutil.copy(root / "cats" / "one.jpg", root / "dogs")
     with pytest.raises(ValueError, match=r"one\.jpg"):
         trainer(exported).fit(root)
+
+
+def test_predict_says_what_images_show_before_and_after_fit(exported, data, monkeypatch, capsys):
+    module = types.SimpleNamespace(Interpreter=tf.lite.Interpreter)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", module)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", types.SimpleNamespace(interpreter=module))
+    paths = [exported / f"{k}.png" for k in range(2)]
+    for path, image in zip(paths, data[0]):
+        Image.fromarray(image[..., 0]).save(path)
+    (exported / "bad.png").write_bytes(b"no image")
+
+    def said(runner, *given):
+        code = main(["--model", str(exported), "predict", *map(str, given)])
+        found = capsys.readouterr()
+        best = [str(row.argmax()) for row in runner.predict(data[0][:2])]
+        lines = [line.split(": ")[1].split()[0] for line in found.out.splitlines()]
+        return code, lines == best, found.err
+
+    before = trainer(exported)
+    assert said(before, *paths) == (0, True, "")
+    code, is_same, errors = said(before, paths[0], exported / "bad.png", paths[1])
+    assert code == 1 and is_same and "bad.png" in errors
+    before.fit(*data, epochs=1, verbose=False)
+    assert said(before, *paths) == (0, True, "")

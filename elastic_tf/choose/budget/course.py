@@ -9,6 +9,8 @@ gradients leave behind is worse than the best of the same features.
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -159,14 +161,16 @@ class Course(tf.keras.callbacks.Callback):
         except _TooLate:
             rest = self._ending + first_step_seconds(model, self.share)
             self._warn(rest + _LEAST_EPOCHS * self._epoch)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # a second one, or in a thread
             if not self._weights:  # nothing has been solved yet
                 raise
             self._mark("steps")
-            which = "" if self._validation is None else " that validation does not call worse"
-            print(f"\nInterrupted; the last weights{which} are kept.", flush=True)
+            which = "last weights" if self._validation is None else f"weights of {self._kept}"
+            print(f"\nInterrupted; the {which} are kept.", flush=True)
             if self._validation is not None:
-                self.model.set_weights(self._weights)
+                model.set_weights(self._weights)
+        finally:
+            self._listen(False)
         if self._verbose:
             print(self.said(), flush=True)
 
@@ -208,12 +212,12 @@ class Course(tf.keras.callbacks.Callback):
         if self._kept == _GIVEN:
             self.model.set_weights(self._weights)
         self._start = self.model.get_weights()
-        self._first = self._most, self.reached, self._kept, self._weights
         self._set_rate(0.0)
         if self.left < self._ending + first_step_seconds(self.model, self.share):
             raise _TooLate
         if self._kept != _GIVEN:
             begin(self.model, self.head)
+        self._listen(True)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Let the rate fall; stop where another step would leave too little time for the end."""
@@ -221,7 +225,7 @@ class Course(tf.keras.callbacks.Callback):
         now, self._steps = time.perf_counter(), self._steps + 1
         if self._steps == 1:
             self._began = now
-            self.model.stop_training = self.left < self._ending
+            self.model.stop_training |= self.left < self._ending
             return
         self._pace.step(seconds)
         ending = self._pace.slower * (self._ending + self._judging * self._checks)
@@ -241,20 +245,19 @@ class Course(tf.keras.callbacks.Callback):
             self._mark("validated")
             assert logs is not None
             logs.update({f"val_{name}": value for name, value in found.items()})
-            self._judge(f"epoch {epoch + 1}", found)
             if self.left < self._needed:  # for that validation took what the next one was to take
                 self.model.stop_training = True
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Solve the head once more, and put the weights back that are kept."""
+        self._listen(False)
         self._mark("steps")
         self._tell("Solving the head again", self._ending)
         assert self.head is not None
         one, data, head, found = self.model, self._samples, self.head, None
         ending, left = self._pace.slower * self._ending, self.left + _LATE * self._given
         is_good = ending / (1 + self._looks) < left  # what would end late is not begun
-        if is_good and self._validation:  # epochs at a high rate were lucky ones
-            self._most, self.reached, self._kept, self._weights = self._first
+        if is_good and self._validation:
             self._judge("the last weights", self._evaluated())
         if self._looks and ending < left:
             found = solve_between(one, data, head, self._start, self._evaluated)
@@ -271,6 +274,20 @@ class Course(tf.keras.callbacks.Callback):
         passes = (_PASSES[0] + _PASSES[1] * share) * (self._passing + self._judging)
         traces = (not is_traced) * _TRACES * self.model._elastic.tracing
         return passes + traces + first_step_seconds(self.model, share)
+
+    def _listen(self, is_on: bool) -> None:
+        """Let Ctrl-C end the steps alone, with the head solved again; or let it end everything."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        now, before = signal.default_int_handler, self._interrupted
+        now, before = (before, now) if is_on else (now, before)
+        if signal.getsignal(signal.SIGINT) == before:
+            signal.signal(signal.SIGINT, now)
+
+    def _interrupted(self, *_: Any) -> None:
+        self._listen(False)
+        self.model.stop_training = True
+        print("\nEnding after this step. Ctrl-C once more ends at once.", flush=True)
 
     def _warn(self, missed: float) -> None:
         """Say that there was no time to train, which takes so many seconds beside those passed."""

@@ -52,7 +52,7 @@ class Adapted:
 
     def probabilities(self, images: Any) -> np.ndarray:
         """How probable each class is for each image; float32 (n, way)."""
-        features = self.net.features(arguments.samples("images", images))
+        features = self.net.features(self.net.checked(images))
         return tf.nn.softmax(self.net.logits(features, self.prototypes)).numpy()
 
     def predict(self, images: Any) -> np.ndarray:
@@ -111,19 +111,9 @@ def adapt(
         arguments.count("views", views)
     arguments.number("inspect", inspect, low=0.0, high=1.0, above=True)
     x, named = checked(images, labels)
-    if x.ndim != 4:
-        raise ValueError(
-            "`images` must have shape (n, height, width, channels). Received: shape "
-            f"{x.shape}. A single channel is images[..., None]."
-        )
     classes, y = np.unique(named, return_inverse=True)
     net, rng = ProtoNet.of(model), np.random.default_rng(seed)
-    takes = net.network.input_shape[1:]
-    if any(wanted not in (None, size) for wanted, size in zip(takes, x.shape[1:])):
-        raise ValueError(
-            f"`images` must have the size that '{net.network.name}' takes, {takes}. Received: "
-            f"{x.shape[1:]}. Resize them: tf.image.resize(images, {takes[:2]})."
-        )
+    x = net.checked(x)
     costs, chosen = net.costs, None
     if steps and plan is not None:
         chosen = as_plan(plan, len(costs.sizes))

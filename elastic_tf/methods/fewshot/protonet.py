@@ -127,6 +127,31 @@ class ProtoNet:
             self._fisher[kernels] = ChannelFisher(self.model, loss, kernels)
         return self._fisher[kernels](images, labels, prototypes)
 
+    def checked(self, images: Any) -> np.ndarray:
+        """Images as an array; a ValueError if the network cannot take them."""
+        x, takes = arguments.samples("images", images), self.network.input_shape[1:]
+        if x.ndim != 4 or not len(x):
+            raise ValueError(
+                "`images` must have shape (n, height, width, channels), n at least 1. Received: "
+                f"shape {x.shape}. A single image is images[None], a single channel "
+                "images[..., None]."
+            )
+        if any(wanted not in (None, size) for wanted, size in zip(takes, x.shape[1:])):
+            is_grey = x.shape[3] == 1 != takes[2]
+            hint = f"tf.image.resize(images, {takes[:2]})"
+            hint = f"np.repeat(images, {takes[2]}, axis=-1)" if is_grey else hint
+            raise ValueError(
+                f"`images` must have the size that '{self.network.name}' takes, {takes}. Received: "
+                f"{x.shape[1:]}. Make them so: {hint}."
+            )
+        bad = np.flatnonzero([not np.isfinite(one).all() for one in x])
+        if len(bad):
+            raise ValueError(
+                "`images` must be finite. Received: NaN or infinite numbers in "
+                f"{len(bad)} of {len(x)}, the first of them images[{bad[0]}]. Leave these out."
+            )
+        return x
+
     def features(self, images: np.ndarray) -> np.ndarray:
         """The features of images; float32 (n, width)."""
         kind = tf.as_dtype(self.model.inputs[0].dtype).as_numpy_dtype

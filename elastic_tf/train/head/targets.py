@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,24 +14,37 @@ from elastic_tf.arguments import brief
 from elastic_tf.lite import ridge
 
 # Losses of independent yes and no, and of one class out of many.
-_ONE_BY_ONE = (tf.keras.losses.BinaryCrossentropy, tf.keras.losses.binary_crossentropy)
+_ONE_BY_ONE = ("binary_crossentropy", "binary_focal_crossentropy")
 _ONE_OF_MANY = (
-    tf.keras.losses.CategoricalCrossentropy,
-    tf.keras.losses.SparseCategoricalCrossentropy,
-    tf.keras.losses.categorical_crossentropy,
-    tf.keras.losses.sparse_categorical_crossentropy,
+    *("categorical_crossentropy", "sparse_categorical_crossentropy"),
+    "categorical_focal_crossentropy",
+)
+_OF_VALUES = (
+    *("mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error"),
+    *("mean_squared_logarithmic_error", "huber", "log_cosh", "cosine_similarity"),
 )
 
 
 def of_loss(loss: Any) -> str | None:
     """The outputs that a loss is the crossentropy of: "softmax", "sigmoid" or None."""
-    keras = tf.keras
-    if not (isinstance(loss, (str, keras.losses.Loss)) or callable(loss)):
-        return None  # one for each of several outputs: what it says is not for one layer alone
-    loss = keras.losses.get(loss)
-    if loss in _ONE_BY_ONE or isinstance(loss, _ONE_BY_ONE[0]):
+    if _is_one_of(loss, _ONE_BY_ONE):
         return "sigmoid"
-    return "softmax" if loss in _ONE_OF_MANY or isinstance(loss, _ONE_OF_MANY[:2]) else None
+    return "softmax" if _is_one_of(loss, _ONE_OF_MANY) else None
+
+
+def of_values(loss: Any) -> bool:
+    """Whether it is one of Keras's errors of values."""
+    return _is_one_of(loss, _OF_VALUES)
+
+
+def _is_one_of(loss: Any, names: Sequence[str]) -> bool:
+    """Whether it is one of Keras's losses with these names, function or class."""
+    losses = tf.keras.losses
+    if not (isinstance(loss, (str, losses.Loss)) or callable(loss)):
+        return False  # one for each of several outputs: what it says is not for one layer alone
+    found = losses.get(loss)
+    kinds = tuple(getattr(losses, name.title().replace("_", "")) for name in names)
+    return isinstance(found, kinds) or any(found is losses.get(name) for name in names)
 
 
 def _takes_logits(loss: Any) -> bool:

@@ -96,9 +96,9 @@ def sample_shapes(x: Any) -> list[tuple[int | None, ...]] | None:
 
 
 def _as_array(part: Any) -> Any:
-    """A list of numbers as the array that it stands for; other parts as they are."""
-    is_numbers = isinstance(part, list) and np.ndim(part[0]) == 0 and np.isscalar(part[0])
-    return np.asarray(part) if is_numbers else part
+    """Numbers in lists as the array that they stand for; other parts as they are."""
+    is_numbers = isinstance(part, list) and (np.isscalar(part[0]) or isinstance(part[0], list))
+    return arguments.array("x or y", part) if is_numbers else part
 
 
 def _tensor(name: str, as_fit: bool, part: Any) -> tf.Tensor:

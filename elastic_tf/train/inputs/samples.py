@@ -193,7 +193,13 @@ class Samples:
         if augment is not None:
             seeds = tf.stack([tf.fill(tf.shape(rows), tf.cast(self.seed, tf.int64)), rows], axis=1)
             specs = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), x)
-            x = tf.map_fn(lambda pair: augment(*pair), (x, seeds), fn_output_signature=specs)
+            try:
+                x = tf.map_fn(lambda pair: augment(*pair), (x, seeds), fn_output_signature=specs)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    "`augment` must be a function (x, seed) -> x of one sample, which keeps its "
+                    f"shape and type. Received: {arguments.brief(augment)}: {error}"
+                ) from error
             tf.nest.map_structure(lambda part: part.set_shape((rows.shape[0], *part.shape[1:])), x)
         return (x, *rest)
 
@@ -301,7 +307,7 @@ def _class_weighted(y: Any, weight: Any, class_weight: Mapping[int, float]) -> t
         found = tf.gather([float(class_weight[k]) for k in sorted(class_weight)], classes)
     except tf.errors.InvalidArgumentError as error:
         raise ValueError(
-            f"{rule} Received: {given} for targets of other classes: {error.message}."
+            f"{rule} Received: {given} for classes up to {int(tf.reduce_max(classes))}."
         ) from error
     if weight is None:
         return found

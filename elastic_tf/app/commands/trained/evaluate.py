@@ -4,7 +4,8 @@ Example::
 
     python -m elastic_tf evaluate --run runs/birds --top 5 --out runs/birds
 
---data takes what train takes; of a folder, the part test/ is evaluated. --out is a folder for two
+--data takes what train takes; of a folder, the part test/ is evaluated, or all of CLASS/ where that
+is not the folder that was trained on. --out is a folder for two
 pictures: what is taken for what, and the images of the largest loss.
 """
 
@@ -12,10 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import network
 from elastic_tf.arguments import brief, count
+from elastic_tf.files import class_folders
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,14 +114,18 @@ def judged(trained: network.Trained, data: str | None = None, part: str = "test"
     from elastic_tf.app.commands.training import sources
     from elastic_tf.lite.ridge import crossentropy
 
-    found = sources.of(given)
-    names = trained.class_names
-    if list(found.class_names) != names:
+    names, root = trained.class_names, Path(given.data)
+    if is_whole := data is not None and class_folders.is_flat(root) and not _is_own(trained, root):
+        known = class_folders.class_names(root)
+    else:
+        found = sources.of(given)
+        known = list(found.class_names)
+    if known != names:
         raise ValueError(
             f"`data` must have the classes of the run, {brief(names)}. Received: "
-            f"'{given.data}' with {brief(list(found.class_names))}."
+            f"'{given.data}' with {brief(known)}."
         )
-    images = getattr(found, part)
+    images: Any = _all(root, names, given) if is_whole else getattr(found, part)
     if images is None:
         raise ValueError(
             f"`part` must be one that there is. Received: part='{part}' of a run with "
@@ -128,9 +134,9 @@ def judged(trained: network.Trained, data: str | None = None, part: str = "test"
     model, each = trained.network(), np.eye(len(names))
     counts, losses, worst = np.zeros((len(names), len(names)), int), list[float](), list[Mistake]()
     for x, y in images:
-        logits, labels = model.predict_on_batch(x), y.numpy()
+        logits, labels = model.predict_on_batch(x), np.asarray(y)
         rows = crossentropy(logits.astype(np.float64), each[labels])
-        for row, right, said, image in zip(rows, labels, logits.argmax(axis=1), x.numpy()):
+        for row, right, said, image in zip(rows, labels, logits.argmax(axis=1), np.asarray(x)):
             counts[right, said] += 1
             if said != right:
                 worst.append(Mistake(float(row), len(losses), int(right), int(said), image))
@@ -138,3 +144,25 @@ def judged(trained: network.Trained, data: str | None = None, part: str = "test"
         worst = heapq.nlargest(_WORST, worst)
     accuracy = float(np.trace(counts) / counts.sum())
     return Judged(part, accuracy, float(np.mean(losses)), names, counts, worst)
+
+
+def _is_own(trained: network.Trained, root: Path) -> bool:
+    """Whether a folder is the one that was trained on."""
+    own = Path(trained.settings.data)
+    return own.exists() and own.samefile(root)
+
+
+def _all(root: Path, names: list[str], settings: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All images in CLASS/, and their classes, a batch at a time."""
+    import tensorflow as tf
+
+    from elastic_tf.app.commands.training import harness
+    from elastic_tf.app.data import folder
+
+    is_grey = harness.input_shape(settings)[1] == 1
+    paths, labels = class_folders.listed(root, names)
+    for start in range(0, len(paths), settings.batch_size):
+        rows = slice(start, start + settings.batch_size)
+        found = [folder.read(path, settings.input_size) for path in paths[rows]]
+        images = np.stack(found).astype(np.float32)
+        yield tf.image.rgb_to_grayscale(images) if is_grey else images, labels[rows]

@@ -41,12 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Predict and print."""
     settings = parse(Settings, __doc__ or "", arguments)
     trained = network.load(settings.run)
-    paths = [path for given in settings.images for path in below(given)]
-    if not paths:
-        raise ValueError(
-            "There must be an image. Received: "
-            f"{', '.join(map(str, settings.images))}, which holds no file."
-        )
+    paths = list[str]()
+    for given in settings.images:
+        paths += (found := list(below(given)))
+        if not found:
+            raise ValueError(f"There must be an image. Received: '{given}', which holds no file.")
     import tensorflow as tf
 
     from elastic_tf.app.data import folder
