@@ -279,8 +279,8 @@ class Course(tf.keras.callbacks.Callback):
         """Let Ctrl-C end the steps alone, with the head solved again; or let it end everything."""
         if threading.current_thread() is not threading.main_thread():
             return
-        now, before = signal.default_int_handler, self._interrupted
-        now, before = (before, now) if is_on else (now, before)
+        all_ends, steps_end = signal.default_int_handler, self._interrupted
+        before, now = (all_ends, steps_end) if is_on else (steps_end, all_ends)
         if signal.getsignal(signal.SIGINT) == before:
             signal.signal(signal.SIGINT, now)
 
