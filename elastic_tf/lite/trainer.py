@@ -280,8 +280,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     fit = commands.add_parser("fit", help="train on FOLDER/CLASS/, or FOLDER/train and test")
     fit.add_argument("images", type=Path, metavar="FOLDER")
-    for name, kind in (("epochs", int), ("seconds", float), ("rate", float), ("plan", int)):
-        fit.add_argument(f"--{name}", type=kind, default=5 if name == "epochs" else None)
+    fit.add_argument("--epochs", type=int, default=5, help="passes over the images, at most")
+    fit.add_argument("--seconds", type=float, help="for all of it; else until the epochs are over")
+    fit.add_argument("--rate", type=float, help="the highest learning rate; else what was exported")
+    fit.add_argument("--plan", type=int, help="what to train, 0 the least; else the most that fits")
     predict = commands.add_parser("predict", help="say what images show")
     predict.add_argument("images", nargs="+", metavar="IMAGE")
     options = vars(parser.parse_args(arguments))
