@@ -16,6 +16,9 @@ import numpy as np
 EVERY = 10  # steps from one root of a matrix to the next
 DAMPING = 1e-4  # of a bound of the largest eigenvalue
 ITERATIONS = 5
+# Root mean squares of kernels: from the second one on, an update is as large as the rate; between
+# both it is the same share of its kernel. One of zeros moves, too.
+SIZES = (0.02, 0.05)
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan et al., Muon, 2024
 _POOL = ThreadPoolExecutor()  # starts threads where they are asked for, and keeps them
 _PART = 65536  # elements; half and twice as many take the same time
@@ -120,8 +123,9 @@ def _whiten(
         root[...] = _inverse_root(gram)
     moved = root @ in_blocks(gradient + np.float32(told["momentum"]) * momentum)
     moved = moved.reshape(blocks * each, -1)[: matrix["rows"]]
-    size = math.sqrt(float(np.mean(np.square(moved))))
+    size, own = (math.sqrt(float(np.mean(np.square(one)))) for one in (moved, value))
     if size > 0.0:
+        rate *= min(max(own, SIZES[0]), SIZES[1]) / SIZES[1]
         value -= (np.float32(rate / size) * moved).reshape(value.shape)
 
 

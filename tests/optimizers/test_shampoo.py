@@ -73,9 +73,10 @@ def test_every_direction_is_as_large_as_the_others_behind_a_root(rng):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_updates_are_those_of_a_loop_in_numpy(shape, rng):
+@pytest.mark.parametrize("size", [0.0, 0.03, 1.0])
+def test_updates_are_those_of_a_loop_in_numpy(shape, size, rng):
     """Where the tensor takes part in some of the steps alone, each with its own count."""
-    start = rng.normal(size=shape).astype(np.float32)
+    start = (size * rng.normal(size=shape)).astype(np.float32)
     ours = [tf.Variable(tf.zeros(4), name="other"), tf.Variable(start, name="kernel")]
     optimizer = optimizers.shampoo(0.01)
     optimizers.build(optimizer, ours)
@@ -98,17 +99,20 @@ def test_updates_are_those_of_a_loop_in_numpy(shape, rng):
         apply(tf.constant(gradient))
         updates.update(told, 0.01, [(0, own, (value, gradient, *slots))], threads=1)
         np.testing.assert_allclose(value, ours[1], rtol=1e-3, atol=1e-4)
-    assert not np.allclose(value, start, atol=0.05)
+    assert not np.allclose(value, start, atol=0.05 if size > 0.05 else 0.01)
 
 
-def test_an_update_has_the_size_of_the_rate(rng):
-    kernel = tf.Variable(rng.normal(size=(1, 1, 32, 48)), dtype=tf.float32, name="kernel")
+@pytest.mark.parametrize(("own", "share"), [(1.0, 1.0), (0.05, 1.0), (0.03, 0.6), (0.0, 0.4)])
+def test_an_update_has_the_size_of_the_rate_or_less_for_small_numbers(own, share, rng):
+    values = rng.normal(size=(1, 1, 32, 48))
+    values *= own / np.sqrt(np.mean(values**2))
+    kernel = tf.Variable(values, dtype=tf.float32, name="kernel")
     optimizer, before = optimizers.shampoo(0.02), kernel.numpy()
     optimizers.build(optimizer, [kernel])
     optimizers.apply_selected(
         optimizer, [tf.constant(rng.normal(size=before.shape), tf.float32)], [kernel]
     )
-    assert np.sqrt(np.mean((kernel.numpy() - before) ** 2)) == pytest.approx(0.02, rel=1e-3)
+    assert np.sqrt(np.mean((kernel.numpy() - before) ** 2)) == pytest.approx(0.02 * share, rel=1e-3)
 
 
 def test_the_first_update_of_each_kernel_is_whitened(rng):

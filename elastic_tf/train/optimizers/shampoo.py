@@ -5,11 +5,13 @@ With S the moving average of G G^T over its gradients G, the momentum is multipl
 where gradients are small it moves as far as where they are large. S is kept for blocks of rows, and
 some of the kernels get new roots in each step, so that no step is much longer than another; their
 first ones they get in their first step, for what is not whitened moves few directions far. The
-update is as large as one of Adam at the same learning rate; what is no matrix is updated by Adam.
+update is as large as one of Adam at the same learning rate, and less for a kernel of small numbers,
+which would move by more of itself than others; what is no matrix is updated by Adam.
 
 Sources: Gupta et al., Shampoo, ICML 2018, Algorithm 1, of which one side is kept; Anil et al.,
 Scalable Second Order Optimization for Deep Learning, 2020, Sec. 4 and 5 (blocks, roots now and
-then, the size of another optimizer's update); Jordan et al., Muon, 2024 (the quintic iteration).
+then, the size of another optimizer's update); Jordan et al., Muon, 2024 (the quintic iteration);
+Shazeer and Stern, Adafactor, ICML 2018, Sec. 8 (updates relative to the size of a tensor).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
-from elastic_tf.lite.updates import DAMPING, EVERY, ITERATIONS, QUINTIC
+from elastic_tf.lite.updates import DAMPING, EVERY, ITERATIONS, QUINTIC, SIZES
 from elastic_tf.train.optimizers.named import FusedAdam, check_rate
 
 _BLOCK = 64  # rows, at most
@@ -88,8 +90,9 @@ class Shampoo(FusedAdam):
         is_padded = gram.shape[0] * gram.shape[1] > rows
         step = _step(variable.dtype, self.momentum, self.memory, is_padded)
         speed = tf.reshape(momentum.read_value(), (rows, -1))
+        kernel = tf.reshape(variable.read_value(), (rows, -1))
         speed, square, renewed, moved, factor = step(
-            matrix, speed, gram.read_value(), root.read_value(), self._made_with(index)[-1]
+            kernel, matrix, speed, gram.read_value(), root.read_value(), self._made_with(index)[-1]
         )
         momentum.assign(tf.reshape(speed, momentum.shape))
         gram.assign(square)
@@ -142,7 +145,7 @@ def inverse_root(grams: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _step(dtype: tf.DType, share: float, memory: float, is_padded: bool) -> Any:
-    """From a gradient to the slots, an update, and what makes its root mean square 1.
+    """From a gradient to the slots, an update, and what makes it as large as the rate is to be.
 
     Traced once for kernels of all sizes. Padded: the last of the blocks has rows to spare.
     """
@@ -152,6 +155,7 @@ def _step(dtype: tf.DType, share: float, memory: float, is_padded: bool) -> Any:
     rooted = tf.function(inverse_root, [blocks], **options)
 
     def step(
+        kernel: tf.Tensor,
         gradient: tf.Tensor,
         momentum: tf.Tensor,
         gram: tf.Tensor,
@@ -172,20 +176,22 @@ def _step(dtype: tf.DType, share: float, memory: float, is_padded: bool) -> Any:
         root = tf.reshape(tf.cond(is_due, lambda: rooted(gram), lambda: root), sizes)
         ahead = root @ in_blocks(gradient + share * momentum)
         moved = tf.reshape(ahead, (-1, tf.shape(gradient)[1]))[:rows]
-        count = tf.cast(tf.size(moved), dtype)
-        factor = tf.math.divide_no_nan(tf.sqrt(count), tf.sqrt(2.0 * tf.nn.l2_loss(moved)))
+        size = tf.clip_by_value(_root_mean_square(kernel), *SIZES) / SIZES[1]
+        factor = tf.math.divide_no_nan(size, _root_mean_square(moved))
         return momentum, gram, root, moved, factor
 
-    signature = [matrix, matrix, blocks, blocks, tf.TensorSpec((), tf.bool)]
+    signature = [matrix, matrix, matrix, blocks, blocks, tf.TensorSpec((), tf.bool)]
     return tf.function(step, signature, autograph=False)
 
 
 def shampoo(learning_rate: Any, momentum: float = 0.9, memory: float = 0.95) -> Shampoo:
     """Shampoo for kernels, Adam for the other tensors, at one learning rate for both.
 
-    A kernel's update has the root mean square of the learning rate. Kernels of convolutions, dense
-    layers and attention are matrices; depthwise ones, embeddings, and those with fewer than 16 rows
-    or columns are Adam's. Kernels cost one slot beside S and its roots, two blocks of 64 columns.
+    A kernel's update has the root mean square of the learning rate; where the kernel's own is below
+    0.05, as of those that MobileNetV2 expands by, in proportion less, down to 0.4. Kernels of
+    convolutions, dense layers and attention are matrices; depthwise ones, embeddings, and those
+    with fewer than 16 rows or columns are Adam's. Kernels cost one slot beside S and its roots, two
+    blocks of 64 columns.
 
     Args:
         learning_rate: or a `LearningRateSchedule`.
@@ -196,6 +202,10 @@ def shampoo(learning_rate: Any, momentum: float = 0.9, memory: float = 0.95) -> 
     arguments.number("momentum", momentum, low=0.0, high=1.0, below=True)
     arguments.number("memory", memory, low=0.0, high=1.0, below=True)
     return Shampoo(learning_rate, momentum=momentum, memory=memory)
+
+
+def _root_mean_square(values: tf.Tensor) -> tf.Tensor:
+    return tf.sqrt(2.0 * tf.nn.l2_loss(values) / tf.cast(tf.size(values), values.dtype))
 
 
 def _identities(variable: Any, rows: int) -> tf.Tensor | None:
